@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from types import FrameType
 from typing import Self
 
 
@@ -39,10 +40,24 @@ _LANGUAGE = tuple(str(Path(__file__).parent / part) for part in ("ir", "lang"))
 
 def author() -> Loc:
     """Return the innermost running line outside the language and the IR: what the author of a spec wrote."""
-    frame = sys._getframe(1)
+    frame = _author_frame(sys._getframe(1))
+    return Loc(frame.f_code.co_filename, frame.f_lineno)
+
+
+def author_variables() -> list[tuple[str, object]]:
+    """Return the local variables of the author's running functions, the outermost function's first."""
+    frame: FrameType | None = _author_frame(sys._getframe(1))
+    found: list[tuple[str, object]] = []
+    while frame is not None and not _is_language(frame.f_code.co_filename):
+        found[:0] = frame.f_locals.items()
+        frame = frame.f_back
+    return found
+
+
+def _author_frame(frame: FrameType) -> FrameType:
     while frame.f_back is not None and _is_language(frame.f_code.co_filename):
         frame = frame.f_back
-    return Loc(frame.f_code.co_filename, frame.f_lineno)
+    return frame
 
 
 def _is_language(file: str) -> bool:

@@ -10,18 +10,23 @@ from typing import Any
 import pytest
 
 from rlk.lower.common.emitted import Emitted
+from rlk.lower.common.layout import joined
 from rlk.testing.simulators.simt import Fault
 
 
 def edit_text(monkeypatch: pytest.MonkeyPatch, lowering: Any, edit: Callable[[str], str]) -> None:
-    """Have the text that a lowering writes edited from now on; an edit that changes nothing fails."""
+    """Have the text that a lowering writes edited from now on; an edit that changes nothing fails.
+
+    The edit gets every statement on one line.
+    """
     real = lowering.lower
 
     def changed(*args: Any, **kwargs: Any) -> Emitted:
         emitted: Emitted = real(*args, **kwargs)
-        source = edit(emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
+        source = joined(emitted.source)
+        edited = edit(source)
+        assert edited != source
+        return replace(emitted, source=edited)
 
     monkeypatch.setattr(lowering, "lower", changed)
 

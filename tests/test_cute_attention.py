@@ -270,7 +270,7 @@ REFUSED_OF_TMA = {
     "a stage that is not waited for": (r" +k_ring.consumer_wait\(get\)\n", "", "not read"),
     "a warpgroup that copies nothing": (r" +tma_load\(v_ring.*\n", "", "nothing fills"),
     "a warpgroup that hands boxes on": (
-        r"(k_ring = (?:.*\n){3}.*CooperativeGroup\(pipeline.Agent.Thread)\)",
+        r"(k_ring = .*?producer_group=pipeline.CooperativeGroup\(pipeline.Agent.Thread)\)",
         r"\1, 128)",
         "128 threads hand",
     ),

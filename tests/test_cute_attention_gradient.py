@@ -19,6 +19,7 @@ pytest.importorskip("triton")  # the harness knows both lowerings
 from rlk.interp.run import run
 from rlk.ir.nodes import Load, Map2, MathModel
 from rlk.lower import cute
+from rlk.lower.common.layout import joined
 from rlk.lower.common.tma_tiles import TmaTile, tma_tile_of
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
 from rlk.lower.cute.protocols import gradient_protocol
@@ -253,7 +254,7 @@ def test_what_a_device_would_not_do_with_boxes_is_refused(
     ],
 )
 def test_boxes_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set[str]) -> None:
-    text = ran(pulled(packed(batch((9,), (70,), group=group, e=e, w=w)))).emitted.source
+    text = joined(ran(pulled(packed(batch((9,), (70,), group=group, e=e, w=w)))).emitted.source)
     keys = text.split("class varlen_attention_grad_3_memory")[1]
     assert set(re.findall(r"tma_load\((\w+)_ring", keys)) == copied
     assert set(re.findall(r"copy_vector_where\(\w+, (\w+),", keys)) == {"k", "v", "q", "d_o"} - copied

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlk.errors import NOWHERE, Loc
 from rlk.ir.dims import Axis
@@ -57,6 +57,14 @@ class Builder:
         value = self.fresh(type)
         self.open[-1].append(Let(value, node, type, name, self.loc))
         return value
+
+    def rename(self, value: Value, name: str) -> None:
+        """Give a value of an open block another name."""
+        for lets in reversed(self.open):
+            for i, let in enumerate(lets):
+                if let.value == value:
+                    lets[i] = replace(let, name=name)
+                    return
 
     def tile(self, value: Value) -> TileType:
         """Return the tile type of a value."""

@@ -66,7 +66,7 @@ def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = 
     """Return the state of the union of two disjoint sets; commutative bit for bit."""
     match monoid.kind:
         case Kind.TOTAL:
-            return (b.add(one[0], two[0], "sum"),)
+            return (b.add(one[0], two[0], "total"),)
         case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
             return _softmax_merge(b, monoid, one, two, exp2)
         case Kind.ARGMAX:
@@ -91,18 +91,19 @@ def merging(monoid: Monoid, dtypes: tuple[DType, ...], exp2: MathModel) -> Block
 
 
 def weighted(
-    b: Builder, monoid: Monoid, z: Value, m: Value, name: str = "", exp2: MathModel = MathModel.SOFTMAX
+    b: Builder, monoid: Monoid, z: Value, m: Value, name: str, exp2: MathModel = MathModel.SOFTMAX
 ) -> tuple[Value, Value]:
     """Return e = exp2((z - m) * log2 e), each operation rounded, and z - m.
 
     e = 0 where z is -inf, for every m. For a power_sum, whose scores are in units of ln 2, e = exp2(z - m).
     """
     # m = -inf before the first finite score: z - 0 = -inf avoids the NaN of (-inf) - (-inf)
-    nothing = b.map2(Fn2.EQ, m, b.f32(-math.inf))
-    safe = b.select(nothing, b.f32(0.0), m)
-    power = distance = b.sub(z, safe)
-    if monoid.kind is not Kind.POWER_SUM:
-        power = b.mul(power, b.f32(LOG2E))
+    nothing = b.map2(Fn2.EQ, m, b.f32(-math.inf), "is_empty")
+    safe = b.select(nothing, b.f32(0.0), m, "m_safe")
+    natural = monoid.kind is not Kind.POWER_SUM
+    power = distance = b.sub(z, safe, f"{name}_{'distance' if natural else 'exponent'}")
+    if natural:
+        power = b.mul(power, b.f32(LOG2E), f"{name}_exponent")
     e = b.math(MathFn.EXP2, power, exp2, name)
     # finite where z is -inf: e is 0 there, and 0 * -inf would be NaN; a NaN in z is in e already
     return e, b.max(distance, b.f32(LOWEST)) if monoid.centred else distance
@@ -119,14 +120,20 @@ def recentred(b: Builder, centred: Value, s: Value, distance: Value, name: str =
 
 def _softmax_merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel) -> State:
     m = b.max(one[0], two[0], "m")
-    (w1, d1), (w2, d2) = (weighted(b, monoid, x[0], m, exp2=exp2) for x in (one, two))
-    s1, s2 = b.mul(one[1], w1), b.mul(two[1], w2)
-    sums = [b.add(s1, s2)]
+    (w1, d1), (w2, d2) = (
+        weighted(b, monoid, x[0], m, f"alpha_{side}", exp2) for side, x in zip("ab", (one, two), strict=True)
+    )
+    s1, s2 = b.mul(one[1], w1, "l_a_scaled"), b.mul(two[1], w2, "l_b_scaled")
+    sums = [b.add(s1, s2, "l")]
     if monoid.centred:
         c1, c2 = b.mul(one[2], w1), b.mul(two[2], w2)
         sums.append(b.add(recentred(b, c1, s1, d1), recentred(b, c2, s2, d2)))
     payloads = zip(one[1 + len(sums) :], two[1 + len(sums) :], strict=True)
-    return (m, *sums, *(b.add(b.mul(x, w1), b.mul(y, w2)) for x, y in payloads))
+    scaled = (
+        (name, b.mul(x, w1, f"{name}_a_scaled"), b.mul(y, w2, f"{name}_b_scaled"))
+        for name, (x, y) in zip(monoid.payloads, payloads, strict=True)
+    )
+    return (m, *sums, *(b.add(x, y, name) for name, x, y in scaled))
 
 
 def _softmax_leaf(
@@ -135,10 +142,10 @@ def _softmax_leaf(
     score, payloads = inputs[0], inputs[1:]
     z = _only(b, score, exists, b.f32(-math.inf))
     m = _combine(b, Combine.MAX, z, lanes, monoid, "m_chunk")
-    e, distance = weighted(b, monoid, z, m, "e")
+    e, distance = weighted(b, monoid, z, m, "p")
     # before the sum of e, so that z - m need not stay live in registers during that sum
     centred = [b.mul(e, distance)] if monoid.centred else []
-    sums = [_combine(b, Combine.ADD, e, lanes, monoid, "s_chunk")]
+    sums = [_combine(b, Combine.ADD, e, lanes, monoid, "l_chunk")]
     sums += [_combine(b, Combine.ADD, term, lanes, monoid, "centred_chunk") for term in centred]
     for name, y in zip(monoid.payloads, payloads, strict=True):
         if y == score:

@@ -48,6 +48,26 @@ class Monoid:
                 return ("first", "second", "third")
 
     @property
+    def symbols(self) -> tuple[str, ...]:
+        """What generated text calls the components, in the letters of the papers: m and l of a softmax."""
+        match self.kind:
+            case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
+                return ("m", "l", *self.state[2:])
+            case Kind.TOTAL if self.payloads:
+                return ("acc",)
+            case Kind.TOTAL:
+                return ("total",)
+            case Kind.ARGMAX:
+                return ("m", "index")
+            case Kind.TOP:
+                return self.state
+
+    @property
+    def piece_symbols(self) -> tuple[str, ...]:
+        """The same of the state of one piece, beside that of those before it."""
+        return tuple(f"acc_{n}" if n in self.payloads else f"{n}_piece" for n in self.symbols)
+
+    @property
     def weighs(self) -> bool:
         """Return whether the sums are of terms times powers under a maximum, the state's first component."""
         return self.kind in (Kind.SOFTMAX_SUM, Kind.POWER_SUM)

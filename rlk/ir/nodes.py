@@ -360,8 +360,8 @@ class Fold:
     @property
     def yielded(self) -> tuple[str, ...]:
         """The names of the fold's values among the results of its stream."""
-        names = self.monoid.state
-        return (*(f"{n}_of_piece" for n in names), *names) if self.open else names
+        names = self.monoid.symbols
+        return (*self.monoid.piece_symbols, *(f"{n}_before" for n in names)) if self.open else names
 
 
 @dataclass(frozen=True, slots=True)

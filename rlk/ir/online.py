@@ -66,7 +66,7 @@ def absorb(
             x = b.select(exists, inputs[0], b.f32(0.0))
             for factor in inputs[2:]:
                 x = b.mul(x, factor)
-            return (_products(b, x, inputs[1], lanes, state[0], "sum_new"),)
+            return (_products(b, x, inputs[1], lanes, state[0], "acc_new"),)
         case Kind.SOFTMAX_SUM | Kind.POWER_SUM | Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
             return fold.merge(b, monoid, state, fold.leaf(b, monoid, inputs, lanes, exists, pos))
 
@@ -75,23 +75,23 @@ def _softmax(b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axi
     score, *payloads = inputs
     z = b.select(exists, score, b.f32(float("-inf")))
     m = _maximum(b, monoid, state[0], b.reduce(Combine.MAX, z, lanes, None, "m_chunk"))
-    again, moved = fold.weighted(b, monoid, state[0], m, "again")
-    e, distance = fold.weighted(b, monoid, z, m, "e")
+    alpha, moved = fold.weighted(b, monoid, state[0], m, "alpha")
+    e, distance = fold.weighted(b, monoid, z, m, "p")
     centred = [b.mul(e, distance)] if monoid.centred else []
-    s_before = b.mul(state[1], again)
-    sums = [b.add(s_before, b.reduce(Combine.ADD, e, lanes, monoid.lanes, "s_chunk"), "s_new")]
+    s_before = b.mul(state[1], alpha, "l_scaled")
+    sums = [b.add(s_before, b.reduce(Combine.ADD, e, lanes, monoid.lanes, "l_chunk"), "l_new")]
     for term in centred:
-        before = fold.recentred(b, b.mul(state[2], again), s_before, moved, "centred_before")
+        before = fold.recentred(b, b.mul(state[2], alpha), s_before, moved, "centred_before")
         chunk = b.reduce(Combine.ADD, term, lanes, monoid.lanes, "centred_chunk")
         sums.append(b.add(before, chunk, "centred_new"))
     for name, x, y in zip(monoid.payloads, state[1 + len(sums) :], payloads, strict=True):
-        before = b.mul(x, again, f"{name}_before")
+        before = b.mul(x, alpha, f"acc_{name}_scaled")
         dtype = b.tile(y).dtype
         if dtype is DType.F32:
             chunk = b.reduce(Combine.ADD, b.mul(e, y), lanes, monoid.lanes, f"{name}_chunk")
             sums.append(b.add(before, chunk, f"{name}_new"))
         else:
-            sums.append(_products(b, e, y, lanes, before, f"{name}_new"))
+            sums.append(_products(b, e, y, lanes, before, f"acc_{name}_new"))
     return (m, *sums)
 
 
@@ -99,12 +99,12 @@ def _maximum(b: Builder, monoid: Monoid, before: Value, chunk: Value) -> Value:
     """Return the maximum for a chunk: of a power_sum the previous one, unless exceeded by SLACK."""
     if monoid.kind is not Kind.POWER_SUM:
         return b.max(before, chunk, "m_new")
-    far = b.map2(Fn2.LT, b.add(before, b.f32(SLACK)), chunk)
+    far = b.map2(Fn2.LT, b.add(before, b.f32(SLACK), "m_limit"), chunk, "m_grows")
     return b.select(far, chunk, before, "m_new")
 
 
 def _products(b: Builder, x: Value, y: Value, lanes: Axis, onto: Value, name: str) -> Value:
     """Return the accumulator `onto` plus the products of y and of x, rounded to the dtype of y."""
-    p = b.let(Cast(x, b.tile(y).dtype), "p")
+    p = b.let(Cast(x, b.tile(y).dtype))
     each = tuple(a for a in b.tile(p).axes if a in b.tile(y).axes and a != lanes) or None
     return b.let(Dot(p, y, lanes, DotModel.CHAIN16, onto, each), name)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.monoid import Kind, Monoid
-from rlk.ir.nodes import Fma, Fold, MathFn, MathModel, Merge
+from rlk.ir.nodes import Fma, Fold, MathFn, MathModel, Merge, Value
 from rlk.ir.tree import Order, Rule, bind
 from rlk.ir.types import TileType
-from rlk.lang.trace import Absorbing, Carrying, Number, TensorArg, Tile, Tracer, as_tile, tracer
+from rlk.lang.trace import Absorbing, Carrying, Folding, Number, TensorArg, Tile, Tracer, as_tile, tracer
 
 LN2 = 0.6931471805599453
 Operand = Tile | TensorArg | Number
 
 
-class _Fold:
+class _Fold(Folding):
     """A fold in a spec: absorb once inside a stream, read the state after it."""
 
     what = "fold"
@@ -26,6 +28,11 @@ class _Fold:
         """open: leave the last piece as it is. after: go on with `states` of such a fold."""
         self._absorbing: Absorbing | None = None
         self._lanes, self._kept, self._open, self._after = lanes, kept, open, after
+
+    def named(self, variable: str) -> Iterator[tuple[str, Value]]:
+        """Yield the author's name of a state of one component; others are called after the components."""
+        if self._absorbing is not None and len(self._absorbing.states) == 1:
+            yield variable, self._absorbing.states[0].value
 
     def _absorb(self, monoid: Monoid, *inputs: Operand) -> None:
         t = tracer(self.what)
@@ -170,7 +177,7 @@ class SoftmaxStates(SoftmaxSum):
         monoid = Monoid(Kind.SOFTMAX_SUM, self._names, centred=self._centred)
         b = t.at()
         merged = b.let(Merge(monoid, states, over, Rule.PAIRWISE))
-        self._merged = tuple(t.wrap(v) for v in b.results(merged, monoid.state))
+        self._merged = tuple(t.wrap(v) for v in b.results(merged, monoid.symbols))
 
     def _state(self, index: int) -> Tile:
         return self._merged[index]

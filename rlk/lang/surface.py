@@ -79,6 +79,7 @@ class L:
         over, *place = (None, None, None) if rows is None else rows
         given = (begin, end, when, since, until, *place, after)
         bounds = [None if x is None else t.use(as_tile(t, x, DType.I32)) for x in given]
+        t.names |= {v: name for v, name in zip(bounds[3:5], ("since", "until"), strict=True) if v is not None}
         return t.stream(axis, *bounds, reverse=reverse, rows=over)
 
     softmax_sum = SoftmaxSum
@@ -167,7 +168,7 @@ class L:
         begin = None if onto is None else t.use(as_tile(t, onto))
         if begin is not None and over.piece is None:
             raise SpecError(Code.DOT_ONTO, author(), axis=over)
-        return t.wrap(t.at().let(Dot(t.use(x), t.use(y), over, model, begin, each or None), "z"))
+        return t.wrap(t.at().let(Dot(t.use(x), t.use(y), over, model, begin, each or None)))
 
     # --- elementwise ---
 

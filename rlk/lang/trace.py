@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import NoReturn
 
-from rlk.errors import NOWHERE, Code, Loc, SpecError, author
+from rlk.errors import NOWHERE, Code, Loc, SpecError, author, author_variables
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import (
@@ -21,6 +21,7 @@ from rlk.ir.nodes import (
     Load,
     Param,
     Pos,
+    Result,
     Role,
     Store,
     Stream,
@@ -55,6 +56,7 @@ class Tracer:
         self.broken: Loc | None = None
         self.dims = dims  # the order in which outputs lay out their axes
         self.outputs: list[str] = []
+        self.names: dict[Value, str] = {}  # what the author's variables call values
 
     @property
     def scope(self) -> Scope:
@@ -75,8 +77,15 @@ class Tracer:
     def at(self) -> Builder:
         """Return the builder, placed at the author's current line."""
         self.whole()
+        self.note_names()
         self.builder.loc = author()
         return self.builder
+
+    def note_names(self) -> None:
+        """Note which variables of the author hold which values; the first name of a value stays."""
+        for variable, x in author_variables():
+            for name, value in _named(variable, x):
+                self.names.setdefault(value, name)
 
     def wrap(self, value: Value) -> Tile:
         return Tile(self, value, self.scope.id, self.builder.loc)
@@ -162,7 +171,42 @@ class Tracer:
         self.whole()
         if not self.outputs:
             raise SpecError(Code.OUTPUT_MISSING, spec)
-        return self.builder.body()
+        return self.named(self.builder.body())
+
+    def named(self, block: Block) -> Block:
+        """Return a block whose values have the author's names, where they had none or that of an axis."""
+        lets = []
+        for let in block.lets:
+            if isinstance(let.node, Stream):
+                let = replace(let, node=replace(let.node, body=self.named(let.node.body)))
+            if not let.name or isinstance(let.node, Pos | Result):
+                let = replace(let, name=self.names.get(let.value, let.name))
+            lets.append(let)
+        return replace(block, lets=tuple(lets))
+
+
+def _named(variable: str, x: object) -> Iterator[tuple[str, Value]]:
+    """Yield the values that a variable of the author holds: a tile, or tiles in a fold, record or dict."""
+    match x:
+        case Tile():
+            yield variable, x.value
+        case StreamVar():
+            yield variable, x.pos.value
+        case Folding():
+            yield from x.named(variable)
+        case dict():
+            yield from ((str(name), each.value) for name, each in x.items() if isinstance(each, Tile))
+        case _ if is_dataclass(x) and not isinstance(x, type):
+            members = ((f.name, getattr(x, f.name, None)) for f in fields(x))
+            yield from ((name, each.value) for name, each in members if isinstance(each, Tile))
+
+
+class Folding:
+    """Something in a spec that has states once its stream is closed."""
+
+    def named(self, variable: str) -> Iterator[tuple[str, Value]]:
+        """Yield the names of its states, under the author's name for it."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True)

@@ -67,10 +67,12 @@ class _Expand:
 
     apart: frozenset[str]
     states: dict[Value, list[Value]] = field(default_factory=dict)
+    names: dict[Value, set[str]] = field(default_factory=dict)  # of states as folds name them
 
     def __call__(self, replay: Replay, let: Let) -> bool:
         match let.node:
             case Stream() as stream:
+                self.names[let.value] = {"", *(n for f in stream.folds for n in f.yielded)}
                 if stream.axis.leaf == "chunk":
                     self.states[let.value] = _stream(replay, stream, self.apart)
                 else:
@@ -79,7 +81,9 @@ class _Expand:
                     self.states[let.value] = _online(replay, stream, types, self.apart)
                 return True
             case Result(of=of, index=index) if of in self.states:
-                replay.renamed[let.value] = self.states[of][index]
+                state = replay.renamed[let.value] = self.states[of][index]
+                if let.name not in self.names[of]:  # the author's
+                    replay.builder.rename(state, let.name)
                 return True
             case _:
                 return False
@@ -97,7 +101,7 @@ def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value
         states = [
             s
             if f.kept
-            else b.results(b.let(Merge(f.monoid, s, stream.axis.pieces, Rule.PAIRWISE)), f.monoid.state)
+            else b.results(b.let(Merge(f.monoid, s, stream.axis.pieces, Rule.PAIRWISE)), f.monoid.symbols)
             for f, s in zip(stream.folds, states, strict=True)
         ]
     elif stream.axis.piece is not None and stream.folds:
@@ -168,7 +172,7 @@ def _merge_ascending(
     types = tuple(b.tile(v) for v in carried)
     body = Block((step, *carried), tuple(lets), merged)
     made = b.let(Loop(over, start, stop, init, types, body, full, exists))
-    results = iter(b.results(made, tuple(n for f in stream.folds for n in f.monoid.state)))
+    results = iter(b.results(made, tuple(n for f in stream.folds for n in f.monoid.symbols)))
     return [tuple(next(results) for _ in state) for state in loaded]
 
 
@@ -260,7 +264,9 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     types = tuple(b.tile(v) for v in carried)
     body = Block((step, *carried, *held), tuple(lets), (*merged, *handed))
     made = b.let(Loop(axis, start, stop, (*init, *first), (*types, *stream.types), body, full, each.exists))
-    results = iter(b.results(made, (*(n for f in stream.folds for n in f.monoid.state), *("" for _ in held))))
+    results = iter(
+        b.results(made, (*(n for f in stream.folds for n in f.monoid.symbols), *("" for _ in held)))
+    )
     return [tuple(next(results) for _ in state) for state in (*leaves, *((held,) if held else ()))]
 
 
@@ -290,7 +296,7 @@ def _chunk(replay: Replay, stream: Stream, begin: Value, end: Value, step: Value
         pos = b.sub(b.sub(end, b.i32(1)), step, axis.name.lower())
         inside = b.map2(Fn2.LE, begin, pos, "exists")
     else:
-        pos = b.add(begin, b.mul(step, b.i32(chunk)))
+        pos = b.add(begin, b.mul(step, b.i32(chunk)), f"{axis.name.lower()}_begin")
         if lanes is not None:
             pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
         inside = b.map2(Fn2.LT, pos, end, "exists")
@@ -375,7 +381,7 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     begin = b.i32(0) if stream.begin is None else _as_i32(b, replay[stream.begin])
     end = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
     steps = _visible_chunks(replay, stream, begin, end)
-    names = tuple(n for f in stream.folds for n in f.monoid.state)
+    names = tuple(n for f in stream.folds for n in f.monoid.symbols)
     if axis.leaf == "segment":
         return list(b.results(_chunk_loop(replay, stream, (begin, end), steps, types), names))
     if axis.name in apart and not any(f.open or f.after for f in stream.folds):
@@ -386,7 +392,8 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
         states = _by_fold(stream.folds, b.results(made, names))
         return _flat(_merge_ascending(b, stream, states, axis.pieces, rows))
     made = _chunk_loop(replay, stream, (begin, end), steps, types * 2)
-    both = b.results(made, tuple(f"{n}_of_piece" for n in names) + names)
+    names_before = tuple(f"{n}_before" for n in names)
+    both = b.results(made, tuple(n for f in stream.folds for n in f.monoid.piece_symbols) + names_before)
     last, before = (_by_fold(stream.folds, each) for each in (both[: len(names)], both[len(names) :]))
     merged = _merged(b, stream.folds, before, last)
     found = zip(stream.folds, last, before, merged, strict=True)
@@ -397,9 +404,9 @@ def _visible_chunks(replay: Replay, stream: Stream, begin: Value, end: Value) ->
     """Append the bounds of the chunks of a segment that have elements visible to a row."""
     b, chunk = replay.builder, stream.axis.chunk or 1
     zero, size = b.i32(0), b.i32(chunk)
-    length = b.max(zero, b.sub(end, begin))
+    length = b.max(zero, b.sub(end, begin), "length")
     if stream.until is not None:
-        length = b.min(length, b.max(zero, b.sub(_as_i32(b, replay[stream.until]), begin)), "seen")
+        length = b.min(length, b.max(zero, b.sub(_as_i32(b, replay[stream.until]), begin), "visible"), "seen")
     start = zero
     full: Value | None = None
     first: Value | None = None
@@ -475,7 +482,7 @@ def _absorbed(replay: Replay, fold: Fold, state: State, chunk: _Chunk) -> State:
 
 
 def _first_of_piece(b: Builder, axis: Axis, step: Value) -> Value:
-    return b.map2(Fn2.EQ, b.map2(Fn2.MOD, step, b.i32(axis.steps_of_piece)), b.i32(0), "turn")
+    return b.map2(Fn2.EQ, b.map2(Fn2.MOD, step, b.i32(axis.steps_of_piece)), b.i32(0), "new_piece")
 
 
 def _begin_piece(
@@ -521,6 +528,7 @@ class _Body:
             match let.node:
                 case Pos(axis=axis) if axis == self.axis:
                     r.renamed[let.value] = self.pos
+                    b.rename(self.pos, let.name)
                     self.streamed.add(let.value)
                 case Load(param=param, index=index, guard=guard, fill=fill) if let.value in self.streamed:
                     new = tuple(r[i] for i in index)

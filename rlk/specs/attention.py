@@ -76,9 +76,9 @@ def varlen_attention(
     rows = Rows.of(begin_q, end_q, end_k.to(i32) - begin)
     queries = q.at(rows.token, H, G, E, when=rows.inside)
     soft = L.power_sum()
-    for s in L.stream(S, begin=begin, end=end_k, **rows.seen(begin, causal, window)):
-        z = L.dot(queries, k[s], over=E, each=(H,))
-        soft.absorb(_powers(z, scale, softcap, inv_softcap), o=v[s])
+    for j in L.stream(S, begin=begin, end=end_k, **rows.seen(begin, causal, window)):
+        s = _powers(L.dot(queries, k[j], over=E, each=(H,)), scale, softcap, inv_softcap)
+        soft.absorb(s, o=v[j])
     return finished(soft, rows, sinks, q.dtype)
 
 
@@ -115,13 +115,13 @@ def _of_queries(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
     d = d_o.at(rows.token, H, G, W, when=rows.inside, inside=True)
     down = shift.at(rows.token, H, G, when=rows.inside, inside=True)
     own = delta.at(rows.token, H, G, when=rows.inside, inside=True)
-    total = L.total()
-    for s in L.stream(Z, begin=begin, end=ctx.end_k, **rows.seen(begin, ctx.causal, ctx.window)):
-        k, v = ctx.k.at(s.pos, H, E, inside=True), ctx.v.at(s.pos, H, W, inside=True)
+    dq = L.total()
+    for j in L.stream(Z, begin=begin, end=ctx.end_k, **rows.seen(begin, ctx.causal, ctx.window)):
+        k, v = ctx.k.at(j.pos, H, E, inside=True), ctx.v.at(j.pos, H, W, inside=True)
         p, slope = _weights(ctx, L.dot(q, k, over=E, each=(H,)), down)
-        total.absorb(p, by=k, times=_slope(L.dot(d, v, over=W, each=(H,)) - own, slope))
-    d_q = (total.value * ctx.scale).to(ctx.q.dtype)
-    L.place("d_q", (T, H, G, E), ({T: rows.token}, d_q), when=rows.inside)
+        dp = L.dot(d, v, over=W, each=(H,))
+        dq.absorb(p, by=k, times=_slope(dp - own, slope))
+    L.place("d_q", (T, H, G, E), ({T: rows.token}, (dq.value * ctx.scale).to(ctx.q.dtype)), when=rows.inside)
 
 
 def _of_keys(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
@@ -133,7 +133,7 @@ def _of_keys(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
     first, heads = ctx.begin_q.to(i32), L.extent(G)
     last = ctx.end_q.to(i32)
     seen = _seeing(ctx, first, key + (last - first) - count, heads, count)
-    to_k, to_v = L.total(), L.total()
+    dk, dv = L.total(), L.total()
     for r in L.stream(R, begin=first * heads, end=last * heads, **seen):
         asks, head = r.pos // heads, r.pos % heads
         q, d = ctx.q.at(asks, H, head, E, inside=True), d_o.at(asks, H, head, W, inside=True)
@@ -141,13 +141,14 @@ def _of_keys(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
         own = delta.at(asks, H, head, inside=True) if ctx.wants("k") else None
         p, slope = _weights(ctx, L.dot(k, q, over=E, each=(H,)), down)
         if ctx.wants("v"):
-            to_v.absorb(p, by=d)
+            dv.absorb(p, by=d)
         if ctx.wants("k"):
-            to_k.absorb(p, by=q, times=_slope(L.dot(v, d, over=W, each=(H,)) - own, slope))
+            dp = L.dot(v, d, over=W, each=(H,))
+            dk.absorb(p, by=q, times=_slope(dp - own, slope))
     if ctx.wants("k"):
-        L.place("d_k", (S, H, E), ({S: token}, (to_k.value * ctx.scale).to(ctx.q.dtype)), when=inside)
+        L.place("d_k", (S, H, E), ({S: token}, (dk.value * ctx.scale).to(ctx.q.dtype)), when=inside)
     if ctx.wants("v"):
-        L.place("d_v", (S, H, W), ({S: token}, to_v.value.to(ctx.q.dtype)), when=inside)
+        L.place("d_v", (S, H, W), ({S: token}, dv.value.to(ctx.q.dtype)), when=inside)
 
 
 def _seeing(ctx: Any, begin: Tile, query: Tile, heads: Tile, keys: Tile) -> dict[str, Any]:
@@ -160,11 +161,11 @@ def _seeing(ctx: Any, begin: Tile, query: Tile, heads: Tile, keys: Tile) -> dict
     return bounds
 
 
-def _weights(ctx: Any, product: Tile, shift: Tile) -> tuple[Tile, Tile | None]:
+def _weights(ctx: Any, s: Tile, shift: Tile) -> tuple[Tile, Tile | None]:
     """Return exp(z - lse), and the slope of z where scores are capped: 1 - tanh^2; shift: -lse log2 e."""
     if ctx.softcap is None:
-        return L.softmax_exp2(L.fma(product, ctx.scale * LOG2E, shift)), None
-    t = L.tanh(product * ctx.scale * ctx.inv_softcap)
+        return L.softmax_exp2(L.fma(s, ctx.scale * LOG2E, shift)), None
+    t = L.tanh(s * ctx.scale * ctx.inv_softcap)
     return L.softmax_exp2(L.fma(t, ctx.softcap * LOG2E, shift)), 1.0 - t * t
 
 
@@ -202,10 +203,11 @@ def paged_attention(
     rows = Rows.of(begin_q, end_q, context_lens)
     queries = q.at(rows.token, H, G, E, when=rows.inside)
     soft = L.power_sum()
-    for s in L.stream(S, begin=0, end=context_lens, **rows.seen(0, causal, window)):
-        page, slot = block_table.at(B, s.pos // L.extent(O)), s.pos % L.extent(O)
-        z = L.dot(queries, k_cache.at(page, slot, H, E), over=E, each=(B, H))
-        soft.absorb(_powers(z, scale, softcap, inv_softcap), o=v_cache.at(page, slot, H, W))
+    for j in L.stream(S, begin=0, end=context_lens, **rows.seen(0, causal, window)):
+        page, slot = block_table.at(B, j.pos // L.extent(O)), j.pos % L.extent(O)
+        qk = L.dot(queries, k_cache.at(page, slot, H, E), over=E, each=(B, H))
+        s = _powers(qk, scale, softcap, inv_softcap)
+        soft.absorb(s, o=v_cache.at(page, slot, H, W))
     return finished(soft, rows, sinks, q.dtype)
 
 
@@ -250,8 +252,9 @@ def prefix_attention(
     asks = q.at(token, H, G, E, when=inside)
     whole = (end_prefix.to(i32) - start) // CHUNK * CHUNK
     common = L.power_sum(open=True)
-    for s in L.stream(K, begin=start, end=start + whole, **all_rows.seen(start, causal, window)):
-        common.absorb(score(asks, k_prefix[s], H), o=v_prefix[s])
+    for j in L.stream(K, begin=start, end=start + whole, **all_rows.seen(start, causal, window)):
+        s = score(asks, k_prefix[j], H)
+        common.absorb(s, o=v_prefix[j])
     tables = _tables(common, all_rows)
     first, begin = begin_shared.to(i32), begin_k.to(i32)
     shared = end_shared.to(i32) - first
@@ -260,22 +263,23 @@ def prefix_attention(
     queries = q.at(rows.token, H, G, E, when=rows.inside)
     states = (x.at(rows.token, *x.axes[1:], when=rows.inside, inside=True) for x in tables)
     soft, skipped = L.power_sum(after=tuple(states)), shared // CHUNK * CHUNK
-    for s in L.stream(S, begin=0, end=keys, after=skipped, **rows.seen(0, causal, window)):
-        own = s.pos >= shared
-        theirs, mine = (first + s.pos, H), (begin + (s.pos - shared), H)
+    for j in L.stream(S, begin=0, end=keys, after=skipped, **rows.seen(0, causal, window)):
+        own = j.pos >= shared
+        theirs, mine = (first + j.pos, H), (begin + (j.pos - shared), H)
         key, value = (
             x.at(*mine, axis, when=own, inside=True, fill=y.at(*theirs, axis, when=~own, inside=True))
             for x, y, axis in ((k, k_prefix, E), (v, v_prefix, W))
         )
-        soft.absorb(score(queries, key, B, H), o=value)
+        s = score(queries, key, B, H)
+        soft.absorb(s, o=value)
     return finished(soft, rows, sinks, q.dtype)
 
 
-def _powers(product: Tile, scale: Tile, softcap: Tile | None, inverse: Tile | None) -> Tile:
+def _powers(qk: Tile, scale: Tile, softcap: Tile | None, inverse: Tile | None) -> Tile:
     """Return scores in units of ln 2, of which a weight is a power of two."""
     if softcap is None:
-        return product * (scale * LOG2E)
-    return L.tanh(product * scale * inverse) * (softcap * LOG2E)
+        return qk * (scale * LOG2E)
+    return L.tanh(qk * scale * inverse) * (softcap * LOG2E)
 
 
 def _tables(common: Any, rows: Rows) -> list[Any]:
@@ -314,15 +318,15 @@ class Rows:
 
 def finished(soft: Any, rows: Rows, sinks: Any, dtype: Any) -> Outputs:
     """Divide by the denominator, which a sink adds a weight without a value to; 0 where there is no key."""
-    m, s, o = soft.max, soft.sum, soft.payload("o")
+    m, l, o = soft.max, soft.sum, soft.payload("o")
     if sinks is not None:
         sinks = sinks * LOG2E
         largest = L.maximum(m, sinks)
-        again = L.softmax_exp2(m - largest)
-        s = s * again + L.softmax_exp2(sinks - largest)
-        m, o = largest, o * again
+        alpha = L.softmax_exp2(m - largest)
+        l = l * alpha + L.softmax_exp2(sinks - largest)
+        m, o = largest, o * alpha
     # x + 0.0 makes one zero of two: whether a piece that a row does not see is merged is not numerics
-    mean = L.where(s == 0.0, 0.0, o / s) + 0.0
+    mean = L.where(l == 0.0, 0.0, o / l) + 0.0
     L.place("o", (T, H, G, W), ({T: rows.token}, mean.to(dtype)), when=rows.inside)
-    L.place("lse", (H, G, T), ({T: rows.token}, L.fma(m, LN2, L.log(s))), when=rows.inside)
+    L.place("lse", (H, G, T), ({T: rows.token}, L.fma(m, LN2, L.log(l))), when=rows.inside)
     return L.out()

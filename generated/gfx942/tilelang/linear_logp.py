@@ -81,37 +81,37 @@ def max_over_v_lane(x):
 
 
 @tl.macro
-def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     # The state of two disjoint sets: centred softmax_sum().
-    m = tl.alloc_var("float32", larger(max_a, max_b))
-    equal = tl.alloc_var("bool", m == f32(float("-inf")))
-    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m))
-    difference = tl.alloc_var("float32", max_a - chosen)
-    product = tl.alloc_var("float32", difference * f32(1.4426950216293335))
-    exp2 = tl.alloc_var("float32", portable_exp2(product))
-    larger_2 = tl.alloc_var("float32", larger(difference, f32(-3.4028234663852886e+38)))
-    equal_2 = tl.alloc_var("bool", m == f32(float("-inf")))
-    chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m))
-    difference_2 = tl.alloc_var("float32", max_b - chosen_2)
-    product_2 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))
-    exp2_2 = tl.alloc_var("float32", portable_exp2(product_2))
-    larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))
-    product_3 = tl.alloc_var("float32", sum_a * exp2)
-    product_4 = tl.alloc_var("float32", sum_b * exp2_2)
-    total = tl.alloc_var("float32", product_3 + product_4)
-    product_5 = tl.alloc_var("float32", centred_a * exp2)
-    product_6 = tl.alloc_var("float32", centred_b * exp2_2)
-    fused = tl.alloc_var("float32", fma(product_3, larger_2, product_5))
-    fused_2 = tl.alloc_var("float32", fma(product_4, larger_3, product_6))
-    total_2 = tl.alloc_var("float32", fused + fused_2)
-    return m, total, total_2
+    m = tl.alloc_var("float32", larger(m_a, m_b))
+    is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
+    m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
+    alpha_a_distance = tl.alloc_var("float32", m_a - m_safe)
+    alpha_a_exponent = tl.alloc_var("float32", alpha_a_distance * f32(1.4426950216293335))
+    alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
+    larger_2 = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
+    is_empty_2 = tl.alloc_var("bool", m == f32(float("-inf")))
+    m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m))
+    alpha_b_distance = tl.alloc_var("float32", m_b - m_safe_2)
+    alpha_b_exponent = tl.alloc_var("float32", alpha_b_distance * f32(1.4426950216293335))
+    alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
+    larger_3 = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
+    l_a_scaled = tl.alloc_var("float32", l_a * alpha_a)
+    l_b_scaled = tl.alloc_var("float32", l_b * alpha_b)
+    l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
+    product = tl.alloc_var("float32", centred_a * alpha_a)
+    product_2 = tl.alloc_var("float32", centred_b * alpha_b)
+    fma_sum = tl.alloc_var("float32", fma(l_a_scaled, larger_2, product))
+    fma_sum_2 = tl.alloc_var("float32", fma(l_b_scaled, larger_3, product_2))
+    total = tl.alloc_var("float32", fma_sum + fma_sum_2)
+    return m, l, total
 
 
 @tl.macro
-def merge_total(sum_a, sum_b):
+def merge_total(total_a, total_b):
     # The state of two disjoint sets: total().
-    s = tl.alloc_var("float32", sum_a + sum_b)
-    return s
+    total = tl.alloc_var("float32", total_a + total_b)
+    return total
 
 
 @tl.macro
@@ -183,14 +183,23 @@ def smaller(a, b):
 
 
 @tl.macro
-def softmax_sum_over_v_piece(m, s, centred):
+def softmax_sum_over_v_piece(m, l, centred):
     # The states merged over V.piece, pairwise.
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 1, width=64), tl.shfl_xor(s[c], 1, width=64), tl.shfl_xor(centred[c], 1, width=64))
+        m[c], l[c], centred[c] = merge_softmax_sum(
+            m[c], l[c], centred[c], tl.shfl_xor(m[c], 1, width=64), tl.shfl_xor(l[c], 1, width=64),
+            tl.shfl_xor(centred[c], 1, width=64)
+        )
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 2, width=64), tl.shfl_xor(s[c], 2, width=64), tl.shfl_xor(centred[c], 2, width=64))
+        m[c], l[c], centred[c] = merge_softmax_sum(
+            m[c], l[c], centred[c], tl.shfl_xor(m[c], 2, width=64), tl.shfl_xor(l[c], 2, width=64),
+            tl.shfl_xor(centred[c], 2, width=64)
+        )
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 4, width=64), tl.shfl_xor(s[c], 4, width=64), tl.shfl_xor(centred[c], 4, width=64))
+        m[c], l[c], centred[c] = merge_softmax_sum(
+            m[c], l[c], centred[c], tl.shfl_xor(m[c], 4, width=64), tl.shfl_xor(l[c], 4, width=64),
+            tl.shfl_xor(centred[c], 4, width=64)
+        )
 
 
 @tl.macro
@@ -215,31 +224,41 @@ def sum_over_v_lane(x):
 
 
 @tl.macro
-def total_over_v_piece(s):
+def total_over_v_piece(total):
     # The states merged over V.piece, pairwise.
     for c in tl.unroll(1):
-        s[c] = merge_total(s[c], tl.shfl_xor(s[c], 1, width=64))
+        total[c] = merge_total(total[c], tl.shfl_xor(total[c], 1, width=64))
     for c in tl.unroll(1):
-        s[c] = merge_total(s[c], tl.shfl_xor(s[c], 2, width=64))
+        total[c] = merge_total(total[c], tl.shfl_xor(total[c], 2, width=64))
     for c in tl.unroll(1):
-        s[c] = merge_total(s[c], tl.shfl_xor(s[c], 4, width=64))
+        total[c] = merge_total(total[c], tl.shfl_xor(total[c], 4, width=64))
 
 
 @tl.prim_func
-def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight", "bfloat16"), ids: memory("ids", "int64"), max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"), centred_of_step2: memory("centred_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, hidden_t_stride: tl.int64, weight_v_stride: tl.int64, max_of_step_v_step_stride: tl.int64, max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64, centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64, sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32):
-    # A block owns 1 of V.step, 1 of V.piece, 32 of T (stream_dot). V.lane: 256 indices, 4 to each of 64 threads; T: 32 indices, 8 to each of 4 threads.
+def linear_logp_1(
+    hidden: memory("hidden", "bfloat16"), weight: memory("weight", "bfloat16"), ids: memory("ids", "int64"),
+    max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"),
+    centred_of_step2: memory("centred_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"),
+    T: tl.int32, hidden_t_stride: tl.int64, weight_v_stride: tl.int64, max_of_step_v_step_stride: tl.int64,
+    max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64,
+    centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64,
+    sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, inv_temperature: tl.float32,
+    ignore_index: tl.int64, programs: tl.int32
+):
+    # A block owns 1 of V.step, 1 of V.piece, 32 of T (stream_dot). V.lane: 256 indices, 4 to each of 64 threads; T: 32
+    # indices, 8 to each of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t = tl.alloc_local((8,), "int32")
         t_inside = tl.alloc_local((8,), "bool")
-        ids_2 = tl.alloc_local((8,), "int64")
+        ids_value = tl.alloc_local((8,), "int64")
         v_lane = tl.alloc_local((4,), "int32")
         v = tl.alloc_local((4,), "int32")
         exists = tl.alloc_local((4,), "bool")
-        differs = tl.alloc_local((8,), "bool")
+        active = tl.alloc_local((8,), "bool")
         exists_2 = tl.alloc_local((32,), "bool")
-        z_sums = tl.alloc_fragment((32, 256), "float32")
-        z_tile = tl.alloc_shared((32, 256), "float32", "shared")
+        product_sums = tl.alloc_fragment((32, 256), "float32")
+        product_tile = tl.alloc_shared((32, 256), "float32", "shared")
         hidden_start = tl.alloc_shared((32,), "int64", "shared")
         t_place = tl.alloc_local((8,), "int32")
         weight_start = tl.alloc_shared((256,), "int64", "shared")
@@ -248,23 +267,23 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
         weight_tile = tl.alloc_shared((256, 32), "bfloat16", "shared")
         t_place_2 = tl.alloc_local((8,), "int32")
         v_lane_place_2 = tl.alloc_local((4,), "int32")
+        product = tl.alloc_local((32,), "float32")
         z = tl.alloc_local((32,), "float32")
-        product_3 = tl.alloc_local((32,), "float32")
-        as_i64 = tl.alloc_local((4,), "int64")
-        equal = tl.alloc_local((32,), "bool")
-        chosen = tl.alloc_local((32,), "float32")
-        chosen_2 = tl.alloc_local((32,), "float32")
+        v_i64 = tl.alloc_local((4,), "int64")
+        sum_of_step3_value_equal = tl.alloc_local((32,), "bool")
+        z_masked = tl.alloc_local((32,), "float32")
+        z_masked_2 = tl.alloc_local((32,), "float32")
         m_chunk = tl.alloc_local((32,), "float32")
-        equal_2 = tl.alloc_local((8,), "bool")
-        chosen_3 = tl.alloc_local((8,), "float32")
-        difference = tl.alloc_local((32,), "float32")
-        product_4 = tl.alloc_local((32,), "float32")
-        e = tl.alloc_local((32,), "float32")
-        larger_2 = tl.alloc_local((32,), "float32")
-        product_5 = tl.alloc_local((32,), "float32")
-        s_chunk = tl.alloc_local((32,), "float32")
+        is_empty = tl.alloc_local((8,), "bool")
+        m_safe = tl.alloc_local((8,), "float32")
+        p_distance = tl.alloc_local((32,), "float32")
+        p_exponent = tl.alloc_local((32,), "float32")
+        p = tl.alloc_local((32,), "float32")
+        centred_chunk_larger = tl.alloc_local((32,), "float32")
+        centred_chunk_product = tl.alloc_local((32,), "float32")
+        l_chunk = tl.alloc_local((32,), "float32")
         centred_chunk = tl.alloc_local((32,), "float32")
-        chosen_4 = tl.alloc_local((32,), "float32")
+        z_masked_masked = tl.alloc_local((32,), "float32")
         sum_v_lane = tl.alloc_local((32,), "float32")
         rest = tl.truncdiv(block, ((T + 31) // 32))
         rest_2 = tl.truncdiv(rest, 8)
@@ -276,184 +295,270 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
         for c in tl.unroll(8):  # linear_logp.py:61
-            ids_2[c] = tl.if_then_else(t_inside[c], ids[t[c]], tl.Cast("int64", 0))  # linear_logp.py:61
-        product = tl.alloc_var("int32", v_piece * 16032)  # linear_logp.py:64
-        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))  # linear_logp.py:64
-        total = tl.alloc_var("int32", piece_begin + 16032)  # linear_logp.py:64
-        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), total))  # linear_logp.py:64
-        product_2 = tl.alloc_var("int32", v_step * 256)  # linear_logp.py:64
-        total_2 = tl.alloc_var("int32", piece_begin + product_2)  # linear_logp.py:64
-        for c in tl.unroll(4):  # linear_logp.py:64
-            v_lane[c] = thread % 64 + c * 64  # linear_logp.py:64
-            v[c] = total_2 + v_lane[c]  # linear_logp.py:64
-            exists[c] = v[c] < piece_end  # linear_logp.py:64
-        inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
-        ignore_index_2 = tl.alloc_var("int64", ignore_index)
+            ids_value[c] = tl.if_then_else(t_inside[c], ids[t[c]], tl.Cast("int64", 0))
+        piece_begin_product = tl.alloc_var("int32", v_piece * 16032)  # linear_logp.py:64
+        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), piece_begin_product))
+        piece_end_sum = tl.alloc_var("int32", piece_begin + 16032)
+        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), piece_end_sum))
+        v_step_times_256 = tl.alloc_var("int32", v_step * 256)
+        v_begin = tl.alloc_var("int32", piece_begin + v_step_times_256)
+        for c in tl.unroll(4):
+            v_lane[c] = thread % 64 + c * 64
+            v[c] = v_begin + v_lane[c]
+            exists[c] = v[c] < piece_end
+        inv_temperature_value = tl.alloc_var("float32", inv_temperature)
+        ignore_index_value = tl.alloc_var("int64", ignore_index)
         for c in tl.unroll(8):  # logp.py:200
-            differs[c] = ids_2[c] != ignore_index_2  # logp.py:200
+            active[c] = ids_value[c] != ignore_index_value
         for c in tl.unroll(32):  # linear_logp.py:64
-            exists_2[c] = exists[c // 8] & differs[c % 8]  # linear_logp.py:64
+            exists_2[c] = exists[c // 8] & active[c % 8]
         for c in tl.unroll(8):  # linear_logp.py:65
-            t_place[c] = thread // 64 * 8 + c  # linear_logp.py:65
-            if writes:  # linear_logp.py:65
-                hidden_start[t_place[c]] = tl.Select(t_inside[c], tl.int64(tl.int64(t[c]) * hidden_t_stride), tl.int64(-1))  # linear_logp.py:65
-        for c in tl.unroll(4):  # linear_logp.py:65
-            v_lane_place[c] = thread % 64 + c * 64  # linear_logp.py:65
-            if writes_2:  # linear_logp.py:65
-                weight_start[v_lane_place[c]] = tl.Select(exists[c], tl.int64(tl.int64(v[c]) * weight_v_stride), tl.int64(-1))  # linear_logp.py:65
-        tl.clear(z_sums)  # linear_logp.py:65
-        tl.sync_threads()  # linear_logp.py:65
-        for d_step in tl.serial(0, 128):  # linear_logp.py:65
-            for c in tl.unroll(4):  # linear_logp.py:65
-                at = c * 256 + thread  # linear_logp.py:65
-                row, k = at // 32, d_step * 32 + at % 32  # linear_logp.py:65
-                hidden_tile[row, at % 32] = tl.if_then_else((hidden_start[row] != -1) & (k < 4096), hidden[hidden_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:65
-            for c in tl.unroll(32):  # linear_logp.py:65
-                at = c * 256 + thread  # linear_logp.py:65
-                row, k = at // 32, d_step * 32 + at % 32  # linear_logp.py:65
-                weight_tile[row, at % 32] = tl.if_then_else((weight_start[row] != -1) & (k < 4096), weight[weight_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:65
-            tl.sync_threads()  # linear_logp.py:65
-            tl.gemm(hidden_tile, weight_tile, z_sums, transpose_B=True)  # linear_logp.py:65
-            tl.sync_threads()  # linear_logp.py:65
-        tl.copy(z_sums, z_tile)  # linear_logp.py:65
-        tl.sync_threads()  # linear_logp.py:65
-        for c in tl.unroll(8):  # linear_logp.py:65
-            t_place_2[c] = thread // 64 * 8 + c  # linear_logp.py:65
-        for c in tl.unroll(4):  # linear_logp.py:65
-            v_lane_place_2[c] = thread % 64 + c * 64  # linear_logp.py:65
-        for c in tl.unroll(32):  # linear_logp.py:65
-            z[c] = z_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]  # linear_logp.py:65
-            product_3[c] = z[c] * inv_temperature_2  # logp.py:57
+            t_place[c] = thread // 64 * 8 + c
+            if writes:
+                hidden_start[t_place[c]] = tl.Select(
+                    t_inside[c], tl.int64(tl.int64(t[c]) * hidden_t_stride), tl.int64(-1)
+                )
+        for c in tl.unroll(4):
+            v_lane_place[c] = thread % 64 + c * 64
+            if writes_2:
+                weight_start[v_lane_place[c]] = tl.Select(
+                    exists[c], tl.int64(tl.int64(v[c]) * weight_v_stride), tl.int64(-1)
+                )
+        tl.clear(product_sums)
+        tl.sync_threads()
+        for d_step in tl.serial(0, 128):
+            for c in tl.unroll(4):
+                at = c * 256 + thread
+                row, k = at // 32, d_step * 32 + at % 32
+                hidden_tile[row, at % 32] = tl.if_then_else(
+                    (hidden_start[row] != -1) & (k < 4096), hidden[hidden_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(32):
+                at = c * 256 + thread
+                row, k = at // 32, d_step * 32 + at % 32
+                weight_tile[row, at % 32] = tl.if_then_else(
+                    (weight_start[row] != -1) & (k < 4096), weight[weight_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            tl.sync_threads()
+            tl.gemm(hidden_tile, weight_tile, product_sums, transpose_B=True)
+            tl.sync_threads()
+        tl.copy(product_sums, product_tile)
+        tl.sync_threads()
+        for c in tl.unroll(8):
+            t_place_2[c] = thread // 64 * 8 + c
+        for c in tl.unroll(4):
+            v_lane_place_2[c] = thread % 64 + c * 64
+        for c in tl.unroll(32):
+            product[c] = product_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]
+            z[c] = product[c] * inv_temperature_value  # logp.py:57
         for c in tl.unroll(4):  # linear_logp.py:71
-            as_i64[c] = tl.Cast("int64", v[c])  # linear_logp.py:71
-        for c in tl.unroll(32):  # linear_logp.py:71
-            equal[c] = as_i64[c // 8] == ids_2[c % 8]  # linear_logp.py:71
-            chosen[c] = tl.Select(equal[c], product_3[c], f32(-0.0))  # linear_logp.py:71
-            chosen_2[c] = tl.Select(exists_2[c], product_3[c], f32(float("-inf")))  # linear_logp.py:64
-            m_chunk[c] = chosen_2[c]  # linear_logp.py:64
-        max_over_v_lane(m_chunk)  # linear_logp.py:64
-        for c in tl.unroll(8):  # linear_logp.py:64
-            equal_2[c] = m_chunk[c] == f32(float("-inf"))  # linear_logp.py:64
-            chosen_3[c] = tl.Select(equal_2[c], f32(0.0), m_chunk[c])  # linear_logp.py:64
-        for c in tl.unroll(32):  # linear_logp.py:64
-            difference[c] = chosen_2[c] - chosen_3[c % 8]  # linear_logp.py:64
-            product_4[c] = difference[c] * f32(1.4426950216293335)  # linear_logp.py:64
-            e[c] = portable_exp2(product_4[c])  # linear_logp.py:64
-            larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))  # linear_logp.py:64
-            product_5[c] = e[c] * larger_2[c]  # linear_logp.py:64
-            s_chunk[c] = e[c]  # linear_logp.py:64
-        sum_over_v_lane(s_chunk)  # linear_logp.py:64
-        for c in tl.unroll(32):  # linear_logp.py:64
-            centred_chunk[c] = product_5[c]  # linear_logp.py:64
-        sum_over_v_lane(centred_chunk)  # linear_logp.py:64
-        for c in tl.unroll(32):  # linear_logp.py:64
-            chosen_4[c] = tl.Select(exists_2[c], chosen[c], f32(-0.0))  # linear_logp.py:64
-            sum_v_lane[c] = chosen_4[c]  # linear_logp.py:64
-        sum_over_v_lane(sum_v_lane)  # linear_logp.py:64
-        for c in tl.unroll(8):  # linear_logp.py:64
-            if t_inside[c] & writes:  # linear_logp.py:64
-                max_of_step[tl.int64(v_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t[c]] = m_chunk[c]  # linear_logp.py:64
-            if t_inside[c] & writes:  # linear_logp.py:64
-                sum_of_step1[tl.int64(v_step) * sum_of_step1_v_step_stride + tl.int64(v_piece) * sum_of_step1_v_piece_stride + t[c]] = s_chunk[c]  # linear_logp.py:64
-            if t_inside[c] & writes:  # linear_logp.py:64
-                centred_of_step2[tl.int64(v_step) * centred_of_step2_v_step_stride + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t[c]] = centred_chunk[c]  # linear_logp.py:64
-            if t_inside[c] & writes:  # linear_logp.py:64
-                sum_of_step3[tl.int64(v_step) * sum_of_step3_v_step_stride + tl.int64(v_piece) * sum_of_step3_v_piece_stride + t[c]] = sum_v_lane[c]  # linear_logp.py:64
+            v_i64[c] = tl.Cast("int64", v[c])
+        for c in tl.unroll(32):
+            sum_of_step3_value_equal[c] = v_i64[c // 8] == ids_value[c % 8]
+            z_masked[c] = tl.Select(sum_of_step3_value_equal[c], z[c], f32(-0.0))
+            z_masked_2[c] = tl.Select(exists_2[c], z[c], f32(float("-inf")))  # linear_logp.py:64
+            m_chunk[c] = z_masked_2[c]
+        max_over_v_lane(m_chunk)
+        for c in tl.unroll(8):
+            is_empty[c] = m_chunk[c] == f32(float("-inf"))
+            m_safe[c] = tl.Select(is_empty[c], f32(0.0), m_chunk[c])
+        for c in tl.unroll(32):
+            p_distance[c] = z_masked_2[c] - m_safe[c % 8]
+            p_exponent[c] = p_distance[c] * f32(1.4426950216293335)
+            p[c] = portable_exp2(p_exponent[c])
+            centred_chunk_larger[c] = larger(p_distance[c], f32(-3.4028234663852886e+38))
+            centred_chunk_product[c] = p[c] * centred_chunk_larger[c]
+            l_chunk[c] = p[c]
+        sum_over_v_lane(l_chunk)
+        for c in tl.unroll(32):
+            centred_chunk[c] = centred_chunk_product[c]
+        sum_over_v_lane(centred_chunk)
+        for c in tl.unroll(32):
+            z_masked_masked[c] = tl.Select(exists_2[c], z_masked[c], f32(-0.0))
+            sum_v_lane[c] = z_masked_masked[c]
+        sum_over_v_lane(sum_v_lane)
+        for c in tl.unroll(8):
+            if t_inside[c] & writes:
+                max_of_step[
+                    tl.int64(v_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t[c]
+                ] = m_chunk[c]
+            if t_inside[c] & writes:
+                sum_of_step1[
+                    tl.int64(v_step) * sum_of_step1_v_step_stride + tl.int64(v_piece) * sum_of_step1_v_piece_stride
+                    + t[c]
+                ] = l_chunk[c]
+            if t_inside[c] & writes:
+                centred_of_step2[
+                    tl.int64(v_step) * centred_of_step2_v_step_stride
+                    + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t[c]
+                ] = centred_chunk[c]
+            if t_inside[c] & writes:
+                sum_of_step3[
+                    tl.int64(v_step) * sum_of_step3_v_step_stride + tl.int64(v_piece) * sum_of_step3_v_piece_stride
+                    + t[c]
+                ] = sum_v_lane[c]
 
 
 @tl.prim_func
-def linear_logp_2(ids: memory("ids", "int64"), logp: memory("logp", "float32"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"), centred_of_step2: memory("centred_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, max_of_step_v_step_stride: tl.int64, max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64, centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64, sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, errors: memory("errors", "int32"), ignore_index: tl.int64, programs: tl.int32):
+def linear_logp_2(
+    ids: memory("ids", "int64"), logp: memory("logp", "float32"), lse: memory("lse", "float32"),
+    entropy: memory("entropy", "float32"), max_of_step: memory("max_of_step", "float32"),
+    sum_of_step1: memory("sum_of_step1", "float32"), centred_of_step2: memory("centred_of_step2", "float32"),
+    sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, max_of_step_v_step_stride: tl.int64,
+    max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64,
+    centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64,
+    sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, errors: memory("errors", "int32"),
+    ignore_index: tl.int64, programs: tl.int32
+):
     # A block owns 32 of T (merge). V.piece: 8 indices, 1 to each of 8 threads; T: 32 indices, 1 to each of 32 threads.
     with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
         m = tl.alloc_var("float32")
-        s = tl.alloc_var("float32")
+        l = tl.alloc_var("float32")
         centred = tl.alloc_var("float32")
-        s_2 = tl.alloc_var("float32")
+        total = tl.alloc_var("float32")
         m_3 = tl.alloc_local((1,), "float32")
-        s_4 = tl.alloc_local((1,), "float32")
+        l_3 = tl.alloc_local((1,), "float32")
         centred_2 = tl.alloc_local((1,), "float32")
-        s_6 = tl.alloc_local((1,), "float32")
+        total_3 = tl.alloc_local((1,), "float32")
         t = block * 32 + thread // 8 % 32
         t_inside = t < T
         writes = (thread & 263) == 0
-        ids_2 = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:61
-        ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:200
+        ids_value = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:61
+        ignore_index_value = tl.alloc_var("int64", ignore_index)
+        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:200
         v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:64
-        m = f32(float("-inf"))  # linear_logp.py:64
-        s = f32(0.0)  # linear_logp.py:64
-        centred = f32(-0.0)  # linear_logp.py:64
-        s_2 = f32(-0.0)  # linear_logp.py:64
-        for v_step_step in tl.serial(0, 63):  # linear_logp.py:64
-            max_of_step_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, max_of_step[tl.int64(v_step_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
-            sum_of_step1_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, sum_of_step1[tl.int64(v_step_step) * sum_of_step1_v_step_stride + tl.int64(v_piece) * sum_of_step1_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
-            centred_of_step2_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, centred_of_step2[tl.int64(v_step_step) * centred_of_step2_v_step_stride + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
-            sum_of_step3_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, sum_of_step3[tl.int64(v_step_step) * sum_of_step3_v_step_stride + tl.int64(v_piece) * sum_of_step3_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
-            m_2 = tl.alloc_var("float32", larger(m, max_of_step_2))  # linear_logp.py:64
-            equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # linear_logp.py:64
-            chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # linear_logp.py:64
-            difference = tl.alloc_var("float32", m - chosen)  # linear_logp.py:64
-            product = tl.alloc_var("float32", difference * f32(1.4426950216293335))  # linear_logp.py:64
-            exp2 = tl.alloc_var("float32", portable_exp2(product))  # linear_logp.py:64
-            larger_2 = tl.alloc_var("float32", larger(difference, f32(-3.4028234663852886e+38)))  # linear_logp.py:64
-            difference_2 = tl.alloc_var("float32", max_of_step_2 - chosen)  # linear_logp.py:64
-            product_2 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))  # linear_logp.py:64
-            exp2_2 = tl.alloc_var("float32", portable_exp2(product_2))  # linear_logp.py:64
-            larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))  # linear_logp.py:64
-            product_3 = tl.alloc_var("float32", s * exp2)  # linear_logp.py:64
-            product_4 = tl.alloc_var("float32", sum_of_step1_2 * exp2_2)  # linear_logp.py:64
-            total = tl.alloc_var("float32", product_3 + product_4)  # linear_logp.py:64
-            product_5 = tl.alloc_var("float32", centred * exp2)  # linear_logp.py:64
-            product_6 = tl.alloc_var("float32", centred_of_step2_2 * exp2_2)  # linear_logp.py:64
-            fused = tl.alloc_var("float32", fma(product_3, larger_2, product_5))  # linear_logp.py:64
-            fused_2 = tl.alloc_var("float32", fma(product_4, larger_3, product_6))  # linear_logp.py:64
-            total_2 = tl.alloc_var("float32", fused + fused_2)  # linear_logp.py:64
-            s_3 = tl.alloc_var("float32", s_2 + sum_of_step3_2)  # linear_logp.py:64
-            m = m_2  # linear_logp.py:64
-            s = total  # linear_logp.py:64
-            centred = total_2  # linear_logp.py:64
-            s_2 = s_3  # linear_logp.py:64
-        m_3[0] = m  # linear_logp.py:64
-        s_4[0] = s  # linear_logp.py:64
-        centred_2[0] = centred  # linear_logp.py:64
-        softmax_sum_over_v_piece(m_3, s_4, centred_2)  # linear_logp.py:64
-        m_4 = m_3[0]  # linear_logp.py:64
-        s_5 = s_4[0]  # linear_logp.py:64
-        centred_3 = centred_2[0]  # linear_logp.py:64
-        s_6[0] = s_2  # linear_logp.py:64
-        total_over_v_piece(s_6)  # linear_logp.py:64
-        s_7 = s_6[0]  # linear_logp.py:64
-        at_most = tl.alloc_var("bool", 0 <= ids_2)  # linear_logp.py:78
-        below = tl.alloc_var("bool", ids_2 < 128256)  # linear_logp.py:78
-        both = tl.alloc_var("bool", at_most & below)  # linear_logp.py:78
-        log = tl.alloc_var("float32", portable_log(s_5))  # linear_logp.py:83
-        total_3 = tl.alloc_var("float32", m_4 + log)  # linear_logp.py:83
-        chosen_2 = tl.alloc_var("float32", tl.Select(both, s_7, f32(float("nan"))))  # linear_logp.py:84
-        difference_3 = tl.alloc_var("float32", chosen_2 - total_3)  # linear_logp.py:84
-        is_nan_2 = tl.alloc_var("bool", is_nan(difference_3))  # linear_logp.py:85
-        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # linear_logp.py:85
-        if both_2 & t_inside & writes:  # linear_logp.py:85
-            tl.atomic_max(errors[0], 1)  # linear_logp.py:85
-            tl.atomic_max(errors[1], t + 1)  # linear_logp.py:85
-        chosen_3 = tl.alloc_var("float32", tl.Select(differs, difference_3, f32(0.0)))  # linear_logp.py:87
-        chosen_4 = tl.alloc_var("float32", tl.Select(differs, total_3, f32(0.0)))  # linear_logp.py:88
-        quotient = tl.alloc_var("float32", centred_3 / s_5)  # linear_logp.py:89
-        difference_4 = tl.alloc_var("float32", log - quotient)  # linear_logp.py:89
-        chosen_5 = tl.alloc_var("float32", tl.Select(differs, difference_4, f32(0.0)))  # linear_logp.py:89
+        m = f32(float("-inf"))
+        l = f32(0.0)
+        centred = f32(-0.0)
+        total = f32(-0.0)
+        for v_step_step in tl.serial(0, 63):
+            max_of_step_value = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    t_inside,
+                    max_of_step[
+                        tl.int64(v_step_step) * max_of_step_v_step_stride
+                        + tl.int64(v_piece) * max_of_step_v_piece_stride + t
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            )
+            sum_of_step1_value = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    t_inside,
+                    sum_of_step1[
+                        tl.int64(v_step_step) * sum_of_step1_v_step_stride
+                        + tl.int64(v_piece) * sum_of_step1_v_piece_stride + t
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            )
+            centred_of_step2_value = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    t_inside,
+                    centred_of_step2[
+                        tl.int64(v_step_step) * centred_of_step2_v_step_stride
+                        + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            )
+            sum_of_step3_value = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    t_inside,
+                    sum_of_step3[
+                        tl.int64(v_step_step) * sum_of_step3_v_step_stride
+                        + tl.int64(v_piece) * sum_of_step3_v_piece_stride + t
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            )
+            m_2 = tl.alloc_var("float32", larger(m, max_of_step_value))
+            is_empty = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+            m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m_2))
+            alpha_a_distance = tl.alloc_var("float32", m - m_safe)
+            alpha_a_exponent = tl.alloc_var("float32", alpha_a_distance * f32(1.4426950216293335))
+            alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
+            centred_larger = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
+            alpha_b_distance = tl.alloc_var("float32", max_of_step_value - m_safe)
+            alpha_b_exponent = tl.alloc_var("float32", alpha_b_distance * f32(1.4426950216293335))
+            alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
+            centred_larger_2 = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
+            l_a_scaled = tl.alloc_var("float32", l * alpha_a)
+            l_b_scaled = tl.alloc_var("float32", sum_of_step1_value * alpha_b)
+            l_2 = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
+            centred_times_alpha_a = tl.alloc_var("float32", centred * alpha_a)
+            centred_of_step2_times_alpha_b = tl.alloc_var("float32", centred_of_step2_value * alpha_b)
+            centred_fma_sum = tl.alloc_var("float32", fma(l_a_scaled, centred_larger, centred_times_alpha_a))
+            centred_fma_sum_2 = tl.alloc_var(
+                "float32", fma(l_b_scaled, centred_larger_2, centred_of_step2_times_alpha_b)
+            )
+            centred_sum = tl.alloc_var("float32", centred_fma_sum + centred_fma_sum_2)
+            total_2 = tl.alloc_var("float32", total + sum_of_step3_value)
+            m = m_2
+            l = l_2
+            centred = centred_sum
+            total = total_2
+        m_3[0] = m
+        l_3[0] = l
+        centred_2[0] = centred
+        softmax_sum_over_v_piece(m_3, l_3, centred_2)
+        m_4 = m_3[0]
+        l_4 = l_3[0]
+        centred_3 = centred_2[0]
+        total_3[0] = total
+        total_over_v_piece(total_3)
+        total_4 = total_3[0]
+        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # linear_logp.py:78
+        inside_below = tl.alloc_var("bool", ids_value < 128256)
+        inside = tl.alloc_var("bool", ids_ge_0 & inside_below)
+        log_l = tl.alloc_var("float32", portable_log(l_4))  # linear_logp.py:83
+        lse_value = tl.alloc_var("float32", m_4 + log_l)
+        hit_masked = tl.alloc_var("float32", tl.Select(inside, total_4, f32(float("nan"))))  # linear_logp.py:84
+        chosen = tl.alloc_var("float32", hit_masked - lse_value)
+        is_nan_chosen = tl.alloc_var("bool", is_nan(chosen))  # linear_logp.py:85
+        both = tl.alloc_var("bool", active & is_nan_chosen)
+        if both & t_inside & writes:
+            tl.atomic_max(errors[0], 1)
+            tl.atomic_max(errors[1], t + 1)
+        chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # linear_logp.py:87
+        lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # linear_logp.py:88
+        centred_over_l = tl.alloc_var("float32", centred_3 / l_4)  # linear_logp.py:89
+        entropy_value_difference = tl.alloc_var("float32", log_l - centred_over_l)
+        entropy_value_difference_masked = tl.alloc_var("float32", tl.Select(active, entropy_value_difference, f32(0.0)))
         if t_inside & writes:  # linear_logp.py:86
-            logp[t] = chosen_3  # linear_logp.py:86
-        if t_inside & writes:  # linear_logp.py:86
-            lse[t] = chosen_4  # linear_logp.py:86
-        if t_inside & writes:  # linear_logp.py:86
-            entropy[t] = chosen_5  # linear_logp.py:86
+            logp[t] = chosen_masked
+        if t_inside & writes:
+            lse[t] = lse_masked
+        if t_inside & writes:
+            entropy[t] = entropy_value_difference_masked
 
 
-def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
+def call(
+    kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy,
+    inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride,
+    max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+    centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = 63 * 8 * ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
+        kernels.linear_logp_1(
+            (programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T,
+            hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride,
+            sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+            centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature,
+            ignore_index
+        )
     programs = ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors, ignore_index)
+        kernels.linear_logp_2(
+            (programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T,
+            max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride,
+            sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride,
+            sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors, ignore_index
+        )

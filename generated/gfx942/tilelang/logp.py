@@ -84,30 +84,30 @@ def max_over_v_lane(x, x_reduce_smem, thread):
 
 
 @tl.macro
-def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     # The state of two disjoint sets: centred softmax_sum().
-    m = tl.alloc_var("float32", larger(max_a, max_b))
-    equal = tl.alloc_var("bool", m == f32(float("-inf")))
-    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m))
-    difference = tl.alloc_var("float32", max_a - chosen)
-    product = tl.alloc_var("float32", difference * f32(1.4426950216293335))
-    exp2 = tl.alloc_var("float32", portable_exp2(product))
-    larger_2 = tl.alloc_var("float32", larger(difference, f32(-3.4028234663852886e+38)))
-    equal_2 = tl.alloc_var("bool", m == f32(float("-inf")))
-    chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m))
-    difference_2 = tl.alloc_var("float32", max_b - chosen_2)
-    product_2 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))
-    exp2_2 = tl.alloc_var("float32", portable_exp2(product_2))
-    larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))
-    product_3 = tl.alloc_var("float32", sum_a * exp2)
-    product_4 = tl.alloc_var("float32", sum_b * exp2_2)
-    total = tl.alloc_var("float32", product_3 + product_4)
-    product_5 = tl.alloc_var("float32", centred_a * exp2)
-    product_6 = tl.alloc_var("float32", centred_b * exp2_2)
-    fused = tl.alloc_var("float32", fma(product_3, larger_2, product_5))
-    fused_2 = tl.alloc_var("float32", fma(product_4, larger_3, product_6))
-    total_2 = tl.alloc_var("float32", fused + fused_2)
-    return m, total, total_2
+    m = tl.alloc_var("float32", larger(m_a, m_b))
+    is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
+    m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
+    alpha_a_distance = tl.alloc_var("float32", m_a - m_safe)
+    alpha_a_exponent = tl.alloc_var("float32", alpha_a_distance * f32(1.4426950216293335))
+    alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
+    larger_2 = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
+    is_empty_2 = tl.alloc_var("bool", m == f32(float("-inf")))
+    m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m))
+    alpha_b_distance = tl.alloc_var("float32", m_b - m_safe_2)
+    alpha_b_exponent = tl.alloc_var("float32", alpha_b_distance * f32(1.4426950216293335))
+    alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
+    larger_3 = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
+    l_a_scaled = tl.alloc_var("float32", l_a * alpha_a)
+    l_b_scaled = tl.alloc_var("float32", l_b * alpha_b)
+    l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
+    product = tl.alloc_var("float32", centred_a * alpha_a)
+    product_2 = tl.alloc_var("float32", centred_b * alpha_b)
+    fma_sum = tl.alloc_var("float32", fma(l_a_scaled, larger_2, product))
+    fma_sum_2 = tl.alloc_var("float32", fma(l_b_scaled, larger_3, product_2))
+    total = tl.alloc_var("float32", fma_sum + fma_sum_2)
+    return m, l, total
 
 
 @tl.macro
@@ -179,14 +179,23 @@ def smaller(a, b):
 
 
 @tl.macro
-def softmax_sum_over_v_piece(m, s, centred):
+def softmax_sum_over_v_piece(m, l, centred):
     # The states merged over V.piece, pairwise.
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 8, width=64), tl.shfl_xor(s[c], 8, width=64), tl.shfl_xor(centred[c], 8, width=64))
+        m[c], l[c], centred[c] = merge_softmax_sum(
+            m[c], l[c], centred[c], tl.shfl_xor(m[c], 8, width=64), tl.shfl_xor(l[c], 8, width=64),
+            tl.shfl_xor(centred[c], 8, width=64)
+        )
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 16, width=64), tl.shfl_xor(s[c], 16, width=64), tl.shfl_xor(centred[c], 16, width=64))
+        m[c], l[c], centred[c] = merge_softmax_sum(
+            m[c], l[c], centred[c], tl.shfl_xor(m[c], 16, width=64), tl.shfl_xor(l[c], 16, width=64),
+            tl.shfl_xor(centred[c], 16, width=64)
+        )
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 32, width=64), tl.shfl_xor(s[c], 32, width=64), tl.shfl_xor(centred[c], 32, width=64))
+        m[c], l[c], centred[c] = merge_softmax_sum(
+            m[c], l[c], centred[c], tl.shfl_xor(m[c], 32, width=64), tl.shfl_xor(l[c], 32, width=64),
+            tl.shfl_xor(centred[c], 32, width=64)
+        )
 
 
 @tl.macro
@@ -215,205 +224,219 @@ def sum_over_v_lane(x, x_reduce_smem, thread):
 
 
 @tl.prim_func
-def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp: memory("logp", "float32"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), logits_t_stride: tl.int64, errors: memory("errors", "int32"), T: tl.int32, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32):
-    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 16 to each of 16 threads.
+def logp(
+    logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp: memory("logp", "float32"),
+    lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), logits_t_stride: tl.int64,
+    errors: memory("errors", "int32"), T: tl.int32, inv_temperature: tl.float32, ignore_index: tl.int64,
+    programs: tl.int32
+):
+    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 16 to each of 16
+    # threads.
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
         f32_reduce_smem = tl.alloc_shared((16, 128), "float32", "shared")
         v_lane = tl.alloc_local((16,), "int32")
         m = tl.alloc_var("float32")
-        s = tl.alloc_var("float32")
+        l = tl.alloc_var("float32")
         centred = tl.alloc_var("float32")
         v = tl.alloc_local((16,), "int32")
-        logits_3 = tl.alloc_local((16,), "bfloat16")
-        as_f32 = tl.alloc_local((16,), "float32")
-        product_3 = tl.alloc_local((16,), "float32")
+        logits_value_2 = tl.alloc_local((16,), "bfloat16")
+        z = tl.alloc_local((16,), "float32")
+        z_2 = tl.alloc_local((16,), "float32")
         m_chunk = tl.alloc_local((16,), "float32")
-        difference = tl.alloc_local((16,), "float32")
-        product_4 = tl.alloc_local((16,), "float32")
-        e = tl.alloc_local((16,), "float32")
-        larger_2 = tl.alloc_local((16,), "float32")
-        product_5 = tl.alloc_local((16,), "float32")
-        s_chunk = tl.alloc_local((16,), "float32")
+        p_distance = tl.alloc_local((16,), "float32")
+        p_exponent = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "float32")
+        centred_chunk_larger = tl.alloc_local((16,), "float32")
+        centred_chunk_product = tl.alloc_local((16,), "float32")
+        l_chunk = tl.alloc_local((16,), "float32")
         centred_chunk = tl.alloc_local((16,), "float32")
         m_3 = tl.alloc_var("float32")
-        s_2 = tl.alloc_var("float32")
+        l_3 = tl.alloc_var("float32")
         centred_2 = tl.alloc_var("float32")
         v_2 = tl.alloc_local((16,), "int32")
         exists = tl.alloc_local((16,), "bool")
         exists_2 = tl.alloc_local((16,), "bool")
-        logits_4 = tl.alloc_local((16,), "bfloat16")
-        as_f32_2 = tl.alloc_local((16,), "float32")
-        product_13 = tl.alloc_local((16,), "float32")
-        chosen_3 = tl.alloc_local((16,), "float32")
+        logits_value_3 = tl.alloc_local((16,), "bfloat16")
+        z_3 = tl.alloc_local((16,), "float32")
+        z_4 = tl.alloc_local((16,), "float32")
+        z_masked = tl.alloc_local((16,), "float32")
         m_chunk_3 = tl.alloc_local((16,), "float32")
-        difference_4 = tl.alloc_local((16,), "float32")
-        product_14 = tl.alloc_local((16,), "float32")
-        e_2 = tl.alloc_local((16,), "float32")
-        larger_5 = tl.alloc_local((16,), "float32")
-        product_15 = tl.alloc_local((16,), "float32")
-        s_chunk_3 = tl.alloc_local((16,), "float32")
+        p_distance_2 = tl.alloc_local((16,), "float32")
+        p_exponent_2 = tl.alloc_local((16,), "float32")
+        p_2 = tl.alloc_local((16,), "float32")
+        centred_chunk_larger_2 = tl.alloc_local((16,), "float32")
+        centred_chunk_product_2 = tl.alloc_local((16,), "float32")
+        l_chunk_3 = tl.alloc_local((16,), "float32")
         centred_chunk_3 = tl.alloc_local((16,), "float32")
         m_5 = tl.alloc_local((1,), "float32")
-        s_3 = tl.alloc_local((1,), "float32")
+        l_5 = tl.alloc_local((1,), "float32")
         centred_3 = tl.alloc_local((1,), "float32")
         t = block
         writes = thread == 0
-        ids_2 = tl.alloc_var("int64", ids[t])  # logp.py:134
-        at_most = tl.alloc_var("bool", 0 <= ids_2)  # logp.py:146
-        below = tl.alloc_var("bool", ids_2 < 128256)  # logp.py:146
-        both = tl.alloc_var("bool", at_most & below)  # logp.py:146
-        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))  # logp.py:146
-        logits_2 = tl.alloc_var("bfloat16", tl.if_then_else(both, logits[tl.int64(t) * logits_t_stride + ids_2], as_bf16))  # logp.py:146
-        inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
-        ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:200
+        ids_value = tl.alloc_var("int64", ids[t])  # logp.py:134
+        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # logp.py:146
+        logits_guard_below = tl.alloc_var("bool", ids_value < 128256)
+        logits_guard = tl.alloc_var("bool", ids_ge_0 & logits_guard_below)
+        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))
+        logits_value = tl.alloc_var(
+            "bfloat16", tl.if_then_else(logits_guard, logits[tl.int64(t) * logits_t_stride + ids_value], as_bf16)
+        )
+        inv_temperature_value = tl.alloc_var("float32", inv_temperature)
+        ignore_index_value = tl.alloc_var("int64", ignore_index)
+        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:200
         v_piece = tl.alloc_var("int32", thread // 8 % 8)  # logp.py:138
-        product = tl.alloc_var("int32", v_piece * 16032)  # logp.py:138
-        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))  # logp.py:138
-        total = tl.alloc_var("int32", piece_begin + 16032)  # logp.py:138
-        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), total))  # logp.py:138
-        for c in tl.unroll(16):  # logp.py:138
-            v_lane[c] = thread % 8 * 8 + thread // 64 * 64 + c % 8 + c // 8 * 128  # logp.py:138
-        steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(63), tl.int32(0)))  # logp.py:138
-        full_steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(62), tl.int32(0)))  # logp.py:138
-        m = f32(float("-inf"))  # logp.py:138
-        s = f32(0.0)  # logp.py:138
-        centred = f32(-0.0)  # logp.py:138
-        for v_step in tl.serial(0, full_steps):  # logp.py:138
-            product_2 = tl.alloc_var("int32", v_step * 256)  # logp.py:138
-            total_2 = tl.alloc_var("int32", piece_begin + product_2)  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                v[c] = total_2 + v_lane[c]  # logp.py:138
-                logits_3[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:139
-                as_f32[c] = tl.Cast("float32", logits_3[c])  # logp.py:48
-                product_3[c] = as_f32[c] * inv_temperature_2  # logp.py:57
-                m_chunk[c] = product_3[c]  # logp.py:138
-            max_over_v_lane(m_chunk, f32_reduce_smem, thread)  # logp.py:138
-            m_chunk_2 = m_chunk[0]  # logp.py:138
-            equal = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))  # logp.py:138
-            chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_chunk_2))  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                difference[c] = product_3[c] - chosen  # logp.py:138
-                product_4[c] = difference[c] * f32(1.4426950216293335)  # logp.py:138
-                e[c] = portable_exp2(product_4[c])  # logp.py:138
-                larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))  # logp.py:138
-                product_5[c] = e[c] * larger_2[c]  # logp.py:138
-                s_chunk[c] = e[c]  # logp.py:138
-            sum_over_v_lane(s_chunk, f32_reduce_smem, thread)  # logp.py:138
-            s_chunk_2 = s_chunk[0]  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                centred_chunk[c] = product_5[c]  # logp.py:138
-            sum_over_v_lane(centred_chunk, f32_reduce_smem, thread)  # logp.py:138
-            centred_chunk_2 = centred_chunk[0]  # logp.py:138
-            m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))  # logp.py:138
-            equal_2 = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # logp.py:138
-            chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_2))  # logp.py:138
-            difference_2 = tl.alloc_var("float32", m - chosen_2)  # logp.py:138
-            product_6 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))  # logp.py:138
-            exp2 = tl.alloc_var("float32", portable_exp2(product_6))  # logp.py:138
-            larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))  # logp.py:138
-            difference_3 = tl.alloc_var("float32", m_chunk_2 - chosen_2)  # logp.py:138
-            product_7 = tl.alloc_var("float32", difference_3 * f32(1.4426950216293335))  # logp.py:138
-            exp2_2 = tl.alloc_var("float32", portable_exp2(product_7))  # logp.py:138
-            larger_4 = tl.alloc_var("float32", larger(difference_3, f32(-3.4028234663852886e+38)))  # logp.py:138
-            product_8 = tl.alloc_var("float32", s * exp2)  # logp.py:138
-            product_9 = tl.alloc_var("float32", s_chunk_2 * exp2_2)  # logp.py:138
-            total_3 = tl.alloc_var("float32", product_8 + product_9)  # logp.py:138
-            product_10 = tl.alloc_var("float32", centred * exp2)  # logp.py:138
-            product_11 = tl.alloc_var("float32", centred_chunk_2 * exp2_2)  # logp.py:138
-            fused = tl.alloc_var("float32", fma(product_8, larger_3, product_10))  # logp.py:138
-            fused_2 = tl.alloc_var("float32", fma(product_9, larger_4, product_11))  # logp.py:138
-            total_4 = tl.alloc_var("float32", fused + fused_2)  # logp.py:138
-            m = m_2  # logp.py:138
-            s = total_3  # logp.py:138
-            centred = total_4  # logp.py:138
-        m_3 = m  # logp.py:138
-        s_2 = s  # logp.py:138
-        centred_2 = centred  # logp.py:138
-        for v_step_2 in tl.serial(full_steps, steps):  # logp.py:138
-            product_12 = tl.alloc_var("int32", v_step_2 * 256)  # logp.py:138
-            total_5 = tl.alloc_var("int32", piece_begin + product_12)  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                v_2[c] = total_5 + v_lane[c]  # logp.py:138
-                exists[c] = v_2[c] < piece_end  # logp.py:138
-                exists_2[c] = exists[c] & differs  # logp.py:138
-                logits_4[c] = tl.if_then_else(exists_2[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0))  # logp.py:139
-                as_f32_2[c] = tl.Cast("float32", logits_4[c])  # logp.py:48
-                product_13[c] = as_f32_2[c] * inv_temperature_2  # logp.py:57
-                chosen_3[c] = tl.Select(exists_2[c], product_13[c], f32(float("-inf")))  # logp.py:138
-                m_chunk_3[c] = chosen_3[c]  # logp.py:138
-            max_over_v_lane(m_chunk_3, f32_reduce_smem, thread)  # logp.py:138
-            m_chunk_4 = m_chunk_3[0]  # logp.py:138
-            equal_3 = tl.alloc_var("bool", m_chunk_4 == f32(float("-inf")))  # logp.py:138
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_chunk_4))  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                difference_4[c] = chosen_3[c] - chosen_4  # logp.py:138
-                product_14[c] = difference_4[c] * f32(1.4426950216293335)  # logp.py:138
-                e_2[c] = portable_exp2(product_14[c])  # logp.py:138
-                larger_5[c] = larger(difference_4[c], f32(-3.4028234663852886e+38))  # logp.py:138
-                product_15[c] = e_2[c] * larger_5[c]  # logp.py:138
-                s_chunk_3[c] = e_2[c]  # logp.py:138
-            sum_over_v_lane(s_chunk_3, f32_reduce_smem, thread)  # logp.py:138
-            s_chunk_4 = s_chunk_3[0]  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                centred_chunk_3[c] = product_15[c]  # logp.py:138
-            sum_over_v_lane(centred_chunk_3, f32_reduce_smem, thread)  # logp.py:138
-            centred_chunk_4 = centred_chunk_3[0]  # logp.py:138
-            m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))  # logp.py:138
-            equal_4 = tl.alloc_var("bool", m_4 == f32(float("-inf")))  # logp.py:138
-            chosen_5 = tl.alloc_var("float32", tl.Select(equal_4, f32(0.0), m_4))  # logp.py:138
-            difference_5 = tl.alloc_var("float32", m_3 - chosen_5)  # logp.py:138
-            product_16 = tl.alloc_var("float32", difference_5 * f32(1.4426950216293335))  # logp.py:138
-            exp2_3 = tl.alloc_var("float32", portable_exp2(product_16))  # logp.py:138
-            larger_6 = tl.alloc_var("float32", larger(difference_5, f32(-3.4028234663852886e+38)))  # logp.py:138
-            difference_6 = tl.alloc_var("float32", m_chunk_4 - chosen_5)  # logp.py:138
-            product_17 = tl.alloc_var("float32", difference_6 * f32(1.4426950216293335))  # logp.py:138
-            exp2_4 = tl.alloc_var("float32", portable_exp2(product_17))  # logp.py:138
-            larger_7 = tl.alloc_var("float32", larger(difference_6, f32(-3.4028234663852886e+38)))  # logp.py:138
-            product_18 = tl.alloc_var("float32", s_2 * exp2_3)  # logp.py:138
-            product_19 = tl.alloc_var("float32", s_chunk_4 * exp2_4)  # logp.py:138
-            total_6 = tl.alloc_var("float32", product_18 + product_19)  # logp.py:138
-            product_20 = tl.alloc_var("float32", centred_2 * exp2_3)  # logp.py:138
-            product_21 = tl.alloc_var("float32", centred_chunk_4 * exp2_4)  # logp.py:138
-            fused_3 = tl.alloc_var("float32", fma(product_18, larger_6, product_20))  # logp.py:138
-            fused_4 = tl.alloc_var("float32", fma(product_19, larger_7, product_21))  # logp.py:138
-            total_7 = tl.alloc_var("float32", fused_3 + fused_4)  # logp.py:138
-            m_3 = m_4  # logp.py:138
-            s_2 = total_6  # logp.py:138
-            centred_2 = total_7  # logp.py:138
-        m_5[0] = m_3  # logp.py:138
-        s_3[0] = s_2  # logp.py:138
-        centred_3[0] = centred_2  # logp.py:138
-        softmax_sum_over_v_piece(m_5, s_3, centred_3)  # logp.py:138
-        m_6 = m_5[0]  # logp.py:138
-        s_4 = s_3[0]  # logp.py:138
-        centred_4 = centred_3[0]  # logp.py:138
-        as_f32_3 = tl.alloc_var("float32", tl.Cast("float32", logits_2))  # logp.py:48
-        product_22 = tl.alloc_var("float32", as_f32_3 * inv_temperature_2)  # logp.py:57
-        log = tl.alloc_var("float32", portable_log(s_4))  # logp.py:149
-        total_8 = tl.alloc_var("float32", m_6 + log)  # logp.py:149
-        difference_7 = tl.alloc_var("float32", product_22 - total_8)  # logp.py:150
-        is_nan_2 = tl.alloc_var("bool", is_nan(difference_7))  # logp.py:151
-        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # logp.py:151
-        if both_2 & writes:  # logp.py:151
-            tl.atomic_max(errors[0], 1)  # logp.py:151
-            tl.atomic_max(errors[1], t + 1)  # logp.py:151
-        chosen_6 = tl.alloc_var("float32", tl.Select(differs, difference_7, f32(0.0)))  # logp.py:153
-        chosen_7 = tl.alloc_var("float32", tl.Select(differs, total_8, f32(0.0)))  # logp.py:154
-        quotient = tl.alloc_var("float32", centred_4 / s_4)  # logp.py:155
-        difference_8 = tl.alloc_var("float32", log - quotient)  # logp.py:155
-        chosen_8 = tl.alloc_var("float32", tl.Select(differs, difference_8, f32(0.0)))  # logp.py:155
+        piece_begin_product = tl.alloc_var("int32", v_piece * 16032)
+        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), piece_begin_product))
+        piece_end_sum = tl.alloc_var("int32", piece_begin + 16032)
+        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), piece_end_sum))
+        for c in tl.unroll(16):
+            v_lane[c] = thread % 8 * 8 + thread // 64 * 64 + c % 8 + c // 8 * 128
+        steps = tl.alloc_var("int32", tl.Select(active, tl.int32(63), tl.int32(0)))
+        full_steps = tl.alloc_var("int32", tl.Select(active, tl.int32(62), tl.int32(0)))
+        m = f32(float("-inf"))
+        l = f32(0.0)
+        centred = f32(-0.0)
+        for v_step in tl.serial(0, full_steps):
+            v_step_times_256 = tl.alloc_var("int32", v_step * 256)
+            v_begin = tl.alloc_var("int32", piece_begin + v_step_times_256)
+            for c in tl.unroll(16):
+                v[c] = v_begin + v_lane[c]
+                logits_value_2[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:139
+                z[c] = tl.Cast("float32", logits_value_2[c])  # logp.py:48
+                z_2[c] = z[c] * inv_temperature_value  # logp.py:57
+                m_chunk[c] = z_2[c]  # logp.py:138
+            max_over_v_lane(m_chunk, f32_reduce_smem, thread)
+            m_chunk_2 = m_chunk[0]
+            is_empty = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))
+            m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m_chunk_2))
+            for c in tl.unroll(16):
+                p_distance[c] = z_2[c] - m_safe
+                p_exponent[c] = p_distance[c] * f32(1.4426950216293335)
+                p[c] = portable_exp2(p_exponent[c])
+                centred_chunk_larger[c] = larger(p_distance[c], f32(-3.4028234663852886e+38))
+                centred_chunk_product[c] = p[c] * centred_chunk_larger[c]
+                l_chunk[c] = p[c]
+            sum_over_v_lane(l_chunk, f32_reduce_smem, thread)
+            l_chunk_2 = l_chunk[0]
+            for c in tl.unroll(16):
+                centred_chunk[c] = centred_chunk_product[c]
+            sum_over_v_lane(centred_chunk, f32_reduce_smem, thread)
+            centred_chunk_2 = centred_chunk[0]
+            m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))
+            is_empty_2 = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+            m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m_2))
+            alpha_a_distance = tl.alloc_var("float32", m - m_safe_2)
+            alpha_a_exponent = tl.alloc_var("float32", alpha_a_distance * f32(1.4426950216293335))
+            alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
+            centred_larger = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
+            alpha_b_distance = tl.alloc_var("float32", m_chunk_2 - m_safe_2)
+            alpha_b_exponent = tl.alloc_var("float32", alpha_b_distance * f32(1.4426950216293335))
+            alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
+            centred_larger_2 = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
+            l_a_scaled = tl.alloc_var("float32", l * alpha_a)
+            l_b_scaled = tl.alloc_var("float32", l_chunk_2 * alpha_b)
+            l_2 = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
+            centred_times_alpha_a = tl.alloc_var("float32", centred * alpha_a)
+            centred_chunk_times_alpha_b = tl.alloc_var("float32", centred_chunk_2 * alpha_b)
+            centred_fma_sum = tl.alloc_var("float32", fma(l_a_scaled, centred_larger, centred_times_alpha_a))
+            centred_fma_sum_2 = tl.alloc_var("float32", fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b))
+            centred_sum = tl.alloc_var("float32", centred_fma_sum + centred_fma_sum_2)
+            m = m_2
+            l = l_2
+            centred = centred_sum
+        m_3 = m
+        l_3 = l
+        centred_2 = centred
+        for v_step_2 in tl.serial(full_steps, steps):
+            v_step_times_256_2 = tl.alloc_var("int32", v_step_2 * 256)
+            v_begin_2 = tl.alloc_var("int32", piece_begin + v_step_times_256_2)
+            for c in tl.unroll(16):
+                v_2[c] = v_begin_2 + v_lane[c]
+                exists[c] = v_2[c] < piece_end
+                exists_2[c] = exists[c] & active
+                logits_value_3[c] = tl.if_then_else(  # logp.py:139
+                    exists_2[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0)
+                )
+                z_3[c] = tl.Cast("float32", logits_value_3[c])  # logp.py:48
+                z_4[c] = z_3[c] * inv_temperature_value  # logp.py:57
+                z_masked[c] = tl.Select(exists_2[c], z_4[c], f32(float("-inf")))  # logp.py:138
+                m_chunk_3[c] = z_masked[c]
+            max_over_v_lane(m_chunk_3, f32_reduce_smem, thread)
+            m_chunk_4 = m_chunk_3[0]
+            is_empty_3 = tl.alloc_var("bool", m_chunk_4 == f32(float("-inf")))
+            m_safe_3 = tl.alloc_var("float32", tl.Select(is_empty_3, f32(0.0), m_chunk_4))
+            for c in tl.unroll(16):
+                p_distance_2[c] = z_masked[c] - m_safe_3
+                p_exponent_2[c] = p_distance_2[c] * f32(1.4426950216293335)
+                p_2[c] = portable_exp2(p_exponent_2[c])
+                centred_chunk_larger_2[c] = larger(p_distance_2[c], f32(-3.4028234663852886e+38))
+                centred_chunk_product_2[c] = p_2[c] * centred_chunk_larger_2[c]
+                l_chunk_3[c] = p_2[c]
+            sum_over_v_lane(l_chunk_3, f32_reduce_smem, thread)
+            l_chunk_4 = l_chunk_3[0]
+            for c in tl.unroll(16):
+                centred_chunk_3[c] = centred_chunk_product_2[c]
+            sum_over_v_lane(centred_chunk_3, f32_reduce_smem, thread)
+            centred_chunk_4 = centred_chunk_3[0]
+            m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))
+            is_empty_4 = tl.alloc_var("bool", m_4 == f32(float("-inf")))
+            m_safe_4 = tl.alloc_var("float32", tl.Select(is_empty_4, f32(0.0), m_4))
+            alpha_a_distance_2 = tl.alloc_var("float32", m_3 - m_safe_4)
+            alpha_a_exponent_2 = tl.alloc_var("float32", alpha_a_distance_2 * f32(1.4426950216293335))
+            alpha_a_2 = tl.alloc_var("float32", portable_exp2(alpha_a_exponent_2))
+            centred_larger_3 = tl.alloc_var("float32", larger(alpha_a_distance_2, f32(-3.4028234663852886e+38)))
+            alpha_b_distance_2 = tl.alloc_var("float32", m_chunk_4 - m_safe_4)
+            alpha_b_exponent_2 = tl.alloc_var("float32", alpha_b_distance_2 * f32(1.4426950216293335))
+            alpha_b_2 = tl.alloc_var("float32", portable_exp2(alpha_b_exponent_2))
+            centred_larger_4 = tl.alloc_var("float32", larger(alpha_b_distance_2, f32(-3.4028234663852886e+38)))
+            l_a_scaled_2 = tl.alloc_var("float32", l_3 * alpha_a_2)
+            l_b_scaled_2 = tl.alloc_var("float32", l_chunk_4 * alpha_b_2)
+            l_4 = tl.alloc_var("float32", l_a_scaled_2 + l_b_scaled_2)
+            centred_times_alpha_a_2 = tl.alloc_var("float32", centred_2 * alpha_a_2)
+            centred_chunk_times_alpha_b_2 = tl.alloc_var("float32", centred_chunk_4 * alpha_b_2)
+            centred_fma_sum_3 = tl.alloc_var("float32", fma(l_a_scaled_2, centred_larger_3, centred_times_alpha_a_2))
+            centred_fma_sum_4 = tl.alloc_var(
+                "float32", fma(l_b_scaled_2, centred_larger_4, centred_chunk_times_alpha_b_2)
+            )
+            centred_sum_2 = tl.alloc_var("float32", centred_fma_sum_3 + centred_fma_sum_4)
+            m_3 = m_4
+            l_3 = l_4
+            centred_2 = centred_sum_2
+        m_5[0] = m_3
+        l_5[0] = l_3
+        centred_3[0] = centred_2
+        softmax_sum_over_v_piece(m_5, l_5, centred_3)
+        m_6 = m_5[0]
+        l_6 = l_5[0]
+        centred_4 = centred_3[0]
+        z_5 = tl.alloc_var("float32", tl.Cast("float32", logits_value))  # logp.py:48
+        hit = tl.alloc_var("float32", z_5 * inv_temperature_value)  # logp.py:57
+        log_l = tl.alloc_var("float32", portable_log(l_6))  # logp.py:149
+        lse_value = tl.alloc_var("float32", m_6 + log_l)
+        chosen = tl.alloc_var("float32", hit - lse_value)  # logp.py:150
+        is_nan_chosen = tl.alloc_var("bool", is_nan(chosen))  # logp.py:151
+        both = tl.alloc_var("bool", active & is_nan_chosen)
+        if both & writes:
+            tl.atomic_max(errors[0], 1)
+            tl.atomic_max(errors[1], t + 1)
+        chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # logp.py:153
+        lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # logp.py:154
+        centred_over_l = tl.alloc_var("float32", centred_4 / l_6)  # logp.py:155
+        entropy_value_difference = tl.alloc_var("float32", log_l - centred_over_l)
+        entropy_value_difference_masked = tl.alloc_var("float32", tl.Select(active, entropy_value_difference, f32(0.0)))
         if writes:  # logp.py:152
-            logp[t] = chosen_6  # logp.py:152
-        if writes:  # logp.py:152
-            lse[t] = chosen_7  # logp.py:152
-        if writes:  # logp.py:152
-            entropy[t] = chosen_8  # logp.py:152
+            logp[t] = chosen_masked
+        if writes:
+            lse[t] = lse_masked
+        if writes:
+            entropy[t] = entropy_value_difference_masked
 
 
 def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T
     if programs > 0:
-        kernels.logp((programs,), logits, ids, logp, lse, entropy, logits_t_stride, errors, T, inv_temperature, ignore_index)
+        kernels.logp(
+            (programs,), logits, ids, logp, lse, entropy, logits_t_stride, errors, T, inv_temperature, ignore_index
+        )

@@ -81,80 +81,93 @@ def smaller(a, b):
 
 
 @tl.prim_func
-def logp_grad(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), d_logp: memory("d_logp", "float32"), d_lse: memory("d_lse", "float32"), d_entropy: memory("d_entropy", "float32"), d_logits: memory("d_logits", "bfloat16"), logits_t_stride: tl.int64, d_logits_t_stride: tl.int64, T: tl.int32, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32):
+def logp_grad(
+    logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), lse: memory("lse", "float32"),
+    entropy: memory("entropy", "float32"), d_logp: memory("d_logp", "float32"), d_lse: memory("d_lse", "float32"),
+    d_entropy: memory("d_entropy", "float32"), d_logits: memory("d_logits", "bfloat16"), logits_t_stride: tl.int64,
+    d_logits_t_stride: tl.int64, T: tl.int32, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32
+):
     # A block owns 1 of T, 2048 of V (rows). V: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         v = tl.alloc_local((8,), "int32")
         v_inside = tl.alloc_local((8,), "bool")
-        logits_2 = tl.alloc_local((8,), "bfloat16")
-        as_f32 = tl.alloc_local((8,), "float32")
-        product = tl.alloc_local((8,), "float32")
-        difference = tl.alloc_local((8,), "float32")
-        product_2 = tl.alloc_local((8,), "float32")
-        exp2 = tl.alloc_local((8,), "float32")
-        product_3 = tl.alloc_local((8,), "float32")
-        equal = tl.alloc_local((8,), "bool")
-        product_4 = tl.alloc_local((8,), "float32")
-        total = tl.alloc_local((8,), "float32")
-        product_5 = tl.alloc_local((8,), "float32")
-        chosen = tl.alloc_local((8,), "float32")
-        difference_3 = tl.alloc_local((8,), "float32")
-        equal_2 = tl.alloc_local((8,), "bool")
-        chosen_3 = tl.alloc_local((8,), "float32")
-        total_2 = tl.alloc_local((8,), "float32")
-        product_6 = tl.alloc_local((8,), "float32")
-        chosen_4 = tl.alloc_local((8,), "float32")
-        as_bf16 = tl.alloc_local((8,), "bfloat16")
+        logits_value = tl.alloc_local((8,), "bfloat16")
+        z = tl.alloc_local((8,), "float32")
+        z_2 = tl.alloc_local((8,), "float32")
+        centred = tl.alloc_local((8,), "float32")
+        centred_times_log2e = tl.alloc_local((8,), "float32")
+        p = tl.alloc_local((8,), "float32")
+        dz = tl.alloc_local((8,), "float32")
+        p_is_0 = tl.alloc_local((8,), "bool")
+        d_entropy_times_p = tl.alloc_local((8,), "float32")
+        centred_plus_entropy = tl.alloc_local((8,), "float32")
+        dz_product = tl.alloc_local((8,), "float32")
+        dz_product_or_0 = tl.alloc_local((8,), "float32")
+        dz_2 = tl.alloc_local((8,), "float32")
+        dz_equal = tl.alloc_local((8,), "bool")
+        d_logp_masked = tl.alloc_local((8,), "float32")
+        dz_3 = tl.alloc_local((8,), "float32")
+        dz_times_inv_temperature = tl.alloc_local((8,), "float32")
+        grad = tl.alloc_local((8,), "float32")
+        grad_bf16 = tl.alloc_local((8,), "bfloat16")
         rest = tl.truncdiv(block, 63)
         t = rest
         for c in tl.unroll(8):
             v[c] = tl.truncmod(block, 63) * 2048 + thread + c * 256
             v_inside[c] = v[c] < 128256
-        ids_2 = tl.alloc_var("int64", ids[t])  # logp.py:168
-        lse_2 = tl.alloc_var("float32", lse[t])  # logp.py:186
-        d_lse_2 = tl.alloc_var("float32", d_lse[t])  # logp.py:208
-        d_logp_2 = tl.alloc_var("float32", d_logp[t])  # logp.py:208
-        d_entropy_2 = tl.alloc_var("float32", d_entropy[t])  # logp.py:191
-        entropy_2 = tl.alloc_var("float32", entropy[t])  # logp.py:191
-        ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:200
+        ids_value = tl.alloc_var("int64", ids[t])  # logp.py:168
+        lse_value = tl.alloc_var("float32", lse[t])  # logp.py:186
+        d_lse_value = tl.alloc_var("float32", d_lse[t])  # logp.py:208
+        d_logp_value = tl.alloc_var("float32", d_logp[t])
+        d_entropy_value = tl.alloc_var("float32", d_entropy[t])  # logp.py:191
+        entropy_value = tl.alloc_var("float32", entropy[t])
+        ignore_index_value = tl.alloc_var("int64", ignore_index)
+        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:200
         for c in tl.unroll(8):  # logp.py:171
-            logits_2[c] = tl.if_then_else(differs & v_inside[c], logits[tl.int64(t) * logits_t_stride + v[c]], tl.Cast("bfloat16", 0))  # logp.py:171
-        inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
+            logits_value[c] = tl.if_then_else(
+                active & v_inside[c], logits[tl.int64(t) * logits_t_stride + v[c]], tl.Cast("bfloat16", 0)
+            )
+        inv_temperature_value = tl.alloc_var("float32", inv_temperature)
         for c in tl.unroll(8):  # logp.py:48
-            as_f32[c] = tl.Cast("float32", logits_2[c])  # logp.py:48
-            product[c] = as_f32[c] * inv_temperature_2  # logp.py:57
-            difference[c] = product[c] - lse_2  # logp.py:186
-            product_2[c] = difference[c] * f32(1.4426950216293335)  # logp.py:187
-            exp2[c] = portable_exp2(product_2[c])  # logp.py:187
-        difference_2 = tl.alloc_var("float32", d_lse_2 - d_logp_2)  # logp.py:208
+            z[c] = tl.Cast("float32", logits_value[c])
+            z_2[c] = z[c] * inv_temperature_value  # logp.py:57
+            centred[c] = z_2[c] - lse_value  # logp.py:186
+            centred_times_log2e[c] = centred[c] * f32(1.4426950216293335)  # logp.py:187
+            p[c] = portable_exp2(centred_times_log2e[c])
+        d_lse_minus_d_logp = tl.alloc_var("float32", d_lse_value - d_logp_value)  # logp.py:208
         for c in tl.unroll(8):  # logp.py:188
-            product_3[c] = exp2[c] * difference_2  # logp.py:188
-            equal[c] = exp2[c] == f32(0.0)  # logp.py:191
-            product_4[c] = d_entropy_2 * exp2[c]  # logp.py:191
-            total[c] = difference[c] + entropy_2  # logp.py:191
-            product_5[c] = product_4[c] * total[c]  # logp.py:191
-            chosen[c] = tl.Select(equal[c], f32(0.0), product_5[c])  # logp.py:191
-            difference_3[c] = product_3[c] - chosen[c]  # logp.py:191
-        at_most = tl.alloc_var("bool", 0 <= ids_2)  # logp.py:193
-        below = tl.alloc_var("bool", ids_2 < 128256)  # logp.py:193
-        both = tl.alloc_var("bool", at_most & below)  # logp.py:193
-        chosen_2 = tl.alloc_var("int64", tl.Select(both, ids_2, tl.int64(-1)))  # logp.py:194
-        as_i32 = tl.alloc_var("int32", tl.Cast("int32", chosen_2))  # logp.py:194
-        for c in tl.unroll(8):  # logp.py:194
-            equal_2[c] = v[c] == as_i32  # logp.py:194
-            chosen_3[c] = tl.Select(equal_2[c], d_logp_2, f32(0.0))  # logp.py:194
-            total_2[c] = difference_3[c] + chosen_3[c]  # logp.py:194
-            product_6[c] = total_2[c] * inv_temperature_2  # logp.py:63
-            chosen_4[c] = tl.Select(differs, product_6[c], f32(0.0))  # logp.py:175
-            as_bf16[c] = tl.Cast("bfloat16", chosen_4[c])  # logp.py:178
-            if v_inside[c]:  # logp.py:178
-                d_logits[tl.int64(t) * d_logits_t_stride + v[c]] = as_bf16[c]  # logp.py:178
+            dz[c] = p[c] * d_lse_minus_d_logp
+            p_is_0[c] = p[c] == f32(0.0)  # logp.py:191
+            d_entropy_times_p[c] = d_entropy_value * p[c]
+            centred_plus_entropy[c] = centred[c] + entropy_value
+            dz_product[c] = d_entropy_times_p[c] * centred_plus_entropy[c]
+            dz_product_or_0[c] = tl.Select(p_is_0[c], f32(0.0), dz_product[c])
+            dz_2[c] = dz[c] - dz_product_or_0[c]
+        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # logp.py:193
+        inside_below = tl.alloc_var("bool", ids_value < 128256)
+        inside = tl.alloc_var("bool", ids_ge_0 & inside_below)
+        ids_masked = tl.alloc_var("int64", tl.Select(inside, ids_value, tl.int64(-1)))  # logp.py:194
+        ids_masked_i32 = tl.alloc_var("int32", tl.Cast("int32", ids_masked))
+        for c in tl.unroll(8):
+            dz_equal[c] = v[c] == ids_masked_i32
+            d_logp_masked[c] = tl.Select(dz_equal[c], d_logp_value, f32(0.0))
+            dz_3[c] = dz_2[c] + d_logp_masked[c]
+            dz_times_inv_temperature[c] = dz_3[c] * inv_temperature_value  # logp.py:63
+            grad[c] = tl.Select(active, dz_times_inv_temperature[c], f32(0.0))  # logp.py:175
+            grad_bf16[c] = tl.Cast("bfloat16", grad[c])  # logp.py:178
+            if v_inside[c]:
+                d_logits[tl.int64(t) * d_logits_t_stride + v[c]] = grad_bf16[c]
 
 
-def call(kernels, logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, inv_temperature, ignore_index, T, logits_t_stride, d_logits_t_stride):
+def call(
+    kernels, logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, inv_temperature, ignore_index, T,
+    logits_t_stride, d_logits_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 63
     if programs > 0:
-        kernels.logp_grad((programs,), logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, logits_t_stride, d_logits_t_stride, T, inv_temperature, ignore_index)
+        kernels.logp_grad(
+            (programs,), logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, logits_t_stride,
+            d_logits_t_stride, T, inv_temperature, ignore_index
+        )

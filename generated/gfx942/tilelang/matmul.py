@@ -20,25 +20,30 @@ def f32(number):
 
 
 @tl.prim_func
-def matmul(x: memory("x", "bfloat16"), w: memory("w", "bfloat16"), residual: memory("residual", "bfloat16"), y: memory("y", "bfloat16"), T: tl.int32, x_t_stride: tl.int64, w_n_stride: tl.int64, residual_t_stride: tl.int64, y_t_stride: tl.int64, programs: tl.int32):
-    # A block owns 64 of T, 64 of N (dot_map). T: 64 indices, 16 to each of 4 threads; N: 64 indices, 1 to each of 64 threads.
+def matmul(
+    x: memory("x", "bfloat16"), w: memory("w", "bfloat16"), residual: memory("residual", "bfloat16"),
+    y: memory("y", "bfloat16"), T: tl.int32, x_t_stride: tl.int64, w_n_stride: tl.int64, residual_t_stride: tl.int64,
+    y_t_stride: tl.int64, programs: tl.int32
+):
+    # A block owns 64 of T, 64 of N (dot_map). T: 64 indices, 16 to each of 4 threads; N: 64 indices, 1 to each of 64
+    # threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t = tl.alloc_local((16,), "int32")
         t_inside = tl.alloc_local((16,), "bool")
-        z_sums = tl.alloc_fragment((64, 64), "float32")
-        z_tile = tl.alloc_shared((64, 64), "float32", "shared")
+        y_sums = tl.alloc_fragment((64, 64), "float32")
+        y_tile = tl.alloc_shared((64, 64), "float32", "shared")
         x_start = tl.alloc_shared((64,), "int64", "shared")
         t_place = tl.alloc_local((16,), "int32")
         w_start = tl.alloc_shared((64,), "int64", "shared")
         x_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         w_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         t_place_2 = tl.alloc_local((16,), "int32")
-        z = tl.alloc_local((16,), "float32")
-        residual_2 = tl.alloc_local((16,), "bfloat16")
-        as_f32 = tl.alloc_local((16,), "float32")
-        total = tl.alloc_local((16,), "float32")
-        as_bf16 = tl.alloc_local((16,), "bfloat16")
+        y_value = tl.alloc_local((16,), "float32")
+        residual_value = tl.alloc_local((16,), "bfloat16")
+        residual_f32 = tl.alloc_local((16,), "float32")
+        y_value_2 = tl.alloc_local((16,), "float32")
+        y_bf16 = tl.alloc_local((16,), "bfloat16")
         rest = tl.truncdiv(block, 224)
         for c in tl.unroll(16):
             t[c] = rest * 64 + thread // 64 * 16 + c
@@ -47,39 +52,45 @@ def matmul(x: memory("x", "bfloat16"), w: memory("w", "bfloat16"), residual: mem
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
         for c in tl.unroll(16):  # matmul.py:26
-            t_place[c] = thread // 64 * 16 + c  # matmul.py:26
-            if writes:  # matmul.py:26
-                x_start[t_place[c]] = tl.Select(t_inside[c], tl.int64(tl.int64(t[c]) * x_t_stride), tl.int64(-1))  # matmul.py:26
-        n_place = thread % 64  # matmul.py:26
-        if writes_2:  # matmul.py:26
-            w_start[n_place] = tl.int64(tl.int64(n) * w_n_stride)  # matmul.py:26
-        tl.clear(z_sums)  # matmul.py:26
-        tl.sync_threads()  # matmul.py:26
-        for k_step in tl.serial(0, 128):  # matmul.py:26
-            for c in tl.unroll(8):  # matmul.py:26
-                at = c * 256 + thread  # matmul.py:26
-                row, k = at // 32, k_step * 32 + at % 32  # matmul.py:26
-                x_tile[row, at % 32] = tl.if_then_else((x_start[row] != -1) & (k < 4096), x[x_start[row] + k], tl.Cast("bfloat16", 0))  # matmul.py:26
-            for c in tl.unroll(8):  # matmul.py:26
-                at = c * 256 + thread  # matmul.py:26
-                row, k = at // 32, k_step * 32 + at % 32  # matmul.py:26
-                w_tile[row, at % 32] = tl.if_then_else((w_start[row] != -1) & (k < 4096), w[w_start[row] + k], tl.Cast("bfloat16", 0))  # matmul.py:26
-            tl.sync_threads()  # matmul.py:26
-            tl.gemm(x_tile, w_tile, z_sums, transpose_B=True)  # matmul.py:26
-            tl.sync_threads()  # matmul.py:26
-        tl.copy(z_sums, z_tile)  # matmul.py:26
-        tl.sync_threads()  # matmul.py:26
-        for c in tl.unroll(16):  # matmul.py:26
-            t_place_2[c] = thread // 64 * 16 + c  # matmul.py:26
-        n_place_2 = thread % 64  # matmul.py:26
-        for c in tl.unroll(16):  # matmul.py:26
-            z[c] = z_tile[t_place_2[c], n_place_2]  # matmul.py:26
-            residual_2[c] = tl.if_then_else(t_inside[c], residual[tl.int64(t[c]) * residual_t_stride + n], tl.Cast("bfloat16", 0))  # matmul.py:45
-            as_f32[c] = tl.Cast("float32", residual_2[c])  # matmul.py:45
-            total[c] = z[c] + as_f32[c]  # matmul.py:45
-            as_bf16[c] = tl.Cast("bfloat16", total[c])  # matmul.py:46
-            if t_inside[c]:  # matmul.py:46
-                y[tl.int64(t[c]) * y_t_stride + n] = as_bf16[c]  # matmul.py:46
+            t_place[c] = thread // 64 * 16 + c
+            if writes:
+                x_start[t_place[c]] = tl.Select(t_inside[c], tl.int64(tl.int64(t[c]) * x_t_stride), tl.int64(-1))
+        n_place = thread % 64
+        if writes_2:
+            w_start[n_place] = tl.int64(tl.int64(n) * w_n_stride)
+        tl.clear(y_sums)
+        tl.sync_threads()
+        for k_step in tl.serial(0, 128):
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at // 32, k_step * 32 + at % 32
+                x_tile[row, at % 32] = tl.if_then_else(
+                    (x_start[row] != -1) & (k < 4096), x[x_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at // 32, k_step * 32 + at % 32
+                w_tile[row, at % 32] = tl.if_then_else(
+                    (w_start[row] != -1) & (k < 4096), w[w_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            tl.sync_threads()
+            tl.gemm(x_tile, w_tile, y_sums, transpose_B=True)
+            tl.sync_threads()
+        tl.copy(y_sums, y_tile)
+        tl.sync_threads()
+        for c in tl.unroll(16):
+            t_place_2[c] = thread // 64 * 16 + c
+        n_place_2 = thread % 64
+        for c in tl.unroll(16):
+            y_value[c] = y_tile[t_place_2[c], n_place_2]
+            residual_value[c] = tl.if_then_else(  # matmul.py:45
+                t_inside[c], residual[tl.int64(t[c]) * residual_t_stride + n], tl.Cast("bfloat16", 0)
+            )
+            residual_f32[c] = tl.Cast("float32", residual_value[c])
+            y_value_2[c] = y_value[c] + residual_f32[c]
+            y_bf16[c] = tl.Cast("bfloat16", y_value_2[c])  # matmul.py:46
+            if t_inside[c]:
+                y[tl.int64(t[c]) * y_t_stride + n] = y_bf16[c]
 
 
 def call(kernels, x, w, residual, y, T, x_t_stride, w_n_stride, residual_t_stride, y_t_stride):

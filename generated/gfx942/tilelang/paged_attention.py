@@ -196,49 +196,60 @@ def sum_over_s_lane(x):
 
 
 @tl.prim_func
-def paged_attention(q: memory("q", "bfloat16"), k_cache: memory("k_cache", "bfloat16"), v_cache: memory("v_cache", "bfloat16"), block_table: memory("block_table", "int32"), context_lens: memory("context_lens", "int32"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, M: tl.int32, P: tl.int32, block_table_b_stride: tl.int64, k_cache_p_stride: tl.int64, k_cache_o_stride: tl.int64, k_cache_h_stride: tl.int64, v_cache_p_stride: tl.int64, v_cache_o_stride: tl.int64, v_cache_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 128 of W, 1 of B, 16 of Q*G (back_to_back_gemm). Q*G: 16 indices, 1 to each of 16 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+def paged_attention(
+    q: memory("q", "bfloat16"), k_cache: memory("k_cache", "bfloat16"), v_cache: memory("v_cache", "bfloat16"),
+    block_table: memory("block_table", "int32"), context_lens: memory("context_lens", "int32"),
+    begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), o: memory("o", "bfloat16"),
+    lse: memory("lse", "float32"), Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64,
+    q_g_stride: tl.int64, M: tl.int32, P: tl.int32, block_table_b_stride: tl.int64, k_cache_p_stride: tl.int64,
+    k_cache_o_stride: tl.int64, k_cache_h_stride: tl.int64, v_cache_p_stride: tl.int64, v_cache_o_stride: tl.int64,
+    v_cache_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64,
+    lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32
+):
+    # A block owns 1 of H, 128 of W, 1 of B, 16 of Q*G (back_to_back_gemm). Q*G: 16 indices, 1 to each of 16 threads;
+    # S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each
+    # of 4 threads.
     with tl.Kernel(programs, threads=64) as block:
         thread = tl.get_thread_binding()
         w = tl.alloc_local((32,), "int32")
         e = tl.alloc_local((32,), "int32")
         k_cache_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_cache_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
-        q_3 = tl.alloc_local((32,), "bfloat16")
+        q_value = tl.alloc_local((32,), "bfloat16")
         most_q_g = tl.alloc_local((1,), "int32")
-        max_of_piece = tl.alloc_var("float32")
-        sum_of_piece = tl.alloc_var("float32")
-        o_of_piece = tl.alloc_local((32,), "float32")
-        m = tl.alloc_var("float32")
-        s = tl.alloc_var("float32")
-        o_2 = tl.alloc_local((32,), "float32")
-        block_table_2 = tl.alloc_local((16,), "int32")
-        block_table_3 = tl.alloc_local((16,), "int32")
-        k_cache_from = tl.alloc_local((16,), "int64")
-        block_table_4 = tl.alloc_local((16,), "int32")
-        v_cache_from = tl.alloc_local((16,), "int64")
-        z = tl.alloc_local((16,), "float32")
-        k_cache_tile_part = tl.alloc_local((4,), "bfloat16")
-        product_3 = tl.alloc_local((16,), "float32")
-        product_6 = tl.alloc_local((32,), "float32")
-        product_7 = tl.alloc_local((32,), "float32")
-        total_6 = tl.alloc_local((32,), "float32")
-        chosen_2 = tl.alloc_local((16,), "float32")
-        m_chunk = tl.alloc_local((16,), "float32")
-        difference_6 = tl.alloc_local((16,), "float32")
-        e_2 = tl.alloc_local((16,), "float32")
-        s_chunk = tl.alloc_local((16,), "float32")
+        m_piece = tl.alloc_var("float32")
+        l_piece = tl.alloc_var("float32")
+        acc_o = tl.alloc_local((32,), "float32")
+        m_before = tl.alloc_var("float32")
+        l_before = tl.alloc_var("float32")
         o_before = tl.alloc_local((32,), "float32")
-        p = tl.alloc_local((16,), "bfloat16")
-        o_new = tl.alloc_local((32,), "float32")
+        block_table_value = tl.alloc_local((16,), "int32")
+        block_table_value_2 = tl.alloc_local((16,), "int32")
+        k_cache_from = tl.alloc_local((16,), "int64")
+        block_table_value_3 = tl.alloc_local((16,), "int32")
+        v_cache_from = tl.alloc_local((16,), "int64")
+        qk = tl.alloc_local((16,), "float32")
+        k_cache_tile_part = tl.alloc_local((4,), "bfloat16")
+        s = tl.alloc_local((16,), "float32")
+        o_a_scaled = tl.alloc_local((32,), "float32")
+        o_b_scaled = tl.alloc_local((32,), "float32")
+        o_value = tl.alloc_local((32,), "float32")
+        s_masked = tl.alloc_local((16,), "float32")
+        m_chunk = tl.alloc_local((16,), "float32")
+        p_exponent = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "float32")
+        l_chunk = tl.alloc_local((16,), "float32")
+        acc_o_scaled = tl.alloc_local((32,), "float32")
+        p_bf16 = tl.alloc_local((16,), "bfloat16")
+        acc_o_new = tl.alloc_local((32,), "float32")
         v_cache_tile_part = tl.alloc_local((4,), "bfloat16")
-        product_11 = tl.alloc_local((32,), "float32")
-        product_12 = tl.alloc_local((32,), "float32")
-        total_9 = tl.alloc_local((32,), "float32")
-        quotient = tl.alloc_local((32,), "float32")
-        chosen_5 = tl.alloc_local((32,), "float32")
-        total_10 = tl.alloc_local((32,), "float32")
-        as_bf16 = tl.alloc_local((32,), "bfloat16")
+        o_a_scaled_2 = tl.alloc_local((32,), "float32")
+        o_b_scaled_2 = tl.alloc_local((32,), "float32")
+        o_value_2 = tl.alloc_local((32,), "float32")
+        o_over_l = tl.alloc_local((32,), "float32")
+        o_over_l_or_0 = tl.alloc_local((32,), "float32")
+        mean = tl.alloc_local((32,), "float32")
+        mean_bf16 = tl.alloc_local((32,), "bfloat16")
         tiles = tl.alloc_var("int32", Q * 4 // 16 + B)
         tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
         segments = tl.alloc_var("int32", B)
@@ -254,169 +265,289 @@ def paged_attention(q: memory("q", "bfloat16"), k_cache: memory("k_cache", "bflo
             writes = (thread & 48) == 0
             for c in tl.unroll(32):
                 e[c] = thread // 16 * 4 + c % 4 + c // 4 * 16
-            begin_q_2 = tl.alloc_var("int32", begin_q[b])  # attention.py:301
-            end_q_2 = tl.alloc_var("int32", end_q[b])  # attention.py:302
-            q_2 = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:301
-            difference = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
-            total = tl.alloc_var("int32", begin_q_2 + q_2)  # attention.py:303
-            below = tl.alloc_var("bool", q_2 < difference)  # attention.py:303
-            at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:203
-            below_2 = tl.alloc_var("bool", total < T)  # attention.py:203
-            both = tl.alloc_var("bool", at_most & below_2)  # attention.py:203
-            both_2 = tl.alloc_var("bool", below & both)  # attention.py:203
-            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))  # attention.py:203
-            for c in tl.unroll(32):  # attention.py:203
-                q_3[c] = tl.if_then_else(both_2 & (q_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:203
-            context_lens_2 = tl.alloc_var("int32", context_lens[b])  # attention.py:303
-            scale_2 = tl.alloc_var("float32", scale)
-            difference_2 = tl.alloc_var("int32", context_lens_2 - difference)  # attention.py:303
-            total_2 = tl.alloc_var("int32", q_2 + difference_2)  # attention.py:303
-            total_3 = tl.alloc_var("int32", total_2 + 1)  # attention.py:309
-            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), context_lens_2))  # attention.py:205
-            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), total_3))  # attention.py:205
-            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:205
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:205
-            total_4 = tl.alloc_var("int32", seen + 63)  # attention.py:205
-            steps = tl.alloc_var("int32", tl.truncdiv(total_4, tl.int32(64)))  # attention.py:205
-            product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
-            most_q_g[0] = steps  # attention.py:205
-            most_over_q_g(most_q_g)  # attention.py:205
-            most_q_g_2 = most_q_g[0]  # attention.py:205
-            max_of_piece = f32(float("-inf"))  # attention.py:205
-            sum_of_piece = f32(0.0)  # attention.py:205
-            for c in tl.unroll(32):  # attention.py:205
-                o_of_piece[c] = f32(0.0)  # attention.py:205
-            m = f32(float("-inf"))  # attention.py:205
-            s = f32(-0.0)  # attention.py:205
-            for c in tl.unroll(32):  # attention.py:205
-                o_2[c] = f32(-0.0)  # attention.py:205
-            for s_step in tl.serial(0, most_q_g_2):  # attention.py:205
-                product_2 = tl.alloc_var("int32", s_step * 64)  # attention.py:205
-                for c in tl.unroll(16):  # attention.py:206
-                    block_table_2[c] = tl.if_then_else((((product_2 + (thread // 16 * 4 + c % 4 + c // 4 * 16)) < context_lens_2) & ((0 <= (tl.truncdiv((product_2 + (thread // 16 * 4 + c % 4 + c // 4 * 16)), tl.int32(64)))) & ((tl.truncdiv((product_2 + (thread // 16 * 4 + c % 4 + c // 4 * 16)), tl.int32(64))) < M))), block_table[tl.int64(b) * block_table_b_stride + (tl.truncdiv((product_2 + (thread // 16 * 4 + c % 4 + c // 4 * 16)), tl.int32(64)))], tl.Cast("int32", 0))  # attention.py:206
-                tl.sync_threads()  # attention.py:207
+            begin_q_value = tl.alloc_var("int32", begin_q[b])  # attention.py:305
+            end_q_value = tl.alloc_var("int32", end_q[b])  # attention.py:306
+            query = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:305
+            count = tl.alloc_var("int32", end_q_value - begin_q_value)  # attention.py:306
+            token = tl.alloc_var("int32", begin_q_value + query)  # attention.py:307
+            inside = tl.alloc_var("bool", query < count)
+            token_ge_0 = tl.alloc_var("bool", 0 <= token)  # attention.py:204
+            token_lt_T = tl.alloc_var("bool", token < T)
+            q_guard = tl.alloc_var("bool", token_ge_0 & token_lt_T)
+            q_guard_2 = tl.alloc_var("bool", inside & q_guard)
+            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))
+            for c in tl.unroll(32):
+                q_value[c] = tl.if_then_else(
+                    q_guard_2 & (q_g < end - begin),
+                    q[tl.int64(token) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
+                    tl.Cast("bfloat16", 0)
+                )
+            context_lens_value = tl.alloc_var("int32", context_lens[b])  # attention.py:307
+            scale_value = tl.alloc_var("float32", scale)
+            context_lens_minus_count = tl.alloc_var("int32", context_lens_value - count)
+            key = tl.alloc_var("int32", query + context_lens_minus_count)
+            key_plus_1 = tl.alloc_var("int32", key + 1)  # attention.py:313
+            length = tl.alloc_var("int32", tl.max(tl.int32(0), context_lens_value))  # attention.py:206
+            visible = tl.alloc_var("int32", tl.max(tl.int32(0), key_plus_1))
+            seen = tl.alloc_var("int32", tl.min(length, visible))
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
+            seen_plus_63 = tl.alloc_var("int32", seen + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
+            scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
+            most_q_g[0] = steps  # attention.py:206
+            most_over_q_g(most_q_g)
+            most_q_g_2 = most_q_g[0]
+            m_piece = f32(float("-inf"))
+            l_piece = f32(0.0)
+            for c in tl.unroll(32):
+                acc_o[c] = f32(0.0)
+            m_before = f32(float("-inf"))
+            l_before = f32(-0.0)
+            for c in tl.unroll(32):
+                o_before[c] = f32(-0.0)
+            for s_step in tl.serial(0, most_q_g_2):
+                s_step_times_64 = tl.alloc_var("int32", s_step * 64)
                 for c in tl.unroll(16):  # attention.py:207
-                    block_table_3[c] = tl.if_then_else((((product_2 + (thread // 16 + c * 4)) < context_lens_2) & ((0 <= (tl.truncdiv((product_2 + (thread // 16 + c * 4)), tl.int32(64)))) & ((tl.truncdiv((product_2 + (thread // 16 + c * 4)), tl.int32(64))) < M))), block_table[tl.int64(b) * block_table_b_stride + (tl.truncdiv((product_2 + (thread // 16 + c * 4)), tl.int32(64)))], tl.Cast("int32", 0))  # attention.py:207
-                    k_cache_from[c] = tl.Select((((product_2 + (thread // 16 + c * 4)) < context_lens_2) & (((0 <= block_table_3[c]) & (block_table_3[c] < P)) & ((0 <= (tl.truncmod((product_2 + (thread // 16 + c * 4)), tl.int32(64)))) & ((tl.truncmod((product_2 + (thread // 16 + c * 4)), tl.int32(64))) < 64)))), tl.int64(tl.int64(block_table_3[c]) * k_cache_p_stride + tl.int64((tl.truncmod((product_2 + (thread // 16 + c * 4)), tl.int32(64)))) * k_cache_o_stride + tl.int64(h) * k_cache_h_stride), tl.int64(-1))  # attention.py:207
-                for c in tl.unroll(16):  # attention.py:207
-                    row = thread // 16 + c * 4  # attention.py:207
-                    at = thread % 16 * 8  # attention.py:207
-                    if k_cache_from[c] != -1:  # attention.py:207
-                        for i in tl.unroll(8):  # attention.py:207
-                            k_cache_tile[row, at + i] = k_cache[k_cache_from[c] + at + i]  # attention.py:207
-                    else:  # attention.py:207
-                        for i in tl.unroll(8):  # attention.py:207
-                            k_cache_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:207
-                for c in tl.unroll(16):  # attention.py:208
-                    block_table_4[c] = tl.if_then_else((((product_2 + (thread // 16 + c * 4)) < context_lens_2) & ((0 <= (tl.truncdiv((product_2 + (thread // 16 + c * 4)), tl.int32(64)))) & ((tl.truncdiv((product_2 + (thread // 16 + c * 4)), tl.int32(64))) < M))), block_table[tl.int64(b) * block_table_b_stride + (tl.truncdiv((product_2 + (thread // 16 + c * 4)), tl.int32(64)))], tl.Cast("int32", 0))  # attention.py:208
-                    v_cache_from[c] = tl.Select((((product_2 + (thread // 16 + c * 4)) < context_lens_2) & (((0 <= block_table_4[c]) & (block_table_4[c] < P)) & ((0 <= (tl.truncmod((product_2 + (thread // 16 + c * 4)), tl.int32(64)))) & ((tl.truncmod((product_2 + (thread // 16 + c * 4)), tl.int32(64))) < 64)))), tl.int64(tl.int64(block_table_4[c]) * v_cache_p_stride + tl.int64((tl.truncmod((product_2 + (thread // 16 + c * 4)), tl.int32(64)))) * v_cache_o_stride + tl.int64(h) * v_cache_h_stride), tl.int64(-1))  # attention.py:208
-                for c in tl.unroll(16):  # attention.py:208
-                    row = thread // 16 + c * 4  # attention.py:208
-                    at = thread % 16 * 8  # attention.py:208
-                    if v_cache_from[c] != -1:  # attention.py:208
-                        for i in tl.unroll(8):  # attention.py:208
-                            v_cache_tile[row, at + i] = v_cache[v_cache_from[c] + at + i]  # attention.py:208
-                    else:  # attention.py:208
-                        for i in tl.unroll(8):  # attention.py:208
-                            v_cache_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:208
-                tl.sync_threads()  # attention.py:207
-                for c in tl.unroll(16):  # attention.py:207
-                    z[c] = f32(0.0)  # attention.py:207
-                for column in tl.unroll(4):  # attention.py:207
-                    for step in tl.unroll(8):  # attention.py:207
-                        for i in tl.vectorized(4):  # attention.py:207
-                            k_cache_tile_part[i] = k_cache_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:207
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_cache_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4")  # attention.py:207
-                for c in tl.unroll(16):  # attention.py:277
-                    product_3[c] = z[c] * product  # attention.py:277
-                remainder = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:205
-                turn = tl.alloc_var("bool", remainder == 0)  # attention.py:205
-                if turn:  # attention.py:205
-                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:205
-                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # attention.py:205
-                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # attention.py:205
-                    difference_3 = tl.alloc_var("float32", m - chosen)  # attention.py:205
-                    exp2 = tl.alloc_var("float32", portable_exp2(difference_3))  # attention.py:205
-                    difference_4 = tl.alloc_var("float32", max_of_piece - chosen)  # attention.py:205
-                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_4))  # attention.py:205
-                    product_4 = tl.alloc_var("float32", s * exp2)  # attention.py:205
-                    product_5 = tl.alloc_var("float32", sum_of_piece * exp2_2)  # attention.py:205
-                    total_5 = tl.alloc_var("float32", product_4 + product_5)  # attention.py:205
-                    for c in tl.unroll(32):  # attention.py:205
-                        product_6[c] = o_2[c] * exp2  # attention.py:205
-                        product_7[c] = o_of_piece[c] * exp2_2  # attention.py:205
-                        total_6[c] = product_6[c] + product_7[c]  # attention.py:205
-                    max_of_piece = f32(float("-inf"))  # attention.py:205
-                    m = m_2  # attention.py:205
-                    s = total_5  # attention.py:205
-                    for c in tl.unroll(32):  # attention.py:205
-                        o_2[c] = total_6[c]  # attention.py:205
-                for c in tl.unroll(16):  # attention.py:205
-                    chosen_2[c] = tl.Select((((product_2 + (thread // 16 * 4 + c % 4 + c // 4 * 16)) < context_lens_2) & ((product_2 + (thread // 16 * 4 + c % 4 + c // 4 * 16)) < total_3)), product_3[c], f32(float("-inf")))  # attention.py:205
-                    m_chunk[c] = chosen_2[c]  # attention.py:205
-                max_over_s_lane(m_chunk)  # attention.py:205
-                m_chunk_2 = m_chunk[0]  # attention.py:205
-                total_7 = tl.alloc_var("float32", max_of_piece + f32(8.0))  # attention.py:205
-                below_3 = tl.alloc_var("bool", total_7 < m_chunk_2)  # attention.py:205
-                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))  # attention.py:205
-                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))  # attention.py:205
-                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))  # attention.py:205
-                difference_5 = tl.alloc_var("float32", max_of_piece - chosen_3)  # attention.py:205
-                again = tl.alloc_var("float32", portable_exp2(difference_5))  # attention.py:205
-                for c in tl.unroll(16):  # attention.py:205
-                    difference_6[c] = chosen_2[c] - chosen_3  # attention.py:205
-                    e_2[c] = portable_exp2(difference_6[c])  # attention.py:205
-                product_8 = tl.alloc_var("float32", sum_of_piece * again)  # attention.py:205
-                for c in tl.unroll(16):  # attention.py:205
-                    s_chunk[c] = e_2[c]  # attention.py:205
-                sum_over_s_lane(s_chunk)  # attention.py:205
-                s_chunk_2 = s_chunk[0]  # attention.py:205
-                s_new = tl.alloc_var("float32", product_8 + s_chunk_2)  # attention.py:205
-                for c in tl.unroll(32):  # attention.py:205
-                    o_before[c] = o_of_piece[c] * again  # attention.py:205
-                for c in tl.unroll(16):  # attention.py:205
-                    p[c] = tl.Cast("bfloat16", e_2[c])  # attention.py:205
-                for c in tl.unroll(32):  # attention.py:205
-                    o_new[c] = o_before[c]  # attention.py:205
-                for column in tl.unroll(8):  # attention.py:205
-                    for step in tl.unroll(4):  # attention.py:205
-                        for i in tl.unroll(4):  # attention.py:205
-                            v_cache_tile_part[i] = v_cache_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:205
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_cache_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4")  # attention.py:205
-                max_of_piece = m_new  # attention.py:205
-                sum_of_piece = s_new  # attention.py:205
-                for c in tl.unroll(32):  # attention.py:205
-                    o_of_piece[c] = o_new[c]  # attention.py:205
-            m_3 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:205
-            equal_3 = tl.alloc_var("bool", m_3 == f32(float("-inf")))  # attention.py:205
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_3))  # attention.py:205
-            difference_7 = tl.alloc_var("float32", m - chosen_4)  # attention.py:205
-            exp2_3 = tl.alloc_var("float32", portable_exp2(difference_7))  # attention.py:205
-            difference_8 = tl.alloc_var("float32", max_of_piece - chosen_4)  # attention.py:205
-            exp2_4 = tl.alloc_var("float32", portable_exp2(difference_8))  # attention.py:205
-            product_9 = tl.alloc_var("float32", s * exp2_3)  # attention.py:205
-            product_10 = tl.alloc_var("float32", sum_of_piece * exp2_4)  # attention.py:205
-            total_8 = tl.alloc_var("float32", product_9 + product_10)  # attention.py:205
-            for c in tl.unroll(32):  # attention.py:205
-                product_11[c] = o_2[c] * exp2_3  # attention.py:205
-                product_12[c] = o_of_piece[c] * exp2_4  # attention.py:205
-                total_9[c] = product_11[c] + product_12[c]  # attention.py:205
-            equal_4 = tl.alloc_var("bool", total_8 == f32(0.0))  # attention.py:325
-            for c in tl.unroll(32):  # attention.py:325
-                quotient[c] = total_9[c] / total_8  # attention.py:325
-                chosen_5[c] = tl.Select(equal_4, f32(0.0), quotient[c])  # attention.py:325
-                total_10[c] = chosen_5[c] + f32(0.0)  # attention.py:325
-                as_bf16[c] = tl.Cast("bfloat16", total_10[c])  # attention.py:326
-                if below & (q_g < end - begin):  # attention.py:326
-                    o[tl.int64(total) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]] = as_bf16[c]  # attention.py:326
-            log = tl.alloc_var("float32", portable_log(total_8))  # attention.py:327
-            fused = tl.alloc_var("float32", fma(m_3, f32(0.6931471824645996), log))  # attention.py:327
-            if below & (q_g < end - begin) & writes:  # attention.py:327
-                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + total] = fused  # attention.py:327
+                    block_table_value[c] = tl.if_then_else(
+                        (
+                            ((s_step_times_64 + (thread // 16 * 4 + c % 4 + c // 4 * 16)) < context_lens_value)
+                            & (
+                                (
+                                    0
+                                    <= (
+                                        tl.truncdiv(
+                                            (s_step_times_64 + (thread // 16 * 4 + c % 4 + c // 4 * 16)), tl.int32(64)
+                                        )
+                                    )
+                                )
+                                & (
+                                    (
+                                        tl.truncdiv(
+                                            (s_step_times_64 + (thread // 16 * 4 + c % 4 + c // 4 * 16)), tl.int32(64)
+                                        )
+                                    )
+                                    < M
+                                )
+                            )
+                        ),
+                        block_table[
+                            tl.int64(b) * block_table_b_stride
+                            + (tl.truncdiv((s_step_times_64 + (thread // 16 * 4 + c % 4 + c // 4 * 16)), tl.int32(64)))
+                        ],
+                        tl.Cast("int32", 0)
+                    )
+                tl.sync_threads()  # attention.py:208
+                for c in tl.unroll(16):
+                    block_table_value_2[c] = tl.if_then_else(
+                        (
+                            ((s_step_times_64 + (thread // 16 + c * 4)) < context_lens_value)
+                            & (
+                                (0 <= (tl.truncdiv((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))))
+                                & ((tl.truncdiv((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))) < M)
+                            )
+                        ),
+                        block_table[
+                            tl.int64(b) * block_table_b_stride
+                            + (tl.truncdiv((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64)))
+                        ],
+                        tl.Cast("int32", 0)
+                    )
+                    k_cache_from[c] = tl.Select(
+                        (
+                            ((s_step_times_64 + (thread // 16 + c * 4)) < context_lens_value)
+                            & (
+                                ((0 <= block_table_value_2[c]) & (block_table_value_2[c] < P))
+                                & (
+                                    (0 <= (tl.truncmod((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))))
+                                    & ((tl.truncmod((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))) < 64)
+                                )
+                            )
+                        ),
+                        tl.int64(
+                            tl.int64(block_table_value_2[c]) * k_cache_p_stride
+                            + tl.int64((tl.truncmod((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))))
+                            * k_cache_o_stride
+                            + tl.int64(h) * k_cache_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(16):
+                    row = thread // 16 + c * 4
+                    at = thread % 16 * 8
+                    if k_cache_from[c] != -1:
+                        for i in tl.unroll(8):
+                            k_cache_tile[row, at + i] = k_cache[k_cache_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            k_cache_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                for c in tl.unroll(16):  # attention.py:210
+                    block_table_value_3[c] = tl.if_then_else(
+                        (
+                            ((s_step_times_64 + (thread // 16 + c * 4)) < context_lens_value)
+                            & (
+                                (0 <= (tl.truncdiv((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))))
+                                & ((tl.truncdiv((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))) < M)
+                            )
+                        ),
+                        block_table[
+                            tl.int64(b) * block_table_b_stride
+                            + (tl.truncdiv((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64)))
+                        ],
+                        tl.Cast("int32", 0)
+                    )
+                    v_cache_from[c] = tl.Select(
+                        (
+                            ((s_step_times_64 + (thread // 16 + c * 4)) < context_lens_value)
+                            & (
+                                ((0 <= block_table_value_3[c]) & (block_table_value_3[c] < P))
+                                & (
+                                    (0 <= (tl.truncmod((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))))
+                                    & ((tl.truncmod((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))) < 64)
+                                )
+                            )
+                        ),
+                        tl.int64(
+                            tl.int64(block_table_value_3[c]) * v_cache_p_stride
+                            + tl.int64((tl.truncmod((s_step_times_64 + (thread // 16 + c * 4)), tl.int32(64))))
+                            * v_cache_o_stride
+                            + tl.int64(h) * v_cache_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(16):
+                    row = thread // 16 + c * 4
+                    at = thread % 16 * 8
+                    if v_cache_from[c] != -1:
+                        for i in tl.unroll(8):
+                            v_cache_tile[row, at + i] = v_cache[v_cache_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            v_cache_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                tl.sync_threads()  # attention.py:208
+                for c in tl.unroll(16):
+                    qk[c] = f32(0.0)
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            k_cache_tile_part[i] = k_cache_tile[
+                                column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i
+                            ]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            k_cache_tile_part.data, 0, q_value.data, step, qk.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(16):  # attention.py:281
+                    s[c] = qk[c] * scale_times_log2e
+                s_step_mod_8 = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:206
+                new_piece = tl.alloc_var("bool", s_step_mod_8 == 0)
+                if new_piece:
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
+                    m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
+                    alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
+                    alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
+                    alpha_b_exponent = tl.alloc_var("float32", m_piece - m_safe)
+                    alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
+                    l_a_scaled = tl.alloc_var("float32", l_before * alpha_a)
+                    l_b_scaled = tl.alloc_var("float32", l_piece * alpha_b)
+                    l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
+                    for c in tl.unroll(32):
+                        o_a_scaled[c] = o_before[c] * alpha_a
+                        o_b_scaled[c] = acc_o[c] * alpha_b
+                        o_value[c] = o_a_scaled[c] + o_b_scaled[c]
+                    m_piece = f32(float("-inf"))
+                    m_before = m
+                    l_before = l
+                    for c in tl.unroll(32):
+                        o_before[c] = o_value[c]
+                for c in tl.unroll(16):
+                    s_masked[c] = tl.Select(
+                        (
+                            ((s_step_times_64 + (thread // 16 * 4 + c % 4 + c // 4 * 16)) < context_lens_value)
+                            & ((s_step_times_64 + (thread // 16 * 4 + c % 4 + c // 4 * 16)) < key_plus_1)
+                        ),
+                        s[c], f32(float("-inf"))
+                    )
+                    m_chunk[c] = s_masked[c]
+                max_over_s_lane(m_chunk)
+                m_chunk_2 = m_chunk[0]
+                m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
+                m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
+                m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))
+                is_empty_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
+                m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m_new))
+                alpha_exponent = tl.alloc_var("float32", m_piece - m_safe_2)
+                alpha = tl.alloc_var("float32", portable_exp2(alpha_exponent))
+                for c in tl.unroll(16):
+                    p_exponent[c] = s_masked[c] - m_safe_2
+                    p[c] = portable_exp2(p_exponent[c])
+                l_scaled = tl.alloc_var("float32", l_piece * alpha)
+                for c in tl.unroll(16):
+                    l_chunk[c] = p[c]
+                sum_over_s_lane(l_chunk)
+                l_chunk_2 = l_chunk[0]
+                l_new = tl.alloc_var("float32", l_scaled + l_chunk_2)
+                for c in tl.unroll(32):
+                    acc_o_scaled[c] = acc_o[c] * alpha
+                for c in tl.unroll(16):
+                    p_bf16[c] = tl.Cast("bfloat16", p[c])
+                for c in tl.unroll(32):
+                    acc_o_new[c] = acc_o_scaled[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            v_cache_tile_part[i] = v_cache_tile[
+                                step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16
+                            ]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            v_cache_tile_part.data, 0, p_bf16.data, step, acc_o_new.data, column, dtype="float32x4"
+                        )
+                m_piece = m_new
+                l_piece = l_new
+                for c in tl.unroll(32):
+                    acc_o[c] = acc_o_new[c]
+            m_2 = tl.alloc_var("float32", larger(m_before, m_piece))
+            is_empty_3 = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+            m_safe_3 = tl.alloc_var("float32", tl.Select(is_empty_3, f32(0.0), m_2))
+            alpha_a_exponent_2 = tl.alloc_var("float32", m_before - m_safe_3)
+            alpha_a_2 = tl.alloc_var("float32", portable_exp2(alpha_a_exponent_2))
+            alpha_b_exponent_2 = tl.alloc_var("float32", m_piece - m_safe_3)
+            alpha_b_2 = tl.alloc_var("float32", portable_exp2(alpha_b_exponent_2))
+            l_a_scaled_2 = tl.alloc_var("float32", l_before * alpha_a_2)
+            l_b_scaled_2 = tl.alloc_var("float32", l_piece * alpha_b_2)
+            l_2 = tl.alloc_var("float32", l_a_scaled_2 + l_b_scaled_2)
+            for c in tl.unroll(32):
+                o_a_scaled_2[c] = o_before[c] * alpha_a_2
+                o_b_scaled_2[c] = acc_o[c] * alpha_b_2
+                o_value_2[c] = o_a_scaled_2[c] + o_b_scaled_2[c]
+            l_is_0 = tl.alloc_var("bool", l_2 == f32(0.0))  # attention.py:329
+            for c in tl.unroll(32):
+                o_over_l[c] = o_value_2[c] / l_2
+                o_over_l_or_0[c] = tl.Select(l_is_0, f32(0.0), o_over_l[c])
+                mean[c] = o_over_l_or_0[c] + f32(0.0)
+                mean_bf16[c] = tl.Cast("bfloat16", mean[c])  # attention.py:330
+                if inside & (q_g < end - begin):
+                    o[
+                        tl.int64(token) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]
+                    ] = mean_bf16[c]
+            log_l = tl.alloc_var("float32", portable_log(l_2))  # attention.py:331
+            lse_value = tl.alloc_var("float32", fma(m_2, f32(0.6931471824645996), log_l))
+            if inside & (q_g < end - begin) & writes:
+                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + token] = lse_value
 
 
-def call(kernels, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, scale, Q, B, T, M, P, q_t_stride, q_h_stride, q_g_stride, block_table_b_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, scale, Q, B, T, M, P, q_t_stride,
+    q_h_stride, q_g_stride, block_table_b_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride,
+    v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (Q * 4 // 16 + B) * 8 * 1
     if programs > 0:
-        kernels.paged_attention((programs,), q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride, M, P, block_table_b_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.paged_attention(
+            (programs,), q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, q_t_stride,
+            q_h_stride, q_g_stride, M, P, block_table_b_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride,
+            v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+            lse_g_stride, scale
+        )

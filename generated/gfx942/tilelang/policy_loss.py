@@ -282,436 +282,472 @@ def sum_over_s_piece_lane_2(x, x_reduce_smem, thread):
 
 
 @tl.prim_func
-def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"), advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"), order: memory("order", "int32"), active: memory("active", "bool"), sequence: memory("sequence", "int32"), per_token: memory("per_token", "float32"), sum_of_piece: memory("sum_of_piece", "float32"), sum_of_piece1: memory("sum_of_piece1", "int32"), sum_of_piece2: memory("sum_of_piece2", "int32"), sum_of_piece3: memory("sum_of_piece3", "float32"), S: tl.int32, T: tl.int32, B: tl.int32, beta: tl.float32, surrogate_least: tl.float32, surrogate_most: tl.float32, programs: tl.int32):
+def policy_loss_1(
+    logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"),
+    advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"),
+    order: memory("order", "int32"), active: memory("active", "bool"), sequence: memory("sequence", "int32"),
+    per_token: memory("per_token", "float32"), sum_of_piece: memory("sum_of_piece", "float32"),
+    sum_of_piece1: memory("sum_of_piece1", "int32"), sum_of_piece2: memory("sum_of_piece2", "int32"),
+    sum_of_piece3: memory("sum_of_piece3", "float32"), S: tl.int32, T: tl.int32, B: tl.int32, beta: tl.float32,
+    surrogate_least: tl.float32, surrogate_most: tl.float32, programs: tl.int32
+):
     # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 8 to each of 128 threads.
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
         f32_reduce_smem = tl.alloc_shared((8, 128), "float32", "shared")
         i32_reduce_smem = tl.alloc_shared((8, 128), "int32", "shared")
         s_lane = tl.alloc_local((8,), "int32")
-        s = tl.alloc_var("float32")
-        s_2 = tl.alloc_var("int32")
-        s_3 = tl.alloc_var("int32")
-        s_4 = tl.alloc_var("float32")
-        s_5 = tl.alloc_local((8,), "int32")
-        order_2 = tl.alloc_local((8,), "int32")
-        at_most = tl.alloc_local((8,), "bool")
-        below = tl.alloc_local((8,), "bool")
-        both = tl.alloc_local((8,), "bool")
-        active_2 = tl.alloc_local((8,), "bool")
-        sequence_2 = tl.alloc_local((8,), "int32")
-        at_most_2 = tl.alloc_local((8,), "bool")
-        below_2 = tl.alloc_local((8,), "bool")
-        both_2 = tl.alloc_local((8,), "bool")
-        advantages_2 = tl.alloc_local((8,), "float32")
-        logp_2 = tl.alloc_local((8,), "float32")
-        old_logp_2 = tl.alloc_local((8,), "float32")
-        ref_logp_2 = tl.alloc_local((8,), "float32")
-        difference_2 = tl.alloc_local((8,), "float32")
-        exp = tl.alloc_local((8,), "float32")
-        equal = tl.alloc_local((8,), "bool")
-        chosen = tl.alloc_local((8,), "float32")
-        product_3 = tl.alloc_local((8,), "float32")
-        negative = tl.alloc_local((8,), "float32")
-        larger_2 = tl.alloc_local((8,), "float32")
-        smaller_2 = tl.alloc_local((8,), "float32")
-        product_4 = tl.alloc_local((8,), "float32")
-        negative_2 = tl.alloc_local((8,), "float32")
-        below_3 = tl.alloc_local((8,), "bool")
-        unless = tl.alloc_local((8,), "bool")
-        chosen_2 = tl.alloc_local((8,), "float32")
-        unless_2 = tl.alloc_local((8,), "bool")
-        difference_3 = tl.alloc_local((8,), "float32")
-        k3 = tl.alloc_local((8,), "float32")
-        product_5 = tl.alloc_local((8,), "float32")
-        total_4 = tl.alloc_local((8,), "float32")
-        chosen_3 = tl.alloc_local((8,), "float32")
-        chosen_4 = tl.alloc_local((8,), "float32")
-        as_i32 = tl.alloc_local((8,), "int32")
-        both_3 = tl.alloc_local((8,), "bool")
-        as_i32_2 = tl.alloc_local((8,), "int32")
-        negative_3 = tl.alloc_local((8,), "float32")
-        k3_2 = tl.alloc_local((8,), "float32")
-        chosen_5 = tl.alloc_local((8,), "float32")
+        total = tl.alloc_var("float32")
+        total_2 = tl.alloc_var("int32")
+        total_3 = tl.alloc_var("int32")
+        total_4 = tl.alloc_var("float32")
+        s = tl.alloc_local((8,), "int32")
+        order_value = tl.alloc_local((8,), "int32")
+        order_ge_0 = tl.alloc_local((8,), "bool")
+        order_lt_T = tl.alloc_local((8,), "bool")
+        active_guard = tl.alloc_local((8,), "bool")
+        active_value = tl.alloc_local((8,), "bool")
+        sequence_value = tl.alloc_local((8,), "int32")
+        sequence_ge_0 = tl.alloc_local((8,), "bool")
+        sequence_lt_B = tl.alloc_local((8,), "bool")
+        advantages_guard = tl.alloc_local((8,), "bool")
+        advantages_value = tl.alloc_local((8,), "float32")
+        logp_value = tl.alloc_local((8,), "float32")
+        old_logp_value = tl.alloc_local((8,), "float32")
+        ref_logp_value = tl.alloc_local((8,), "float32")
+        log_ratio = tl.alloc_local((8,), "float32")
+        ratio = tl.alloc_local((8,), "float32")
+        advantages_is_0 = tl.alloc_local((8,), "bool")
+        ratio_2 = tl.alloc_local((8,), "float32")
+        ratio_times_advantages = tl.alloc_local((8,), "float32")
+        plain = tl.alloc_local((8,), "float32")
+        bounded = tl.alloc_local((8,), "float32")
+        bounded_2 = tl.alloc_local((8,), "float32")
+        bounded_times_advantages = tl.alloc_local((8,), "float32")
+        limited = tl.alloc_local((8,), "float32")
+        plain_lt_limited = tl.alloc_local((8,), "bool")
+        flows = tl.alloc_local((8,), "bool")
+        value = tl.alloc_local((8,), "float32")
+        clipped = tl.alloc_local((8,), "bool")
+        raw = tl.alloc_local((8,), "float32")
+        value_2 = tl.alloc_local((8,), "float32")
+        beta_times_value = tl.alloc_local((8,), "float32")
+        value_3 = tl.alloc_local((8,), "float32")
+        value_masked = tl.alloc_local((8,), "float32")
+        loss = tl.alloc_local((8,), "float32")
+        count = tl.alloc_local((8,), "int32")
+        active_and_clipped = tl.alloc_local((8,), "bool")
+        clipped_2 = tl.alloc_local((8,), "int32")
+        neg_log_ratio = tl.alloc_local((8,), "float32")
+        total_k3 = tl.alloc_local((8,), "float32")
+        total_k3_masked = tl.alloc_local((8,), "float32")
         sum_s_lane = tl.alloc_local((8,), "float32")
         sum_s_lane_3 = tl.alloc_local((8,), "int32")
         sum_s_lane_5 = tl.alloc_local((8,), "int32")
         sum_s_lane_7 = tl.alloc_local((8,), "float32")
-        s_10 = tl.alloc_var("float32")
-        s_11 = tl.alloc_var("int32")
-        s_12 = tl.alloc_var("int32")
-        s_13 = tl.alloc_var("float32")
-        s_14 = tl.alloc_local((8,), "int32")
+        total_9 = tl.alloc_var("float32")
+        total_10 = tl.alloc_var("int32")
+        total_11 = tl.alloc_var("int32")
+        total_12 = tl.alloc_var("float32")
+        s_2 = tl.alloc_local((8,), "int32")
         exists = tl.alloc_local((8,), "bool")
-        order_3 = tl.alloc_local((8,), "int32")
-        at_most_3 = tl.alloc_local((8,), "bool")
-        below_4 = tl.alloc_local((8,), "bool")
-        both_4 = tl.alloc_local((8,), "bool")
-        both_5 = tl.alloc_local((8,), "bool")
-        active_3 = tl.alloc_local((8,), "bool")
-        sequence_3 = tl.alloc_local((8,), "int32")
-        at_most_4 = tl.alloc_local((8,), "bool")
-        below_5 = tl.alloc_local((8,), "bool")
-        both_6 = tl.alloc_local((8,), "bool")
-        both_7 = tl.alloc_local((8,), "bool")
-        advantages_3 = tl.alloc_local((8,), "float32")
-        logp_3 = tl.alloc_local((8,), "float32")
-        old_logp_3 = tl.alloc_local((8,), "float32")
-        ref_logp_3 = tl.alloc_local((8,), "float32")
-        difference_4 = tl.alloc_local((8,), "float32")
-        exp_2 = tl.alloc_local((8,), "float32")
-        equal_2 = tl.alloc_local((8,), "bool")
-        chosen_6 = tl.alloc_local((8,), "float32")
-        product_7 = tl.alloc_local((8,), "float32")
-        negative_4 = tl.alloc_local((8,), "float32")
-        larger_3 = tl.alloc_local((8,), "float32")
-        smaller_3 = tl.alloc_local((8,), "float32")
-        product_8 = tl.alloc_local((8,), "float32")
-        negative_5 = tl.alloc_local((8,), "float32")
-        below_6 = tl.alloc_local((8,), "bool")
-        unless_3 = tl.alloc_local((8,), "bool")
-        chosen_7 = tl.alloc_local((8,), "float32")
-        unless_4 = tl.alloc_local((8,), "bool")
-        difference_5 = tl.alloc_local((8,), "float32")
-        k3_3 = tl.alloc_local((8,), "float32")
-        product_9 = tl.alloc_local((8,), "float32")
-        total_6 = tl.alloc_local((8,), "float32")
-        chosen_8 = tl.alloc_local((8,), "float32")
-        chosen_9 = tl.alloc_local((8,), "float32")
-        as_i32_3 = tl.alloc_local((8,), "int32")
-        both_8 = tl.alloc_local((8,), "bool")
-        as_i32_4 = tl.alloc_local((8,), "int32")
-        negative_6 = tl.alloc_local((8,), "float32")
-        k3_4 = tl.alloc_local((8,), "float32")
-        chosen_10 = tl.alloc_local((8,), "float32")
-        chosen_11 = tl.alloc_local((8,), "float32")
+        order_value_2 = tl.alloc_local((8,), "int32")
+        order_ge_0_2 = tl.alloc_local((8,), "bool")
+        order_lt_T_2 = tl.alloc_local((8,), "bool")
+        active_guard_2 = tl.alloc_local((8,), "bool")
+        active_guard_3 = tl.alloc_local((8,), "bool")
+        active_value_2 = tl.alloc_local((8,), "bool")
+        sequence_value_2 = tl.alloc_local((8,), "int32")
+        sequence_ge_0_2 = tl.alloc_local((8,), "bool")
+        sequence_lt_B_2 = tl.alloc_local((8,), "bool")
+        advantages_guard_2 = tl.alloc_local((8,), "bool")
+        advantages_guard_3 = tl.alloc_local((8,), "bool")
+        advantages_value_2 = tl.alloc_local((8,), "float32")
+        logp_value_2 = tl.alloc_local((8,), "float32")
+        old_logp_value_2 = tl.alloc_local((8,), "float32")
+        ref_logp_value_2 = tl.alloc_local((8,), "float32")
+        log_ratio_2 = tl.alloc_local((8,), "float32")
+        ratio_3 = tl.alloc_local((8,), "float32")
+        advantages_is_0_2 = tl.alloc_local((8,), "bool")
+        ratio_4 = tl.alloc_local((8,), "float32")
+        ratio_times_advantages_2 = tl.alloc_local((8,), "float32")
+        plain_2 = tl.alloc_local((8,), "float32")
+        bounded_3 = tl.alloc_local((8,), "float32")
+        bounded_4 = tl.alloc_local((8,), "float32")
+        bounded_times_advantages_2 = tl.alloc_local((8,), "float32")
+        limited_2 = tl.alloc_local((8,), "float32")
+        plain_lt_limited_2 = tl.alloc_local((8,), "bool")
+        flows_2 = tl.alloc_local((8,), "bool")
+        value_4 = tl.alloc_local((8,), "float32")
+        clipped_3 = tl.alloc_local((8,), "bool")
+        raw_2 = tl.alloc_local((8,), "float32")
+        value_5 = tl.alloc_local((8,), "float32")
+        beta_times_value_2 = tl.alloc_local((8,), "float32")
+        value_6 = tl.alloc_local((8,), "float32")
+        value_masked_2 = tl.alloc_local((8,), "float32")
+        loss_2 = tl.alloc_local((8,), "float32")
+        count_2 = tl.alloc_local((8,), "int32")
+        active_and_clipped_2 = tl.alloc_local((8,), "bool")
+        clipped_4 = tl.alloc_local((8,), "int32")
+        neg_log_ratio_2 = tl.alloc_local((8,), "float32")
+        total_k3_2 = tl.alloc_local((8,), "float32")
+        total_k3_masked_2 = tl.alloc_local((8,), "float32")
+        loss_masked = tl.alloc_local((8,), "float32")
         sum_s_lane_9 = tl.alloc_local((8,), "float32")
-        chosen_12 = tl.alloc_local((8,), "int32")
+        count_masked = tl.alloc_local((8,), "int32")
         sum_s_lane_11 = tl.alloc_local((8,), "int32")
-        chosen_13 = tl.alloc_local((8,), "int32")
+        clipped_masked = tl.alloc_local((8,), "int32")
         sum_s_lane_13 = tl.alloc_local((8,), "int32")
-        chosen_14 = tl.alloc_local((8,), "float32")
+        total_k3_masked_masked = tl.alloc_local((8,), "float32")
         sum_s_lane_15 = tl.alloc_local((8,), "float32")
         s_piece = block
         writes = thread == 0
-        beta_2 = tl.alloc_var("float32", beta)
-        surrogate_least_2 = tl.alloc_var("float32", surrogate_least)
-        surrogate_most_2 = tl.alloc_var("float32", surrogate_most)
-        product = tl.alloc_var("int32", s_piece * 1024)  # loss.py:79
-        piece_begin = tl.alloc_var("int32", tl.min(S, product))  # loss.py:79
-        total = tl.alloc_var("int32", piece_begin + 1024)  # loss.py:79
-        piece_end = tl.alloc_var("int32", tl.min(S, total))  # loss.py:79
-        difference = tl.alloc_var("int32", piece_end - piece_begin)  # loss.py:79
-        total_2 = tl.alloc_var("int32", difference + 1023)  # loss.py:79
-        steps = tl.alloc_var("int32", tl.truncdiv(total_2, tl.int32(1024)))  # loss.py:79
-        full_steps = tl.alloc_var("int32", tl.truncdiv(difference, tl.int32(1024)))  # loss.py:79
-        for c in tl.unroll(8):  # loss.py:79
-            s_lane[c] = thread + c * 128  # loss.py:79
-        s = f32(-0.0)  # loss.py:79
-        s_2 = tl.int32(0)  # loss.py:79
-        s_3 = tl.int32(0)  # loss.py:79
-        s_4 = f32(-0.0)  # loss.py:79
-        for s_step in tl.serial(0, full_steps):  # loss.py:79
-            product_2 = tl.alloc_var("int32", s_step * 1024)  # loss.py:79
-            total_3 = tl.alloc_var("int32", piece_begin + product_2)  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                s_5[c] = total_3 + s_lane[c]  # loss.py:79
-                order_2[c] = order[s_5[c]]  # loss.py:80
-                at_most[c] = 0 <= order_2[c]  # policy.py:140
-                below[c] = order_2[c] < T  # policy.py:140
-                both[c] = at_most[c] & below[c]  # policy.py:140
-                active_2[c] = tl.if_then_else(both[c], active[order_2[c]], tl.Cast("bool", 0))  # policy.py:140
-                sequence_2[c] = tl.if_then_else(both[c], sequence[order_2[c]], tl.Cast("int32", 0))  # policy.py:140
-                at_most_2[c] = 0 <= sequence_2[c]  # policy.py:146
-                below_2[c] = sequence_2[c] < B  # policy.py:146
-                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:146
-                advantages_2[c] = tl.if_then_else(both_2[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:146
-                logp_2[c] = tl.if_then_else(both[c], logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:140
-                old_logp_2[c] = tl.if_then_else(both[c], old_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:140
-                ref_logp_2[c] = tl.if_then_else(both[c], ref_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:140
-                difference_2[c] = logp_2[c] - old_logp_2[c]  # policy.py:191
-                exp[c] = portable_exp(difference_2[c])  # policy.py:369
-                equal[c] = advantages_2[c] == f32(0.0)  # policy.py:371
-                chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:371
-                product_3[c] = chosen[c] * advantages_2[c]  # surrogates.py:58
-                negative[c] = product_3[c] * f32(-1.0)  # surrogates.py:58
-                larger_2[c] = larger(chosen[c], surrogate_least_2)  # surrogates.py:61
-                smaller_2[c] = smaller(larger_2[c], surrogate_most_2)  # surrogates.py:63
-                product_4[c] = smaller_2[c] * advantages_2[c]  # surrogates.py:64
-                negative_2[c] = product_4[c] * f32(-1.0)  # surrogates.py:64
-                below_3[c] = negative[c] < negative_2[c]  # surrogates.py:67
-                unless[c] = tl.Not(below_3[c])  # surrogates.py:67
-                chosen_2[c] = tl.Select(unless[c], negative[c], negative_2[c])  # surrogates.py:68
-                unless_2[c] = tl.Not(unless[c])  # surrogates.py:77
-                difference_3[c] = ref_logp_2[c] - logp_2[c]  # policy.py:331
-                k3[c] = portable_k3(difference_3[c])  # loss.py:23
-                product_5[c] = beta_2 * k3[c]  # policy.py:386
-                total_4[c] = chosen_2[c] + product_5[c]  # policy.py:386
-                chosen_3[c] = tl.Select(active_2[c], total_4[c], f32(0.0))  # policy.py:499
-                per_token[order_2[c]] = chosen_3[c]  # policy.py:499
-                chosen_4[c] = tl.Select(active_2[c], total_4[c], f32(-0.0))  # policy.py:500
-                as_i32[c] = tl.Cast("int32", active_2[c])  # policy.py:500
-                both_3[c] = active_2[c] & unless_2[c]  # policy.py:517
-                as_i32_2[c] = tl.Cast("int32", both_3[c])  # policy.py:517
-                negative_3[c] = difference_2[c] * f32(-1.0)  # policy.py:519
-                k3_2[c] = portable_k3(negative_3[c])  # policy.py:519
-                chosen_5[c] = tl.Select(active_2[c], k3_2[c], f32(-0.0))  # policy.py:519
-                sum_s_lane[c] = chosen_4[c]  # loss.py:79
-            sum_over_s_lane(sum_s_lane, f32_reduce_smem, thread)  # loss.py:79
-            sum_s_lane_2 = sum_s_lane[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                sum_s_lane_3[c] = as_i32[c]  # loss.py:79
-            sum_over_s_lane_2(sum_s_lane_3, i32_reduce_smem, thread)  # loss.py:79
-            sum_s_lane_4 = sum_s_lane_3[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                sum_s_lane_5[c] = as_i32_2[c]  # loss.py:79
-            sum_over_s_lane_2(sum_s_lane_5, i32_reduce_smem, thread)  # loss.py:79
-            sum_s_lane_6 = sum_s_lane_5[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                sum_s_lane_7[c] = chosen_5[c]  # loss.py:79
-            sum_over_s_lane(sum_s_lane_7, f32_reduce_smem, thread)  # loss.py:79
-            sum_s_lane_8 = sum_s_lane_7[0]  # loss.py:79
-            s_6 = tl.alloc_var("float32", s + sum_s_lane_2)  # loss.py:79
-            s_7 = tl.alloc_var("int32", s_2 + sum_s_lane_4)  # loss.py:79
-            s_8 = tl.alloc_var("int32", s_3 + sum_s_lane_6)  # loss.py:79
-            s_9 = tl.alloc_var("float32", s_4 + sum_s_lane_8)  # loss.py:79
-            s = s_6  # loss.py:79
-            s_2 = s_7  # loss.py:79
-            s_3 = s_8  # loss.py:79
-            s_4 = s_9  # loss.py:79
-        s_10 = s  # loss.py:79
-        s_11 = s_2  # loss.py:79
-        s_12 = s_3  # loss.py:79
-        s_13 = s_4  # loss.py:79
-        for s_step_2 in tl.serial(full_steps, steps):  # loss.py:79
-            product_6 = tl.alloc_var("int32", s_step_2 * 1024)  # loss.py:79
-            total_5 = tl.alloc_var("int32", piece_begin + product_6)  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                s_14[c] = total_5 + s_lane[c]  # loss.py:79
-                exists[c] = s_14[c] < piece_end  # loss.py:79
-                order_3[c] = tl.if_then_else(exists[c], order[s_14[c]], tl.Cast("int32", 0))  # loss.py:80
-                at_most_3[c] = 0 <= order_3[c]  # policy.py:140
-                below_4[c] = order_3[c] < T  # policy.py:140
-                both_4[c] = at_most_3[c] & below_4[c]  # policy.py:140
-                both_5[c] = exists[c] & both_4[c]  # policy.py:140
-                active_3[c] = tl.if_then_else(both_5[c], active[order_3[c]], tl.Cast("bool", 0))  # policy.py:140
-                sequence_3[c] = tl.if_then_else(both_5[c], sequence[order_3[c]], tl.Cast("int32", 0))  # policy.py:140
-                at_most_4[c] = 0 <= sequence_3[c]  # policy.py:146
-                below_5[c] = sequence_3[c] < B  # policy.py:146
-                both_6[c] = at_most_4[c] & below_5[c]  # policy.py:146
-                both_7[c] = exists[c] & both_6[c]  # policy.py:146
-                advantages_3[c] = tl.if_then_else(both_7[c], advantages[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:146
-                logp_3[c] = tl.if_then_else(both_5[c], logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:140
-                old_logp_3[c] = tl.if_then_else(both_5[c], old_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:140
-                ref_logp_3[c] = tl.if_then_else(both_5[c], ref_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:140
-                difference_4[c] = logp_3[c] - old_logp_3[c]  # policy.py:191
-                exp_2[c] = portable_exp(difference_4[c])  # policy.py:369
-                equal_2[c] = advantages_3[c] == f32(0.0)  # policy.py:371
-                chosen_6[c] = tl.Select(equal_2[c], f32(1.0), exp_2[c])  # policy.py:371
-                product_7[c] = chosen_6[c] * advantages_3[c]  # surrogates.py:58
-                negative_4[c] = product_7[c] * f32(-1.0)  # surrogates.py:58
-                larger_3[c] = larger(chosen_6[c], surrogate_least_2)  # surrogates.py:61
-                smaller_3[c] = smaller(larger_3[c], surrogate_most_2)  # surrogates.py:63
-                product_8[c] = smaller_3[c] * advantages_3[c]  # surrogates.py:64
-                negative_5[c] = product_8[c] * f32(-1.0)  # surrogates.py:64
-                below_6[c] = negative_4[c] < negative_5[c]  # surrogates.py:67
-                unless_3[c] = tl.Not(below_6[c])  # surrogates.py:67
-                chosen_7[c] = tl.Select(unless_3[c], negative_4[c], negative_5[c])  # surrogates.py:68
-                unless_4[c] = tl.Not(unless_3[c])  # surrogates.py:77
-                difference_5[c] = ref_logp_3[c] - logp_3[c]  # policy.py:331
-                k3_3[c] = portable_k3(difference_5[c])  # loss.py:23
-                product_9[c] = beta_2 * k3_3[c]  # policy.py:386
-                total_6[c] = chosen_7[c] + product_9[c]  # policy.py:386
-                chosen_8[c] = tl.Select(active_3[c], total_6[c], f32(0.0))  # policy.py:499
-                if exists[c]:  # policy.py:499
-                    per_token[order_3[c]] = chosen_8[c]  # policy.py:499
-                chosen_9[c] = tl.Select(active_3[c], total_6[c], f32(-0.0))  # policy.py:500
-                as_i32_3[c] = tl.Cast("int32", active_3[c])  # policy.py:500
-                both_8[c] = active_3[c] & unless_4[c]  # policy.py:517
-                as_i32_4[c] = tl.Cast("int32", both_8[c])  # policy.py:517
-                negative_6[c] = difference_4[c] * f32(-1.0)  # policy.py:519
-                k3_4[c] = portable_k3(negative_6[c])  # policy.py:519
-                chosen_10[c] = tl.Select(active_3[c], k3_4[c], f32(-0.0))  # policy.py:519
-                chosen_11[c] = tl.Select(exists[c], chosen_9[c], f32(-0.0))  # loss.py:79
-                sum_s_lane_9[c] = chosen_11[c]  # loss.py:79
-            sum_over_s_lane(sum_s_lane_9, f32_reduce_smem, thread)  # loss.py:79
-            sum_s_lane_10 = sum_s_lane_9[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                chosen_12[c] = tl.Select(exists[c], as_i32_3[c], tl.int32(0))  # loss.py:79
-                sum_s_lane_11[c] = chosen_12[c]  # loss.py:79
-            sum_over_s_lane_2(sum_s_lane_11, i32_reduce_smem, thread)  # loss.py:79
-            sum_s_lane_12 = sum_s_lane_11[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                chosen_13[c] = tl.Select(exists[c], as_i32_4[c], tl.int32(0))  # loss.py:79
-                sum_s_lane_13[c] = chosen_13[c]  # loss.py:79
-            sum_over_s_lane_2(sum_s_lane_13, i32_reduce_smem, thread)  # loss.py:79
-            sum_s_lane_14 = sum_s_lane_13[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                chosen_14[c] = tl.Select(exists[c], chosen_10[c], f32(-0.0))  # loss.py:79
-                sum_s_lane_15[c] = chosen_14[c]  # loss.py:79
-            sum_over_s_lane(sum_s_lane_15, f32_reduce_smem, thread)  # loss.py:79
-            sum_s_lane_16 = sum_s_lane_15[0]  # loss.py:79
-            s_15 = tl.alloc_var("float32", s_10 + sum_s_lane_10)  # loss.py:79
-            s_16 = tl.alloc_var("int32", s_11 + sum_s_lane_12)  # loss.py:79
-            s_17 = tl.alloc_var("int32", s_12 + sum_s_lane_14)  # loss.py:79
-            s_18 = tl.alloc_var("float32", s_13 + sum_s_lane_16)  # loss.py:79
-            s_10 = s_15  # loss.py:79
-            s_11 = s_16  # loss.py:79
-            s_12 = s_17  # loss.py:79
-            s_13 = s_18  # loss.py:79
-        if writes:  # loss.py:79
-            sum_of_piece[s_piece] = s_10  # loss.py:79
-        if writes:  # loss.py:79
-            sum_of_piece1[s_piece] = s_11  # loss.py:79
-        if writes:  # loss.py:79
-            sum_of_piece2[s_piece] = s_12  # loss.py:79
-        if writes:  # loss.py:79
-            sum_of_piece3[s_piece] = s_13  # loss.py:79
+        beta_value = tl.alloc_var("float32", beta)
+        surrogate_least_value = tl.alloc_var("float32", surrogate_least)
+        surrogate_most_value = tl.alloc_var("float32", surrogate_most)
+        s_piece_times_1024 = tl.alloc_var("int32", s_piece * 1024)  # loss.py:79
+        piece_begin = tl.alloc_var("int32", tl.min(S, s_piece_times_1024))
+        piece_begin_plus_1024 = tl.alloc_var("int32", piece_begin + 1024)
+        piece_end = tl.alloc_var("int32", tl.min(S, piece_begin_plus_1024))
+        piece_end_minus_piece_begin = tl.alloc_var("int32", piece_end - piece_begin)
+        steps_sum = tl.alloc_var("int32", piece_end_minus_piece_begin + 1023)
+        steps = tl.alloc_var("int32", tl.truncdiv(steps_sum, tl.int32(1024)))
+        full_steps = tl.alloc_var("int32", tl.truncdiv(piece_end_minus_piece_begin, tl.int32(1024)))
+        for c in tl.unroll(8):
+            s_lane[c] = thread + c * 128
+        total = f32(-0.0)
+        total_2 = tl.int32(0)
+        total_3 = tl.int32(0)
+        total_4 = f32(-0.0)
+        for s_step in tl.serial(0, full_steps):
+            s_step_times_1024 = tl.alloc_var("int32", s_step * 1024)
+            s_begin = tl.alloc_var("int32", piece_begin + s_step_times_1024)
+            for c in tl.unroll(8):
+                s[c] = s_begin + s_lane[c]
+                order_value[c] = order[s[c]]  # loss.py:80
+                order_ge_0[c] = 0 <= order_value[c]  # policy.py:140
+                order_lt_T[c] = order_value[c] < T
+                active_guard[c] = order_ge_0[c] & order_lt_T[c]
+                active_value[c] = tl.if_then_else(active_guard[c], active[order_value[c]], tl.Cast("bool", 0))
+                sequence_value[c] = tl.if_then_else(active_guard[c], sequence[order_value[c]], tl.Cast("int32", 0))
+                sequence_ge_0[c] = 0 <= sequence_value[c]  # policy.py:146
+                sequence_lt_B[c] = sequence_value[c] < B
+                advantages_guard[c] = sequence_ge_0[c] & sequence_lt_B[c]
+                advantages_value[c] = tl.if_then_else(
+                    advantages_guard[c], advantages[sequence_value[c]], tl.Cast("float32", 0)
+                )
+                # policy.py:140
+                logp_value[c] = tl.if_then_else(active_guard[c], logp[order_value[c]], tl.Cast("float32", 0))
+                old_logp_value[c] = tl.if_then_else(active_guard[c], old_logp[order_value[c]], tl.Cast("float32", 0))
+                ref_logp_value[c] = tl.if_then_else(active_guard[c], ref_logp[order_value[c]], tl.Cast("float32", 0))
+                log_ratio[c] = logp_value[c] - old_logp_value[c]  # policy.py:191
+                ratio[c] = portable_exp(log_ratio[c])  # policy.py:369
+                advantages_is_0[c] = advantages_value[c] == f32(0.0)  # policy.py:371
+                ratio_2[c] = tl.Select(advantages_is_0[c], f32(1.0), ratio[c])
+                ratio_times_advantages[c] = ratio_2[c] * advantages_value[c]  # surrogates.py:58
+                plain[c] = ratio_times_advantages[c] * f32(-1.0)
+                bounded[c] = larger(ratio_2[c], surrogate_least_value)  # surrogates.py:61
+                bounded_2[c] = smaller(bounded[c], surrogate_most_value)  # surrogates.py:63
+                bounded_times_advantages[c] = bounded_2[c] * advantages_value[c]  # surrogates.py:64
+                limited[c] = bounded_times_advantages[c] * f32(-1.0)
+                plain_lt_limited[c] = plain[c] < limited[c]  # surrogates.py:67
+                flows[c] = tl.Not(plain_lt_limited[c])
+                value[c] = tl.Select(flows[c], plain[c], limited[c])  # surrogates.py:68
+                clipped[c] = tl.Not(flows[c])  # surrogates.py:77
+                raw[c] = ref_logp_value[c] - logp_value[c]  # policy.py:331
+                value_2[c] = portable_k3(raw[c])  # loss.py:23
+                beta_times_value[c] = beta_value * value_2[c]  # policy.py:386
+                value_3[c] = value[c] + beta_times_value[c]
+                value_masked[c] = tl.Select(active_value[c], value_3[c], f32(0.0))  # policy.py:499
+                per_token[order_value[c]] = value_masked[c]
+                loss[c] = tl.Select(active_value[c], value_3[c], f32(-0.0))  # policy.py:500
+                count[c] = tl.Cast("int32", active_value[c])
+                active_and_clipped[c] = active_value[c] & clipped[c]  # policy.py:517
+                clipped_2[c] = tl.Cast("int32", active_and_clipped[c])
+                neg_log_ratio[c] = log_ratio[c] * f32(-1.0)  # policy.py:519
+                total_k3[c] = portable_k3(neg_log_ratio[c])
+                total_k3_masked[c] = tl.Select(active_value[c], total_k3[c], f32(-0.0))
+                sum_s_lane[c] = loss[c]  # loss.py:79
+            sum_over_s_lane(sum_s_lane, f32_reduce_smem, thread)
+            sum_s_lane_2 = sum_s_lane[0]
+            for c in tl.unroll(8):
+                sum_s_lane_3[c] = count[c]
+            sum_over_s_lane_2(sum_s_lane_3, i32_reduce_smem, thread)
+            sum_s_lane_4 = sum_s_lane_3[0]
+            for c in tl.unroll(8):
+                sum_s_lane_5[c] = clipped_2[c]
+            sum_over_s_lane_2(sum_s_lane_5, i32_reduce_smem, thread)
+            sum_s_lane_6 = sum_s_lane_5[0]
+            for c in tl.unroll(8):
+                sum_s_lane_7[c] = total_k3_masked[c]
+            sum_over_s_lane(sum_s_lane_7, f32_reduce_smem, thread)
+            sum_s_lane_8 = sum_s_lane_7[0]
+            total_5 = tl.alloc_var("float32", total + sum_s_lane_2)
+            total_6 = tl.alloc_var("int32", total_2 + sum_s_lane_4)
+            total_7 = tl.alloc_var("int32", total_3 + sum_s_lane_6)
+            total_8 = tl.alloc_var("float32", total_4 + sum_s_lane_8)
+            total = total_5
+            total_2 = total_6
+            total_3 = total_7
+            total_4 = total_8
+        total_9 = total
+        total_10 = total_2
+        total_11 = total_3
+        total_12 = total_4
+        for s_step_2 in tl.serial(full_steps, steps):
+            s_step_times_1024_2 = tl.alloc_var("int32", s_step_2 * 1024)
+            s_begin_2 = tl.alloc_var("int32", piece_begin + s_step_times_1024_2)
+            for c in tl.unroll(8):
+                s_2[c] = s_begin_2 + s_lane[c]
+                exists[c] = s_2[c] < piece_end
+                order_value_2[c] = tl.if_then_else(exists[c], order[s_2[c]], tl.Cast("int32", 0))  # loss.py:80
+                order_ge_0_2[c] = 0 <= order_value_2[c]  # policy.py:140
+                order_lt_T_2[c] = order_value_2[c] < T
+                active_guard_2[c] = order_ge_0_2[c] & order_lt_T_2[c]
+                active_guard_3[c] = exists[c] & active_guard_2[c]
+                active_value_2[c] = tl.if_then_else(active_guard_3[c], active[order_value_2[c]], tl.Cast("bool", 0))
+                sequence_value_2[c] = tl.if_then_else(
+                    active_guard_3[c], sequence[order_value_2[c]], tl.Cast("int32", 0)
+                )
+                sequence_ge_0_2[c] = 0 <= sequence_value_2[c]  # policy.py:146
+                sequence_lt_B_2[c] = sequence_value_2[c] < B
+                advantages_guard_2[c] = sequence_ge_0_2[c] & sequence_lt_B_2[c]
+                advantages_guard_3[c] = exists[c] & advantages_guard_2[c]
+                advantages_value_2[c] = tl.if_then_else(
+                    advantages_guard_3[c], advantages[sequence_value_2[c]], tl.Cast("float32", 0)
+                )
+                # policy.py:140
+                logp_value_2[c] = tl.if_then_else(active_guard_3[c], logp[order_value_2[c]], tl.Cast("float32", 0))
+                old_logp_value_2[c] = tl.if_then_else(
+                    active_guard_3[c], old_logp[order_value_2[c]], tl.Cast("float32", 0)
+                )
+                ref_logp_value_2[c] = tl.if_then_else(
+                    active_guard_3[c], ref_logp[order_value_2[c]], tl.Cast("float32", 0)
+                )
+                log_ratio_2[c] = logp_value_2[c] - old_logp_value_2[c]  # policy.py:191
+                ratio_3[c] = portable_exp(log_ratio_2[c])  # policy.py:369
+                advantages_is_0_2[c] = advantages_value_2[c] == f32(0.0)  # policy.py:371
+                ratio_4[c] = tl.Select(advantages_is_0_2[c], f32(1.0), ratio_3[c])
+                ratio_times_advantages_2[c] = ratio_4[c] * advantages_value_2[c]  # surrogates.py:58
+                plain_2[c] = ratio_times_advantages_2[c] * f32(-1.0)
+                bounded_3[c] = larger(ratio_4[c], surrogate_least_value)  # surrogates.py:61
+                bounded_4[c] = smaller(bounded_3[c], surrogate_most_value)  # surrogates.py:63
+                bounded_times_advantages_2[c] = bounded_4[c] * advantages_value_2[c]  # surrogates.py:64
+                limited_2[c] = bounded_times_advantages_2[c] * f32(-1.0)
+                plain_lt_limited_2[c] = plain_2[c] < limited_2[c]  # surrogates.py:67
+                flows_2[c] = tl.Not(plain_lt_limited_2[c])
+                value_4[c] = tl.Select(flows_2[c], plain_2[c], limited_2[c])  # surrogates.py:68
+                clipped_3[c] = tl.Not(flows_2[c])  # surrogates.py:77
+                raw_2[c] = ref_logp_value_2[c] - logp_value_2[c]  # policy.py:331
+                value_5[c] = portable_k3(raw_2[c])  # loss.py:23
+                beta_times_value_2[c] = beta_value * value_5[c]  # policy.py:386
+                value_6[c] = value_4[c] + beta_times_value_2[c]
+                value_masked_2[c] = tl.Select(active_value_2[c], value_6[c], f32(0.0))  # policy.py:499
+                if exists[c]:
+                    per_token[order_value_2[c]] = value_masked_2[c]
+                loss_2[c] = tl.Select(active_value_2[c], value_6[c], f32(-0.0))  # policy.py:500
+                count_2[c] = tl.Cast("int32", active_value_2[c])
+                active_and_clipped_2[c] = active_value_2[c] & clipped_3[c]  # policy.py:517
+                clipped_4[c] = tl.Cast("int32", active_and_clipped_2[c])
+                neg_log_ratio_2[c] = log_ratio_2[c] * f32(-1.0)  # policy.py:519
+                total_k3_2[c] = portable_k3(neg_log_ratio_2[c])
+                total_k3_masked_2[c] = tl.Select(active_value_2[c], total_k3_2[c], f32(-0.0))
+                loss_masked[c] = tl.Select(exists[c], loss_2[c], f32(-0.0))  # loss.py:79
+                sum_s_lane_9[c] = loss_masked[c]
+            sum_over_s_lane(sum_s_lane_9, f32_reduce_smem, thread)
+            sum_s_lane_10 = sum_s_lane_9[0]
+            for c in tl.unroll(8):
+                count_masked[c] = tl.Select(exists[c], count_2[c], tl.int32(0))
+                sum_s_lane_11[c] = count_masked[c]
+            sum_over_s_lane_2(sum_s_lane_11, i32_reduce_smem, thread)
+            sum_s_lane_12 = sum_s_lane_11[0]
+            for c in tl.unroll(8):
+                clipped_masked[c] = tl.Select(exists[c], clipped_4[c], tl.int32(0))
+                sum_s_lane_13[c] = clipped_masked[c]
+            sum_over_s_lane_2(sum_s_lane_13, i32_reduce_smem, thread)
+            sum_s_lane_14 = sum_s_lane_13[0]
+            for c in tl.unroll(8):
+                total_k3_masked_masked[c] = tl.Select(exists[c], total_k3_masked_2[c], f32(-0.0))
+                sum_s_lane_15[c] = total_k3_masked_masked[c]
+            sum_over_s_lane(sum_s_lane_15, f32_reduce_smem, thread)
+            sum_s_lane_16 = sum_s_lane_15[0]
+            total_13 = tl.alloc_var("float32", total_9 + sum_s_lane_10)
+            total_14 = tl.alloc_var("int32", total_10 + sum_s_lane_12)
+            total_15 = tl.alloc_var("int32", total_11 + sum_s_lane_14)
+            total_16 = tl.alloc_var("float32", total_12 + sum_s_lane_16)
+            total_9 = total_13
+            total_10 = total_14
+            total_11 = total_15
+            total_12 = total_16
+        if writes:
+            sum_of_piece[s_piece] = total_9
+        if writes:
+            sum_of_piece1[s_piece] = total_10
+        if writes:
+            sum_of_piece2[s_piece] = total_11
+        if writes:
+            sum_of_piece3[s_piece] = total_12
 
 
 @tl.prim_func
-def policy_loss_2(loss: memory("loss", "float32"), count: memory("count", "int32"), clip_fraction: memory("clip_fraction", "float32"), approx_kl: memory("approx_kl", "float32"), sum_of_piece: memory("sum_of_piece", "float32"), sum_of_piece1: memory("sum_of_piece1", "int32"), sum_of_piece2: memory("sum_of_piece2", "int32"), sum_of_piece3: memory("sum_of_piece3", "float32"), S: tl.int32, programs: tl.int32):
+def policy_loss_2(
+    loss: memory("loss", "float32"), count: memory("count", "int32"), clip_fraction: memory("clip_fraction", "float32"),
+    approx_kl: memory("approx_kl", "float32"), sum_of_piece: memory("sum_of_piece", "float32"),
+    sum_of_piece1: memory("sum_of_piece1", "int32"), sum_of_piece2: memory("sum_of_piece2", "int32"),
+    sum_of_piece3: memory("sum_of_piece3", "float32"), S: tl.int32, programs: tl.int32
+):
     # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
         f32_reduce_smem = tl.alloc_shared((8, 512), "float32", "shared")
         i32_reduce_smem = tl.alloc_shared((8, 512), "int32", "shared")
         s_piece_lane = tl.alloc_local((8,), "int32")
-        s = tl.alloc_var("float32")
-        s_2 = tl.alloc_var("int32")
-        s_3 = tl.alloc_var("int32")
-        s_4 = tl.alloc_var("float32")
+        loss_value = tl.alloc_var("float32")
+        count_value = tl.alloc_var("int32")
+        clipped = tl.alloc_var("int32")
+        moved = tl.alloc_var("float32")
         s_piece = tl.alloc_local((8,), "int32")
-        sum_of_piece_2 = tl.alloc_local((8,), "float32")
-        sum_of_piece1_2 = tl.alloc_local((8,), "int32")
-        sum_of_piece2_2 = tl.alloc_local((8,), "int32")
-        sum_of_piece3_2 = tl.alloc_local((8,), "float32")
+        sum_of_piece_value = tl.alloc_local((8,), "float32")
+        sum_of_piece1_value = tl.alloc_local((8,), "int32")
+        sum_of_piece2_value = tl.alloc_local((8,), "int32")
+        sum_of_piece3_value = tl.alloc_local((8,), "float32")
         sum_s_piece_lane = tl.alloc_local((8,), "float32")
         sum_s_piece_lane_3 = tl.alloc_local((8,), "int32")
         sum_s_piece_lane_5 = tl.alloc_local((8,), "int32")
         sum_s_piece_lane_7 = tl.alloc_local((8,), "float32")
-        s_9 = tl.alloc_var("float32")
-        s_10 = tl.alloc_var("int32")
-        s_11 = tl.alloc_var("int32")
-        s_12 = tl.alloc_var("float32")
+        loss_value_2 = tl.alloc_var("float32")
+        count_value_2 = tl.alloc_var("int32")
+        clipped_2 = tl.alloc_var("int32")
+        moved_2 = tl.alloc_var("float32")
         s_piece_2 = tl.alloc_local((8,), "int32")
         exists = tl.alloc_local((8,), "bool")
-        sum_of_piece_3 = tl.alloc_local((8,), "float32")
-        sum_of_piece1_3 = tl.alloc_local((8,), "int32")
-        sum_of_piece2_3 = tl.alloc_local((8,), "int32")
-        sum_of_piece3_3 = tl.alloc_local((8,), "float32")
-        chosen = tl.alloc_local((8,), "float32")
+        sum_of_piece_value_2 = tl.alloc_local((8,), "float32")
+        sum_of_piece1_value_2 = tl.alloc_local((8,), "int32")
+        sum_of_piece2_value_2 = tl.alloc_local((8,), "int32")
+        sum_of_piece3_value_2 = tl.alloc_local((8,), "float32")
+        sum_of_piece_masked = tl.alloc_local((8,), "float32")
         sum_s_piece_lane_9 = tl.alloc_local((8,), "float32")
-        chosen_2 = tl.alloc_local((8,), "int32")
+        sum_of_piece1_masked = tl.alloc_local((8,), "int32")
         sum_s_piece_lane_11 = tl.alloc_local((8,), "int32")
-        chosen_3 = tl.alloc_local((8,), "int32")
+        sum_of_piece2_masked = tl.alloc_local((8,), "int32")
         sum_s_piece_lane_13 = tl.alloc_local((8,), "int32")
-        chosen_4 = tl.alloc_local((8,), "float32")
+        sum_of_piece3_masked = tl.alloc_local((8,), "float32")
         sum_s_piece_lane_15 = tl.alloc_local((8,), "float32")
         writes = thread == 0
-        total = tl.alloc_var("int32", ((S + 1023) // 1024) + 4095)  # loss.py:79
-        steps = tl.alloc_var("int32", tl.truncdiv(total, tl.int32(4096)))  # loss.py:79
-        full_steps = tl.alloc_var("int32", tl.truncdiv(((S + 1023) // 1024), tl.int32(4096)))  # loss.py:79
-        for c in tl.unroll(8):  # loss.py:79
-            s_piece_lane[c] = thread + c * 512  # loss.py:79
-        s = f32(-0.0)  # loss.py:79
-        s_2 = tl.int32(0)  # loss.py:79
-        s_3 = tl.int32(0)  # loss.py:79
-        s_4 = f32(-0.0)  # loss.py:79
-        for s_piece_step in tl.serial(0, full_steps):  # loss.py:79
-            product = tl.alloc_var("int32", s_piece_step * 4096)  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                s_piece[c] = product + s_piece_lane[c]  # loss.py:79
-                sum_of_piece_2[c] = sum_of_piece[s_piece[c]]  # loss.py:79
-                sum_of_piece1_2[c] = sum_of_piece1[s_piece[c]]  # loss.py:79
-                sum_of_piece2_2[c] = sum_of_piece2[s_piece[c]]  # loss.py:79
-                sum_of_piece3_2[c] = sum_of_piece3[s_piece[c]]  # loss.py:79
-                sum_s_piece_lane[c] = sum_of_piece_2[c]  # loss.py:79
-            sum_over_s_piece_lane(sum_s_piece_lane, f32_reduce_smem, thread)  # loss.py:79
-            sum_s_piece_lane_2 = sum_s_piece_lane[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                sum_s_piece_lane_3[c] = sum_of_piece1_2[c]  # loss.py:79
-            sum_over_s_piece_lane_2(sum_s_piece_lane_3, i32_reduce_smem, thread)  # loss.py:79
-            sum_s_piece_lane_4 = sum_s_piece_lane_3[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                sum_s_piece_lane_5[c] = sum_of_piece2_2[c]  # loss.py:79
-            sum_over_s_piece_lane_2(sum_s_piece_lane_5, i32_reduce_smem, thread)  # loss.py:79
-            sum_s_piece_lane_6 = sum_s_piece_lane_5[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                sum_s_piece_lane_7[c] = sum_of_piece3_2[c]  # loss.py:79
-            sum_over_s_piece_lane(sum_s_piece_lane_7, f32_reduce_smem, thread)  # loss.py:79
-            sum_s_piece_lane_8 = sum_s_piece_lane_7[0]  # loss.py:79
-            s_5 = tl.alloc_var("float32", s + sum_s_piece_lane_2)  # loss.py:79
-            s_6 = tl.alloc_var("int32", s_2 + sum_s_piece_lane_4)  # loss.py:79
-            s_7 = tl.alloc_var("int32", s_3 + sum_s_piece_lane_6)  # loss.py:79
-            s_8 = tl.alloc_var("float32", s_4 + sum_s_piece_lane_8)  # loss.py:79
-            s = s_5  # loss.py:79
-            s_2 = s_6  # loss.py:79
-            s_3 = s_7  # loss.py:79
-            s_4 = s_8  # loss.py:79
-        s_9 = s  # loss.py:79
-        s_10 = s_2  # loss.py:79
-        s_11 = s_3  # loss.py:79
-        s_12 = s_4  # loss.py:79
-        for s_piece_step_2 in tl.serial(full_steps, steps):  # loss.py:79
-            product_2 = tl.alloc_var("int32", s_piece_step_2 * 4096)  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                s_piece_2[c] = product_2 + s_piece_lane[c]  # loss.py:79
-                exists[c] = s_piece_2[c] < ((S + 1023) // 1024)  # loss.py:79
-                sum_of_piece_3[c] = tl.if_then_else(exists[c], sum_of_piece[s_piece_2[c]], tl.Cast("float32", 0))  # loss.py:79
-                sum_of_piece1_3[c] = tl.if_then_else(exists[c], sum_of_piece1[s_piece_2[c]], tl.Cast("int32", 0))  # loss.py:79
-                sum_of_piece2_3[c] = tl.if_then_else(exists[c], sum_of_piece2[s_piece_2[c]], tl.Cast("int32", 0))  # loss.py:79
-                sum_of_piece3_3[c] = tl.if_then_else(exists[c], sum_of_piece3[s_piece_2[c]], tl.Cast("float32", 0))  # loss.py:79
-                chosen[c] = tl.Select(exists[c], sum_of_piece_3[c], f32(-0.0))  # loss.py:79
-                sum_s_piece_lane_9[c] = chosen[c]  # loss.py:79
-            sum_over_s_piece_lane(sum_s_piece_lane_9, f32_reduce_smem, thread)  # loss.py:79
-            sum_s_piece_lane_10 = sum_s_piece_lane_9[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                chosen_2[c] = tl.Select(exists[c], sum_of_piece1_3[c], tl.int32(0))  # loss.py:79
-                sum_s_piece_lane_11[c] = chosen_2[c]  # loss.py:79
-            sum_over_s_piece_lane_2(sum_s_piece_lane_11, i32_reduce_smem, thread)  # loss.py:79
-            sum_s_piece_lane_12 = sum_s_piece_lane_11[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                chosen_3[c] = tl.Select(exists[c], sum_of_piece2_3[c], tl.int32(0))  # loss.py:79
-                sum_s_piece_lane_13[c] = chosen_3[c]  # loss.py:79
-            sum_over_s_piece_lane_2(sum_s_piece_lane_13, i32_reduce_smem, thread)  # loss.py:79
-            sum_s_piece_lane_14 = sum_s_piece_lane_13[0]  # loss.py:79
-            for c in tl.unroll(8):  # loss.py:79
-                chosen_4[c] = tl.Select(exists[c], sum_of_piece3_3[c], f32(-0.0))  # loss.py:79
-                sum_s_piece_lane_15[c] = chosen_4[c]  # loss.py:79
-            sum_over_s_piece_lane(sum_s_piece_lane_15, f32_reduce_smem, thread)  # loss.py:79
-            sum_s_piece_lane_16 = sum_s_piece_lane_15[0]  # loss.py:79
-            s_13 = tl.alloc_var("float32", s_9 + sum_s_piece_lane_10)  # loss.py:79
-            s_14 = tl.alloc_var("int32", s_10 + sum_s_piece_lane_12)  # loss.py:79
-            s_15 = tl.alloc_var("int32", s_11 + sum_s_piece_lane_14)  # loss.py:79
-            s_16 = tl.alloc_var("float32", s_12 + sum_s_piece_lane_16)  # loss.py:79
-            s_9 = s_13  # loss.py:79
-            s_10 = s_14  # loss.py:79
-            s_11 = s_15  # loss.py:79
-            s_12 = s_16  # loss.py:79
-        larger_2 = tl.alloc_var("int32", tl.max(s_10, tl.int32(1)))  # policy.py:566
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:566
-        total_2 = tl.alloc_var("float32", s_9 + f32(0.0))  # policy.py:568
-        quotient = tl.alloc_var("float32", total_2 / as_f32)  # policy.py:560
-        as_f32_2 = tl.alloc_var("float32", tl.Cast("float32", s_11))  # policy.py:573
-        quotient_2 = tl.alloc_var("float32", as_f32_2 / as_f32)  # policy.py:573
-        total_3 = tl.alloc_var("float32", s_12 + f32(0.0))  # policy.py:575
-        quotient_3 = tl.alloc_var("float32", total_3 / as_f32)  # policy.py:575
+        s_piece_count_plus_4095 = tl.alloc_var("int32", ((S + 1023) // 1024) + 4095)  # loss.py:79
+        steps = tl.alloc_var("int32", tl.truncdiv(s_piece_count_plus_4095, tl.int32(4096)))
+        full_steps = tl.alloc_var("int32", tl.truncdiv(((S + 1023) // 1024), tl.int32(4096)))
+        for c in tl.unroll(8):
+            s_piece_lane[c] = thread + c * 512
+        loss_value = f32(-0.0)
+        count_value = tl.int32(0)
+        clipped = tl.int32(0)
+        moved = f32(-0.0)
+        for s_piece_step in tl.serial(0, full_steps):
+            s_piece_step_times_4096 = tl.alloc_var("int32", s_piece_step * 4096)
+            for c in tl.unroll(8):
+                s_piece[c] = s_piece_step_times_4096 + s_piece_lane[c]
+                sum_of_piece_value[c] = sum_of_piece[s_piece[c]]
+                sum_of_piece1_value[c] = sum_of_piece1[s_piece[c]]
+                sum_of_piece2_value[c] = sum_of_piece2[s_piece[c]]
+                sum_of_piece3_value[c] = sum_of_piece3[s_piece[c]]
+                sum_s_piece_lane[c] = sum_of_piece_value[c]
+            sum_over_s_piece_lane(sum_s_piece_lane, f32_reduce_smem, thread)
+            sum_s_piece_lane_2 = sum_s_piece_lane[0]
+            for c in tl.unroll(8):
+                sum_s_piece_lane_3[c] = sum_of_piece1_value[c]
+            sum_over_s_piece_lane_2(sum_s_piece_lane_3, i32_reduce_smem, thread)
+            sum_s_piece_lane_4 = sum_s_piece_lane_3[0]
+            for c in tl.unroll(8):
+                sum_s_piece_lane_5[c] = sum_of_piece2_value[c]
+            sum_over_s_piece_lane_2(sum_s_piece_lane_5, i32_reduce_smem, thread)
+            sum_s_piece_lane_6 = sum_s_piece_lane_5[0]
+            for c in tl.unroll(8):
+                sum_s_piece_lane_7[c] = sum_of_piece3_value[c]
+            sum_over_s_piece_lane(sum_s_piece_lane_7, f32_reduce_smem, thread)
+            sum_s_piece_lane_8 = sum_s_piece_lane_7[0]
+            total = tl.alloc_var("float32", loss_value + sum_s_piece_lane_2)
+            total_2 = tl.alloc_var("int32", count_value + sum_s_piece_lane_4)
+            total_3 = tl.alloc_var("int32", clipped + sum_s_piece_lane_6)
+            total_4 = tl.alloc_var("float32", moved + sum_s_piece_lane_8)
+            loss_value = total
+            count_value = total_2
+            clipped = total_3
+            moved = total_4
+        loss_value_2 = loss_value
+        count_value_2 = count_value
+        clipped_2 = clipped
+        moved_2 = moved
+        for s_piece_step_2 in tl.serial(full_steps, steps):
+            s_piece_step_times_4096_2 = tl.alloc_var("int32", s_piece_step_2 * 4096)
+            for c in tl.unroll(8):
+                s_piece_2[c] = s_piece_step_times_4096_2 + s_piece_lane[c]
+                exists[c] = s_piece_2[c] < ((S + 1023) // 1024)
+                sum_of_piece_value_2[c] = tl.if_then_else(exists[c], sum_of_piece[s_piece_2[c]], tl.Cast("float32", 0))
+                sum_of_piece1_value_2[c] = tl.if_then_else(exists[c], sum_of_piece1[s_piece_2[c]], tl.Cast("int32", 0))
+                sum_of_piece2_value_2[c] = tl.if_then_else(exists[c], sum_of_piece2[s_piece_2[c]], tl.Cast("int32", 0))
+                sum_of_piece3_value_2[c] = tl.if_then_else(
+                    exists[c], sum_of_piece3[s_piece_2[c]], tl.Cast("float32", 0)
+                )
+                sum_of_piece_masked[c] = tl.Select(exists[c], sum_of_piece_value_2[c], f32(-0.0))
+                sum_s_piece_lane_9[c] = sum_of_piece_masked[c]
+            sum_over_s_piece_lane(sum_s_piece_lane_9, f32_reduce_smem, thread)
+            sum_s_piece_lane_10 = sum_s_piece_lane_9[0]
+            for c in tl.unroll(8):
+                sum_of_piece1_masked[c] = tl.Select(exists[c], sum_of_piece1_value_2[c], tl.int32(0))
+                sum_s_piece_lane_11[c] = sum_of_piece1_masked[c]
+            sum_over_s_piece_lane_2(sum_s_piece_lane_11, i32_reduce_smem, thread)
+            sum_s_piece_lane_12 = sum_s_piece_lane_11[0]
+            for c in tl.unroll(8):
+                sum_of_piece2_masked[c] = tl.Select(exists[c], sum_of_piece2_value_2[c], tl.int32(0))
+                sum_s_piece_lane_13[c] = sum_of_piece2_masked[c]
+            sum_over_s_piece_lane_2(sum_s_piece_lane_13, i32_reduce_smem, thread)
+            sum_s_piece_lane_14 = sum_s_piece_lane_13[0]
+            for c in tl.unroll(8):
+                sum_of_piece3_masked[c] = tl.Select(exists[c], sum_of_piece3_value_2[c], f32(-0.0))
+                sum_s_piece_lane_15[c] = sum_of_piece3_masked[c]
+            sum_over_s_piece_lane(sum_s_piece_lane_15, f32_reduce_smem, thread)
+            sum_s_piece_lane_16 = sum_s_piece_lane_15[0]
+            total_5 = tl.alloc_var("float32", loss_value_2 + sum_s_piece_lane_10)
+            total_6 = tl.alloc_var("int32", count_value_2 + sum_s_piece_lane_12)
+            total_7 = tl.alloc_var("int32", clipped_2 + sum_s_piece_lane_14)
+            total_8 = tl.alloc_var("float32", moved_2 + sum_s_piece_lane_16)
+            loss_value_2 = total_5
+            count_value_2 = total_6
+            clipped_2 = total_7
+            moved_2 = total_8
+        count_max_1 = tl.alloc_var("int32", tl.max(count_value_2, tl.int32(1)))  # policy.py:566
+        tokens = tl.alloc_var("float32", tl.Cast("float32", count_max_1))
+        x = tl.alloc_var("float32", loss_value_2 + f32(0.0))  # policy.py:568
+        loss_value_3 = tl.alloc_var("float32", x / tokens)  # policy.py:560
+        clipped_f32 = tl.alloc_var("float32", tl.Cast("float32", clipped_2))  # policy.py:573
+        clip_fraction_value = tl.alloc_var("float32", clipped_f32 / tokens)
+        moved_plus_0 = tl.alloc_var("float32", moved_2 + f32(0.0))  # policy.py:575
+        approx_kl_value = tl.alloc_var("float32", moved_plus_0 / tokens)
         if writes:  # policy.py:473
-            loss[0] = quotient  # policy.py:473
-        if writes:  # policy.py:473
-            count[0] = s_10  # policy.py:473
-        if writes:  # policy.py:473
-            clip_fraction[0] = quotient_2  # policy.py:473
-        if writes:  # policy.py:473
-            approx_kl[0] = quotient_3  # policy.py:473
+            loss[0] = loss_value_3
+        if writes:
+            count[0] = count_value_2
+        if writes:
+            clip_fraction[0] = clip_fraction_value
+        if writes:
+            approx_kl[0] = approx_kl_value
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):
+def call(
+    kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1,
+    sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((S + 1023) // 1024)
     if programs > 0:
-        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most)
+        kernels.policy_loss_1(
+            (programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece,
+            sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most
+        )
     programs = 1
     if programs > 0:
-        kernels.policy_loss_2((programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S)
+        kernels.policy_loss_2(
+            (programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2,
+            sum_of_piece3, S
+        )

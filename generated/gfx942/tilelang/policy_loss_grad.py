@@ -136,93 +136,107 @@ def smaller(a, b):
 
 
 @tl.prim_func
-def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"), advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"), active: memory("active", "bool"), sequence: memory("sequence", "int32"), count: memory("count", "int32"), d_loss: memory("d_loss", "float32"), d_logp: memory("d_logp", "float32"), T: tl.int32, B: tl.int32, beta: tl.float32, surrogate_least: tl.float32, surrogate_most: tl.float32, programs: tl.int32):
+def policy_loss_grad(
+    logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"),
+    advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"),
+    active: memory("active", "bool"), sequence: memory("sequence", "int32"), count: memory("count", "int32"),
+    d_loss: memory("d_loss", "float32"), d_logp: memory("d_logp", "float32"), T: tl.int32, B: tl.int32,
+    beta: tl.float32, surrogate_least: tl.float32, surrogate_most: tl.float32, programs: tl.int32
+):
     # A block owns 2048 of T (rows). T: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t = tl.alloc_local((8,), "int32")
         t_inside = tl.alloc_local((8,), "bool")
-        active_2 = tl.alloc_local((8,), "bool")
-        sequence_2 = tl.alloc_local((8,), "int32")
-        at_most = tl.alloc_local((8,), "bool")
-        below = tl.alloc_local((8,), "bool")
-        both = tl.alloc_local((8,), "bool")
-        advantages_2 = tl.alloc_local((8,), "float32")
-        logp_2 = tl.alloc_local((8,), "float32")
-        old_logp_2 = tl.alloc_local((8,), "float32")
-        ref_logp_2 = tl.alloc_local((8,), "float32")
-        difference = tl.alloc_local((8,), "float32")
-        exp = tl.alloc_local((8,), "float32")
-        equal = tl.alloc_local((8,), "bool")
-        chosen = tl.alloc_local((8,), "float32")
-        product = tl.alloc_local((8,), "float32")
-        negative = tl.alloc_local((8,), "float32")
-        larger_3 = tl.alloc_local((8,), "float32")
-        smaller_2 = tl.alloc_local((8,), "float32")
-        product_2 = tl.alloc_local((8,), "float32")
-        negative_2 = tl.alloc_local((8,), "float32")
-        below_2 = tl.alloc_local((8,), "bool")
-        unless = tl.alloc_local((8,), "bool")
-        differs = tl.alloc_local((8,), "bool")
-        both_2 = tl.alloc_local((8,), "bool")
-        chosen_2 = tl.alloc_local((8,), "float32")
-        difference_2 = tl.alloc_local((8,), "float32")
-        expm1 = tl.alloc_local((8,), "float32")
-        negative_3 = tl.alloc_local((8,), "float32")
-        product_3 = tl.alloc_local((8,), "float32")
-        total = tl.alloc_local((8,), "float32")
-        product_4 = tl.alloc_local((8,), "float32")
-        chosen_3 = tl.alloc_local((8,), "float32")
+        active_value = tl.alloc_local((8,), "bool")
+        sequence_value = tl.alloc_local((8,), "int32")
+        sequence_ge_0 = tl.alloc_local((8,), "bool")
+        sequence_lt_B = tl.alloc_local((8,), "bool")
+        advantages_guard = tl.alloc_local((8,), "bool")
+        advantages_value = tl.alloc_local((8,), "float32")
+        logp_value = tl.alloc_local((8,), "float32")
+        old_logp_value = tl.alloc_local((8,), "float32")
+        ref_logp_value = tl.alloc_local((8,), "float32")
+        log_ratio = tl.alloc_local((8,), "float32")
+        ratio = tl.alloc_local((8,), "float32")
+        advantages_is_0 = tl.alloc_local((8,), "bool")
+        ratio_2 = tl.alloc_local((8,), "float32")
+        ratio_times_advantages = tl.alloc_local((8,), "float32")
+        plain = tl.alloc_local((8,), "float32")
+        bounded = tl.alloc_local((8,), "float32")
+        bounded_2 = tl.alloc_local((8,), "float32")
+        bounded_times_advantages = tl.alloc_local((8,), "float32")
+        limited = tl.alloc_local((8,), "float32")
+        plain_lt_limited = tl.alloc_local((8,), "bool")
+        flows = tl.alloc_local((8,), "bool")
+        advantages_not_0 = tl.alloc_local((8,), "bool")
+        slope_both = tl.alloc_local((8,), "bool")
+        slope = tl.alloc_local((8,), "float32")
+        raw = tl.alloc_local((8,), "float32")
+        expm1_raw = tl.alloc_local((8,), "float32")
+        slope_2 = tl.alloc_local((8,), "float32")
+        by_logp = tl.alloc_local((8,), "float32")
+        slope_3 = tl.alloc_local((8,), "float32")
+        scale_times_slope = tl.alloc_local((8,), "float32")
+        d_logp_value = tl.alloc_local((8,), "float32")
         for c in tl.unroll(8):
             t[c] = block * 2048 + thread + c * 256
             t_inside[c] = t[c] < T
-        d_loss_2 = tl.alloc_var("float32", d_loss[0])  # policy.py:707
-        count_2 = tl.alloc_var("int32", count[0])  # policy.py:550
+        d_loss_value = tl.alloc_var("float32", d_loss[0])  # policy.py:707
+        count_value = tl.alloc_var("int32", count[0])  # policy.py:550
         for c in tl.unroll(8):  # policy.py:140
-            active_2[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))  # policy.py:140
-            sequence_2[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))  # policy.py:140
-            at_most[c] = 0 <= sequence_2[c]  # policy.py:146
-            below[c] = sequence_2[c] < B  # policy.py:146
-            both[c] = at_most[c] & below[c]  # policy.py:146
-            advantages_2[c] = tl.if_then_else(both[c] & t_inside[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:146
-            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # policy.py:140
-            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # policy.py:140
-            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # policy.py:140
-        beta_2 = tl.alloc_var("float32", beta)
-        surrogate_least_2 = tl.alloc_var("float32", surrogate_least)
-        surrogate_most_2 = tl.alloc_var("float32", surrogate_most)
-        larger_2 = tl.alloc_var("int32", tl.max(count_2, tl.int32(1)))  # policy.py:550
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:550
-        quotient = tl.alloc_var("float32", d_loss_2 / as_f32)  # policy.py:560
+            active_value[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))
+            sequence_value[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))
+            sequence_ge_0[c] = 0 <= sequence_value[c]  # policy.py:146
+            sequence_lt_B[c] = sequence_value[c] < B
+            advantages_guard[c] = sequence_ge_0[c] & sequence_lt_B[c]
+            advantages_value[c] = tl.if_then_else(
+                advantages_guard[c] & t_inside[c], advantages[sequence_value[c]], tl.Cast("float32", 0)
+            )
+            logp_value[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # policy.py:140
+            old_logp_value[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))
+            ref_logp_value[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))
+        beta_value = tl.alloc_var("float32", beta)
+        surrogate_least_value = tl.alloc_var("float32", surrogate_least)
+        surrogate_most_value = tl.alloc_var("float32", surrogate_most)
+        count_max_1 = tl.alloc_var("int32", tl.max(count_value, tl.int32(1)))  # policy.py:550
+        denominator = tl.alloc_var("float32", tl.Cast("float32", count_max_1))
+        scale = tl.alloc_var("float32", d_loss_value / denominator)  # policy.py:560
         for c in tl.unroll(8):  # policy.py:191
-            difference[c] = logp_2[c] - old_logp_2[c]  # policy.py:191
-            exp[c] = portable_exp(difference[c])  # policy.py:369
-            equal[c] = advantages_2[c] == f32(0.0)  # policy.py:371
-            chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:371
-            product[c] = chosen[c] * advantages_2[c]  # surrogates.py:58
-            negative[c] = product[c] * f32(-1.0)  # surrogates.py:58
-            larger_3[c] = larger(chosen[c], surrogate_least_2)  # surrogates.py:61
-            smaller_2[c] = smaller(larger_3[c], surrogate_most_2)  # surrogates.py:63
-            product_2[c] = smaller_2[c] * advantages_2[c]  # surrogates.py:64
-            negative_2[c] = product_2[c] * f32(-1.0)  # surrogates.py:64
-            below_2[c] = negative[c] < negative_2[c]  # surrogates.py:67
-            unless[c] = tl.Not(below_2[c])  # surrogates.py:67
-            differs[c] = advantages_2[c] != f32(0.0)  # surrogates.py:76
-            both_2[c] = unless[c] & differs[c]  # surrogates.py:76
-            chosen_2[c] = tl.Select(both_2[c], negative[c], f32(0.0))  # surrogates.py:76
-            difference_2[c] = ref_logp_2[c] - logp_2[c]  # policy.py:331
-            expm1[c] = portable_expm1(difference_2[c])  # loss.py:36
-            negative_3[c] = expm1[c] * f32(-1.0)  # loss.py:36
-            product_3[c] = beta_2 * negative_3[c]  # policy.py:386
-            total[c] = chosen_2[c] + product_3[c]  # policy.py:457
-            product_4[c] = quotient * total[c]  # policy.py:619
-            chosen_3[c] = tl.Select(active_2[c], product_4[c], f32(0.0))  # policy.py:600
+            log_ratio[c] = logp_value[c] - old_logp_value[c]
+            ratio[c] = portable_exp(log_ratio[c])  # policy.py:369
+            advantages_is_0[c] = advantages_value[c] == f32(0.0)  # policy.py:371
+            ratio_2[c] = tl.Select(advantages_is_0[c], f32(1.0), ratio[c])
+            ratio_times_advantages[c] = ratio_2[c] * advantages_value[c]  # surrogates.py:58
+            plain[c] = ratio_times_advantages[c] * f32(-1.0)
+            bounded[c] = larger(ratio_2[c], surrogate_least_value)  # surrogates.py:61
+            bounded_2[c] = smaller(bounded[c], surrogate_most_value)  # surrogates.py:63
+            bounded_times_advantages[c] = bounded_2[c] * advantages_value[c]  # surrogates.py:64
+            limited[c] = bounded_times_advantages[c] * f32(-1.0)
+            plain_lt_limited[c] = plain[c] < limited[c]  # surrogates.py:67
+            flows[c] = tl.Not(plain_lt_limited[c])
+            advantages_not_0[c] = advantages_value[c] != f32(0.0)  # surrogates.py:76
+            slope_both[c] = flows[c] & advantages_not_0[c]
+            slope[c] = tl.Select(slope_both[c], plain[c], f32(0.0))
+            raw[c] = ref_logp_value[c] - logp_value[c]  # policy.py:331
+            expm1_raw[c] = portable_expm1(raw[c])  # loss.py:36
+            slope_2[c] = expm1_raw[c] * f32(-1.0)
+            by_logp[c] = beta_value * slope_2[c]  # policy.py:386
+            slope_3[c] = slope[c] + by_logp[c]  # policy.py:457
+            scale_times_slope[c] = scale * slope_3[c]  # policy.py:619
+            d_logp_value[c] = tl.Select(active_value[c], scale_times_slope[c], f32(0.0))  # policy.py:600
             if t_inside[c]:  # policy.py:602
-                d_logp[t[c]] = chosen_3[c]  # policy.py:602
+                d_logp[t[c]] = d_logp_value[c]
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):
+def call(
+    kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least,
+    surrogate_most, T, B
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 2047) // 2048)
     if programs > 0:
-        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most)
+        kernels.policy_loss_grad(
+            (programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta,
+            surrogate_least, surrogate_most
+        )

@@ -268,8 +268,24 @@ def sum_over_s_lane(x):
 
 
 @tl.prim_func
-def prefix_attention_1(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"), begin_prefix: memory("begin_prefix", "int32"), end_prefix: memory("end_prefix", "int32"), begin_asks: memory("begin_asks", "int32"), end_asks: memory("end_asks", "int32"), place: memory("place", "int32"), m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), C: tl.int32, N: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64, s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64, o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64, s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64, o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 1 of N, 128 of W, 64 of C*G (back_to_back_gemm). C*G: 64 indices, 1 to each of 64 threads; K.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+def prefix_attention_1(
+    q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"),
+    begin_prefix: memory("begin_prefix", "int32"), end_prefix: memory("end_prefix", "int32"),
+    begin_asks: memory("begin_asks", "int32"), end_asks: memory("end_asks", "int32"), place: memory("place", "int32"),
+    m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"),
+    o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"),
+    s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), C: tl.int32,
+    N: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64,
+    k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64,
+    m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64,
+    s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64,
+    o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64,
+    s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64,
+    o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, scale: tl.float32, programs: tl.int32
+):
+    # A block owns 1 of H, 1 of N, 128 of W, 64 of C*G (back_to_back_gemm). C*G: 64 indices, 1 to each of 64 threads;
+    # K.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each
+    # of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
@@ -277,30 +293,30 @@ def prefix_attention_1(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", 
         e = tl.alloc_local((32,), "int32")
         k_prefix_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_prefix_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
-        q_2 = tl.alloc_local((32,), "bfloat16")
+        q_value = tl.alloc_local((32,), "bfloat16")
         most_c_g = tl.alloc_local((1,), "int32")
-        max_of_piece = tl.alloc_var("float32")
-        sum_of_piece = tl.alloc_var("float32")
-        o_of_piece_2 = tl.alloc_local((32,), "float32")
-        m = tl.alloc_var("float32")
-        s = tl.alloc_var("float32")
-        o = tl.alloc_local((32,), "float32")
+        x = tl.alloc_var("float32")
+        x_2 = tl.alloc_var("float32")
+        x_3 = tl.alloc_local((32,), "float32")
+        x_4 = tl.alloc_var("float32")
+        x_5 = tl.alloc_var("float32")
+        x_6 = tl.alloc_local((32,), "float32")
         k_prefix_from = tl.alloc_local((4,), "int64")
         v_prefix_from = tl.alloc_local((4,), "int64")
-        z = tl.alloc_local((16,), "float32")
+        qk = tl.alloc_local((16,), "float32")
         k_prefix_tile_part = tl.alloc_local((4,), "bfloat16")
-        product_4 = tl.alloc_local((16,), "float32")
-        product_7 = tl.alloc_local((32,), "float32")
-        product_8 = tl.alloc_local((32,), "float32")
-        total_8 = tl.alloc_local((32,), "float32")
-        chosen_2 = tl.alloc_local((16,), "float32")
+        s = tl.alloc_local((16,), "float32")
+        o_a_scaled = tl.alloc_local((32,), "float32")
+        o_b_scaled = tl.alloc_local((32,), "float32")
+        o = tl.alloc_local((32,), "float32")
+        s_masked = tl.alloc_local((16,), "float32")
         m_chunk = tl.alloc_local((16,), "float32")
-        difference_8 = tl.alloc_local((16,), "float32")
-        e_2 = tl.alloc_local((16,), "float32")
-        s_chunk = tl.alloc_local((16,), "float32")
-        o_before = tl.alloc_local((32,), "float32")
-        p = tl.alloc_local((16,), "bfloat16")
-        o_new = tl.alloc_local((32,), "float32")
+        p_exponent = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "float32")
+        l_chunk = tl.alloc_local((16,), "float32")
+        acc_o_scaled = tl.alloc_local((32,), "float32")
+        p_bf16 = tl.alloc_local((16,), "bfloat16")
+        acc_o_new = tl.alloc_local((32,), "float32")
         v_prefix_tile_part = tl.alloc_local((4,), "bfloat16")
         tiles = tl.alloc_var("int32", C * 4 // 64 + N)
         tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
@@ -317,162 +333,224 @@ def prefix_attention_1(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", 
             writes = (thread & 48) == 0
             for c in tl.unroll(32):
                 e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
-            begin_asks_2 = tl.alloc_var("int32", begin_asks[n])  # attention.py:247
-            end_asks_2 = tl.alloc_var("int32", end_asks[n])  # attention.py:248
-            c_2 = tl.alloc_var("int32", tl.truncdiv(c_g, tl.int32(4)))  # attention.py:248
-            total = tl.alloc_var("int32", begin_asks_2 + c_2)  # attention.py:248
-            difference = tl.alloc_var("int32", end_asks_2 - begin_asks_2)  # attention.py:248
-            below = tl.alloc_var("bool", c_2 < difference)  # attention.py:248
-            at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:250
-            below_2 = tl.alloc_var("bool", total < T)  # attention.py:250
-            both = tl.alloc_var("bool", at_most & below_2)  # attention.py:250
-            both_2 = tl.alloc_var("bool", below & both)  # attention.py:250
-            g = tl.alloc_var("int32", tl.truncmod(c_g, tl.int32(4)))  # attention.py:250
-            for c in tl.unroll(32):  # attention.py:250
-                q_2[c] = tl.if_then_else(both_2 & (c_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:250
-            begin_prefix_2 = tl.alloc_var("int32", begin_prefix[n])  # attention.py:247
-            end_prefix_2 = tl.alloc_var("int32", end_prefix[n])  # attention.py:251
-            place_2 = tl.alloc_var("int32", tl.if_then_else(below & (c_g < end - begin), place[total], tl.int32(1073741824)))  # attention.py:249
-            scale_2 = tl.alloc_var("float32", scale)
-            difference_2 = tl.alloc_var("int32", end_prefix_2 - begin_prefix_2)  # attention.py:251
-            quotient = tl.alloc_var("int32", tl.truncdiv(difference_2, tl.int32(64)))  # attention.py:251
-            product = tl.alloc_var("int32", quotient * 64)  # attention.py:251
-            total_2 = tl.alloc_var("int32", begin_prefix_2 + product)  # attention.py:253
-            total_3 = tl.alloc_var("int32", place_2 + 1)  # attention.py:309
-            total_4 = tl.alloc_var("int32", total_3 + begin_prefix_2)  # attention.py:309
-            difference_3 = tl.alloc_var("int32", total_2 - begin_prefix_2)  # attention.py:253
-            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_3))  # attention.py:253
-            difference_4 = tl.alloc_var("int32", total_4 - begin_prefix_2)  # attention.py:253
-            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))  # attention.py:253
-            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:253
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:253
-            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:253
-            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:253
-            product_2 = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
-            most_c_g[0] = steps  # attention.py:253
-            most_over_c_g(most_c_g, i32_reduce_smem, thread)  # attention.py:253
-            most_c_g_2 = most_c_g[0]  # attention.py:253
-            max_of_piece = f32(float("-inf"))  # attention.py:253
-            sum_of_piece = f32(0.0)  # attention.py:253
-            for c in tl.unroll(32):  # attention.py:253
-                o_of_piece_2[c] = f32(0.0)  # attention.py:253
-            m = f32(float("-inf"))  # attention.py:253
-            s = f32(-0.0)  # attention.py:253
-            for c in tl.unroll(32):  # attention.py:253
-                o[c] = f32(-0.0)  # attention.py:253
-            for k_step in tl.serial(0, most_c_g_2):  # attention.py:253
-                product_3 = tl.alloc_var("int32", k_step * 64)  # attention.py:253
-                total_6 = tl.alloc_var("int32", begin_prefix_2 + product_3)  # attention.py:253
-                tl.sync_threads()  # attention.py:254
-                for c in tl.unroll(4):  # attention.py:254
-                    k_prefix_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < total_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * k_prefix_k_stride + tl.int64(h) * k_prefix_h_stride), tl.int64(-1))  # attention.py:254
-                for c in tl.unroll(4):  # attention.py:254
-                    row = thread // 16 + c * 16  # attention.py:254
-                    at = thread % 16 * 8  # attention.py:254
-                    if k_prefix_from[c] != -1:  # attention.py:254
-                        for i in tl.unroll(8):  # attention.py:254
-                            k_prefix_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]  # attention.py:254
-                    else:  # attention.py:254
-                        for i in tl.unroll(8):  # attention.py:254
-                            k_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:254
-                for c in tl.unroll(4):  # attention.py:254
-                    v_prefix_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < total_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * v_prefix_k_stride + tl.int64(h) * v_prefix_h_stride), tl.int64(-1))  # attention.py:254
-                for c in tl.unroll(4):  # attention.py:254
-                    row = thread // 16 + c * 16  # attention.py:254
-                    at = thread % 16 * 8  # attention.py:254
-                    if v_prefix_from[c] != -1:  # attention.py:254
-                        for i in tl.unroll(8):  # attention.py:254
-                            v_prefix_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]  # attention.py:254
-                    else:  # attention.py:254
-                        for i in tl.unroll(8):  # attention.py:254
-                            v_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:254
-                tl.sync_threads()  # attention.py:245
-                for c in tl.unroll(16):  # attention.py:245
-                    z[c] = f32(0.0)  # attention.py:245
-                for column in tl.unroll(4):  # attention.py:245
-                    for step in tl.unroll(8):  # attention.py:245
-                        for i in tl.vectorized(4):  # attention.py:245
-                            k_prefix_tile_part[i] = k_prefix_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:245
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_prefix_tile_part.data, 0, q_2.data, step, z.data, column, dtype="float32x4")  # attention.py:245
-                for c in tl.unroll(16):  # attention.py:277
-                    product_4[c] = z[c] * product_2  # attention.py:277
-                remainder = tl.alloc_var("int32", tl.truncmod(k_step, tl.int32(8)))  # attention.py:253
-                turn = tl.alloc_var("bool", remainder == 0)  # attention.py:253
-                if turn:  # attention.py:253
-                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:253
-                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # attention.py:253
-                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # attention.py:253
-                    difference_5 = tl.alloc_var("float32", m - chosen)  # attention.py:253
-                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))  # attention.py:253
-                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)  # attention.py:253
-                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))  # attention.py:253
-                    product_5 = tl.alloc_var("float32", s * exp2)  # attention.py:253
-                    product_6 = tl.alloc_var("float32", sum_of_piece * exp2_2)  # attention.py:253
-                    total_7 = tl.alloc_var("float32", product_5 + product_6)  # attention.py:253
-                    for c in tl.unroll(32):  # attention.py:253
-                        product_7[c] = o[c] * exp2  # attention.py:253
-                        product_8[c] = o_of_piece_2[c] * exp2_2  # attention.py:253
-                        total_8[c] = product_7[c] + product_8[c]  # attention.py:253
-                    max_of_piece = f32(float("-inf"))  # attention.py:253
-                    m = m_2  # attention.py:253
-                    s = total_7  # attention.py:253
-                    for c in tl.unroll(32):  # attention.py:253
-                        o[c] = total_8[c]  # attention.py:253
-                for c in tl.unroll(16):  # attention.py:253
-                    chosen_2[c] = tl.Select((((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_2) & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), product_4[c], f32(float("-inf")))  # attention.py:253
-                    m_chunk[c] = chosen_2[c]  # attention.py:253
-                max_over_k_lane(m_chunk)  # attention.py:253
-                m_chunk_2 = m_chunk[0]  # attention.py:253
-                total_9 = tl.alloc_var("float32", max_of_piece + f32(8.0))  # attention.py:253
-                below_3 = tl.alloc_var("bool", total_9 < m_chunk_2)  # attention.py:253
-                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))  # attention.py:253
-                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))  # attention.py:253
-                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))  # attention.py:253
-                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)  # attention.py:253
-                again = tl.alloc_var("float32", portable_exp2(difference_7))  # attention.py:253
-                for c in tl.unroll(16):  # attention.py:253
-                    difference_8[c] = chosen_2[c] - chosen_3  # attention.py:253
-                    e_2[c] = portable_exp2(difference_8[c])  # attention.py:253
-                product_9 = tl.alloc_var("float32", sum_of_piece * again)  # attention.py:253
-                for c in tl.unroll(16):  # attention.py:253
-                    s_chunk[c] = e_2[c]  # attention.py:253
-                sum_over_k_lane(s_chunk)  # attention.py:253
-                s_chunk_2 = s_chunk[0]  # attention.py:253
-                s_new = tl.alloc_var("float32", product_9 + s_chunk_2)  # attention.py:253
-                for c in tl.unroll(32):  # attention.py:253
-                    o_before[c] = o_of_piece_2[c] * again  # attention.py:253
-                for c in tl.unroll(16):  # attention.py:253
-                    p[c] = tl.Cast("bfloat16", e_2[c])  # attention.py:253
-                for c in tl.unroll(32):  # attention.py:253
-                    o_new[c] = o_before[c]  # attention.py:253
-                for column in tl.unroll(8):  # attention.py:253
-                    for step in tl.unroll(4):  # attention.py:253
-                        for i in tl.unroll(4):  # attention.py:253
-                            v_prefix_tile_part[i] = v_prefix_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:253
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_prefix_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4")  # attention.py:253
-                max_of_piece = m_new  # attention.py:253
-                sum_of_piece = s_new  # attention.py:253
-                for c in tl.unroll(32):  # attention.py:253
-                    o_of_piece_2[c] = o_new[c]  # attention.py:253
-            if below & (c_g < end - begin) & writes:  # attention.py:285
-                m_of_piece[tl.int64(total) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g] = max_of_piece  # attention.py:285
-            if below & (c_g < end - begin) & writes:  # attention.py:285
-                s_of_piece[tl.int64(total) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g] = sum_of_piece  # attention.py:285
-            for c in tl.unroll(32):  # attention.py:285
-                if below & (c_g < end - begin):  # attention.py:285
-                    o_of_piece[tl.int64(total) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride + tl.int64(g) * o_of_piece_g_stride + w[c]] = o_of_piece_2[c]  # attention.py:285
-            if below & (c_g < end - begin) & writes:  # attention.py:285
-                m_of_prompt[tl.int64(total) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g] = m  # attention.py:285
-            if below & (c_g < end - begin) & writes:  # attention.py:285
-                s_of_prompt[tl.int64(total) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g] = s  # attention.py:285
-            for c in tl.unroll(32):  # attention.py:285
-                if below & (c_g < end - begin):  # attention.py:285
-                    o_of_prompt[tl.int64(total) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride + tl.int64(g) * o_of_prompt_g_stride + w[c]] = o[c]  # attention.py:285
+            begin_asks_value = tl.alloc_var("int32", begin_asks[n])  # attention.py:249
+            end_asks_value = tl.alloc_var("int32", end_asks[n])  # attention.py:250
+            c_2 = tl.alloc_var("int32", tl.truncdiv(c_g, tl.int32(4)))
+            token = tl.alloc_var("int32", begin_asks_value + c_2)
+            end_asks_minus_begin_asks = tl.alloc_var("int32", end_asks_value - begin_asks_value)
+            inside = tl.alloc_var("bool", c_2 < end_asks_minus_begin_asks)
+            token_ge_0 = tl.alloc_var("bool", 0 <= token)  # attention.py:252
+            token_lt_T = tl.alloc_var("bool", token < T)
+            q_guard = tl.alloc_var("bool", token_ge_0 & token_lt_T)
+            q_guard_2 = tl.alloc_var("bool", inside & q_guard)
+            g = tl.alloc_var("int32", tl.truncmod(c_g, tl.int32(4)))
+            for c in tl.unroll(32):
+                q_value[c] = tl.if_then_else(
+                    q_guard_2 & (c_g < end - begin),
+                    q[tl.int64(token) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
+                    tl.Cast("bfloat16", 0)
+                )
+            begin_prefix_value = tl.alloc_var("int32", begin_prefix[n])  # attention.py:249
+            end_prefix_value = tl.alloc_var("int32", end_prefix[n])  # attention.py:253
+            place_value = tl.alloc_var(  # attention.py:251
+                "int32", tl.if_then_else(inside & (c_g < end - begin), place[token], tl.int32(1073741824))
+            )
+            scale_value = tl.alloc_var("float32", scale)
+            # attention.py:253
+            end_prefix_minus_begin_prefix = tl.alloc_var("int32", end_prefix_value - begin_prefix_value)
+            whole_quotient = tl.alloc_var("int32", tl.truncdiv(end_prefix_minus_begin_prefix, tl.int32(64)))
+            whole = tl.alloc_var("int32", whole_quotient * 64)
+            begin_prefix_plus_whole = tl.alloc_var("int32", begin_prefix_value + whole)  # attention.py:255
+            place_plus_1 = tl.alloc_var("int32", place_value + 1)  # attention.py:313
+            until = tl.alloc_var("int32", place_plus_1 + begin_prefix_value)
+            length_difference = tl.alloc_var("int32", begin_prefix_plus_whole - begin_prefix_value)  # attention.py:255
+            length = tl.alloc_var("int32", tl.max(tl.int32(0), length_difference))
+            until_minus_begin_prefix = tl.alloc_var("int32", until - begin_prefix_value)
+            visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_prefix))
+            seen = tl.alloc_var("int32", tl.min(length, visible))
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
+            seen_plus_63 = tl.alloc_var("int32", seen + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
+            scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
+            most_c_g[0] = steps  # attention.py:255
+            most_over_c_g(most_c_g, i32_reduce_smem, thread)
+            most_c_g_2 = most_c_g[0]
+            x = f32(float("-inf"))
+            x_2 = f32(0.0)
+            for c in tl.unroll(32):
+                x_3[c] = f32(0.0)
+            x_4 = f32(float("-inf"))
+            x_5 = f32(-0.0)
+            for c in tl.unroll(32):
+                x_6[c] = f32(-0.0)
+            for k_step in tl.serial(0, most_c_g_2):
+                k_step_times_64 = tl.alloc_var("int32", k_step * 64)
+                k_begin = tl.alloc_var("int32", begin_prefix_value + k_step_times_64)
+                tl.sync_threads()  # attention.py:256
+                for c in tl.unroll(4):
+                    k_prefix_from[c] = tl.Select(
+                        ((k_begin + (thread // 16 + c * 16)) < begin_prefix_plus_whole),
+                        tl.int64(
+                            tl.int64((k_begin + (thread // 16 + c * 16))) * k_prefix_k_stride
+                            + tl.int64(h) * k_prefix_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if k_prefix_from[c] != -1:
+                        for i in tl.unroll(8):
+                            k_prefix_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            k_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                for c in tl.unroll(4):  # attention.py:257
+                    v_prefix_from[c] = tl.Select(
+                        ((k_begin + (thread // 16 + c * 16)) < begin_prefix_plus_whole),
+                        tl.int64(
+                            tl.int64((k_begin + (thread // 16 + c * 16))) * v_prefix_k_stride
+                            + tl.int64(h) * v_prefix_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if v_prefix_from[c] != -1:
+                        for i in tl.unroll(8):
+                            v_prefix_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            v_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                tl.sync_threads()  # attention.py:247
+                for c in tl.unroll(16):
+                    qk[c] = f32(0.0)
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            k_prefix_tile_part[i] = k_prefix_tile[
+                                column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i
+                            ]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            k_prefix_tile_part.data, 0, q_value.data, step, qk.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(16):  # attention.py:281
+                    s[c] = qk[c] * scale_times_log2e
+                k_step_mod_8 = tl.alloc_var("int32", tl.truncmod(k_step, tl.int32(8)))  # attention.py:255
+                new_piece = tl.alloc_var("bool", k_step_mod_8 == 0)
+                if new_piece:
+                    m = tl.alloc_var("float32", larger(x_4, x))
+                    is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
+                    m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
+                    alpha_a_exponent = tl.alloc_var("float32", x_4 - m_safe)
+                    alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
+                    alpha_b_exponent = tl.alloc_var("float32", x - m_safe)
+                    alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
+                    l_a_scaled = tl.alloc_var("float32", x_5 * alpha_a)
+                    l_b_scaled = tl.alloc_var("float32", x_2 * alpha_b)
+                    l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
+                    for c in tl.unroll(32):
+                        o_a_scaled[c] = x_6[c] * alpha_a
+                        o_b_scaled[c] = x_3[c] * alpha_b
+                        o[c] = o_a_scaled[c] + o_b_scaled[c]
+                    x = f32(float("-inf"))
+                    x_4 = m
+                    x_5 = l
+                    for c in tl.unroll(32):
+                        x_6[c] = o[c]
+                for c in tl.unroll(16):
+                    s_masked[c] = tl.Select(
+                        (
+                            ((k_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < begin_prefix_plus_whole)
+                            & ((k_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < until)
+                        ),
+                        s[c], f32(float("-inf"))
+                    )
+                    m_chunk[c] = s_masked[c]
+                max_over_k_lane(m_chunk)
+                m_chunk_2 = m_chunk[0]
+                m_limit = tl.alloc_var("float32", x + f32(8.0))
+                m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
+                m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, x))
+                is_empty_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
+                m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m_new))
+                alpha_exponent = tl.alloc_var("float32", x - m_safe_2)
+                alpha = tl.alloc_var("float32", portable_exp2(alpha_exponent))
+                for c in tl.unroll(16):
+                    p_exponent[c] = s_masked[c] - m_safe_2
+                    p[c] = portable_exp2(p_exponent[c])
+                l_scaled = tl.alloc_var("float32", x_2 * alpha)
+                for c in tl.unroll(16):
+                    l_chunk[c] = p[c]
+                sum_over_k_lane(l_chunk)
+                l_chunk_2 = l_chunk[0]
+                l_new = tl.alloc_var("float32", l_scaled + l_chunk_2)
+                for c in tl.unroll(32):
+                    acc_o_scaled[c] = x_3[c] * alpha
+                for c in tl.unroll(16):
+                    p_bf16[c] = tl.Cast("bfloat16", p[c])
+                for c in tl.unroll(32):
+                    acc_o_new[c] = acc_o_scaled[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            v_prefix_tile_part[i] = v_prefix_tile[
+                                step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16
+                            ]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            v_prefix_tile_part.data, 0, p_bf16.data, step, acc_o_new.data, column, dtype="float32x4"
+                        )
+                x = m_new
+                x_2 = l_new
+                for c in tl.unroll(32):
+                    x_3[c] = acc_o_new[c]
+            if inside & (c_g < end - begin) & writes:  # attention.py:289
+                m_of_piece[tl.int64(token) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g] = x
+            if inside & (c_g < end - begin) & writes:
+                s_of_piece[tl.int64(token) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g] = x_2
+            for c in tl.unroll(32):
+                if inside & (c_g < end - begin):
+                    o_of_piece[
+                        tl.int64(token) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride
+                        + tl.int64(g) * o_of_piece_g_stride + w[c]
+                    ] = x_3[c]
+            if inside & (c_g < end - begin) & writes:
+                m_of_prompt[tl.int64(token) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g] = x_4
+            if inside & (c_g < end - begin) & writes:
+                s_of_prompt[tl.int64(token) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g] = x_5
+            for c in tl.unroll(32):
+                if inside & (c_g < end - begin):
+                    o_of_prompt[
+                        tl.int64(token) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride
+                        + tl.int64(g) * o_of_prompt_g_stride + w[c]
+                    ] = x_6[c]
 
 
 @tl.prim_func
-def prefix_attention_2(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_shared: memory("begin_shared", "int32"), end_shared: memory("end_shared", "int32"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64, s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64, o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64, s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64, o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64, k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+def prefix_attention_2(
+    q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"),
+    k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_shared: memory("begin_shared", "int32"),
+    end_shared: memory("end_shared", "int32"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"),
+    begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), m_of_piece: memory("m_of_piece", "float32"),
+    s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"),
+    m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"),
+    o_of_prompt: memory("o_of_prompt", "float32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"),
+    Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64,
+    m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64,
+    s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64,
+    o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64,
+    s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64,
+    o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64,
+    k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64,
+    v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64,
+    o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32
+):
+    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads;
+    # S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each
+    # of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
@@ -480,42 +558,42 @@ def prefix_attention_2(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", 
         e = tl.alloc_local((32,), "int32")
         k_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
-        q_3 = tl.alloc_local((32,), "bfloat16")
-        o_of_piece_2 = tl.alloc_local((32,), "float32")
-        o_of_prompt_2 = tl.alloc_local((32,), "float32")
+        q_value = tl.alloc_local((32,), "bfloat16")
+        o_of_piece_value = tl.alloc_local((32,), "float32")
+        o_of_prompt_value = tl.alloc_local((32,), "float32")
         most_q_g = tl.alloc_local((1,), "int32")
-        max_of_piece = tl.alloc_var("float32")
-        sum_of_piece = tl.alloc_var("float32")
-        o_of_piece_3 = tl.alloc_local((32,), "float32")
-        m = tl.alloc_var("float32")
-        s = tl.alloc_var("float32")
-        o_2 = tl.alloc_local((32,), "float32")
+        m_piece = tl.alloc_var("float32")
+        l_piece = tl.alloc_var("float32")
+        acc_o = tl.alloc_local((32,), "float32")
+        m_before = tl.alloc_var("float32")
+        l_before = tl.alloc_var("float32")
+        o_before = tl.alloc_local((32,), "float32")
         k_from = tl.alloc_local((4,), "int64")
         k_prefix_from = tl.alloc_local((4,), "int64")
         v_from = tl.alloc_local((4,), "int64")
         v_prefix_from = tl.alloc_local((4,), "int64")
-        z = tl.alloc_local((16,), "float32")
+        qk = tl.alloc_local((16,), "float32")
         k_tile_part = tl.alloc_local((4,), "bfloat16")
-        product_4 = tl.alloc_local((16,), "float32")
-        product_7 = tl.alloc_local((32,), "float32")
-        product_8 = tl.alloc_local((32,), "float32")
-        total_7 = tl.alloc_local((32,), "float32")
-        chosen_2 = tl.alloc_local((16,), "float32")
+        s = tl.alloc_local((16,), "float32")
+        o_a_scaled = tl.alloc_local((32,), "float32")
+        o_b_scaled = tl.alloc_local((32,), "float32")
+        o_value = tl.alloc_local((32,), "float32")
+        s_masked = tl.alloc_local((16,), "float32")
         m_chunk = tl.alloc_local((16,), "float32")
-        difference_8 = tl.alloc_local((16,), "float32")
-        e_2 = tl.alloc_local((16,), "float32")
-        s_chunk = tl.alloc_local((16,), "float32")
-        o_before = tl.alloc_local((32,), "float32")
-        p = tl.alloc_local((16,), "bfloat16")
-        o_new = tl.alloc_local((32,), "float32")
+        p_exponent = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "float32")
+        l_chunk = tl.alloc_local((16,), "float32")
+        acc_o_scaled = tl.alloc_local((32,), "float32")
+        p_bf16 = tl.alloc_local((16,), "bfloat16")
+        acc_o_new = tl.alloc_local((32,), "float32")
         v_tile_part = tl.alloc_local((4,), "bfloat16")
-        product_12 = tl.alloc_local((32,), "float32")
-        product_13 = tl.alloc_local((32,), "float32")
-        total_10 = tl.alloc_local((32,), "float32")
-        quotient_3 = tl.alloc_local((32,), "float32")
-        chosen_5 = tl.alloc_local((32,), "float32")
-        total_11 = tl.alloc_local((32,), "float32")
-        as_bf16 = tl.alloc_local((32,), "bfloat16")
+        o_a_scaled_2 = tl.alloc_local((32,), "float32")
+        o_b_scaled_2 = tl.alloc_local((32,), "float32")
+        o_value_2 = tl.alloc_local((32,), "float32")
+        o_over_l = tl.alloc_local((32,), "float32")
+        o_over_l_or_0 = tl.alloc_local((32,), "float32")
+        mean = tl.alloc_local((32,), "float32")
+        mean_bf16 = tl.alloc_local((32,), "bfloat16")
         tiles = tl.alloc_var("int32", Q * 4 // 64 + B)
         tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
         segments = tl.alloc_var("int32", B)
@@ -531,197 +609,325 @@ def prefix_attention_2(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", 
             writes = (thread & 48) == 0
             for c in tl.unroll(32):
                 e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
-            begin_q_2 = tl.alloc_var("int32", begin_q[b])  # attention.py:301
-            end_q_2 = tl.alloc_var("int32", end_q[b])  # attention.py:302
-            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))  # attention.py:250
-            q_2 = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:301
-            difference = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
-            total = tl.alloc_var("int32", begin_q_2 + q_2)  # attention.py:303
-            below = tl.alloc_var("bool", q_2 < difference)  # attention.py:303
-            at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:260
-            below_2 = tl.alloc_var("bool", total < T)  # attention.py:260
-            both = tl.alloc_var("bool", at_most & below_2)  # attention.py:260
-            both_2 = tl.alloc_var("bool", below & both)  # attention.py:260
-            for c in tl.unroll(32):  # attention.py:260
-                q_3[c] = tl.if_then_else(both_2 & (q_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:260
-            begin_shared_2 = tl.alloc_var("int32", begin_shared[b])  # attention.py:256
-            begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:256
-            end_shared_2 = tl.alloc_var("int32", end_shared[b])  # attention.py:257
-            end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:258
-            scale_2 = tl.alloc_var("float32", scale)
-            product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
-            difference_2 = tl.alloc_var("int32", end_shared_2 - begin_shared_2)  # attention.py:257
-            difference_3 = tl.alloc_var("int32", end_k_2 - begin_k_2)  # attention.py:258
-            total_2 = tl.alloc_var("int32", difference_2 + difference_3)  # attention.py:258
-            difference_4 = tl.alloc_var("int32", total_2 - difference)  # attention.py:303
-            total_3 = tl.alloc_var("int32", q_2 + difference_4)  # attention.py:303
-            m_of_piece_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), m_of_piece[tl.int64(total) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
-            s_of_piece_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), s_of_piece[tl.int64(total) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
-            for c in tl.unroll(32):  # attention.py:261
-                o_of_piece_2[c] = tl.if_then_else(below & (q_g < end - begin), o_of_piece[tl.int64(total) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride + tl.int64(g) * o_of_piece_g_stride + w[c]], tl.Cast("float32", 0))  # attention.py:261
-            m_of_prompt_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), m_of_prompt[tl.int64(total) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
-            s_of_prompt_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), s_of_prompt[tl.int64(total) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
-            for c in tl.unroll(32):  # attention.py:261
-                o_of_prompt_2[c] = tl.if_then_else(below & (q_g < end - begin), o_of_prompt[tl.int64(total) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride + tl.int64(g) * o_of_prompt_g_stride + w[c]], tl.Cast("float32", 0))  # attention.py:261
-            quotient = tl.alloc_var("int32", tl.truncdiv(difference_2, tl.int32(64)))  # attention.py:262
-            product_2 = tl.alloc_var("int32", quotient * 64)  # attention.py:262
-            total_4 = tl.alloc_var("int32", total_3 + 1)  # attention.py:309
-            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), total_2))  # attention.py:263
-            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), total_4))  # attention.py:263
-            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:263
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:263
-            quotient_2 = tl.alloc_var("int32", tl.truncdiv(product_2, tl.int32(64)))  # attention.py:263
-            first_step = tl.alloc_var("int32", tl.max(tl.int32(0), quotient_2))  # attention.py:263
-            full_steps_2 = tl.alloc_var("int32", tl.max(first_step, full_steps))  # attention.py:263
-            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:263
-            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:263
-            most_q_g[0] = steps  # attention.py:263
-            most_over_q_g(most_q_g, i32_reduce_smem, thread)  # attention.py:263
-            most_q_g_2 = most_q_g[0]  # attention.py:263
-            max_of_piece = m_of_piece_2  # attention.py:263
-            sum_of_piece = s_of_piece_2  # attention.py:263
-            for c in tl.unroll(32):  # attention.py:263
-                o_of_piece_3[c] = o_of_piece_2[c]  # attention.py:263
-            m = m_of_prompt_2  # attention.py:263
-            s = s_of_prompt_2  # attention.py:263
-            for c in tl.unroll(32):  # attention.py:263
-                o_2[c] = o_of_prompt_2[c]  # attention.py:263
-            for s_step in tl.serial(first_step, most_q_g_2):  # attention.py:263
-                product_3 = tl.alloc_var("int32", s_step * 64)  # attention.py:263
-                tl.sync_threads()  # attention.py:267
-                for c in tl.unroll(4):  # attention.py:267
-                    k_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (difference_2 <= (product_3 + (thread // 16 + c * 16)))), tl.int64(tl.int64((begin_k_2 + ((product_3 + (thread // 16 + c * 16)) - difference_2))) * k_s_stride + tl.int64(h) * k_h_stride), tl.int64(-1))  # attention.py:267
-                    k_prefix_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (tl.Not((difference_2 <= (product_3 + (thread // 16 + c * 16)))))), tl.int64(tl.int64((begin_shared_2 + (product_3 + (thread // 16 + c * 16)))) * k_prefix_k_stride + tl.int64(h) * k_prefix_h_stride), tl.int64(-1))  # attention.py:267
-                for c in tl.unroll(4):  # attention.py:267
-                    row = thread // 16 + c * 16  # attention.py:267
-                    at = thread % 16 * 8  # attention.py:267
-                    if k_from[c] != -1:  # attention.py:267
-                        for i in tl.unroll(8):  # attention.py:267
-                            k_tile[row, at + i] = k[k_from[c] + at + i]  # attention.py:267
-                    else:  # attention.py:267
-                        if k_prefix_from[c] != -1:  # attention.py:267
-                            for i in tl.unroll(8):  # attention.py:267
-                                k_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]  # attention.py:267
-                        else:  # attention.py:267
-                            for i in tl.unroll(8):  # attention.py:267
-                                k_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:267
-                for c in tl.unroll(4):  # attention.py:267
-                    v_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (difference_2 <= (product_3 + (thread // 16 + c * 16)))), tl.int64(tl.int64((begin_k_2 + ((product_3 + (thread // 16 + c * 16)) - difference_2))) * v_s_stride + tl.int64(h) * v_h_stride), tl.int64(-1))  # attention.py:267
-                    v_prefix_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (tl.Not((difference_2 <= (product_3 + (thread // 16 + c * 16)))))), tl.int64(tl.int64((begin_shared_2 + (product_3 + (thread // 16 + c * 16)))) * v_prefix_k_stride + tl.int64(h) * v_prefix_h_stride), tl.int64(-1))  # attention.py:267
-                for c in tl.unroll(4):  # attention.py:267
-                    row = thread // 16 + c * 16  # attention.py:267
-                    at = thread % 16 * 8  # attention.py:267
-                    if v_from[c] != -1:  # attention.py:267
-                        for i in tl.unroll(8):  # attention.py:267
-                            v_tile[row, at + i] = v[v_from[c] + at + i]  # attention.py:267
-                    else:  # attention.py:267
-                        if v_prefix_from[c] != -1:  # attention.py:267
-                            for i in tl.unroll(8):  # attention.py:267
-                                v_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]  # attention.py:267
-                        else:  # attention.py:267
-                            for i in tl.unroll(8):  # attention.py:267
-                                v_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:267
-                tl.sync_threads()  # attention.py:245
-                for c in tl.unroll(16):  # attention.py:245
-                    z[c] = f32(0.0)  # attention.py:245
-                for column in tl.unroll(4):  # attention.py:245
-                    for step in tl.unroll(8):  # attention.py:245
-                        for i in tl.vectorized(4):  # attention.py:245
-                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:245
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4")  # attention.py:245
-                for c in tl.unroll(16):  # attention.py:277
-                    product_4[c] = z[c] * product  # attention.py:277
-                remainder = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:263
-                turn = tl.alloc_var("bool", remainder == 0)  # attention.py:263
-                if turn:  # attention.py:263
-                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:263
-                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # attention.py:263
-                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # attention.py:263
-                    difference_5 = tl.alloc_var("float32", m - chosen)  # attention.py:263
-                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))  # attention.py:263
-                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)  # attention.py:263
-                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))  # attention.py:263
-                    product_5 = tl.alloc_var("float32", s * exp2)  # attention.py:263
-                    product_6 = tl.alloc_var("float32", sum_of_piece * exp2_2)  # attention.py:263
-                    total_6 = tl.alloc_var("float32", product_5 + product_6)  # attention.py:263
-                    for c in tl.unroll(32):  # attention.py:263
-                        product_7[c] = o_2[c] * exp2  # attention.py:263
-                        product_8[c] = o_of_piece_3[c] * exp2_2  # attention.py:263
-                        total_7[c] = product_7[c] + product_8[c]  # attention.py:263
-                    max_of_piece = f32(float("-inf"))  # attention.py:263
-                    m = m_2  # attention.py:263
-                    s = total_6  # attention.py:263
-                    for c in tl.unroll(32):  # attention.py:263
-                        o_2[c] = total_7[c]  # attention.py:263
-                for c in tl.unroll(16):  # attention.py:263
-                    chosen_2[c] = tl.Select((((product_3 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_2) & ((product_3 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), product_4[c], f32(float("-inf")))  # attention.py:263
-                    m_chunk[c] = chosen_2[c]  # attention.py:263
-                max_over_s_lane(m_chunk)  # attention.py:263
-                m_chunk_2 = m_chunk[0]  # attention.py:263
-                total_8 = tl.alloc_var("float32", max_of_piece + f32(8.0))  # attention.py:263
-                below_3 = tl.alloc_var("bool", total_8 < m_chunk_2)  # attention.py:263
-                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))  # attention.py:263
-                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))  # attention.py:263
-                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))  # attention.py:263
-                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)  # attention.py:263
-                again = tl.alloc_var("float32", portable_exp2(difference_7))  # attention.py:263
-                for c in tl.unroll(16):  # attention.py:263
-                    difference_8[c] = chosen_2[c] - chosen_3  # attention.py:263
-                    e_2[c] = portable_exp2(difference_8[c])  # attention.py:263
-                product_9 = tl.alloc_var("float32", sum_of_piece * again)  # attention.py:263
-                for c in tl.unroll(16):  # attention.py:263
-                    s_chunk[c] = e_2[c]  # attention.py:263
-                sum_over_s_lane(s_chunk)  # attention.py:263
-                s_chunk_2 = s_chunk[0]  # attention.py:263
-                s_new = tl.alloc_var("float32", product_9 + s_chunk_2)  # attention.py:263
-                for c in tl.unroll(32):  # attention.py:263
-                    o_before[c] = o_of_piece_3[c] * again  # attention.py:263
-                for c in tl.unroll(16):  # attention.py:263
-                    p[c] = tl.Cast("bfloat16", e_2[c])  # attention.py:263
-                for c in tl.unroll(32):  # attention.py:263
-                    o_new[c] = o_before[c]  # attention.py:263
-                for column in tl.unroll(8):  # attention.py:263
-                    for step in tl.unroll(4):  # attention.py:263
-                        for i in tl.unroll(4):  # attention.py:263
-                            v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:263
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4")  # attention.py:263
-                max_of_piece = m_new  # attention.py:263
-                sum_of_piece = s_new  # attention.py:263
-                for c in tl.unroll(32):  # attention.py:263
-                    o_of_piece_3[c] = o_new[c]  # attention.py:263
-            m_3 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:263
-            equal_3 = tl.alloc_var("bool", m_3 == f32(float("-inf")))  # attention.py:263
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_3))  # attention.py:263
-            difference_9 = tl.alloc_var("float32", m - chosen_4)  # attention.py:263
-            exp2_3 = tl.alloc_var("float32", portable_exp2(difference_9))  # attention.py:263
-            difference_10 = tl.alloc_var("float32", max_of_piece - chosen_4)  # attention.py:263
-            exp2_4 = tl.alloc_var("float32", portable_exp2(difference_10))  # attention.py:263
-            product_10 = tl.alloc_var("float32", s * exp2_3)  # attention.py:263
-            product_11 = tl.alloc_var("float32", sum_of_piece * exp2_4)  # attention.py:263
-            total_9 = tl.alloc_var("float32", product_10 + product_11)  # attention.py:263
-            for c in tl.unroll(32):  # attention.py:263
-                product_12[c] = o_2[c] * exp2_3  # attention.py:263
-                product_13[c] = o_of_piece_3[c] * exp2_4  # attention.py:263
-                total_10[c] = product_12[c] + product_13[c]  # attention.py:263
-            equal_4 = tl.alloc_var("bool", total_9 == f32(0.0))  # attention.py:325
-            for c in tl.unroll(32):  # attention.py:325
-                quotient_3[c] = total_10[c] / total_9  # attention.py:325
-                chosen_5[c] = tl.Select(equal_4, f32(0.0), quotient_3[c])  # attention.py:325
-                total_11[c] = chosen_5[c] + f32(0.0)  # attention.py:325
-                as_bf16[c] = tl.Cast("bfloat16", total_11[c])  # attention.py:326
-                if below & (q_g < end - begin):  # attention.py:326
-                    o[tl.int64(total) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]] = as_bf16[c]  # attention.py:326
-            log = tl.alloc_var("float32", portable_log(total_9))  # attention.py:327
-            fused = tl.alloc_var("float32", fma(m_3, f32(0.6931471824645996), log))  # attention.py:327
-            if below & (q_g < end - begin) & writes:  # attention.py:327
-                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + total] = fused  # attention.py:327
+            begin_q_value = tl.alloc_var("int32", begin_q[b])  # attention.py:305
+            end_q_value = tl.alloc_var("int32", end_q[b])  # attention.py:306
+            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))  # attention.py:252
+            query = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:305
+            count = tl.alloc_var("int32", end_q_value - begin_q_value)  # attention.py:306
+            token = tl.alloc_var("int32", begin_q_value + query)  # attention.py:307
+            inside = tl.alloc_var("bool", query < count)
+            token_ge_0 = tl.alloc_var("bool", 0 <= token)  # attention.py:263
+            token_lt_T = tl.alloc_var("bool", token < T)
+            q_guard = tl.alloc_var("bool", token_ge_0 & token_lt_T)
+            q_guard_2 = tl.alloc_var("bool", inside & q_guard)
+            for c in tl.unroll(32):
+                q_value[c] = tl.if_then_else(
+                    q_guard_2 & (q_g < end - begin),
+                    q[tl.int64(token) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
+                    tl.Cast("bfloat16", 0)
+                )
+            begin_shared_value = tl.alloc_var("int32", begin_shared[b])  # attention.py:259
+            begin_k_value = tl.alloc_var("int32", begin_k[b])
+            end_shared_value = tl.alloc_var("int32", end_shared[b])  # attention.py:260
+            end_k_value = tl.alloc_var("int32", end_k[b])  # attention.py:261
+            scale_value = tl.alloc_var("float32", scale)
+            scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
+            shared = tl.alloc_var("int32", end_shared_value - begin_shared_value)  # attention.py:260
+            end_k_minus_begin_k = tl.alloc_var("int32", end_k_value - begin_k_value)  # attention.py:261
+            keys = tl.alloc_var("int32", shared + end_k_minus_begin_k)
+            keys_minus_count = tl.alloc_var("int32", keys - count)  # attention.py:307
+            key = tl.alloc_var("int32", query + keys_minus_count)
+            m_of_piece_value = tl.alloc_var(  # attention.py:264
+                "float32",
+                tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    m_of_piece[tl.int64(token) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g],
+                    tl.Cast("float32", 0)
+                )
+            )
+            s_of_piece_value = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    s_of_piece[tl.int64(token) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g],
+                    tl.Cast("float32", 0)
+                )
+            )
+            for c in tl.unroll(32):
+                o_of_piece_value[c] = tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    o_of_piece[
+                        tl.int64(token) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride
+                        + tl.int64(g) * o_of_piece_g_stride + w[c]
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            m_of_prompt_value = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    m_of_prompt[tl.int64(token) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g],
+                    tl.Cast("float32", 0)
+                )
+            )
+            s_of_prompt_value = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    s_of_prompt[tl.int64(token) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g],
+                    tl.Cast("float32", 0)
+                )
+            )
+            for c in tl.unroll(32):
+                o_of_prompt_value[c] = tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    o_of_prompt[
+                        tl.int64(token) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride
+                        + tl.int64(g) * o_of_prompt_g_stride + w[c]
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            shared_over_64 = tl.alloc_var("int32", tl.truncdiv(shared, tl.int32(64)))  # attention.py:265
+            skipped = tl.alloc_var("int32", shared_over_64 * 64)
+            key_plus_1 = tl.alloc_var("int32", key + 1)  # attention.py:313
+            length = tl.alloc_var("int32", tl.max(tl.int32(0), keys))  # attention.py:266
+            visible = tl.alloc_var("int32", tl.max(tl.int32(0), key_plus_1))
+            seen = tl.alloc_var("int32", tl.min(length, visible))
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
+            skipped_over_64 = tl.alloc_var("int32", tl.truncdiv(skipped, tl.int32(64)))
+            first_step = tl.alloc_var("int32", tl.max(tl.int32(0), skipped_over_64))
+            full_steps_2 = tl.alloc_var("int32", tl.max(first_step, full_steps))
+            seen_plus_63 = tl.alloc_var("int32", seen + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
+            most_q_g[0] = steps
+            most_over_q_g(most_q_g, i32_reduce_smem, thread)
+            most_q_g_2 = most_q_g[0]
+            m_piece = m_of_piece_value
+            l_piece = s_of_piece_value
+            for c in tl.unroll(32):
+                acc_o[c] = o_of_piece_value[c]
+            m_before = m_of_prompt_value
+            l_before = s_of_prompt_value
+            for c in tl.unroll(32):
+                o_before[c] = o_of_prompt_value[c]
+            for s_step in tl.serial(first_step, most_q_g_2):
+                s_step_times_64 = tl.alloc_var("int32", s_step * 64)
+                tl.sync_threads()  # attention.py:270
+                for c in tl.unroll(4):
+                    k_from[c] = tl.Select(
+                        (
+                            ((s_step_times_64 + (thread // 16 + c * 16)) < keys)
+                            & (shared <= (s_step_times_64 + (thread // 16 + c * 16)))
+                        ),
+                        tl.int64(
+                            tl.int64((begin_k_value + ((s_step_times_64 + (thread // 16 + c * 16)) - shared)))
+                            * k_s_stride
+                            + tl.int64(h) * k_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                    k_prefix_from[c] = tl.Select(
+                        (
+                            ((s_step_times_64 + (thread // 16 + c * 16)) < keys)
+                            & (tl.Not((shared <= (s_step_times_64 + (thread // 16 + c * 16)))))
+                        ),
+                        tl.int64(
+                            tl.int64((begin_shared_value + (s_step_times_64 + (thread // 16 + c * 16))))
+                            * k_prefix_k_stride
+                            + tl.int64(h) * k_prefix_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if k_from[c] != -1:
+                        for i in tl.unroll(8):
+                            k_tile[row, at + i] = k[k_from[c] + at + i]
+                    else:
+                        if k_prefix_from[c] != -1:
+                            for i in tl.unroll(8):
+                                k_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]
+                        else:
+                            for i in tl.unroll(8):
+                                k_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                for c in tl.unroll(4):
+                    v_from[c] = tl.Select(
+                        (
+                            ((s_step_times_64 + (thread // 16 + c * 16)) < keys)
+                            & (shared <= (s_step_times_64 + (thread // 16 + c * 16)))
+                        ),
+                        tl.int64(
+                            tl.int64((begin_k_value + ((s_step_times_64 + (thread // 16 + c * 16)) - shared)))
+                            * v_s_stride
+                            + tl.int64(h) * v_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                    v_prefix_from[c] = tl.Select(
+                        (
+                            ((s_step_times_64 + (thread // 16 + c * 16)) < keys)
+                            & (tl.Not((shared <= (s_step_times_64 + (thread // 16 + c * 16)))))
+                        ),
+                        tl.int64(
+                            tl.int64((begin_shared_value + (s_step_times_64 + (thread // 16 + c * 16))))
+                            * v_prefix_k_stride
+                            + tl.int64(h) * v_prefix_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if v_from[c] != -1:
+                        for i in tl.unroll(8):
+                            v_tile[row, at + i] = v[v_from[c] + at + i]
+                    else:
+                        if v_prefix_from[c] != -1:
+                            for i in tl.unroll(8):
+                                v_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]
+                        else:
+                            for i in tl.unroll(8):
+                                v_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                tl.sync_threads()  # attention.py:247
+                for c in tl.unroll(16):
+                    qk[c] = f32(0.0)
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            k_tile_part.data, 0, q_value.data, step, qk.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(16):  # attention.py:281
+                    s[c] = qk[c] * scale_times_log2e
+                s_step_mod_8 = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:266
+                new_piece = tl.alloc_var("bool", s_step_mod_8 == 0)
+                if new_piece:
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
+                    m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
+                    alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
+                    alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
+                    alpha_b_exponent = tl.alloc_var("float32", m_piece - m_safe)
+                    alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
+                    l_a_scaled = tl.alloc_var("float32", l_before * alpha_a)
+                    l_b_scaled = tl.alloc_var("float32", l_piece * alpha_b)
+                    l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
+                    for c in tl.unroll(32):
+                        o_a_scaled[c] = o_before[c] * alpha_a
+                        o_b_scaled[c] = acc_o[c] * alpha_b
+                        o_value[c] = o_a_scaled[c] + o_b_scaled[c]
+                    m_piece = f32(float("-inf"))
+                    m_before = m
+                    l_before = l
+                    for c in tl.unroll(32):
+                        o_before[c] = o_value[c]
+                for c in tl.unroll(16):
+                    s_masked[c] = tl.Select(
+                        (
+                            ((s_step_times_64 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < keys)
+                            & ((s_step_times_64 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < key_plus_1)
+                        ),
+                        s[c], f32(float("-inf"))
+                    )
+                    m_chunk[c] = s_masked[c]
+                max_over_s_lane(m_chunk)
+                m_chunk_2 = m_chunk[0]
+                m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
+                m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
+                m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))
+                is_empty_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
+                m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m_new))
+                alpha_exponent = tl.alloc_var("float32", m_piece - m_safe_2)
+                alpha = tl.alloc_var("float32", portable_exp2(alpha_exponent))
+                for c in tl.unroll(16):
+                    p_exponent[c] = s_masked[c] - m_safe_2
+                    p[c] = portable_exp2(p_exponent[c])
+                l_scaled = tl.alloc_var("float32", l_piece * alpha)
+                for c in tl.unroll(16):
+                    l_chunk[c] = p[c]
+                sum_over_s_lane(l_chunk)
+                l_chunk_2 = l_chunk[0]
+                l_new = tl.alloc_var("float32", l_scaled + l_chunk_2)
+                for c in tl.unroll(32):
+                    acc_o_scaled[c] = acc_o[c] * alpha
+                for c in tl.unroll(16):
+                    p_bf16[c] = tl.Cast("bfloat16", p[c])
+                for c in tl.unroll(32):
+                    acc_o_new[c] = acc_o_scaled[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            v_tile_part.data, 0, p_bf16.data, step, acc_o_new.data, column, dtype="float32x4"
+                        )
+                m_piece = m_new
+                l_piece = l_new
+                for c in tl.unroll(32):
+                    acc_o[c] = acc_o_new[c]
+            m_2 = tl.alloc_var("float32", larger(m_before, m_piece))
+            is_empty_3 = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+            m_safe_3 = tl.alloc_var("float32", tl.Select(is_empty_3, f32(0.0), m_2))
+            alpha_a_exponent_2 = tl.alloc_var("float32", m_before - m_safe_3)
+            alpha_a_2 = tl.alloc_var("float32", portable_exp2(alpha_a_exponent_2))
+            alpha_b_exponent_2 = tl.alloc_var("float32", m_piece - m_safe_3)
+            alpha_b_2 = tl.alloc_var("float32", portable_exp2(alpha_b_exponent_2))
+            l_a_scaled_2 = tl.alloc_var("float32", l_before * alpha_a_2)
+            l_b_scaled_2 = tl.alloc_var("float32", l_piece * alpha_b_2)
+            l_2 = tl.alloc_var("float32", l_a_scaled_2 + l_b_scaled_2)
+            for c in tl.unroll(32):
+                o_a_scaled_2[c] = o_before[c] * alpha_a_2
+                o_b_scaled_2[c] = acc_o[c] * alpha_b_2
+                o_value_2[c] = o_a_scaled_2[c] + o_b_scaled_2[c]
+            l_is_0 = tl.alloc_var("bool", l_2 == f32(0.0))  # attention.py:329
+            for c in tl.unroll(32):
+                o_over_l[c] = o_value_2[c] / l_2
+                o_over_l_or_0[c] = tl.Select(l_is_0, f32(0.0), o_over_l[c])
+                mean[c] = o_over_l_or_0[c] + f32(0.0)
+                mean_bf16[c] = tl.Cast("bfloat16", mean[c])  # attention.py:330
+                if inside & (q_g < end - begin):
+                    o[
+                        tl.int64(token) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]
+                    ] = mean_bf16[c]
+            log_l = tl.alloc_var("float32", portable_log(l_2))  # attention.py:331
+            lse_value = tl.alloc_var("float32", fma(m_2, f32(0.6931471824645996), log_l))
+            if inside & (q_g < end - begin) & writes:
+                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + token] = lse_value
 
 
-def call(kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, o, lse, scale, C, N, T, Q, B, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece,
+    o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+    o, lse, scale, C, N, T, Q, B, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride,
+    v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride,
+    s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride,
+    m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
+    o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride,
+    lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (C * 4 // 64 + N) * 8 * 1
     if programs > 0:
-        kernels.prefix_attention_1((programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, C, N, T, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale)
+        kernels.prefix_attention_1(
+            (programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece,
+            s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, C, N, T, q_t_stride, q_h_stride, q_g_stride,
+            k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride,
+            m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride,
+            o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride,
+            o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale
+        )
     programs = (Q * 4 // 64 + B) * 8 * 1
     if programs > 0:
-        kernels.prefix_attention_2((programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, k_prefix_k_stride, k_prefix_h_stride, v_s_stride, v_h_stride, v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.prefix_attention_2(
+            (programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+            m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride,
+            q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride,
+            o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride,
+            s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
+            o_of_prompt_g_stride, k_s_stride, k_h_stride, k_prefix_k_stride, k_prefix_h_stride, v_s_stride, v_h_stride,
+            v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale
+        )

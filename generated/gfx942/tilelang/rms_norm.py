@@ -116,64 +116,75 @@ def sum_over_n(x, x_reduce_smem, thread):
 
 
 @tl.prim_func
-def rms_norm(x: memory("x", "bfloat16"), weight: memory("weight", "bfloat16"), residual: memory("residual", "bfloat16"), y: memory("y", "bfloat16"), residual_out: memory("residual_out", "bfloat16"), rstd: memory("rstd", "float32"), x_t_stride: tl.int64, residual_t_stride: tl.int64, y_t_stride: tl.int64, residual_out_t_stride: tl.int64, T: tl.int32, eps: tl.float32, programs: tl.int32):
+def rms_norm(
+    x: memory("x", "bfloat16"), weight: memory("weight", "bfloat16"), residual: memory("residual", "bfloat16"),
+    y: memory("y", "bfloat16"), residual_out: memory("residual_out", "bfloat16"), rstd: memory("rstd", "float32"),
+    x_t_stride: tl.int64, residual_t_stride: tl.int64, y_t_stride: tl.int64, residual_out_t_stride: tl.int64,
+    T: tl.int32, eps: tl.float32, programs: tl.int32
+):
     # A block owns 1 of T (rows). N: 4096 indices, 8 to each of 512 threads.
     with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
         f32_reduce_smem = tl.alloc_shared((8, 512), "float32", "shared")
         n = tl.alloc_local((8,), "int32")
-        x_2 = tl.alloc_local((8,), "bfloat16")
-        residual_2 = tl.alloc_local((8,), "bfloat16")
-        weight_2 = tl.alloc_local((8,), "bfloat16")
-        as_f32 = tl.alloc_local((8,), "float32")
-        as_f32_2 = tl.alloc_local((8,), "float32")
-        total = tl.alloc_local((8,), "float32")
-        as_bf16 = tl.alloc_local((8,), "bfloat16")
-        as_f32_3 = tl.alloc_local((8,), "float32")
-        product = tl.alloc_local((8,), "float32")
+        x_value = tl.alloc_local((8,), "bfloat16")
+        residual_value = tl.alloc_local((8,), "bfloat16")
+        weight_value = tl.alloc_local((8,), "bfloat16")
+        h = tl.alloc_local((8,), "float32")
+        residual_f32 = tl.alloc_local((8,), "float32")
+        h_2 = tl.alloc_local((8,), "float32")
+        rounded = tl.alloc_local((8,), "bfloat16")
+        h_3 = tl.alloc_local((8,), "float32")
+        h_times_h = tl.alloc_local((8,), "float32")
         sum_n = tl.alloc_local((8,), "float32")
-        product_2 = tl.alloc_local((8,), "float32")
-        as_bf16_2 = tl.alloc_local((8,), "bfloat16")
-        as_f32_4 = tl.alloc_local((8,), "float32")
-        as_f32_5 = tl.alloc_local((8,), "float32")
-        product_3 = tl.alloc_local((8,), "float32")
-        as_bf16_3 = tl.alloc_local((8,), "bfloat16")
+        n_2 = tl.alloc_local((8,), "float32")
+        n_bf16 = tl.alloc_local((8,), "bfloat16")
+        n_3 = tl.alloc_local((8,), "float32")
+        weight_f32 = tl.alloc_local((8,), "float32")
+        y_value_product = tl.alloc_local((8,), "float32")
+        y_value_product_bf16 = tl.alloc_local((8,), "bfloat16")
         t = block
         writes = thread == 0
         for c in tl.unroll(8):  # norm.py:34
-            n[c] = thread + c * 512  # norm.py:34
-            x_2[c] = x[tl.int64(t) * x_t_stride + n[c]]  # norm.py:34
-            residual_2[c] = residual[tl.int64(t) * residual_t_stride + n[c]]  # norm.py:36
-            weight_2[c] = weight[n[c]]  # norm.py:16
-        eps_2 = tl.alloc_var("float32", eps)
+            n[c] = thread + c * 512
+            x_value[c] = x[tl.int64(t) * x_t_stride + n[c]]
+            residual_value[c] = residual[tl.int64(t) * residual_t_stride + n[c]]  # norm.py:36
+            weight_value[c] = weight[n[c]]  # norm.py:16
+        eps_value = tl.alloc_var("float32", eps)
         for c in tl.unroll(8):  # norm.py:34
-            as_f32[c] = tl.Cast("float32", x_2[c])  # norm.py:34
-            as_f32_2[c] = tl.Cast("float32", residual_2[c])  # norm.py:36
-            total[c] = as_f32[c] + as_f32_2[c]  # norm.py:36
-            as_bf16[c] = tl.Cast("bfloat16", total[c])  # norm.py:37
-            as_f32_3[c] = tl.Cast("float32", as_bf16[c])  # norm.py:39
-            product[c] = as_f32_3[c] * as_f32_3[c]  # norm.py:40
-            sum_n[c] = product[c]  # norm.py:40
-        sum_over_n(sum_n, f32_reduce_smem, thread)  # norm.py:40
-        sum_n_2 = sum_n[0]  # norm.py:40
-        quotient = tl.alloc_var("float32", sum_n_2 / f32(4096.0))  # norm.py:40
-        total_2 = tl.alloc_var("float32", quotient + eps_2)  # norm.py:41
-        rsqrt = tl.alloc_var("float32", portable_rsqrt(total_2))  # norm.py:41
+            h[c] = tl.Cast("float32", x_value[c])
+            residual_f32[c] = tl.Cast("float32", residual_value[c])  # norm.py:36
+            h_2[c] = h[c] + residual_f32[c]
+            rounded[c] = tl.Cast("bfloat16", h_2[c])  # norm.py:37
+            h_3[c] = tl.Cast("float32", rounded[c])  # norm.py:39
+            h_times_h[c] = h_3[c] * h_3[c]  # norm.py:40
+            sum_n[c] = h_times_h[c]
+        sum_over_n(sum_n, f32_reduce_smem, thread)
+        sum_n_2 = sum_n[0]
+        mean = tl.alloc_var("float32", sum_n_2 / f32(4096.0))
+        mean_plus_eps = tl.alloc_var("float32", mean + eps_value)  # norm.py:41
+        rstd_value = tl.alloc_var("float32", portable_rsqrt(mean_plus_eps))
         for c in tl.unroll(8):  # norm.py:42
-            product_2[c] = as_f32_3[c] * rsqrt  # norm.py:42
-            as_bf16_2[c] = tl.Cast("bfloat16", product_2[c])  # norm.py:44
-            as_f32_4[c] = tl.Cast("float32", as_bf16_2[c])  # norm.py:44
-            as_f32_5[c] = tl.Cast("float32", weight_2[c])  # norm.py:16
-            product_3[c] = as_f32_4[c] * as_f32_5[c]  # norm.py:46
-            as_bf16_3[c] = tl.Cast("bfloat16", product_3[c])  # norm.py:46
-            y[tl.int64(t) * y_t_stride + n[c]] = as_bf16_3[c]  # norm.py:45
-            residual_out[tl.int64(t) * residual_out_t_stride + n[c]] = as_bf16[c]  # norm.py:45
-        if writes:  # norm.py:45
-            rstd[t] = rsqrt  # norm.py:45
+            n_2[c] = h_3[c] * rstd_value
+            n_bf16[c] = tl.Cast("bfloat16", n_2[c])  # norm.py:44
+            n_3[c] = tl.Cast("float32", n_bf16[c])
+            weight_f32[c] = tl.Cast("float32", weight_value[c])  # norm.py:16
+            y_value_product[c] = n_3[c] * weight_f32[c]  # norm.py:46
+            y_value_product_bf16[c] = tl.Cast("bfloat16", y_value_product[c])
+            y[tl.int64(t) * y_t_stride + n[c]] = y_value_product_bf16[c]  # norm.py:45
+            residual_out[tl.int64(t) * residual_out_t_stride + n[c]] = rounded[c]
+        if writes:
+            rstd[t] = rstd_value
 
 
-def call(kernels, x, weight, residual, y, residual_out, rstd, eps, T, x_t_stride, residual_t_stride, y_t_stride, residual_out_t_stride):
+def call(
+    kernels, x, weight, residual, y, residual_out, rstd, eps, T, x_t_stride, residual_t_stride, y_t_stride,
+    residual_out_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T
     if programs > 0:
-        kernels.rms_norm((programs,), x, weight, residual, y, residual_out, rstd, x_t_stride, residual_t_stride, y_t_stride, residual_out_t_stride, T, eps)
+        kernels.rms_norm(
+            (programs,), x, weight, residual, y, residual_out, rstd, x_t_stride, residual_t_stride, y_t_stride,
+            residual_out_t_stride, T, eps
+        )

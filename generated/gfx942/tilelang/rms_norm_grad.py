@@ -64,105 +64,125 @@ def sum_over_n(x, x_reduce_smem, thread):
 
 
 @tl.prim_func
-def rms_norm_grad_1(weight: memory("weight", "bfloat16"), residual_out: memory("residual_out", "bfloat16"), rstd: memory("rstd", "float32"), d_y: memory("d_y", "bfloat16"), d_residual_out: memory("d_residual_out", "bfloat16"), d_x: memory("d_x", "bfloat16"), d_residual: memory("d_residual", "bfloat16"), sum_of_piece: memory("sum_of_piece", "float32"), T: tl.int32, residual_out_t_stride: tl.int64, d_y_t_stride: tl.int64, d_residual_out_t_stride: tl.int64, d_x_t_stride: tl.int64, d_residual_t_stride: tl.int64, sum_of_piece_t_piece_stride: tl.int64, programs: tl.int32):
+def rms_norm_grad_1(
+    weight: memory("weight", "bfloat16"), residual_out: memory("residual_out", "bfloat16"),
+    rstd: memory("rstd", "float32"), d_y: memory("d_y", "bfloat16"),
+    d_residual_out: memory("d_residual_out", "bfloat16"), d_x: memory("d_x", "bfloat16"),
+    d_residual: memory("d_residual", "bfloat16"), sum_of_piece: memory("sum_of_piece", "float32"), T: tl.int32,
+    residual_out_t_stride: tl.int64, d_y_t_stride: tl.int64, d_residual_out_t_stride: tl.int64, d_x_t_stride: tl.int64,
+    d_residual_t_stride: tl.int64, sum_of_piece_t_piece_stride: tl.int64, programs: tl.int32
+):
     # A block owns 1 of T.piece (rows). N: 4096 indices, 16 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         f32_reduce_smem = tl.alloc_shared((16, 256), "float32", "shared")
         n = tl.alloc_local((16,), "int32")
-        weight_2 = tl.alloc_local((16,), "bfloat16")
-        as_f32 = tl.alloc_local((16,), "float32")
-        s = tl.alloc_local((16,), "float32")
-        residual_out_2 = tl.alloc_local((16,), "bfloat16")
-        d_y_2 = tl.alloc_local((16,), "bfloat16")
-        d_residual_out_2 = tl.alloc_local((16,), "bfloat16")
-        as_f32_2 = tl.alloc_local((16,), "float32")
-        product_2 = tl.alloc_local((16,), "float32")
-        as_f32_3 = tl.alloc_local((16,), "float32")
-        product_3 = tl.alloc_local((16,), "float32")
-        product_4 = tl.alloc_local((16,), "float32")
+        weight_value = tl.alloc_local((16,), "bfloat16")
+        w = tl.alloc_local((16,), "float32")
+        total = tl.alloc_local((16,), "float32")
+        residual_out_value = tl.alloc_local((16,), "bfloat16")
+        d_y_value = tl.alloc_local((16,), "bfloat16")
+        d_residual_out_value = tl.alloc_local((16,), "bfloat16")
+        residual_out_f32 = tl.alloc_local((16,), "float32")
+        n_2 = tl.alloc_local((16,), "float32")
+        g = tl.alloc_local((16,), "float32")
+        gw = tl.alloc_local((16,), "float32")
+        gw_times_n = tl.alloc_local((16,), "float32")
         sum_n = tl.alloc_local((16,), "float32")
-        product_5 = tl.alloc_local((16,), "float32")
-        difference_2 = tl.alloc_local((16,), "float32")
-        product_6 = tl.alloc_local((16,), "float32")
-        as_f32_4 = tl.alloc_local((16,), "float32")
+        n_times_mean = tl.alloc_local((16,), "float32")
+        dh_difference = tl.alloc_local((16,), "float32")
+        dh = tl.alloc_local((16,), "float32")
+        d_residual_out_f32 = tl.alloc_local((16,), "float32")
+        dh_2 = tl.alloc_local((16,), "float32")
+        grad = tl.alloc_local((16,), "bfloat16")
+        n_bf16 = tl.alloc_local((16,), "bfloat16")
+        n_bf16_f32 = tl.alloc_local((16,), "float32")
+        total_product = tl.alloc_local((16,), "float32")
+        total_2 = tl.alloc_local((16,), "float32")
         total_3 = tl.alloc_local((16,), "float32")
-        as_bf16 = tl.alloc_local((16,), "bfloat16")
-        as_bf16_2 = tl.alloc_local((16,), "bfloat16")
-        as_f32_5 = tl.alloc_local((16,), "float32")
-        product_7 = tl.alloc_local((16,), "float32")
-        s_2 = tl.alloc_local((16,), "float32")
-        s_3 = tl.alloc_local((16,), "float32")
         t_piece = block
         for c in tl.unroll(16):  # norm.py:16
-            n[c] = thread + c * 256  # norm.py:16
-            weight_2[c] = weight[n[c]]  # norm.py:16
-            as_f32[c] = tl.Cast("float32", weight_2[c])  # norm.py:16
-        product = tl.alloc_var("int32", t_piece * 64)  # norm.py:61
-        piece_begin = tl.alloc_var("int32", tl.min(T, product))  # norm.py:61
-        total = tl.alloc_var("int32", piece_begin + 64)  # norm.py:61
-        piece_end = tl.alloc_var("int32", tl.min(T, total))  # norm.py:61
-        difference = tl.alloc_var("int32", piece_end - piece_begin)  # norm.py:61
-        for c in tl.unroll(16):  # norm.py:61
-            s[c] = f32(-0.0)  # norm.py:61
-        for t_step in tl.serial(0, difference):  # norm.py:61
-            total_2 = tl.alloc_var("int32", piece_begin + t_step)  # norm.py:61
-            rstd_2 = tl.alloc_var("float32", rstd[total_2])  # norm.py:62
+            n[c] = thread + c * 256
+            weight_value[c] = weight[n[c]]
+            w[c] = tl.Cast("float32", weight_value[c])
+        t_piece_times_64 = tl.alloc_var("int32", t_piece * 64)  # norm.py:61
+        piece_begin = tl.alloc_var("int32", tl.min(T, t_piece_times_64))
+        piece_begin_plus_64 = tl.alloc_var("int32", piece_begin + 64)
+        piece_end = tl.alloc_var("int32", tl.min(T, piece_begin_plus_64))
+        piece_end_minus_piece_begin = tl.alloc_var("int32", piece_end - piece_begin)
+        for c in tl.unroll(16):
+            total[c] = f32(-0.0)
+        for t_step in tl.serial(0, piece_end_minus_piece_begin):
+            t = tl.alloc_var("int32", piece_begin + t_step)
+            rstd_value = tl.alloc_var("float32", rstd[t])  # norm.py:62
             for c in tl.unroll(16):  # norm.py:63
-                residual_out_2[c] = residual_out[tl.int64(total_2) * residual_out_t_stride + n[c]]  # norm.py:63
-                d_y_2[c] = d_y[tl.int64(total_2) * d_y_t_stride + n[c]]  # norm.py:64
-                d_residual_out_2[c] = d_residual_out[tl.int64(total_2) * d_residual_out_t_stride + n[c]]  # norm.py:69
-                as_f32_2[c] = tl.Cast("float32", residual_out_2[c])  # norm.py:63
-                product_2[c] = as_f32_2[c] * rstd_2  # norm.py:63
-                as_f32_3[c] = tl.Cast("float32", d_y_2[c])  # norm.py:64
-                product_3[c] = as_f32_3[c] * as_f32[c]  # norm.py:65
-                product_4[c] = product_3[c] * product_2[c]  # norm.py:66
-                sum_n[c] = product_4[c]  # norm.py:66
-            sum_over_n(sum_n, f32_reduce_smem, thread)  # norm.py:66
-            sum_n_2 = sum_n[0]  # norm.py:66
-            quotient = tl.alloc_var("float32", sum_n_2 / f32(4096.0))  # norm.py:66
+                residual_out_value[c] = residual_out[tl.int64(t) * residual_out_t_stride + n[c]]
+                d_y_value[c] = d_y[tl.int64(t) * d_y_t_stride + n[c]]  # norm.py:64
+                d_residual_out_value[c] = d_residual_out[tl.int64(t) * d_residual_out_t_stride + n[c]]  # norm.py:69
+                residual_out_f32[c] = tl.Cast("float32", residual_out_value[c])  # norm.py:63
+                n_2[c] = residual_out_f32[c] * rstd_value
+                g[c] = tl.Cast("float32", d_y_value[c])  # norm.py:64
+                gw[c] = g[c] * w[c]  # norm.py:65
+                gw_times_n[c] = gw[c] * n_2[c]  # norm.py:66
+                sum_n[c] = gw_times_n[c]
+            sum_over_n(sum_n, f32_reduce_smem, thread)
+            sum_n_2 = sum_n[0]
+            mean = tl.alloc_var("float32", sum_n_2 / f32(4096.0))
             for c in tl.unroll(16):  # norm.py:67
-                product_5[c] = product_2[c] * quotient  # norm.py:67
-                difference_2[c] = product_3[c] - product_5[c]  # norm.py:67
-                product_6[c] = difference_2[c] * rstd_2  # norm.py:67
-                as_f32_4[c] = tl.Cast("float32", d_residual_out_2[c])  # norm.py:69
-                total_3[c] = product_6[c] + as_f32_4[c]  # norm.py:69
-                as_bf16[c] = tl.Cast("bfloat16", total_3[c])  # norm.py:70
-                d_x[tl.int64(total_2) * d_x_t_stride + n[c]] = as_bf16[c]  # norm.py:72
-                d_residual[tl.int64(total_2) * d_residual_t_stride + n[c]] = as_bf16[c]  # norm.py:74
-                as_bf16_2[c] = tl.Cast("bfloat16", product_2[c])  # norm.py:76
-                as_f32_5[c] = tl.Cast("float32", as_bf16_2[c])  # norm.py:76
-                product_7[c] = as_f32_3[c] * as_f32_5[c]  # norm.py:76
-                s_2[c] = s[c] + product_7[c]  # norm.py:61
-                s[c] = s_2[c]  # norm.py:61
-        for c in tl.unroll(16):  # norm.py:61
-            s_3[c] = s[c]  # norm.py:61
-            sum_of_piece[tl.int64(t_piece) * sum_of_piece_t_piece_stride + n[c]] = s_3[c]  # norm.py:61
+                n_times_mean[c] = n_2[c] * mean
+                dh_difference[c] = gw[c] - n_times_mean[c]
+                dh[c] = dh_difference[c] * rstd_value
+                d_residual_out_f32[c] = tl.Cast("float32", d_residual_out_value[c])  # norm.py:69
+                dh_2[c] = dh[c] + d_residual_out_f32[c]
+                grad[c] = tl.Cast("bfloat16", dh_2[c])  # norm.py:70
+                d_x[tl.int64(t) * d_x_t_stride + n[c]] = grad[c]  # norm.py:72
+                d_residual[tl.int64(t) * d_residual_t_stride + n[c]] = grad[c]  # norm.py:74
+                n_bf16[c] = tl.Cast("bfloat16", n_2[c])  # norm.py:76
+                n_bf16_f32[c] = tl.Cast("float32", n_bf16[c])
+                total_product[c] = g[c] * n_bf16_f32[c]
+                total_2[c] = total[c] + total_product[c]  # norm.py:61
+                total[c] = total_2[c]
+        for c in tl.unroll(16):
+            total_3[c] = total[c]
+            sum_of_piece[tl.int64(t_piece) * sum_of_piece_t_piece_stride + n[c]] = total_3[c]
 
 
 @tl.prim_func
-def rms_norm_grad_2(d_weight: memory("d_weight", "bfloat16"), sum_of_piece: memory("sum_of_piece", "float32"), T: tl.int32, sum_of_piece_t_piece_stride: tl.int64, programs: tl.int32):
+def rms_norm_grad_2(
+    d_weight: memory("d_weight", "bfloat16"), sum_of_piece: memory("sum_of_piece", "float32"), T: tl.int32,
+    sum_of_piece_t_piece_stride: tl.int64, programs: tl.int32
+):
     # A block owns 32 of N (merge). N: 32 indices, 1 to each of 32 threads.
     with tl.Kernel(programs, threads=64) as block:
         thread = tl.get_thread_binding()
-        s = tl.alloc_var("float32")
+        dw = tl.alloc_var("float32")
         n = block * 32 + thread % 32
         writes = (thread & 32) == 0
-        s = f32(-0.0)  # norm.py:61
-        for t_piece_step in tl.serial(0, ((T + 63) // 64)):  # norm.py:61
-            sum_of_piece_2 = tl.alloc_var("float32", sum_of_piece[tl.int64(t_piece_step) * sum_of_piece_t_piece_stride + n])  # norm.py:61
-            s_2 = tl.alloc_var("float32", s + sum_of_piece_2)  # norm.py:61
-            s = s_2  # norm.py:61
-        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", s))  # norm.py:77
-        if writes:  # norm.py:77
-            d_weight[n] = as_bf16  # norm.py:77
+        dw = f32(-0.0)  # norm.py:61
+        for t_piece_step in tl.serial(0, ((T + 63) // 64)):
+            sum_of_piece_value = tl.alloc_var(
+                "float32", sum_of_piece[tl.int64(t_piece_step) * sum_of_piece_t_piece_stride + n]
+            )
+            total = tl.alloc_var("float32", dw + sum_of_piece_value)
+            dw = total
+        dw_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", dw))  # norm.py:77
+        if writes:
+            d_weight[n] = dw_bf16
 
 
-def call(kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride):
+def call(
+    kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T,
+    residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride,
+    sum_of_piece_t_piece_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 63) // 64)
     if programs > 0:
-        kernels.rms_norm_grad_1((programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride)
+        kernels.rms_norm_grad_1(
+            (programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T,
+            residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride,
+            sum_of_piece_t_piece_stride
+        )
     programs = 128
     if programs > 0:
         kernels.rms_norm_grad_2((programs,), d_weight, sum_of_piece, T, sum_of_piece_t_piece_stride)

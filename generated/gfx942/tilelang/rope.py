@@ -20,69 +20,89 @@ def f32(number):
 
 
 @tl.prim_func
-def rope(x: memory("x", "bfloat16"), cos: memory("cos", "float32"), sin: memory("sin", "float32"), position_ids: memory("position_ids", "int64"), y: memory("y", "bfloat16"), P: tl.int32, cos_p_stride: tl.int64, sin_p_stride: tl.int64, x_t_stride: tl.int64, x_h_stride: tl.int64, y_t_stride: tl.int64, y_h_stride: tl.int64, T: tl.int32, programs: tl.int32):
-    # A block owns 1 of T, 32 of H, 64 of C (rows). H: 32 indices, 1 to each of 32 threads; C: 64 indices, 8 to each of 8 threads.
+def rope(
+    x: memory("x", "bfloat16"), cos: memory("cos", "float32"), sin: memory("sin", "float32"),
+    position_ids: memory("position_ids", "int64"), y: memory("y", "bfloat16"), P: tl.int32, cos_p_stride: tl.int64,
+    sin_p_stride: tl.int64, x_t_stride: tl.int64, x_h_stride: tl.int64, y_t_stride: tl.int64, y_h_stride: tl.int64,
+    T: tl.int32, programs: tl.int32
+):
+    # A block owns 1 of T, 32 of H, 64 of C (rows). H: 32 indices, 1 to each of 32 threads; C: 64 indices, 8 to each of
+    # 8 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         c_2 = tl.alloc_local((8,), "int32")
-        cos_2 = tl.alloc_local((8,), "float32")
-        sin_2 = tl.alloc_local((8,), "float32")
-        total = tl.alloc_local((8,), "int32")
-        at_most_2 = tl.alloc_local((8,), "bool")
-        below_2 = tl.alloc_local((8,), "bool")
-        both_2 = tl.alloc_local((8,), "bool")
-        x_2 = tl.alloc_local((8,), "bfloat16")
-        at_most_3 = tl.alloc_local((8,), "bool")
-        below_3 = tl.alloc_local((8,), "bool")
-        both_3 = tl.alloc_local((8,), "bool")
-        x_3 = tl.alloc_local((8,), "bfloat16")
-        as_f32 = tl.alloc_local((8,), "float32")
-        as_f32_2 = tl.alloc_local((8,), "float32")
-        product = tl.alloc_local((8,), "float32")
-        product_2 = tl.alloc_local((8,), "float32")
-        difference = tl.alloc_local((8,), "float32")
-        as_bf16 = tl.alloc_local((8,), "bfloat16")
-        product_3 = tl.alloc_local((8,), "float32")
-        product_4 = tl.alloc_local((8,), "float32")
-        total_2 = tl.alloc_local((8,), "float32")
-        as_bf16_2 = tl.alloc_local((8,), "bfloat16")
+        cos_value = tl.alloc_local((8,), "float32")
+        sin_value = tl.alloc_local((8,), "float32")
+        second = tl.alloc_local((8,), "int32")
+        c_ge_0 = tl.alloc_local((8,), "bool")
+        c_lt_128 = tl.alloc_local((8,), "bool")
+        x_guard = tl.alloc_local((8,), "bool")
+        x_value = tl.alloc_local((8,), "bfloat16")
+        second_ge_0 = tl.alloc_local((8,), "bool")
+        second_lt_128 = tl.alloc_local((8,), "bool")
+        x_guard_2 = tl.alloc_local((8,), "bool")
+        x_value_2 = tl.alloc_local((8,), "bfloat16")
+        a = tl.alloc_local((8,), "float32")
+        b = tl.alloc_local((8,), "float32")
+        a_times_cos = tl.alloc_local((8,), "float32")
+        b_times_sin = tl.alloc_local((8,), "float32")
+        y_value_difference = tl.alloc_local((8,), "float32")
+        y_value_difference_bf16 = tl.alloc_local((8,), "bfloat16")
+        b_times_cos = tl.alloc_local((8,), "float32")
+        a_times_sin = tl.alloc_local((8,), "float32")
+        y_value_sum = tl.alloc_local((8,), "float32")
+        y_value_sum_bf16 = tl.alloc_local((8,), "bfloat16")
         t = block
         h = thread % 32
         for c in tl.unroll(8):
             c_2[c] = thread // 32 + c * 8
-        position_ids_2 = tl.alloc_var("int64", position_ids[t])  # model.py:70
-        at_most = tl.alloc_var("bool", 0 <= position_ids_2)  # model.py:71
-        as_i64 = tl.alloc_var("int64", tl.Cast("int64", P))  # model.py:71
-        below = tl.alloc_var("bool", position_ids_2 < as_i64)  # model.py:71
-        both = tl.alloc_var("bool", at_most & below)  # model.py:71
-        for c in tl.unroll(8):  # model.py:71
-            cos_2[c] = tl.if_then_else(both, cos[position_ids_2 * cos_p_stride + c_2[c]], f32(float("nan")))  # model.py:71
-            sin_2[c] = tl.if_then_else(both, sin[position_ids_2 * sin_p_stride + c_2[c]], f32(float("nan")))  # model.py:71
-            total[c] = c_2[c] + 64  # model.py:48
-            at_most_2[c] = 0 <= c_2[c]  # model.py:49
-            below_2[c] = c_2[c] < 128  # model.py:49
-            both_2[c] = at_most_2[c] & below_2[c]  # model.py:49
-            x_2[c] = tl.if_then_else(both_2[c], x[tl.int64(t) * x_t_stride + tl.int64(h) * x_h_stride + c_2[c]], tl.Cast("bfloat16", 0))  # model.py:49
-            at_most_3[c] = 0 <= total[c]  # model.py:49
-            below_3[c] = total[c] < 128  # model.py:49
-            both_3[c] = at_most_3[c] & below_3[c]  # model.py:49
-            x_3[c] = tl.if_then_else(both_3[c], x[tl.int64(t) * x_t_stride + tl.int64(h) * x_h_stride + total[c]], tl.Cast("bfloat16", 0))  # model.py:49
-            as_f32[c] = tl.Cast("float32", x_2[c])  # model.py:49
-            as_f32_2[c] = tl.Cast("float32", x_3[c])  # model.py:49
-            product[c] = as_f32[c] * cos_2[c]  # model.py:53
-            product_2[c] = as_f32_2[c] * sin_2[c]  # model.py:53
-            difference[c] = product[c] - product_2[c]  # model.py:53
-            as_bf16[c] = tl.Cast("bfloat16", difference[c])  # model.py:53
-            product_3[c] = as_f32_2[c] * cos_2[c]  # model.py:54
-            product_4[c] = as_f32[c] * sin_2[c]  # model.py:54
-            total_2[c] = product_3[c] + product_4[c]  # model.py:54
-            as_bf16_2[c] = tl.Cast("bfloat16", total_2[c])  # model.py:54
-            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + c_2[c]] = as_bf16[c]  # model.py:50
-            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + total[c]] = as_bf16_2[c]  # model.py:50
+        position_ids_value = tl.alloc_var("int64", position_ids[t])  # model.py:70
+        position_ids_ge_0 = tl.alloc_var("bool", 0 <= position_ids_value)  # model.py:71
+        P_i64 = tl.alloc_var("int64", tl.Cast("int64", P))
+        cos_guard_below = tl.alloc_var("bool", position_ids_value < P_i64)
+        cos_guard = tl.alloc_var("bool", position_ids_ge_0 & cos_guard_below)
+        for c in tl.unroll(8):
+            cos_value[c] = tl.if_then_else(
+                cos_guard, cos[position_ids_value * cos_p_stride + c_2[c]], f32(float("nan"))
+            )
+            sin_value[c] = tl.if_then_else(
+                cos_guard, sin[position_ids_value * sin_p_stride + c_2[c]], f32(float("nan"))
+            )
+            second[c] = c_2[c] + 64  # model.py:48
+            c_ge_0[c] = 0 <= c_2[c]  # model.py:49
+            c_lt_128[c] = c_2[c] < 128
+            x_guard[c] = c_ge_0[c] & c_lt_128[c]
+            x_value[c] = tl.if_then_else(
+                x_guard[c], x[tl.int64(t) * x_t_stride + tl.int64(h) * x_h_stride + c_2[c]], tl.Cast("bfloat16", 0)
+            )
+            second_ge_0[c] = 0 <= second[c]
+            second_lt_128[c] = second[c] < 128
+            x_guard_2[c] = second_ge_0[c] & second_lt_128[c]
+            x_value_2[c] = tl.if_then_else(
+                x_guard_2[c], x[tl.int64(t) * x_t_stride + tl.int64(h) * x_h_stride + second[c]], tl.Cast("bfloat16", 0)
+            )
+            a[c] = tl.Cast("float32", x_value[c])
+            b[c] = tl.Cast("float32", x_value_2[c])
+            a_times_cos[c] = a[c] * cos_value[c]  # model.py:53
+            b_times_sin[c] = b[c] * sin_value[c]
+            y_value_difference[c] = a_times_cos[c] - b_times_sin[c]
+            y_value_difference_bf16[c] = tl.Cast("bfloat16", y_value_difference[c])
+            b_times_cos[c] = b[c] * cos_value[c]  # model.py:54
+            a_times_sin[c] = a[c] * sin_value[c]
+            y_value_sum[c] = b_times_cos[c] + a_times_sin[c]
+            y_value_sum_bf16[c] = tl.Cast("bfloat16", y_value_sum[c])
+            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + c_2[c]] = y_value_difference_bf16[c]  # model.py:50
+            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + second[c]] = y_value_sum_bf16[c]
 
 
-def call(kernels, x, cos, sin, position_ids, y, P, T, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride, y_t_stride, y_h_stride):
+def call(
+    kernels, x, cos, sin, position_ids, y, P, T, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride, y_t_stride,
+    y_h_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 1 * 1
     if programs > 0:
-        kernels.rope((programs,), x, cos, sin, position_ids, y, P, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride, y_t_stride, y_h_stride, T)
+        kernels.rope(
+            (programs,), x, cos, sin, position_ids, y, P, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride,
+            y_t_stride, y_h_stride, T
+        )

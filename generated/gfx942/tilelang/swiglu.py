@@ -105,36 +105,39 @@ def portable_sigmoid(x):
 
 
 @tl.prim_func
-def swiglu(gate: memory("gate", "bfloat16"), up: memory("up", "bfloat16"), y: memory("y", "bfloat16"), gate_t_stride: tl.int64, up_t_stride: tl.int64, y_t_stride: tl.int64, T: tl.int32, programs: tl.int32):
+def swiglu(
+    gate: memory("gate", "bfloat16"), up: memory("up", "bfloat16"), y: memory("y", "bfloat16"), gate_t_stride: tl.int64,
+    up_t_stride: tl.int64, y_t_stride: tl.int64, T: tl.int32, programs: tl.int32
+):
     # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         n = tl.alloc_local((8,), "int32")
-        gate_2 = tl.alloc_local((8,), "bfloat16")
-        up_2 = tl.alloc_local((8,), "bfloat16")
-        as_f32 = tl.alloc_local((8,), "float32")
-        sigmoid = tl.alloc_local((8,), "float32")
-        product = tl.alloc_local((8,), "float32")
-        as_bf16 = tl.alloc_local((8,), "bfloat16")
-        as_f32_2 = tl.alloc_local((8,), "float32")
-        as_f32_3 = tl.alloc_local((8,), "float32")
-        product_2 = tl.alloc_local((8,), "float32")
-        as_bf16_2 = tl.alloc_local((8,), "bfloat16")
+        gate_value = tl.alloc_local((8,), "bfloat16")
+        up_value = tl.alloc_local((8,), "bfloat16")
+        g = tl.alloc_local((8,), "float32")
+        sigmoid_g = tl.alloc_local((8,), "float32")
+        silu_product = tl.alloc_local((8,), "float32")
+        silu = tl.alloc_local((8,), "bfloat16")
+        silu_f32 = tl.alloc_local((8,), "float32")
+        up_f32 = tl.alloc_local((8,), "float32")
+        y_value_product = tl.alloc_local((8,), "float32")
+        y_value_product_bf16 = tl.alloc_local((8,), "bfloat16")
         rest = tl.truncdiv(block, 6)
         t = rest
         for c in tl.unroll(8):
             n[c] = tl.truncmod(block, 6) * 2048 + thread + c * 256
-            gate_2[c] = gate[tl.int64(t) * gate_t_stride + n[c]]  # model.py:27
-            up_2[c] = up[tl.int64(t) * up_t_stride + n[c]]  # model.py:29
-            as_f32[c] = tl.Cast("float32", gate_2[c])  # model.py:27
-            sigmoid[c] = portable_sigmoid(as_f32[c])  # model.py:28
-            product[c] = as_f32[c] * sigmoid[c]  # model.py:28
-            as_bf16[c] = tl.Cast("bfloat16", product[c])  # model.py:28
-            as_f32_2[c] = tl.Cast("float32", as_bf16[c])  # model.py:29
-            as_f32_3[c] = tl.Cast("float32", up_2[c])  # model.py:29
-            product_2[c] = as_f32_2[c] * as_f32_3[c]  # model.py:29
-            as_bf16_2[c] = tl.Cast("bfloat16", product_2[c])  # model.py:29
-            y[tl.int64(t) * y_t_stride + n[c]] = as_bf16_2[c]  # model.py:29
+            gate_value[c] = gate[tl.int64(t) * gate_t_stride + n[c]]  # model.py:27
+            up_value[c] = up[tl.int64(t) * up_t_stride + n[c]]  # model.py:29
+            g[c] = tl.Cast("float32", gate_value[c])  # model.py:27
+            sigmoid_g[c] = portable_sigmoid(g[c])  # model.py:28
+            silu_product[c] = g[c] * sigmoid_g[c]
+            silu[c] = tl.Cast("bfloat16", silu_product[c])
+            silu_f32[c] = tl.Cast("float32", silu[c])  # model.py:29
+            up_f32[c] = tl.Cast("float32", up_value[c])
+            y_value_product[c] = silu_f32[c] * up_f32[c]
+            y_value_product_bf16[c] = tl.Cast("bfloat16", y_value_product[c])
+            y[tl.int64(t) * y_t_stride + n[c]] = y_value_product_bf16[c]
 
 
 def call(kernels, gate, up, y, T, gate_t_stride, up_t_stride, y_t_stride):

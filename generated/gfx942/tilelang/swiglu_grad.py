@@ -105,59 +105,69 @@ def portable_sigmoid(x):
 
 
 @tl.prim_func
-def swiglu_grad(gate: memory("gate", "bfloat16"), up: memory("up", "bfloat16"), d_y: memory("d_y", "bfloat16"), d_gate: memory("d_gate", "bfloat16"), d_up: memory("d_up", "bfloat16"), gate_t_stride: tl.int64, up_t_stride: tl.int64, d_y_t_stride: tl.int64, d_gate_t_stride: tl.int64, d_up_t_stride: tl.int64, T: tl.int32, programs: tl.int32):
+def swiglu_grad(
+    gate: memory("gate", "bfloat16"), up: memory("up", "bfloat16"), d_y: memory("d_y", "bfloat16"),
+    d_gate: memory("d_gate", "bfloat16"), d_up: memory("d_up", "bfloat16"), gate_t_stride: tl.int64,
+    up_t_stride: tl.int64, d_y_t_stride: tl.int64, d_gate_t_stride: tl.int64, d_up_t_stride: tl.int64, T: tl.int32,
+    programs: tl.int32
+):
     # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         n = tl.alloc_local((8,), "int32")
-        gate_2 = tl.alloc_local((8,), "bfloat16")
-        up_2 = tl.alloc_local((8,), "bfloat16")
-        d_y_2 = tl.alloc_local((8,), "bfloat16")
-        as_f32 = tl.alloc_local((8,), "float32")
-        as_f32_2 = tl.alloc_local((8,), "float32")
-        as_f32_3 = tl.alloc_local((8,), "float32")
-        sigmoid = tl.alloc_local((8,), "float32")
-        product = tl.alloc_local((8,), "float32")
-        difference = tl.alloc_local((8,), "float32")
-        product_2 = tl.alloc_local((8,), "float32")
-        total = tl.alloc_local((8,), "float32")
-        product_3 = tl.alloc_local((8,), "float32")
-        product_4 = tl.alloc_local((8,), "float32")
-        product_5 = tl.alloc_local((8,), "float32")
-        as_bf16 = tl.alloc_local((8,), "bfloat16")
-        as_f32_4 = tl.alloc_local((8,), "float32")
-        product_6 = tl.alloc_local((8,), "float32")
-        as_bf16_2 = tl.alloc_local((8,), "bfloat16")
-        as_bf16_3 = tl.alloc_local((8,), "bfloat16")
+        gate_value = tl.alloc_local((8,), "bfloat16")
+        up_value = tl.alloc_local((8,), "bfloat16")
+        d_y_value = tl.alloc_local((8,), "bfloat16")
+        g = tl.alloc_local((8,), "float32")
+        u = tl.alloc_local((8,), "float32")
+        d = tl.alloc_local((8,), "float32")
+        s = tl.alloc_local((8,), "float32")
+        d_times_u = tl.alloc_local((8,), "float32")
+        _1_minus_s = tl.alloc_local((8,), "float32")
+        d_gate_product = tl.alloc_local((8,), "float32")
+        d_gate_sum = tl.alloc_local((8,), "float32")
+        d_gate_product_2 = tl.alloc_local((8,), "float32")
+        d_gate_value = tl.alloc_local((8,), "float32")
+        g_times_s = tl.alloc_local((8,), "float32")
+        g_times_s_bf16 = tl.alloc_local((8,), "bfloat16")
+        g_times_s_bf16_f32 = tl.alloc_local((8,), "float32")
+        d_up_value = tl.alloc_local((8,), "float32")
+        d_gate_bf16 = tl.alloc_local((8,), "bfloat16")
+        d_up_bf16 = tl.alloc_local((8,), "bfloat16")
         rest = tl.truncdiv(block, 6)
         t = rest
         for c in tl.unroll(8):
             n[c] = tl.truncmod(block, 6) * 2048 + thread + c * 256
-            gate_2[c] = gate[tl.int64(t) * gate_t_stride + n[c]]  # model.py:35
-            up_2[c] = up[tl.int64(t) * up_t_stride + n[c]]  # model.py:35
-            d_y_2[c] = d_y[tl.int64(t) * d_y_t_stride + n[c]]  # model.py:35
-            as_f32[c] = tl.Cast("float32", gate_2[c])  # model.py:35
-            as_f32_2[c] = tl.Cast("float32", up_2[c])  # model.py:35
-            as_f32_3[c] = tl.Cast("float32", d_y_2[c])  # model.py:35
-            sigmoid[c] = portable_sigmoid(as_f32[c])  # model.py:36
-            product[c] = as_f32_3[c] * as_f32_2[c]  # model.py:37
-            difference[c] = f32(1.0) - sigmoid[c]  # model.py:37
-            product_2[c] = as_f32[c] * difference[c]  # model.py:37
-            total[c] = f32(1.0) + product_2[c]  # model.py:37
-            product_3[c] = sigmoid[c] * total[c]  # model.py:37
-            product_4[c] = product[c] * product_3[c]  # model.py:37
-            product_5[c] = as_f32[c] * sigmoid[c]  # model.py:38
-            as_bf16[c] = tl.Cast("bfloat16", product_5[c])  # model.py:38
-            as_f32_4[c] = tl.Cast("float32", as_bf16[c])  # model.py:38
-            product_6[c] = as_f32_3[c] * as_f32_4[c]  # model.py:38
-            as_bf16_2[c] = tl.Cast("bfloat16", product_4[c])  # model.py:40
-            as_bf16_3[c] = tl.Cast("bfloat16", product_6[c])  # model.py:41
-            d_gate[tl.int64(t) * d_gate_t_stride + n[c]] = as_bf16_2[c]  # model.py:39
-            d_up[tl.int64(t) * d_up_t_stride + n[c]] = as_bf16_3[c]  # model.py:39
+            gate_value[c] = gate[tl.int64(t) * gate_t_stride + n[c]]  # model.py:35
+            up_value[c] = up[tl.int64(t) * up_t_stride + n[c]]
+            d_y_value[c] = d_y[tl.int64(t) * d_y_t_stride + n[c]]
+            g[c] = tl.Cast("float32", gate_value[c])
+            u[c] = tl.Cast("float32", up_value[c])
+            d[c] = tl.Cast("float32", d_y_value[c])
+            s[c] = portable_sigmoid(g[c])  # model.py:36
+            d_times_u[c] = d[c] * u[c]  # model.py:37
+            _1_minus_s[c] = f32(1.0) - s[c]
+            d_gate_product[c] = g[c] * _1_minus_s[c]
+            d_gate_sum[c] = f32(1.0) + d_gate_product[c]
+            d_gate_product_2[c] = s[c] * d_gate_sum[c]
+            d_gate_value[c] = d_times_u[c] * d_gate_product_2[c]
+            g_times_s[c] = g[c] * s[c]  # model.py:38
+            g_times_s_bf16[c] = tl.Cast("bfloat16", g_times_s[c])
+            g_times_s_bf16_f32[c] = tl.Cast("float32", g_times_s_bf16[c])
+            d_up_value[c] = d[c] * g_times_s_bf16_f32[c]
+            d_gate_bf16[c] = tl.Cast("bfloat16", d_gate_value[c])  # model.py:40
+            d_up_bf16[c] = tl.Cast("bfloat16", d_up_value[c])  # model.py:41
+            d_gate[tl.int64(t) * d_gate_t_stride + n[c]] = d_gate_bf16[c]  # model.py:39
+            d_up[tl.int64(t) * d_up_t_stride + n[c]] = d_up_bf16[c]
 
 
-def call(kernels, gate, up, d_y, d_gate, d_up, T, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride):
+def call(
+    kernels, gate, up, d_y, d_gate, d_up, T, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 6
     if programs > 0:
-        kernels.swiglu_grad((programs,), gate, up, d_y, d_gate, d_up, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride, T)
+        kernels.swiglu_grad(
+            (programs,), gate, up, d_y, d_gate, d_up, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride,
+            d_up_t_stride, T
+        )

@@ -208,8 +208,17 @@ def sum_over_s_lane(x):
 
 
 @tl.prim_func
-def varlen_attention(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+def varlen_attention(
+    q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"),
+    begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"),
+    end_k: memory("end_k", "int32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32,
+    B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, k_s_stride: tl.int64,
+    k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64,
+    o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32
+):
+    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads;
+    # S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each
+    # of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
@@ -217,38 +226,38 @@ def varlen_attention(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: 
         e = tl.alloc_local((32,), "int32")
         k_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
-        q_3 = tl.alloc_local((32,), "bfloat16")
+        q_value = tl.alloc_local((32,), "bfloat16")
         most_q_g = tl.alloc_local((1,), "int32")
-        max_of_piece = tl.alloc_var("float32")
-        sum_of_piece = tl.alloc_var("float32")
-        o_of_piece = tl.alloc_local((32,), "float32")
-        m = tl.alloc_var("float32")
-        s = tl.alloc_var("float32")
-        o_2 = tl.alloc_local((32,), "float32")
+        m_piece = tl.alloc_var("float32")
+        l_piece = tl.alloc_var("float32")
+        acc_o = tl.alloc_local((32,), "float32")
+        m_before = tl.alloc_var("float32")
+        l_before = tl.alloc_var("float32")
+        o_before = tl.alloc_local((32,), "float32")
         k_from = tl.alloc_local((4,), "int64")
         v_from = tl.alloc_local((4,), "int64")
-        z = tl.alloc_local((16,), "float32")
+        qk = tl.alloc_local((16,), "float32")
         k_tile_part = tl.alloc_local((4,), "bfloat16")
-        product_3 = tl.alloc_local((16,), "float32")
-        product_6 = tl.alloc_local((32,), "float32")
-        product_7 = tl.alloc_local((32,), "float32")
-        total_8 = tl.alloc_local((32,), "float32")
-        chosen_2 = tl.alloc_local((16,), "float32")
+        s = tl.alloc_local((16,), "float32")
+        o_a_scaled = tl.alloc_local((32,), "float32")
+        o_b_scaled = tl.alloc_local((32,), "float32")
+        o_value = tl.alloc_local((32,), "float32")
+        s_masked = tl.alloc_local((16,), "float32")
         m_chunk = tl.alloc_local((16,), "float32")
-        difference_8 = tl.alloc_local((16,), "float32")
-        e_2 = tl.alloc_local((16,), "float32")
-        s_chunk = tl.alloc_local((16,), "float32")
-        o_before = tl.alloc_local((32,), "float32")
-        p = tl.alloc_local((16,), "bfloat16")
-        o_new = tl.alloc_local((32,), "float32")
+        p_exponent = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "float32")
+        l_chunk = tl.alloc_local((16,), "float32")
+        acc_o_scaled = tl.alloc_local((32,), "float32")
+        p_bf16 = tl.alloc_local((16,), "bfloat16")
+        acc_o_new = tl.alloc_local((32,), "float32")
         v_tile_part = tl.alloc_local((4,), "bfloat16")
-        product_11 = tl.alloc_local((32,), "float32")
-        product_12 = tl.alloc_local((32,), "float32")
-        total_11 = tl.alloc_local((32,), "float32")
-        quotient = tl.alloc_local((32,), "float32")
-        chosen_5 = tl.alloc_local((32,), "float32")
-        total_12 = tl.alloc_local((32,), "float32")
-        as_bf16 = tl.alloc_local((32,), "bfloat16")
+        o_a_scaled_2 = tl.alloc_local((32,), "float32")
+        o_b_scaled_2 = tl.alloc_local((32,), "float32")
+        o_value_2 = tl.alloc_local((32,), "float32")
+        o_over_l = tl.alloc_local((32,), "float32")
+        o_over_l_or_0 = tl.alloc_local((32,), "float32")
+        mean = tl.alloc_local((32,), "float32")
+        mean_bf16 = tl.alloc_local((32,), "bfloat16")
         tiles = tl.alloc_var("int32", Q * 4 // 64 + B)
         tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
         segments = tl.alloc_var("int32", B)
@@ -264,170 +273,203 @@ def varlen_attention(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: 
             writes = (thread & 48) == 0
             for c in tl.unroll(32):
                 e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
-            begin_q_2 = tl.alloc_var("int32", begin_q[b])  # attention.py:301
-            end_q_2 = tl.alloc_var("int32", end_q[b])  # attention.py:302
-            q_2 = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:301
-            difference = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
-            total = tl.alloc_var("int32", begin_q_2 + q_2)  # attention.py:303
-            below = tl.alloc_var("bool", q_2 < difference)  # attention.py:303
-            at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:77
-            below_2 = tl.alloc_var("bool", total < T)  # attention.py:77
-            both = tl.alloc_var("bool", at_most & below_2)  # attention.py:77
-            both_2 = tl.alloc_var("bool", below & both)  # attention.py:77
-            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))  # attention.py:77
-            for c in tl.unroll(32):  # attention.py:77
-                q_3[c] = tl.if_then_else(both_2 & (q_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:77
-            begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:75
-            end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:76
-            scale_2 = tl.alloc_var("float32", scale)
-            difference_2 = tl.alloc_var("int32", end_k_2 - begin_k_2)  # attention.py:76
-            difference_3 = tl.alloc_var("int32", difference_2 - difference)  # attention.py:303
-            total_2 = tl.alloc_var("int32", q_2 + difference_3)  # attention.py:303
-            total_3 = tl.alloc_var("int32", total_2 + 1)  # attention.py:309
-            total_4 = tl.alloc_var("int32", total_3 + begin_k_2)  # attention.py:309
-            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_2))  # attention.py:79
-            difference_4 = tl.alloc_var("int32", total_4 - begin_k_2)  # attention.py:79
-            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))  # attention.py:79
-            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:79
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:79
-            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:79
-            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:79
-            product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
+            begin_q_value = tl.alloc_var("int32", begin_q[b])  # attention.py:305
+            end_q_value = tl.alloc_var("int32", end_q[b])  # attention.py:306
+            query = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:305
+            count = tl.alloc_var("int32", end_q_value - begin_q_value)  # attention.py:306
+            token = tl.alloc_var("int32", begin_q_value + query)  # attention.py:307
+            inside = tl.alloc_var("bool", query < count)
+            token_ge_0 = tl.alloc_var("bool", 0 <= token)  # attention.py:77
+            token_lt_T = tl.alloc_var("bool", token < T)
+            q_guard = tl.alloc_var("bool", token_ge_0 & token_lt_T)
+            q_guard_2 = tl.alloc_var("bool", inside & q_guard)
+            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))
+            for c in tl.unroll(32):
+                q_value[c] = tl.if_then_else(
+                    q_guard_2 & (q_g < end - begin),
+                    q[tl.int64(token) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
+                    tl.Cast("bfloat16", 0)
+                )
+            begin_k_value = tl.alloc_var("int32", begin_k[b])  # attention.py:75
+            end_k_value = tl.alloc_var("int32", end_k[b])  # attention.py:76
+            scale_value = tl.alloc_var("float32", scale)
+            keys = tl.alloc_var("int32", end_k_value - begin_k_value)
+            keys_minus_count = tl.alloc_var("int32", keys - count)  # attention.py:307
+            key = tl.alloc_var("int32", query + keys_minus_count)
+            key_plus_1 = tl.alloc_var("int32", key + 1)  # attention.py:313
+            until = tl.alloc_var("int32", key_plus_1 + begin_k_value)
+            length = tl.alloc_var("int32", tl.max(tl.int32(0), keys))  # attention.py:79
+            until_minus_begin_k = tl.alloc_var("int32", until - begin_k_value)
+            visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_k))
+            seen = tl.alloc_var("int32", tl.min(length, visible))
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
+            seen_plus_63 = tl.alloc_var("int32", seen + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
+            scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
             most_q_g[0] = steps  # attention.py:79
-            most_over_q_g(most_q_g, i32_reduce_smem, thread)  # attention.py:79
-            most_q_g_2 = most_q_g[0]  # attention.py:79
-            max_of_piece = f32(float("-inf"))  # attention.py:79
-            sum_of_piece = f32(0.0)  # attention.py:79
-            for c in tl.unroll(32):  # attention.py:79
-                o_of_piece[c] = f32(0.0)  # attention.py:79
-            m = f32(float("-inf"))  # attention.py:79
-            s = f32(-0.0)  # attention.py:79
-            for c in tl.unroll(32):  # attention.py:79
-                o_2[c] = f32(-0.0)  # attention.py:79
-            for s_step in tl.serial(0, most_q_g_2):  # attention.py:79
-                product_2 = tl.alloc_var("int32", s_step * 64)  # attention.py:79
-                total_6 = tl.alloc_var("int32", begin_k_2 + product_2)  # attention.py:79
+            most_over_q_g(most_q_g, i32_reduce_smem, thread)
+            most_q_g_2 = most_q_g[0]
+            m_piece = f32(float("-inf"))
+            l_piece = f32(0.0)
+            for c in tl.unroll(32):
+                acc_o[c] = f32(0.0)
+            m_before = f32(float("-inf"))
+            l_before = f32(-0.0)
+            for c in tl.unroll(32):
+                o_before[c] = f32(-0.0)
+            for s_step in tl.serial(0, most_q_g_2):
+                s_step_times_64 = tl.alloc_var("int32", s_step * 64)
+                s_begin = tl.alloc_var("int32", begin_k_value + s_step_times_64)
                 tl.sync_threads()  # attention.py:80
-                for c in tl.unroll(4):  # attention.py:80
-                    k_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < end_k_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * k_s_stride + tl.int64(h) * k_h_stride), tl.int64(-1))  # attention.py:80
-                for c in tl.unroll(4):  # attention.py:80
-                    row = thread // 16 + c * 16  # attention.py:80
-                    at = thread % 16 * 8  # attention.py:80
-                    if k_from[c] != -1:  # attention.py:80
-                        for i in tl.unroll(8):  # attention.py:80
-                            k_tile[row, at + i] = k[k_from[c] + at + i]  # attention.py:80
-                    else:  # attention.py:80
-                        for i in tl.unroll(8):  # attention.py:80
-                            k_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:80
+                for c in tl.unroll(4):
+                    k_from[c] = tl.Select(
+                        ((s_begin + (thread // 16 + c * 16)) < end_k_value),
+                        tl.int64(tl.int64((s_begin + (thread // 16 + c * 16))) * k_s_stride + tl.int64(h) * k_h_stride),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if k_from[c] != -1:
+                        for i in tl.unroll(8):
+                            k_tile[row, at + i] = k[k_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            k_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 for c in tl.unroll(4):  # attention.py:81
-                    v_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < end_k_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * v_s_stride + tl.int64(h) * v_h_stride), tl.int64(-1))  # attention.py:81
-                for c in tl.unroll(4):  # attention.py:81
-                    row = thread // 16 + c * 16  # attention.py:81
-                    at = thread % 16 * 8  # attention.py:81
-                    if v_from[c] != -1:  # attention.py:81
-                        for i in tl.unroll(8):  # attention.py:81
-                            v_tile[row, at + i] = v[v_from[c] + at + i]  # attention.py:81
-                    else:  # attention.py:81
-                        for i in tl.unroll(8):  # attention.py:81
-                            v_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:81
+                    v_from[c] = tl.Select(
+                        ((s_begin + (thread // 16 + c * 16)) < end_k_value),
+                        tl.int64(tl.int64((s_begin + (thread // 16 + c * 16))) * v_s_stride + tl.int64(h) * v_h_stride),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if v_from[c] != -1:
+                        for i in tl.unroll(8):
+                            v_tile[row, at + i] = v[v_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            v_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 tl.sync_threads()  # attention.py:80
-                for c in tl.unroll(16):  # attention.py:80
-                    z[c] = f32(0.0)  # attention.py:80
-                for column in tl.unroll(4):  # attention.py:80
-                    for step in tl.unroll(8):  # attention.py:80
-                        for i in tl.vectorized(4):  # attention.py:80
-                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:80
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4")  # attention.py:80
-                for c in tl.unroll(16):  # attention.py:277
-                    product_3[c] = z[c] * product  # attention.py:277
-                remainder = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:79
-                turn = tl.alloc_var("bool", remainder == 0)  # attention.py:79
-                if turn:  # attention.py:79
-                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:79
-                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # attention.py:79
-                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # attention.py:79
-                    difference_5 = tl.alloc_var("float32", m - chosen)  # attention.py:79
-                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))  # attention.py:79
-                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)  # attention.py:79
-                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))  # attention.py:79
-                    product_4 = tl.alloc_var("float32", s * exp2)  # attention.py:79
-                    product_5 = tl.alloc_var("float32", sum_of_piece * exp2_2)  # attention.py:79
-                    total_7 = tl.alloc_var("float32", product_4 + product_5)  # attention.py:79
-                    for c in tl.unroll(32):  # attention.py:79
-                        product_6[c] = o_2[c] * exp2  # attention.py:79
-                        product_7[c] = o_of_piece[c] * exp2_2  # attention.py:79
-                        total_8[c] = product_6[c] + product_7[c]  # attention.py:79
-                    max_of_piece = f32(float("-inf"))  # attention.py:79
-                    m = m_2  # attention.py:79
-                    s = total_7  # attention.py:79
-                    for c in tl.unroll(32):  # attention.py:79
-                        o_2[c] = total_8[c]  # attention.py:79
-                for c in tl.unroll(16):  # attention.py:79
-                    chosen_2[c] = tl.Select((((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_2) & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), product_3[c], f32(float("-inf")))  # attention.py:79
-                    m_chunk[c] = chosen_2[c]  # attention.py:79
-                max_over_s_lane(m_chunk)  # attention.py:79
-                m_chunk_2 = m_chunk[0]  # attention.py:79
-                total_9 = tl.alloc_var("float32", max_of_piece + f32(8.0))  # attention.py:79
-                below_3 = tl.alloc_var("bool", total_9 < m_chunk_2)  # attention.py:79
-                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))  # attention.py:79
-                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))  # attention.py:79
-                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))  # attention.py:79
-                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)  # attention.py:79
-                again = tl.alloc_var("float32", portable_exp2(difference_7))  # attention.py:79
-                for c in tl.unroll(16):  # attention.py:79
-                    difference_8[c] = chosen_2[c] - chosen_3  # attention.py:79
-                    e_2[c] = portable_exp2(difference_8[c])  # attention.py:79
-                product_8 = tl.alloc_var("float32", sum_of_piece * again)  # attention.py:79
-                for c in tl.unroll(16):  # attention.py:79
-                    s_chunk[c] = e_2[c]  # attention.py:79
-                sum_over_s_lane(s_chunk)  # attention.py:79
-                s_chunk_2 = s_chunk[0]  # attention.py:79
-                s_new = tl.alloc_var("float32", product_8 + s_chunk_2)  # attention.py:79
-                for c in tl.unroll(32):  # attention.py:79
-                    o_before[c] = o_of_piece[c] * again  # attention.py:79
-                for c in tl.unroll(16):  # attention.py:79
-                    p[c] = tl.Cast("bfloat16", e_2[c])  # attention.py:79
-                for c in tl.unroll(32):  # attention.py:79
-                    o_new[c] = o_before[c]  # attention.py:79
-                for column in tl.unroll(8):  # attention.py:79
-                    for step in tl.unroll(4):  # attention.py:79
-                        for i in tl.unroll(4):  # attention.py:79
-                            v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:79
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4")  # attention.py:79
-                max_of_piece = m_new  # attention.py:79
-                sum_of_piece = s_new  # attention.py:79
-                for c in tl.unroll(32):  # attention.py:79
-                    o_of_piece[c] = o_new[c]  # attention.py:79
-            m_3 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:79
-            equal_3 = tl.alloc_var("bool", m_3 == f32(float("-inf")))  # attention.py:79
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_3))  # attention.py:79
-            difference_9 = tl.alloc_var("float32", m - chosen_4)  # attention.py:79
-            exp2_3 = tl.alloc_var("float32", portable_exp2(difference_9))  # attention.py:79
-            difference_10 = tl.alloc_var("float32", max_of_piece - chosen_4)  # attention.py:79
-            exp2_4 = tl.alloc_var("float32", portable_exp2(difference_10))  # attention.py:79
-            product_9 = tl.alloc_var("float32", s * exp2_3)  # attention.py:79
-            product_10 = tl.alloc_var("float32", sum_of_piece * exp2_4)  # attention.py:79
-            total_10 = tl.alloc_var("float32", product_9 + product_10)  # attention.py:79
-            for c in tl.unroll(32):  # attention.py:79
-                product_11[c] = o_2[c] * exp2_3  # attention.py:79
-                product_12[c] = o_of_piece[c] * exp2_4  # attention.py:79
-                total_11[c] = product_11[c] + product_12[c]  # attention.py:79
-            equal_4 = tl.alloc_var("bool", total_10 == f32(0.0))  # attention.py:325
-            for c in tl.unroll(32):  # attention.py:325
-                quotient[c] = total_11[c] / total_10  # attention.py:325
-                chosen_5[c] = tl.Select(equal_4, f32(0.0), quotient[c])  # attention.py:325
-                total_12[c] = chosen_5[c] + f32(0.0)  # attention.py:325
-                as_bf16[c] = tl.Cast("bfloat16", total_12[c])  # attention.py:326
-                if below & (q_g < end - begin):  # attention.py:326
-                    o[tl.int64(total) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]] = as_bf16[c]  # attention.py:326
-            log = tl.alloc_var("float32", portable_log(total_10))  # attention.py:327
-            fused = tl.alloc_var("float32", fma(m_3, f32(0.6931471824645996), log))  # attention.py:327
-            if below & (q_g < end - begin) & writes:  # attention.py:327
-                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + total] = fused  # attention.py:327
+                for c in tl.unroll(16):
+                    qk[c] = f32(0.0)
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            k_tile_part.data, 0, q_value.data, step, qk.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(16):  # attention.py:281
+                    s[c] = qk[c] * scale_times_log2e
+                s_step_mod_8 = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:79
+                new_piece = tl.alloc_var("bool", s_step_mod_8 == 0)
+                if new_piece:
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
+                    m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
+                    alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
+                    alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
+                    alpha_b_exponent = tl.alloc_var("float32", m_piece - m_safe)
+                    alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
+                    l_a_scaled = tl.alloc_var("float32", l_before * alpha_a)
+                    l_b_scaled = tl.alloc_var("float32", l_piece * alpha_b)
+                    l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
+                    for c in tl.unroll(32):
+                        o_a_scaled[c] = o_before[c] * alpha_a
+                        o_b_scaled[c] = acc_o[c] * alpha_b
+                        o_value[c] = o_a_scaled[c] + o_b_scaled[c]
+                    m_piece = f32(float("-inf"))
+                    m_before = m
+                    l_before = l
+                    for c in tl.unroll(32):
+                        o_before[c] = o_value[c]
+                for c in tl.unroll(16):
+                    s_masked[c] = tl.Select(
+                        (
+                            ((s_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_value)
+                            & ((s_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < until)
+                        ),
+                        s[c], f32(float("-inf"))
+                    )
+                    m_chunk[c] = s_masked[c]
+                max_over_s_lane(m_chunk)
+                m_chunk_2 = m_chunk[0]
+                m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
+                m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
+                m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))
+                is_empty_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
+                m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m_new))
+                alpha_exponent = tl.alloc_var("float32", m_piece - m_safe_2)
+                alpha = tl.alloc_var("float32", portable_exp2(alpha_exponent))
+                for c in tl.unroll(16):
+                    p_exponent[c] = s_masked[c] - m_safe_2
+                    p[c] = portable_exp2(p_exponent[c])
+                l_scaled = tl.alloc_var("float32", l_piece * alpha)
+                for c in tl.unroll(16):
+                    l_chunk[c] = p[c]
+                sum_over_s_lane(l_chunk)
+                l_chunk_2 = l_chunk[0]
+                l_new = tl.alloc_var("float32", l_scaled + l_chunk_2)
+                for c in tl.unroll(32):
+                    acc_o_scaled[c] = acc_o[c] * alpha
+                for c in tl.unroll(16):
+                    p_bf16[c] = tl.Cast("bfloat16", p[c])
+                for c in tl.unroll(32):
+                    acc_o_new[c] = acc_o_scaled[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            v_tile_part.data, 0, p_bf16.data, step, acc_o_new.data, column, dtype="float32x4"
+                        )
+                m_piece = m_new
+                l_piece = l_new
+                for c in tl.unroll(32):
+                    acc_o[c] = acc_o_new[c]
+            m_2 = tl.alloc_var("float32", larger(m_before, m_piece))
+            is_empty_3 = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+            m_safe_3 = tl.alloc_var("float32", tl.Select(is_empty_3, f32(0.0), m_2))
+            alpha_a_exponent_2 = tl.alloc_var("float32", m_before - m_safe_3)
+            alpha_a_2 = tl.alloc_var("float32", portable_exp2(alpha_a_exponent_2))
+            alpha_b_exponent_2 = tl.alloc_var("float32", m_piece - m_safe_3)
+            alpha_b_2 = tl.alloc_var("float32", portable_exp2(alpha_b_exponent_2))
+            l_a_scaled_2 = tl.alloc_var("float32", l_before * alpha_a_2)
+            l_b_scaled_2 = tl.alloc_var("float32", l_piece * alpha_b_2)
+            l_2 = tl.alloc_var("float32", l_a_scaled_2 + l_b_scaled_2)
+            for c in tl.unroll(32):
+                o_a_scaled_2[c] = o_before[c] * alpha_a_2
+                o_b_scaled_2[c] = acc_o[c] * alpha_b_2
+                o_value_2[c] = o_a_scaled_2[c] + o_b_scaled_2[c]
+            l_is_0 = tl.alloc_var("bool", l_2 == f32(0.0))  # attention.py:329
+            for c in tl.unroll(32):
+                o_over_l[c] = o_value_2[c] / l_2
+                o_over_l_or_0[c] = tl.Select(l_is_0, f32(0.0), o_over_l[c])
+                mean[c] = o_over_l_or_0[c] + f32(0.0)
+                mean_bf16[c] = tl.Cast("bfloat16", mean[c])  # attention.py:330
+                if inside & (q_g < end - begin):
+                    o[
+                        tl.int64(token) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]
+                    ] = mean_bf16[c]
+            log_l = tl.alloc_var("float32", portable_log(l_2))  # attention.py:331
+            lse_value = tl.alloc_var("float32", fma(m_2, f32(0.6931471824645996), log_l))
+            if inside & (q_g < end - begin) & writes:
+                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + token] = lse_value
 
 
-def call(kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, q_t_stride, q_h_stride, q_g_stride,
+    k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (Q * 4 // 64 + B) * 8 * 1
     if programs > 0:
-        kernels.varlen_attention((programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.varlen_attention(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride,
+            k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+            lse_g_stride, scale
+        )

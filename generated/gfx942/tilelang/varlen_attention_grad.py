@@ -190,25 +190,33 @@ def sum_over_w(x, x_reduce_smem, thread):
 
 
 @tl.prim_func
-def varlen_attention_grad_1(o: memory("o", "bfloat16"), lse: memory("lse", "float32"), d_o: memory("d_o", "bfloat16"), d_lse: memory("d_lse", "float32"), shift: memory("shift", "float32"), delta: memory("delta", "float32"), T: tl.int32, lse_h_stride: tl.int64, lse_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64, d_o_g_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, d_lse_h_stride: tl.int64, d_lse_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64, delta_h_stride: tl.int64, programs: tl.int32):
-    # A block owns 1 of H, 2 of T, 4 of G (rows). W: 128 indices, 1 to each of 128 threads; T: 2 indices, 2 to each of 1 threads; G: 4 indices, 4 to each of 1 threads.
+def varlen_attention_grad_1(
+    o: memory("o", "bfloat16"), lse: memory("lse", "float32"), d_o: memory("d_o", "bfloat16"),
+    d_lse: memory("d_lse", "float32"), shift: memory("shift", "float32"), delta: memory("delta", "float32"),
+    T: tl.int32, lse_h_stride: tl.int64, lse_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64,
+    d_o_g_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, d_lse_h_stride: tl.int64,
+    d_lse_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64,
+    delta_h_stride: tl.int64, programs: tl.int32
+):
+    # A block owns 1 of H, 2 of T, 4 of G (rows). W: 128 indices, 1 to each of 128 threads; T: 2 indices, 2 to each of 1
+    # threads; G: 4 indices, 4 to each of 1 threads.
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
         f32_reduce_smem = tl.alloc_shared((8, 128), "float32", "shared")
         t = tl.alloc_local((2,), "int32")
         t_inside = tl.alloc_local((2,), "bool")
         g = tl.alloc_local((4,), "int32")
-        lse_2 = tl.alloc_local((8,), "float32")
-        d_o_2 = tl.alloc_local((8,), "bfloat16")
-        o_2 = tl.alloc_local((8,), "bfloat16")
-        d_lse_2 = tl.alloc_local((8,), "float32")
-        product = tl.alloc_local((8,), "float32")
-        negative = tl.alloc_local((8,), "float32")
-        as_f32 = tl.alloc_local((8,), "float32")
-        as_f32_2 = tl.alloc_local((8,), "float32")
-        product_2 = tl.alloc_local((8,), "float32")
-        sum_w = tl.alloc_local((8,), "float32")
-        difference = tl.alloc_local((8,), "float32")
+        lse_value = tl.alloc_local((8,), "float32")
+        d_o_value = tl.alloc_local((8,), "bfloat16")
+        o_value = tl.alloc_local((8,), "bfloat16")
+        d_lse_value = tl.alloc_local((8,), "float32")
+        lse_times_log2e = tl.alloc_local((8,), "float32")
+        shift_value_neg = tl.alloc_local((8,), "float32")
+        d_o_f32 = tl.alloc_local((8,), "float32")
+        o_f32 = tl.alloc_local((8,), "float32")
+        row_product = tl.alloc_local((8,), "float32")
+        row = tl.alloc_local((8,), "float32")
+        delta_value = tl.alloc_local((8,), "float32")
         rest = tl.truncdiv(block, ((T + 1) // 2))
         h = rest
         for c in tl.unroll(2):
@@ -218,30 +226,60 @@ def varlen_attention_grad_1(o: memory("o", "bfloat16"), lse: memory("lse", "floa
             g[c] = c
         writes = thread == 0
         for c in tl.unroll(8):  # attention.py:97
-            lse_2[c] = tl.if_then_else(t_inside[c // 4], lse[tl.int64(h) * lse_h_stride + tl.int64(g[c % 4]) * lse_g_stride + t[c // 4]], tl.Cast("float32", 0))  # attention.py:97
+            lse_value[c] = tl.if_then_else(
+                t_inside[c // 4], lse[tl.int64(h) * lse_h_stride + tl.int64(g[c % 4]) * lse_g_stride + t[c // 4]],
+                tl.Cast("float32", 0)
+            )
         w = tl.alloc_var("int32", thread)  # attention.py:99
-        for c in tl.unroll(8):  # attention.py:99
-            d_o_2[c] = tl.if_then_else(t_inside[c // 4], d_o[tl.int64(t[c // 4]) * d_o_t_stride + tl.int64(h) * d_o_h_stride + tl.int64(g[c % 4]) * d_o_g_stride + w], tl.Cast("bfloat16", 0))  # attention.py:99
-            o_2[c] = tl.if_then_else(t_inside[c // 4], o[tl.int64(t[c // 4]) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g[c % 4]) * o_g_stride + w], tl.Cast("bfloat16", 0))  # attention.py:99
-            d_lse_2[c] = tl.if_then_else(t_inside[c // 4], d_lse[tl.int64(h) * d_lse_h_stride + tl.int64(g[c % 4]) * d_lse_g_stride + t[c // 4]], tl.Cast("float32", 0))  # attention.py:100
-            product[c] = lse_2[c] * f32(1.4426950216293335)  # attention.py:97
-            negative[c] = product[c] * f32(-1.0)  # attention.py:97
-            if t_inside[c // 4] & writes:  # attention.py:97
-                shift[tl.int64(t[c // 4]) * shift_t_stride + tl.int64(h) * shift_h_stride + g[c % 4]] = negative[c]  # attention.py:97
-            as_f32[c] = tl.Cast("float32", d_o_2[c])  # attention.py:99
-            as_f32_2[c] = tl.Cast("float32", o_2[c])  # attention.py:99
-            product_2[c] = as_f32[c] * as_f32_2[c]  # attention.py:99
-            sum_w[c] = product_2[c]  # attention.py:99
-        sum_over_w(sum_w, f32_reduce_smem, thread)  # attention.py:99
+        for c in tl.unroll(8):
+            d_o_value[c] = tl.if_then_else(
+                t_inside[c // 4],
+                d_o[
+                    tl.int64(t[c // 4]) * d_o_t_stride + tl.int64(h) * d_o_h_stride + tl.int64(g[c % 4]) * d_o_g_stride
+                    + w
+                ],
+                tl.Cast("bfloat16", 0)
+            )
+            o_value[c] = tl.if_then_else(
+                t_inside[c // 4],
+                o[tl.int64(t[c // 4]) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g[c % 4]) * o_g_stride + w],
+                tl.Cast("bfloat16", 0)
+            )
+            d_lse_value[c] = tl.if_then_else(  # attention.py:100
+                t_inside[c // 4], d_lse[tl.int64(h) * d_lse_h_stride + tl.int64(g[c % 4]) * d_lse_g_stride + t[c // 4]],
+                tl.Cast("float32", 0)
+            )
+            lse_times_log2e[c] = lse_value[c] * f32(1.4426950216293335)  # attention.py:97
+            shift_value_neg[c] = lse_times_log2e[c] * f32(-1.0)
+            if t_inside[c // 4] & writes:
+                shift[
+                    tl.int64(t[c // 4]) * shift_t_stride + tl.int64(h) * shift_h_stride + g[c % 4]
+                ] = shift_value_neg[c]
+            d_o_f32[c] = tl.Cast("float32", d_o_value[c])  # attention.py:99
+            o_f32[c] = tl.Cast("float32", o_value[c])
+            row_product[c] = d_o_f32[c] * o_f32[c]
+            row[c] = row_product[c]
+        sum_over_w(row, f32_reduce_smem, thread)
         for c in tl.unroll(8):  # attention.py:100
-            difference[c] = sum_w[c] - d_lse_2[c]  # attention.py:100
-            if t_inside[c // 4] & writes:  # attention.py:100
-                delta[tl.int64(t[c // 4]) * delta_t_stride + tl.int64(h) * delta_h_stride + g[c % 4]] = difference[c]  # attention.py:100
+            delta_value[c] = row[c] - d_lse_value[c]
+            if t_inside[c // 4] & writes:
+                delta[tl.int64(t[c // 4]) * delta_t_stride + tl.int64(h) * delta_h_stride + g[c % 4]] = delta_value[c]
 
 
 @tl.prim_func
-def varlen_attention_grad_2(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), d_o: memory("d_o", "bfloat16"), shift: memory("shift", "float32"), delta: memory("delta", "float32"), d_q: memory("d_q", "bfloat16"), Q: tl.int32, B: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64, d_o_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64, delta_h_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, d_q_t_stride: tl.int64, d_q_h_stride: tl.int64, d_q_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads; Z.lane: 64 indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4 threads.
+def varlen_attention_grad_2(
+    q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"),
+    begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"),
+    end_k: memory("end_k", "int32"), d_o: memory("d_o", "bfloat16"), shift: memory("shift", "float32"),
+    delta: memory("delta", "float32"), d_q: memory("d_q", "bfloat16"), Q: tl.int32, B: tl.int32, q_t_stride: tl.int64,
+    q_h_stride: tl.int64, q_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64, d_o_g_stride: tl.int64,
+    shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64, delta_h_stride: tl.int64,
+    k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, d_q_t_stride: tl.int64,
+    d_q_h_stride: tl.int64, d_q_g_stride: tl.int64, scale: tl.float32, programs: tl.int32
+):
+    # A block owns 1 of H, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads; Z.lane: 64
+    # indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4
+    # threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
@@ -249,26 +287,26 @@ def varlen_attention_grad_2(q: memory("q", "bfloat16"), k: memory("k", "bfloat16
         w = tl.alloc_local((32,), "int32")
         k_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
-        q_3 = tl.alloc_local((32,), "bfloat16")
-        d_o_2 = tl.alloc_local((32,), "bfloat16")
+        q_value = tl.alloc_local((32,), "bfloat16")
+        d_o_value = tl.alloc_local((32,), "bfloat16")
         most_q_g = tl.alloc_local((1,), "int32")
-        s = tl.alloc_local((32,), "float32")
+        dq = tl.alloc_local((32,), "float32")
         k_from = tl.alloc_local((4,), "int64")
         v_from = tl.alloc_local((4,), "int64")
-        z = tl.alloc_local((16,), "float32")
+        s = tl.alloc_local((16,), "float32")
         k_tile_part = tl.alloc_local((4,), "bfloat16")
-        fused = tl.alloc_local((16,), "float32")
-        exp2 = tl.alloc_local((16,), "float32")
-        z_2 = tl.alloc_local((16,), "float32")
+        p_fma_sum = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "float32")
+        dp = tl.alloc_local((16,), "float32")
         v_tile_part = tl.alloc_local((4,), "bfloat16")
-        difference_5 = tl.alloc_local((16,), "float32")
-        chosen = tl.alloc_local((16,), "float32")
-        product_3 = tl.alloc_local((16,), "float32")
-        p = tl.alloc_local((16,), "bfloat16")
-        sum_new = tl.alloc_local((32,), "float32")
+        dp_minus_delta = tl.alloc_local((16,), "float32")
+        p_masked = tl.alloc_local((16,), "float32")
+        ds = tl.alloc_local((16,), "float32")
+        ds_bf16 = tl.alloc_local((16,), "bfloat16")
+        acc_new = tl.alloc_local((32,), "float32")
         k_tile_part_2 = tl.alloc_local((4,), "bfloat16")
-        product_4 = tl.alloc_local((32,), "float32")
-        as_bf16 = tl.alloc_local((32,), "bfloat16")
+        dq_times_scale = tl.alloc_local((32,), "float32")
+        dq_times_scale_bf16 = tl.alloc_local((32,), "bfloat16")
         tiles = tl.alloc_var("int32", Q * 4 // 64 + B)
         tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
         segments = tl.alloc_var("int32", B)
@@ -283,107 +321,166 @@ def varlen_attention_grad_2(q: memory("q", "bfloat16"), k: memory("k", "bfloat16
                 e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
             for c in tl.unroll(32):
                 w[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
-            begin_q_2 = tl.alloc_var("int32", begin_q[b])  # attention.py:301
-            end_q_2 = tl.alloc_var("int32", end_q[b])  # attention.py:302
+            begin_q_value = tl.alloc_var("int32", begin_q[b])  # attention.py:305
+            end_q_value = tl.alloc_var("int32", end_q[b])  # attention.py:306
             g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))  # attention.py:97
-            q_2 = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:301
-            difference = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
-            total = tl.alloc_var("int32", begin_q_2 + q_2)  # attention.py:303
-            below = tl.alloc_var("bool", q_2 < difference)  # attention.py:303
+            query = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:305
+            count = tl.alloc_var("int32", end_q_value - begin_q_value)  # attention.py:306
+            token = tl.alloc_var("int32", begin_q_value + query)  # attention.py:307
+            inside = tl.alloc_var("bool", query < count)
             for c in tl.unroll(32):  # attention.py:114
-                q_3[c] = tl.if_then_else(below & (q_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:114
+                q_value[c] = tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    q[tl.int64(token) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
+                    tl.Cast("bfloat16", 0)
+                )
             for c in tl.unroll(32):  # attention.py:115
-                d_o_2[c] = tl.if_then_else(below & (q_g < end - begin), d_o[tl.int64(total) * d_o_t_stride + tl.int64(h) * d_o_h_stride + tl.int64(g) * d_o_g_stride + w[c]], tl.Cast("bfloat16", 0))  # attention.py:115
-            begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:112
-            end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:113
-            scale_2 = tl.alloc_var("float32", scale)
-            difference_2 = tl.alloc_var("int32", end_k_2 - begin_k_2)  # attention.py:113
-            difference_3 = tl.alloc_var("int32", difference_2 - difference)  # attention.py:303
-            total_2 = tl.alloc_var("int32", q_2 + difference_3)  # attention.py:303
-            shift_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), shift[tl.int64(total) * shift_t_stride + tl.int64(h) * shift_h_stride + g], tl.Cast("float32", 0)))  # attention.py:116
-            delta_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), delta[tl.int64(total) * delta_t_stride + tl.int64(h) * delta_h_stride + g], tl.Cast("float32", 0)))  # attention.py:117
-            total_3 = tl.alloc_var("int32", total_2 + 1)  # attention.py:309
-            total_4 = tl.alloc_var("int32", total_3 + begin_k_2)  # attention.py:309
-            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_2))  # attention.py:119
-            difference_4 = tl.alloc_var("int32", total_4 - begin_k_2)  # attention.py:119
-            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))  # attention.py:119
-            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:119
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:119
-            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:119
-            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:119
-            product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:166
+                d_o_value[c] = tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    d_o[
+                        tl.int64(token) * d_o_t_stride + tl.int64(h) * d_o_h_stride + tl.int64(g) * d_o_g_stride + w[c]
+                    ],
+                    tl.Cast("bfloat16", 0)
+                )
+            begin_k_value = tl.alloc_var("int32", begin_k[b])  # attention.py:112
+            end_k_value = tl.alloc_var("int32", end_k[b])  # attention.py:113
+            scale_value = tl.alloc_var("float32", scale)
+            keys = tl.alloc_var("int32", end_k_value - begin_k_value)
+            keys_minus_count = tl.alloc_var("int32", keys - count)  # attention.py:307
+            key = tl.alloc_var("int32", query + keys_minus_count)
+            shift_value = tl.alloc_var(  # attention.py:116
+                "float32",
+                tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    shift[tl.int64(token) * shift_t_stride + tl.int64(h) * shift_h_stride + g], tl.Cast("float32", 0)
+                )
+            )
+            delta_value = tl.alloc_var(  # attention.py:117
+                "float32",
+                tl.if_then_else(
+                    inside & (q_g < end - begin),
+                    delta[tl.int64(token) * delta_t_stride + tl.int64(h) * delta_h_stride + g], tl.Cast("float32", 0)
+                )
+            )
+            key_plus_1 = tl.alloc_var("int32", key + 1)  # attention.py:313
+            until = tl.alloc_var("int32", key_plus_1 + begin_k_value)
+            length = tl.alloc_var("int32", tl.max(tl.int32(0), keys))  # attention.py:119
+            until_minus_begin_k = tl.alloc_var("int32", until - begin_k_value)
+            visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_k))
+            seen = tl.alloc_var("int32", tl.min(length, visible))
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
+            seen_plus_63 = tl.alloc_var("int32", seen + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
+            scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:167
             most_q_g[0] = steps  # attention.py:119
-            most_over_q_g(most_q_g, i32_reduce_smem, thread)  # attention.py:119
-            most_q_g_2 = most_q_g[0]  # attention.py:119
-            for c in tl.unroll(32):  # attention.py:119
-                s[c] = f32(0.0)  # attention.py:119
-            for z_step in tl.serial(0, most_q_g_2):  # attention.py:119
-                product_2 = tl.alloc_var("int32", z_step * 64)  # attention.py:119
-                total_6 = tl.alloc_var("int32", begin_k_2 + product_2)  # attention.py:119
+            most_over_q_g(most_q_g, i32_reduce_smem, thread)
+            most_q_g_2 = most_q_g[0]
+            for c in tl.unroll(32):
+                dq[c] = f32(0.0)
+            for z_step in tl.serial(0, most_q_g_2):
+                z_step_times_64 = tl.alloc_var("int32", z_step * 64)
+                z_begin = tl.alloc_var("int32", begin_k_value + z_step_times_64)
                 tl.sync_threads()  # attention.py:120
-                for c in tl.unroll(4):  # attention.py:120
-                    k_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < end_k_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * k_s_stride + tl.int64(h) * k_h_stride), tl.int64(-1))  # attention.py:120
-                for c in tl.unroll(4):  # attention.py:120
-                    row = thread // 16 + c * 16  # attention.py:120
-                    at = thread % 16 * 8  # attention.py:120
-                    if k_from[c] != -1:  # attention.py:120
-                        for i in tl.unroll(8):  # attention.py:120
-                            k_tile[row, at + i] = k[k_from[c] + at + i]  # attention.py:120
-                    else:  # attention.py:120
-                        for i in tl.unroll(8):  # attention.py:120
-                            k_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:120
-                for c in tl.unroll(4):  # attention.py:120
-                    v_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < end_k_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * v_s_stride + tl.int64(h) * v_h_stride), tl.int64(-1))  # attention.py:120
-                for c in tl.unroll(4):  # attention.py:120
-                    row = thread // 16 + c * 16  # attention.py:120
-                    at = thread % 16 * 8  # attention.py:120
-                    if v_from[c] != -1:  # attention.py:120
-                        for i in tl.unroll(8):  # attention.py:120
-                            v_tile[row, at + i] = v[v_from[c] + at + i]  # attention.py:120
-                    else:  # attention.py:120
-                        for i in tl.unroll(8):  # attention.py:120
-                            v_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:120
+                for c in tl.unroll(4):
+                    k_from[c] = tl.Select(
+                        ((z_begin + (thread // 16 + c * 16)) < end_k_value),
+                        tl.int64(tl.int64((z_begin + (thread // 16 + c * 16))) * k_s_stride + tl.int64(h) * k_h_stride),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if k_from[c] != -1:
+                        for i in tl.unroll(8):
+                            k_tile[row, at + i] = k[k_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            k_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                for c in tl.unroll(4):
+                    v_from[c] = tl.Select(
+                        ((z_begin + (thread // 16 + c * 16)) < end_k_value),
+                        tl.int64(tl.int64((z_begin + (thread // 16 + c * 16))) * v_s_stride + tl.int64(h) * v_h_stride),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if v_from[c] != -1:
+                        for i in tl.unroll(8):
+                            v_tile[row, at + i] = v[v_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            v_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 tl.sync_threads()  # attention.py:121
-                for c in tl.unroll(16):  # attention.py:121
-                    z[c] = f32(0.0)  # attention.py:121
-                for column in tl.unroll(4):  # attention.py:121
-                    for step in tl.unroll(8):  # attention.py:121
-                        for i in tl.vectorized(4):  # attention.py:121
-                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:121
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4")  # attention.py:121
-                for c in tl.unroll(16):  # attention.py:166
-                    fused[c] = fma(z[c], product, shift_2)  # attention.py:166
-                    exp2[c] = portable_exp2(fused[c])  # attention.py:166
-                    z_2[c] = f32(0.0)  # attention.py:122
-                for column in tl.unroll(4):  # attention.py:122
-                    for step in tl.unroll(8):  # attention.py:122
-                        for i in tl.vectorized(4):  # attention.py:122
-                            v_tile_part[i] = v_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:122
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_tile_part.data, 0, d_o_2.data, step, z_2.data, column, dtype="float32x4")  # attention.py:122
-                for c in tl.unroll(16):  # attention.py:122
-                    difference_5[c] = z_2[c] - delta_2  # attention.py:122
-                    chosen[c] = tl.Select((((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_2) & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), exp2[c], f32(0.0))  # attention.py:119
-                    product_3[c] = chosen[c] * difference_5[c]  # attention.py:119
-                    p[c] = tl.Cast("bfloat16", product_3[c])  # attention.py:119
-                for c in tl.unroll(32):  # attention.py:119
-                    sum_new[c] = s[c]  # attention.py:119
-                for column in tl.unroll(8):  # attention.py:119
-                    for step in tl.unroll(4):  # attention.py:119
-                        for i in tl.unroll(4):  # attention.py:119
-                            k_tile_part_2[i] = k_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:119
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_tile_part_2.data, 0, p.data, step, sum_new.data, column, dtype="float32x4")  # attention.py:119
-                for c in tl.unroll(32):  # attention.py:119
-                    s[c] = sum_new[c]  # attention.py:119
-            for c in tl.unroll(32):  # attention.py:123
-                product_4[c] = s[c] * scale_2  # attention.py:123
-                as_bf16[c] = tl.Cast("bfloat16", product_4[c])  # attention.py:123
-                if below & (q_g < end - begin):  # attention.py:124
-                    d_q[tl.int64(total) * d_q_t_stride + tl.int64(h) * d_q_h_stride + tl.int64(g) * d_q_g_stride + e[c]] = as_bf16[c]  # attention.py:124
+                for c in tl.unroll(16):
+                    s[c] = f32(0.0)
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            k_tile_part.data, 0, q_value.data, step, s.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(16):  # attention.py:167
+                    p_fma_sum[c] = fma(s[c], scale_times_log2e, shift_value)
+                    p[c] = portable_exp2(p_fma_sum[c])
+                    dp[c] = f32(0.0)  # attention.py:122
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            v_tile_part[i] = v_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            v_tile_part.data, 0, d_o_value.data, step, dp.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(16):  # attention.py:123
+                    dp_minus_delta[c] = dp[c] - delta_value
+                    p_masked[c] = tl.Select(  # attention.py:119
+                        (
+                            ((z_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_value)
+                            & ((z_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < until)
+                        ),
+                        p[c], f32(0.0)
+                    )
+                    ds[c] = p_masked[c] * dp_minus_delta[c]
+                    ds_bf16[c] = tl.Cast("bfloat16", ds[c])
+                for c in tl.unroll(32):
+                    acc_new[c] = dq[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            k_tile_part_2[i] = k_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            k_tile_part_2.data, 0, ds_bf16.data, step, acc_new.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(32):
+                    dq[c] = acc_new[c]
+            for c in tl.unroll(32):  # attention.py:124
+                dq_times_scale[c] = dq[c] * scale_value
+                dq_times_scale_bf16[c] = tl.Cast("bfloat16", dq_times_scale[c])
+                if inside & (q_g < end - begin):
+                    d_q[
+                        tl.int64(token) * d_q_t_stride + tl.int64(h) * d_q_h_stride + tl.int64(g) * d_q_g_stride + e[c]
+                    ] = dq_times_scale_bf16[c]
 
 
 @tl.prim_func
-def varlen_attention_grad_3(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), d_o: memory("d_o", "bfloat16"), shift: memory("shift", "float32"), delta: memory("delta", "float32"), d_k: memory("d_k", "bfloat16"), d_v: memory("d_v", "bfloat16"), J: tl.int32, B: tl.int32, k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64, d_o_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64, delta_h_stride: tl.int64, d_k_s_stride: tl.int64, d_k_h_stride: tl.int64, d_v_s_stride: tl.int64, d_v_h_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 64 of J, 1 of B (back_to_back_gemm). J: 64 indices, 1 to each of 64 threads; R.lane: 64 indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4 threads.
+def varlen_attention_grad_3(
+    q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"),
+    begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"),
+    end_k: memory("end_k", "int32"), d_o: memory("d_o", "bfloat16"), shift: memory("shift", "float32"),
+    delta: memory("delta", "float32"), d_k: memory("d_k", "bfloat16"), d_v: memory("d_v", "bfloat16"), J: tl.int32,
+    B: tl.int32, k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64,
+    q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64,
+    d_o_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64,
+    delta_h_stride: tl.int64, d_k_s_stride: tl.int64, d_k_h_stride: tl.int64, d_v_s_stride: tl.int64,
+    d_v_h_stride: tl.int64, scale: tl.float32, programs: tl.int32
+):
+    # A block owns 1 of H, 64 of J, 1 of B (back_to_back_gemm). J: 64 indices, 1 to each of 64 threads; R.lane: 64
+    # indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4
+    # threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
@@ -391,33 +488,33 @@ def varlen_attention_grad_3(q: memory("q", "bfloat16"), k: memory("k", "bfloat16
         w = tl.alloc_local((32,), "int32")
         q_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         d_o_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
-        k_2 = tl.alloc_local((32,), "bfloat16")
-        v_2 = tl.alloc_local((32,), "bfloat16")
+        k_value = tl.alloc_local((32,), "bfloat16")
+        v_value = tl.alloc_local((32,), "bfloat16")
         least_j = tl.alloc_local((1,), "int32")
-        s = tl.alloc_local((32,), "float32")
-        s_2 = tl.alloc_local((32,), "float32")
+        dv = tl.alloc_local((32,), "float32")
+        dk = tl.alloc_local((32,), "float32")
         q_from = tl.alloc_local((4,), "int64")
         d_o_from = tl.alloc_local((4,), "int64")
-        shift_2 = tl.alloc_local((16,), "float32")
-        delta_2 = tl.alloc_local((16,), "float32")
-        z = tl.alloc_local((16,), "float32")
+        shift_value = tl.alloc_local((16,), "float32")
+        delta_value = tl.alloc_local((16,), "float32")
+        s = tl.alloc_local((16,), "float32")
         q_tile_part = tl.alloc_local((4,), "bfloat16")
-        fused = tl.alloc_local((16,), "float32")
-        exp2 = tl.alloc_local((16,), "float32")
-        z_2 = tl.alloc_local((16,), "float32")
+        p_fma_sum = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "float32")
+        dp = tl.alloc_local((16,), "float32")
         d_o_tile_part = tl.alloc_local((4,), "bfloat16")
-        difference_6 = tl.alloc_local((16,), "float32")
-        chosen = tl.alloc_local((16,), "float32")
-        p = tl.alloc_local((16,), "bfloat16")
-        sum_new = tl.alloc_local((32,), "float32")
+        dp_minus_delta = tl.alloc_local((16,), "float32")
+        p_masked = tl.alloc_local((16,), "float32")
+        p_masked_bf16 = tl.alloc_local((16,), "bfloat16")
+        acc_new = tl.alloc_local((32,), "float32")
         d_o_tile_part_2 = tl.alloc_local((4,), "bfloat16")
-        product_6 = tl.alloc_local((16,), "float32")
-        p_2 = tl.alloc_local((16,), "bfloat16")
-        sum_new_2 = tl.alloc_local((32,), "float32")
+        ds = tl.alloc_local((16,), "float32")
+        ds_bf16 = tl.alloc_local((16,), "bfloat16")
+        acc_new_2 = tl.alloc_local((32,), "float32")
         q_tile_part_2 = tl.alloc_local((4,), "bfloat16")
-        product_7 = tl.alloc_local((32,), "float32")
-        as_bf16 = tl.alloc_local((32,), "bfloat16")
-        as_bf16_2 = tl.alloc_local((32,), "bfloat16")
+        dk_times_scale = tl.alloc_local((32,), "float32")
+        dk_times_scale_bf16 = tl.alloc_local((32,), "bfloat16")
+        dv_bf16 = tl.alloc_local((32,), "bfloat16")
         tiles = tl.alloc_var("int32", J * 1 // 64 + B)
         tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
         segments = tl.alloc_var("int32", B)
@@ -432,134 +529,218 @@ def varlen_attention_grad_3(q: memory("q", "bfloat16"), k: memory("k", "bfloat16
                 e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
             for c in tl.unroll(32):
                 w[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
-            begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:112
-            end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:113
-            difference = tl.alloc_var("int32", end_k_2 - begin_k_2)  # attention.py:113
-            total = tl.alloc_var("int32", begin_k_2 + j)  # attention.py:131
-            below = tl.alloc_var("bool", j < difference)  # attention.py:131
+            begin_k_value = tl.alloc_var("int32", begin_k[b])  # attention.py:112
+            end_k_value = tl.alloc_var("int32", end_k[b])  # attention.py:113
+            keys = tl.alloc_var("int32", end_k_value - begin_k_value)
+            token = tl.alloc_var("int32", begin_k_value + j)  # attention.py:131
+            inside = tl.alloc_var("bool", j < keys)
             for c in tl.unroll(32):  # attention.py:132
-                k_2[c] = tl.if_then_else(below & (j < end - begin), k[tl.int64(total) * k_s_stride + tl.int64(h) * k_h_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:132
-            for c in tl.unroll(32):  # attention.py:132
-                v_2[c] = tl.if_then_else(below & (j < end - begin), v[tl.int64(total) * v_s_stride + tl.int64(h) * v_h_stride + w[c]], tl.Cast("bfloat16", 0))  # attention.py:132
-            begin_q_2 = tl.alloc_var("int32", begin_q[b])  # attention.py:301
-            end_q_2 = tl.alloc_var("int32", end_q[b])  # attention.py:302
-            scale_2 = tl.alloc_var("float32", scale)
-            difference_2 = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
-            product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:166
-            total_2 = tl.alloc_var("int32", j + difference_2)  # attention.py:135
-            difference_3 = tl.alloc_var("int32", total_2 - difference)  # attention.py:135
-            total_3 = tl.alloc_var("int32", begin_q_2 + difference_3)  # attention.py:157
-            product_2 = tl.alloc_var("int32", total_3 * 4)  # attention.py:157
-            product_3 = tl.alloc_var("int32", begin_q_2 * 4)  # attention.py:137
-            product_4 = tl.alloc_var("int32", end_q_2 * 4)  # attention.py:137
-            difference_4 = tl.alloc_var("int32", product_4 - product_3)  # attention.py:137
-            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))  # attention.py:137
-            full_steps = tl.alloc_var("int32", tl.truncdiv(larger_2, tl.int32(64)))  # attention.py:137
-            difference_5 = tl.alloc_var("int32", product_2 - product_3)  # attention.py:137
-            unseen = tl.alloc_var("int32", tl.max(tl.int32(0), difference_5))  # attention.py:137
-            first_step = tl.alloc_var("int32", tl.truncdiv(unseen, tl.int32(64)))  # attention.py:137
-            total_4 = tl.alloc_var("int32", larger_2 + 63)  # attention.py:137
-            steps = tl.alloc_var("int32", tl.truncdiv(total_4, tl.int32(64)))  # attention.py:137
-            total_5 = tl.alloc_var("int32", unseen + 63)  # attention.py:137
-            quotient = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:137
-            first_full_step = tl.alloc_var("int32", tl.min(quotient, steps))  # attention.py:137
-            least_j[0] = first_step  # attention.py:137
-            least_over_j(least_j, i32_reduce_smem, thread)  # attention.py:137
-            least_j_2 = least_j[0]  # attention.py:137
-            for c in tl.unroll(32):  # attention.py:137
-                s[c] = f32(0.0)  # attention.py:137
-            for c in tl.unroll(32):  # attention.py:137
-                s_2[c] = f32(0.0)  # attention.py:137
-            for r_step in tl.serial(least_j_2, steps):  # attention.py:137
-                product_5 = tl.alloc_var("int32", r_step * 64)  # attention.py:137
-                total_6 = tl.alloc_var("int32", product_3 + product_5)  # attention.py:137
+                k_value[c] = tl.if_then_else(
+                    inside & (j < end - begin), k[tl.int64(token) * k_s_stride + tl.int64(h) * k_h_stride + e[c]],
+                    tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(32):
+                v_value[c] = tl.if_then_else(
+                    inside & (j < end - begin), v[tl.int64(token) * v_s_stride + tl.int64(h) * v_h_stride + w[c]],
+                    tl.Cast("bfloat16", 0)
+                )
+            begin_q_value = tl.alloc_var("int32", begin_q[b])  # attention.py:305
+            end_q_value = tl.alloc_var("int32", end_q[b])  # attention.py:306
+            scale_value = tl.alloc_var("float32", scale)
+            count = tl.alloc_var("int32", end_q_value - begin_q_value)
+            scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:167
+            key_plus_count = tl.alloc_var("int32", j + count)  # attention.py:135
+            query = tl.alloc_var("int32", key_plus_count - keys)
+            begin_q_plus_query = tl.alloc_var("int32", begin_q_value + query)  # attention.py:158
+            since = tl.alloc_var("int32", begin_q_plus_query * 4)
+            begin_q_times_4 = tl.alloc_var("int32", begin_q_value * 4)  # attention.py:137
+            end_q_times_4 = tl.alloc_var("int32", end_q_value * 4)
+            length_difference = tl.alloc_var("int32", end_q_times_4 - begin_q_times_4)
+            length = tl.alloc_var("int32", tl.max(tl.int32(0), length_difference))
+            full_steps = tl.alloc_var("int32", tl.truncdiv(length, tl.int32(64)))
+            unseen_difference = tl.alloc_var("int32", since - begin_q_times_4)
+            unseen = tl.alloc_var("int32", tl.max(tl.int32(0), unseen_difference))
+            first_step = tl.alloc_var("int32", tl.truncdiv(unseen, tl.int32(64)))
+            length_plus_63 = tl.alloc_var("int32", length + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(length_plus_63, tl.int32(64)))
+            unseen_plus_63 = tl.alloc_var("int32", unseen + 63)
+            first_full_step_quotient = tl.alloc_var("int32", tl.truncdiv(unseen_plus_63, tl.int32(64)))
+            first_full_step = tl.alloc_var("int32", tl.min(first_full_step_quotient, steps))
+            least_j[0] = first_step
+            least_over_j(least_j, i32_reduce_smem, thread)
+            least_j_2 = least_j[0]
+            for c in tl.unroll(32):
+                dv[c] = f32(0.0)
+            for c in tl.unroll(32):
+                dk[c] = f32(0.0)
+            for r_step in tl.serial(least_j_2, steps):
+                r_step_times_64 = tl.alloc_var("int32", r_step * 64)
+                r_begin = tl.alloc_var("int32", begin_q_times_4 + r_step_times_64)
                 tl.sync_threads()  # attention.py:139
-                for c in tl.unroll(4):  # attention.py:139
-                    q_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < product_4), tl.int64(tl.int64((tl.truncdiv((total_6 + (thread // 16 + c * 16)), tl.int32(4)))) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64((tl.truncmod((total_6 + (thread // 16 + c * 16)), tl.int32(4)))) * q_g_stride), tl.int64(-1))  # attention.py:139
-                for c in tl.unroll(4):  # attention.py:139
-                    row = thread // 16 + c * 16  # attention.py:139
-                    at = thread % 16 * 8  # attention.py:139
-                    if q_from[c] != -1:  # attention.py:139
-                        for i in tl.unroll(8):  # attention.py:139
-                            q_tile[row, at + i] = q[q_from[c] + at + i]  # attention.py:139
-                    else:  # attention.py:139
-                        for i in tl.unroll(8):  # attention.py:139
-                            q_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:139
-                for c in tl.unroll(4):  # attention.py:139
-                    d_o_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < product_4), tl.int64(tl.int64((tl.truncdiv((total_6 + (thread // 16 + c * 16)), tl.int32(4)))) * d_o_t_stride + tl.int64(h) * d_o_h_stride + tl.int64((tl.truncmod((total_6 + (thread // 16 + c * 16)), tl.int32(4)))) * d_o_g_stride), tl.int64(-1))  # attention.py:139
-                for c in tl.unroll(4):  # attention.py:139
-                    row = thread // 16 + c * 16  # attention.py:139
-                    at = thread % 16 * 8  # attention.py:139
-                    if d_o_from[c] != -1:  # attention.py:139
-                        for i in tl.unroll(8):  # attention.py:139
-                            d_o_tile[row, at + i] = d_o[d_o_from[c] + at + i]  # attention.py:139
-                    else:  # attention.py:139
-                        for i in tl.unroll(8):  # attention.py:139
-                            d_o_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:139
+                for c in tl.unroll(4):
+                    q_from[c] = tl.Select(
+                        ((r_begin + (thread // 16 + c * 16)) < end_q_times_4),
+                        tl.int64(
+                            tl.int64((tl.truncdiv((r_begin + (thread // 16 + c * 16)), tl.int32(4)))) * q_t_stride
+                            + tl.int64(h) * q_h_stride
+                            + tl.int64((tl.truncmod((r_begin + (thread // 16 + c * 16)), tl.int32(4)))) * q_g_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if q_from[c] != -1:
+                        for i in tl.unroll(8):
+                            q_tile[row, at + i] = q[q_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            q_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                for c in tl.unroll(4):
+                    d_o_from[c] = tl.Select(
+                        ((r_begin + (thread // 16 + c * 16)) < end_q_times_4),
+                        tl.int64(
+                            tl.int64((tl.truncdiv((r_begin + (thread // 16 + c * 16)), tl.int32(4)))) * d_o_t_stride
+                            + tl.int64(h) * d_o_h_stride
+                            + tl.int64((tl.truncmod((r_begin + (thread // 16 + c * 16)), tl.int32(4)))) * d_o_g_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if d_o_from[c] != -1:
+                        for i in tl.unroll(8):
+                            d_o_tile[row, at + i] = d_o[d_o_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            d_o_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 for c in tl.unroll(16):  # attention.py:140
-                    shift_2[c] = tl.if_then_else(((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < product_4), shift[tl.int64((tl.truncdiv((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))) * shift_t_stride + tl.int64(h) * shift_h_stride + (tl.truncmod((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))], tl.Cast("float32", 0))  # attention.py:140
-                    delta_2[c] = tl.if_then_else(((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < product_4), delta[tl.int64((tl.truncdiv((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))) * delta_t_stride + tl.int64(h) * delta_h_stride + (tl.truncmod((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))], tl.Cast("float32", 0))  # attention.py:141
+                    shift_value[c] = tl.if_then_else(
+                        ((r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_q_times_4),
+                        shift[
+                            tl.int64(
+                                (tl.truncdiv((r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))
+                            )
+                            * shift_t_stride
+                            + tl.int64(h) * shift_h_stride
+                            + (tl.truncmod((r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))
+                        ],
+                        tl.Cast("float32", 0)
+                    )
+                    delta_value[c] = tl.if_then_else(  # attention.py:141
+                        ((r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_q_times_4),
+                        delta[
+                            tl.int64(
+                                (tl.truncdiv((r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))
+                            )
+                            * delta_t_stride
+                            + tl.int64(h) * delta_h_stride
+                            + (tl.truncmod((r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))
+                        ],
+                        tl.Cast("float32", 0)
+                    )
                 tl.sync_threads()  # attention.py:142
-                for c in tl.unroll(16):  # attention.py:142
-                    z[c] = f32(0.0)  # attention.py:142
-                for column in tl.unroll(4):  # attention.py:142
-                    for step in tl.unroll(8):  # attention.py:142
-                        for i in tl.vectorized(4):  # attention.py:142
-                            q_tile_part[i] = q_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:142
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", q_tile_part.data, 0, k_2.data, step, z.data, column, dtype="float32x4")  # attention.py:142
-                for c in tl.unroll(16):  # attention.py:166
-                    fused[c] = fma(z[c], product, shift_2[c])  # attention.py:166
-                    exp2[c] = portable_exp2(fused[c])  # attention.py:166
-                    z_2[c] = f32(0.0)  # attention.py:146
-                for column in tl.unroll(4):  # attention.py:146
-                    for step in tl.unroll(8):  # attention.py:146
-                        for i in tl.vectorized(4):  # attention.py:146
-                            d_o_tile_part[i] = d_o_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:146
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", d_o_tile_part.data, 0, v_2.data, step, z_2.data, column, dtype="float32x4")  # attention.py:146
-                for c in tl.unroll(16):  # attention.py:146
-                    difference_6[c] = z_2[c] - delta_2[c]  # attention.py:146
-                    chosen[c] = tl.Select((((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < product_4) & (product_2 <= (total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)))), exp2[c], f32(0.0))  # attention.py:137
-                    p[c] = tl.Cast("bfloat16", chosen[c])  # attention.py:137
-                for c in tl.unroll(32):  # attention.py:137
-                    sum_new[c] = s[c]  # attention.py:137
-                for column in tl.unroll(8):  # attention.py:137
-                    for step in tl.unroll(4):  # attention.py:137
-                        for i in tl.unroll(4):  # attention.py:137
-                            d_o_tile_part_2[i] = d_o_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:137
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", d_o_tile_part_2.data, 0, p.data, step, sum_new.data, column, dtype="float32x4")  # attention.py:137
-                for c in tl.unroll(16):  # attention.py:137
-                    product_6[c] = chosen[c] * difference_6[c]  # attention.py:137
-                    p_2[c] = tl.Cast("bfloat16", product_6[c])  # attention.py:137
-                for c in tl.unroll(32):  # attention.py:137
-                    sum_new_2[c] = s_2[c]  # attention.py:137
-                for column in tl.unroll(8):  # attention.py:137
-                    for step in tl.unroll(4):  # attention.py:137
-                        for i in tl.unroll(4):  # attention.py:137
-                            q_tile_part_2[i] = q_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:137
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", q_tile_part_2.data, 0, p_2.data, step, sum_new_2.data, column, dtype="float32x4")  # attention.py:137
-                for c in tl.unroll(32):  # attention.py:137
-                    s[c] = sum_new[c]  # attention.py:137
-                for c in tl.unroll(32):  # attention.py:137
-                    s_2[c] = sum_new_2[c]  # attention.py:137
-            for c in tl.unroll(32):  # attention.py:148
-                product_7[c] = s_2[c] * scale_2  # attention.py:148
-                as_bf16[c] = tl.Cast("bfloat16", product_7[c])  # attention.py:148
-                if below & (j < end - begin):  # attention.py:148
-                    d_k[tl.int64(total) * d_k_s_stride + tl.int64(h) * d_k_h_stride + e[c]] = as_bf16[c]  # attention.py:148
-            for c in tl.unroll(32):  # attention.py:150
-                as_bf16_2[c] = tl.Cast("bfloat16", s[c])  # attention.py:150
-                if below & (j < end - begin):  # attention.py:150
-                    d_v[tl.int64(total) * d_v_s_stride + tl.int64(h) * d_v_h_stride + w[c]] = as_bf16_2[c]  # attention.py:150
+                for c in tl.unroll(16):
+                    s[c] = f32(0.0)
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            q_tile_part[i] = q_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            q_tile_part.data, 0, k_value.data, step, s.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(16):  # attention.py:167
+                    p_fma_sum[c] = fma(s[c], scale_times_log2e, shift_value[c])
+                    p[c] = portable_exp2(p_fma_sum[c])
+                    dp[c] = f32(0.0)  # attention.py:146
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            d_o_tile_part[i] = d_o_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            d_o_tile_part.data, 0, v_value.data, step, dp.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(16):  # attention.py:147
+                    dp_minus_delta[c] = dp[c] - delta_value[c]
+                    p_masked[c] = tl.Select(  # attention.py:137
+                        (
+                            ((r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_q_times_4)
+                            & (since <= (r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)))
+                        ),
+                        p[c], f32(0.0)
+                    )
+                    p_masked_bf16[c] = tl.Cast("bfloat16", p_masked[c])
+                for c in tl.unroll(32):
+                    acc_new[c] = dv[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            d_o_tile_part_2[i] = d_o_tile[
+                                step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16
+                            ]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            d_o_tile_part_2.data, 0, p_masked_bf16.data, step, acc_new.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(16):
+                    ds[c] = p_masked[c] * dp_minus_delta[c]
+                    ds_bf16[c] = tl.Cast("bfloat16", ds[c])
+                for c in tl.unroll(32):
+                    acc_new_2[c] = dk[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            q_tile_part_2[i] = q_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            q_tile_part_2.data, 0, ds_bf16.data, step, acc_new_2.data, column, dtype="float32x4"
+                        )
+                for c in tl.unroll(32):
+                    dv[c] = acc_new[c]
+                for c in tl.unroll(32):
+                    dk[c] = acc_new_2[c]
+            for c in tl.unroll(32):  # attention.py:149
+                dk_times_scale[c] = dk[c] * scale_value
+                dk_times_scale_bf16[c] = tl.Cast("bfloat16", dk_times_scale[c])
+                if inside & (j < end - begin):
+                    d_k[tl.int64(token) * d_k_s_stride + tl.int64(h) * d_k_h_stride + e[c]] = dk_times_scale_bf16[c]
+            for c in tl.unroll(32):  # attention.py:151
+                dv_bf16[c] = tl.Cast("bfloat16", dv[c])
+                if inside & (j < end - begin):
+                    d_v[tl.int64(token) * d_v_s_stride + tl.int64(h) * d_v_h_stride + w[c]] = dv_bf16[c]
 
 
-def call(kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B, J, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride):
+def call(
+    kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B,
+    J, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, o_t_stride, o_h_stride, o_g_stride,
+    d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, q_t_stride,
+    q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride,
+    d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = 8 * ((T + 1) // 2) * 1
     if programs > 0:
-        kernels.varlen_attention_grad_1((programs,), o, lse, d_o, d_lse, shift, delta, T, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride)
+        kernels.varlen_attention_grad_1(
+            (programs,), o, lse, d_o, d_lse, shift, delta, T, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride,
+            d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride,
+            shift_h_stride, delta_t_stride, delta_h_stride
+        )
     programs = (Q * 4 // 64 + B) * 8
     if programs > 0:
-        kernels.varlen_attention_grad_2((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, scale)
+        kernels.varlen_attention_grad_2(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, q_t_stride, q_h_stride,
+            q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride,
+            delta_h_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride,
+            scale
+        )
     programs = (J * 1 // 64 + B) * 8
     if programs > 0:
-        kernels.varlen_attention_grad_3((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, J, B, k_s_stride, k_h_stride, v_s_stride, v_h_stride, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride, scale)
+        kernels.varlen_attention_grad_3(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, J, B, k_s_stride,
+            k_h_stride, v_s_stride, v_h_stride, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride,
+            d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride,
+            d_v_s_stride, d_v_h_stride, scale
+        )

@@ -80,36 +80,36 @@ def max_over_v_lane(x):
     return x[0]
 
 
-def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     # The state of two disjoint sets: centred softmax_sum().
-    m = fmax(max_a, max_b)
-    equal = m == Float32(float("-inf"))
-    chosen = select(equal, Float32(0.0), m)
-    difference = max_a - chosen
-    product = mul(difference, Float32(1.4426950216293335))
-    power = exp2(product)
-    larger = fmax(difference, Float32(-3.4028234663852886e+38))
-    equal_2 = m == Float32(float("-inf"))
-    chosen_2 = select(equal_2, Float32(0.0), m)
-    difference_2 = max_b - chosen_2
-    product_2 = mul(difference_2, Float32(1.4426950216293335))
-    power_2 = exp2(product_2)
-    larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))
-    product_3 = mul(sum_a, power)
-    product_4 = mul(sum_b, power_2)
-    total = product_3 + product_4
-    product_5 = mul(centred_a, power)
-    product_6 = mul(centred_b, power_2)
-    fused_sum = fma(product_3, larger, product_5)
-    fused_sum_2 = fma(product_4, larger_2, product_6)
-    total_2 = fused_sum + fused_sum_2
-    return m, total, total_2
+    m = fmax(m_a, m_b)
+    is_empty = m == Float32(float("-inf"))
+    m_safe = select(is_empty, Float32(0.0), m)
+    alpha_a_distance = m_a - m_safe
+    alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
+    alpha_a = exp2(alpha_a_exponent)
+    larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+    is_empty_2 = m == Float32(float("-inf"))
+    m_safe_2 = select(is_empty_2, Float32(0.0), m)
+    alpha_b_distance = m_b - m_safe_2
+    alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
+    alpha_b = exp2(alpha_b_exponent)
+    larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+    l_a_scaled = mul(l_a, alpha_a)
+    l_b_scaled = mul(l_b, alpha_b)
+    l = l_a_scaled + l_b_scaled
+    product = mul(centred_a, alpha_a)
+    product_2 = mul(centred_b, alpha_b)
+    fma_sum = fma(l_a_scaled, larger, product)
+    fma_sum_2 = fma(l_b_scaled, larger_2, product_2)
+    total = fma_sum + fma_sum_2
+    return m, l, total
 
 
-def merge_total(sum_a, sum_b):
+def merge_total(total_a, total_b):
     # The state of two disjoint sets: total().
-    s = sum_a + sum_b
-    return s,
+    total = total_a + total_b
+    return total,
 
 
 def merged(states, stride, merge):
@@ -188,10 +188,10 @@ def select(condition, a, b):
     return cutlass.select_(condition, a, b)
 
 
-def softmax_sum_over_v_piece(max, sum, centred, thread, reduce_buffers):
+def softmax_sum_over_v_piece(m, l, centred, thread, reduce_buffers):
     # The states merged over V.piece, pairwise.
-    max, sum, centred = merged_across((max, sum, centred,), reduce_buffers[0:3], (32, 64, 128), thread, merge_softmax_sum)
-    return max[0], sum[0], centred[0]
+    m, l, centred = merged_across((m, l, centred,), reduce_buffers[0:3], (32, 64, 128), thread, merge_softmax_sum)
+    return m[0], l[0], centred[0]
 
 
 @cute.jit
@@ -214,10 +214,10 @@ def sum_over_v_lane(x):
     return x[0]
 
 
-def total_over_v_piece(sum, thread, reduce_buffers):
+def total_over_v_piece(total, thread, reduce_buffers):
     # The states merged over V.piece, pairwise.
-    sum, = merged_across((sum,), reduce_buffers[0:1], (32, 64, 128), thread, merge_total)
-    return sum[0]
+    total, = merged_across((total,), reduce_buffers[0:1], (32, 64, 128), thread, merge_total)
+    return total[0]
 
 
 @cute.struct
@@ -260,8 +260,9 @@ def linear_logp_1_place(item, tiles):
 
 @cute.kernel
 def linear_logp_1(
-    tma_a: cute.CopyAtom, hidden: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor,
-    unit: cute.TiledMma, ids: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64
+    tma_a: cute.CopyAtom, hidden: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor, unit: cute.TiledMma,
+    ids: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor,
+    sum_of_step3: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64
 ):
     # A block owns 128 of T, 1 of V.step, 1 of V.piece (stream_dot).
     thread, _, _ = cute.arch.thread_idx()
@@ -298,15 +299,15 @@ def linear_logp_1(
                 v_step = v_step_tile
                 v_piece = v_piece_tile
                 t_first = (row_tile * 2 + rank) * 128
-                product = v_piece * 16032  # linear_logp.py:64
-                piece_begin = cutlass.min(128256, product)  # linear_logp.py:64
-                product_2 = v_step * 256  # linear_logp.py:64
-                total = piece_begin + product_2  # linear_logp.py:64
+                piece_begin_product = v_piece * 16032  # linear_logp.py:64
+                piece_begin = cutlass.min(128256, piece_begin_product)
+                v_step_times_256 = v_step * 256
+                v_begin = piece_begin + v_step_times_256
                 a_from = cute.local_tile(
                     cute.domain_offset((t_first, 0), hidden), (128, 64), (0, None)
                 )
                 b_from = cute.local_tile(
-                    cute.domain_offset((total, 0), weight), (256, 64), (0, None)
+                    cute.domain_offset((v_begin, 0), weight), (256, 64), (0, None)
                 )
                 a_to, a_from = cpasync.tma_partition(
                     tma_a, 0, cute.make_layout(1), cute.group_modes(a_tiles, 0, 2), cute.group_modes(a_from, 0, 2)
@@ -344,12 +345,12 @@ def linear_logp_1(
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
             row_tile, v_piece_tile, v_step_tile = linear_logp_1_place(item, tiles)
-            v_step = v_step_tile  # linear_logp.py:64
-            v_piece = v_piece_tile  # linear_logp.py:64
-            t_first = (row_tile * 2 + rank) * 128  # linear_logp.py:64
-            t = [t_first + row + 8 * r for r in range(2)]  # linear_logp.py:64
-            t_inside = [t[r] < T for r in range(2)]  # linear_logp.py:64
-            ids_2 = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:61
+            v_step = v_step_tile
+            v_piece = v_piece_tile
+            t_first = (row_tile * 2 + rank) * 128
+            t = [t_first + row + 8 * r for r in range(2)]
+            t_inside = [t[r] < T for r in range(2)]
+            ids_value = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:61
             ring.consumer_wait(get)
             warpgroup.fence()
             unit.set(warpgroup.Field.ACCUMULATE, False)
@@ -371,61 +372,91 @@ def linear_logp_1(
             warpgroup.wait_group(0)
             ring.consumer_release(free)
             free.advance()
-            product = v_piece * 16032  # linear_logp.py:64
-            piece_begin = cutlass.min(128256, product)  # linear_logp.py:64
-            total = piece_begin + 16032  # linear_logp.py:64
-            piece_end = cutlass.min(128256, total)  # linear_logp.py:64
-            product_2 = v_step * 256  # linear_logp.py:64
-            total_2 = piece_begin + product_2  # linear_logp.py:64
-            v = total_2 + quad  # linear_logp.py:64
-            exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]  # linear_logp.py:64
+            piece_begin_product = v_piece * 16032  # linear_logp.py:64
+            piece_begin = cutlass.min(128256, piece_begin_product)
+            piece_end_sum = piece_begin + 16032
+            piece_end = cutlass.min(128256, piece_end_sum)
+            v_step_times_256 = v_step * 256
+            v_begin = piece_begin + v_step_times_256
+            v = v_begin + quad
+            exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]
             for r in cutlass.range_constexpr(2):
-                differs = ids_2[r] != ignore_index  # logp.py:200
-                end = select(differs, piece_end, Int32(0))  # linear_logp.py:64
-                at = end - v  # linear_logp.py:64
-                product_3 = []  # linear_logp.py:65
-                for c in cutlass.range_constexpr(64):  # linear_logp.py:65
-                    z = acc[r, c]  # linear_logp.py:65
-                    product_3.append(mul(z, inv_temperature))  # logp.py:57
+                active = ids_value[r] != ignore_index  # logp.py:200
+                end = select(active, piece_end, Int32(0))  # linear_logp.py:64
+                at = end - v
+                z = []  # linear_logp.py:65
+                for c in cutlass.range_constexpr(64):
+                    product = acc[r, c]
+                    z.append(mul(product, inv_temperature))  # logp.py:57
                 selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
-                ahead = ids_2[r] - Int64(total_2)  # linear_logp.py:64
-                if any_lane((ahead >= 0) & (ahead < 256)):  # linear_logp.py:64
-                    at_2 = ids_2[r] - Int64(v)  # linear_logp.py:71
-                    chosen = [select((at_2 == 8 * (c // 2) + c % 2), product_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:71
-                    chosen_2 = [select((at > 8 * (c // 2) + c % 2), chosen[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:64
-                    selected_v_lane = sum_over_v_lane(chosen_2)  # linear_logp.py:64
-                chosen = tuple(product_3)  # linear_logp.py:64
-                if any_lane(at <= 249):  # linear_logp.py:64
-                    chosen = tuple([select((at > 8 * (c // 2) + c % 2), product_3[c], Float32(float("-inf"))) for c in range(64)])  # linear_logp.py:64
-                m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)  # linear_logp.py:64
-                equal = m_chunk == Float32(float("-inf"))  # linear_logp.py:64
-                chosen_2 = select(equal, Float32(0.0), m_chunk)  # linear_logp.py:64
-                e, product_4 = [], []  # linear_logp.py:64
-                for c in cutlass.range_constexpr(64):  # linear_logp.py:64
-                    difference = chosen[c] - chosen_2  # linear_logp.py:64
-                    product_5 = mul(difference, Float32(1.4426950216293335))  # linear_logp.py:64
-                    e.append(exp2(product_5))  # linear_logp.py:64
-                    larger = fmax(difference, Float32(-3.4028234663852886e+38))  # linear_logp.py:64
-                    product_4.append(mul(e[c], larger))  # linear_logp.py:64
-                s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
-                centred_chunk = sum_over_v_lane(product_4)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), s_chunk)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)  # linear_logp.py:64
+                ahead = ids_value[r] - Int64(v_begin)
+                if any_lane((ahead >= 0) & (ahead < 256)):
+                    at_2 = ids_value[r] - Int64(v)  # linear_logp.py:71
+                    z_masked = [
+                        select((at_2 == 8 * (c // 2) + c % 2), z[c], Int32(-(2**31)).bitcast(Float32))
+                        for c in range(64)
+                    ]
+                    z_masked_masked = [  # linear_logp.py:64
+                        select((at > 8 * (c // 2) + c % 2), z_masked[c], Int32(-(2**31)).bitcast(Float32))
+                        for c in range(64)
+                    ]
+                    selected_v_lane = sum_over_v_lane(z_masked_masked)
+                z_masked = tuple(z)
+                if any_lane(at <= 249):
+                    z_masked = tuple(
+                        [select((at > 8 * (c // 2) + c % 2), z[c], Float32(float("-inf"))) for c in range(64)]
+                    )
+                m_chunk = max_over_v_lane(z_masked)
+                store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)
+                is_empty = m_chunk == Float32(float("-inf"))
+                m_safe = select(is_empty, Float32(0.0), m_chunk)
+                p, centred_chunk_product = [], []
+                for c in cutlass.range_constexpr(64):
+                    p_distance = z_masked[c] - m_safe
+                    p_exponent = mul(p_distance, Float32(1.4426950216293335))
+                    p.append(exp2(p_exponent))
+                    centred_chunk_larger = fmax(p_distance, Float32(-3.4028234663852886e+38))
+                    centred_chunk_product.append(mul(p[c], centred_chunk_larger))
+                l_chunk = sum_over_v_lane(p)
+                centred_chunk = sum_over_v_lane(centred_chunk_product)
+                store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)
+                store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), l_chunk)
+                store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)
             item += blocks // 2
 
 
 @cute.jit
-def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64, weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_1(
+    hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer,
+    sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32,
+    hidden_t_stride: Int64, weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64,
+    sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64,
+    centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64,
+    inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    hidden = cute.make_tensor(hidden_ptr, cute.make_layout((T, 4096), stride=(cute.assume(hidden_t_stride, divby=8), 1)))
-    weight = cute.make_tensor(weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1)))
+    hidden = cute.make_tensor(
+        hidden_ptr, cute.make_layout((T, 4096), stride=(cute.assume(hidden_t_stride, divby=8), 1))
+    )
+    weight = cute.make_tensor(
+        weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1))
+    )
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
-    max_of_step = cute.make_tensor(max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1)))
-    sum_of_step1 = cute.make_tensor(sum_of_step1_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1)))
-    centred_of_step2 = cute.make_tensor(centred_of_step2_ptr, cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1)))
-    sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
+    max_of_step = cute.make_tensor(
+        max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1))
+    )
+    sum_of_step1 = cute.make_tensor(
+        sum_of_step1_ptr,
+        cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1))
+    )
+    centred_of_step2 = cute.make_tensor(
+        centred_of_step2_ptr,
+        cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1))
+    )
+    sum_of_step3 = cute.make_tensor(
+        sum_of_step3_ptr,
+        cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1))
+    )
     layout_a, layout_b = linear_logp_1_layouts()
     tma_a, hidden = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), hidden,
@@ -436,15 +467,17 @@ def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids
         cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
     )
     linear_logp_1(
-        tma_a, hidden, tma_b, weight, linear_logp_1_unit(), ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, inv_temperature, ignore_index
-    ).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
-    )
+        tma_a, hidden, tma_b, weight, linear_logp_1_unit(), ids, max_of_step, sum_of_step1, centred_of_step2,
+        sum_of_step3, T, inv_temperature, ignore_index
+    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
 @cute.kernel
-def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, errors: cute.Pointer, ignore_index: Int64):
+def linear_logp_2_rows(
+    ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, max_of_step: cute.Tensor,
+    sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, errors: cute.Pointer,
+    ignore_index: Int64
+):
     # A block owns 32 of T (merge). V.piece: 8 indices, 1 to each of 8 threads; T: 32 indices, 1 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -456,82 +489,118 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
     t = block * 32 + thread % 32
     t_inside = t < T
     writes = (thread & 224) == 0
-    ids_2 = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
-    differs = ids_2 != ignore_index  # logp.py:200
+    ids_value = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
+    active = ids_value != ignore_index  # logp.py:200
     v_piece = thread // 32  # linear_logp.py:64
-    m = Float32(float("-inf"))  # linear_logp.py:64
-    s = Float32(0.0)  # linear_logp.py:64
-    centred = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
-    s_2 = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
-    for v_step_step in cutlass.range(0, 63, unroll=8):  # linear_logp.py:64
-        max_of_step_2 = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
-        sum_of_step1_2 = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
-        centred_of_step2_2 = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
-        sum_of_step3_2 = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
-        m_2 = fmax(m, max_of_step_2)  # linear_logp.py:64
-        equal = m_2 == Float32(float("-inf"))  # linear_logp.py:64
-        chosen = select(equal, Float32(0.0), m_2)  # linear_logp.py:64
-        difference = m - chosen  # linear_logp.py:64
-        product = mul(difference, Float32(1.4426950216293335))  # linear_logp.py:64
-        power = exp2(product)  # linear_logp.py:64
-        larger = fmax(difference, Float32(-3.4028234663852886e+38))  # linear_logp.py:64
-        difference_2 = max_of_step_2 - chosen  # linear_logp.py:64
-        product_2 = mul(difference_2, Float32(1.4426950216293335))  # linear_logp.py:64
-        power_2 = exp2(product_2)  # linear_logp.py:64
-        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))  # linear_logp.py:64
-        product_3 = mul(s, power)  # linear_logp.py:64
-        product_4 = mul(sum_of_step1_2, power_2)  # linear_logp.py:64
-        total = product_3 + product_4  # linear_logp.py:64
-        product_5 = mul(centred, power)  # linear_logp.py:64
-        product_6 = mul(centred_of_step2_2, power_2)  # linear_logp.py:64
-        fused_sum = fma(product_3, larger, product_5)  # linear_logp.py:64
-        fused_sum_2 = fma(product_4, larger_2, product_6)  # linear_logp.py:64
-        total_2 = fused_sum + fused_sum_2  # linear_logp.py:64
-        s_3 = s_2 + sum_of_step3_2  # linear_logp.py:64
-        m, s, centred, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
-    m_2, s_3, centred_2 = softmax_sum_over_v_piece([m], [s], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,))  # linear_logp.py:64
-    s_4 = total_over_v_piece([s_2], thread, (reduce_smem_4,))  # linear_logp.py:64
-    at_most = 0 <= ids_2  # linear_logp.py:78
-    below = ids_2 < 128256  # linear_logp.py:78
-    both = at_most & below  # linear_logp.py:78
-    log_of = portable_log(s_3)  # linear_logp.py:83
-    total = m_2 + log_of  # linear_logp.py:83
-    chosen = select(both, s_4, Float32(float("nan")))  # linear_logp.py:84
-    difference = chosen - total  # linear_logp.py:84
-    is_nan = difference != difference  # linear_logp.py:85
-    both_2 = differs & is_nan  # linear_logp.py:85
-    report_where(both_2 & t_inside & writes, errors, 1, t + 1)  # linear_logp.py:85
-    chosen_2 = select(differs, difference, Float32(0.0))  # linear_logp.py:87
-    chosen_3 = select(differs, total, Float32(0.0))  # linear_logp.py:88
-    quotient = div(centred_2, s_3)  # linear_logp.py:89
-    difference_2 = log_of - quotient  # linear_logp.py:89
-    chosen_4 = select(differs, difference_2, Float32(0.0))  # linear_logp.py:89
-    store_where(t_inside & writes, logp, t, chosen_2)  # linear_logp.py:86
-    store_where(t_inside & writes, lse, t, chosen_3)  # linear_logp.py:86
-    store_where(t_inside & writes, entropy, t, chosen_4)  # linear_logp.py:86
+    m = Float32(float("-inf"))
+    l = Float32(0.0)
+    centred = Int32(-(2**31)).bitcast(Float32)
+    total = Int32(-(2**31)).bitcast(Float32)
+    for v_step_step in cutlass.range(0, 63, unroll=8):
+        max_of_step_value = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))
+        sum_of_step1_value = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))
+        centred_of_step2_value = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))
+        sum_of_step3_value = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))
+        m_2 = fmax(m, max_of_step_value)
+        is_empty = m_2 == Float32(float("-inf"))
+        m_safe = select(is_empty, Float32(0.0), m_2)
+        alpha_a_distance = m - m_safe
+        alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
+        alpha_a = exp2(alpha_a_exponent)
+        centred_larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+        alpha_b_distance = max_of_step_value - m_safe
+        alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
+        alpha_b = exp2(alpha_b_exponent)
+        centred_larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+        l_a_scaled = mul(l, alpha_a)
+        l_b_scaled = mul(sum_of_step1_value, alpha_b)
+        l_2 = l_a_scaled + l_b_scaled
+        centred_times_alpha_a = mul(centred, alpha_a)
+        centred_of_step2_times_alpha_b = mul(centred_of_step2_value, alpha_b)
+        centred_fma_sum = fma(l_a_scaled, centred_larger, centred_times_alpha_a)
+        centred_fma_sum_2 = fma(l_b_scaled, centred_larger_2, centred_of_step2_times_alpha_b)
+        centred_sum = centred_fma_sum + centred_fma_sum_2
+        total_2 = total + sum_of_step3_value
+        m, l, centred, total = m_2, l_2, centred_sum, total_2
+    m_2, l_2, centred_2 = softmax_sum_over_v_piece(
+        [m], [l], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
+    )
+    total_2 = total_over_v_piece([total], thread, (reduce_smem_4,))
+    ids_ge_0 = 0 <= ids_value  # linear_logp.py:78
+    inside_below = ids_value < 128256
+    inside = ids_ge_0 & inside_below
+    log_l = portable_log(l_2)  # linear_logp.py:83
+    lse_value = m_2 + log_l
+    hit_masked = select(inside, total_2, Float32(float("nan")))  # linear_logp.py:84
+    chosen = hit_masked - lse_value
+    is_nan_chosen = chosen != chosen  # linear_logp.py:85
+    both = active & is_nan_chosen
+    report_where(both & t_inside & writes, errors, 1, t + 1)
+    chosen_masked = select(active, chosen, Float32(0.0))  # linear_logp.py:87
+    lse_masked = select(active, lse_value, Float32(0.0))  # linear_logp.py:88
+    centred_over_l = div(centred_2, l_2)  # linear_logp.py:89
+    entropy_value_difference = log_l - centred_over_l
+    entropy_value_difference_masked = select(active, entropy_value_difference, Float32(0.0))
+    store_where(t_inside & writes, logp, t, chosen_masked)  # linear_logp.py:86
+    store_where(t_inside & writes, lse, t, lse_masked)
+    store_where(t_inside & writes, entropy, t, entropy_value_difference_masked)
 
 
 @cute.jit
-def launch_linear_logp_2(ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_2(
+    ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer,
+    max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer,
+    sum_of_step3_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer, max_of_step_v_step_stride: Int64,
+    max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64,
+    centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64,
+    sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
     entropy = cute.make_tensor(entropy_ptr, cute.make_layout((T,), stride=(1,)))
-    max_of_step = cute.make_tensor(max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1)))
-    sum_of_step1 = cute.make_tensor(sum_of_step1_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1)))
-    centred_of_step2 = cute.make_tensor(centred_of_step2_ptr, cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1)))
-    sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
-    linear_logp_2_rows(ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors_ptr, ignore_index).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
+    max_of_step = cute.make_tensor(
+        max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1))
     )
+    sum_of_step1 = cute.make_tensor(
+        sum_of_step1_ptr,
+        cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1))
+    )
+    centred_of_step2 = cute.make_tensor(
+        centred_of_step2_ptr,
+        cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1))
+    )
+    sum_of_step3 = cute.make_tensor(
+        sum_of_step3_ptr,
+        cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1))
+    )
+    linear_logp_2_rows(
+        ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors_ptr, ignore_index
+    ).launch(grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,)
 
 
-def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
+def call(
+    kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy,
+    inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride,
+    max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+    centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min(2 * ((T + 255) // 256) * 504, 132)
     if programs > 0:
-        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
+        kernels.linear_logp_1(
+            (programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T,
+            hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride,
+            sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+            centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature,
+            ignore_index
+        )
     programs = ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, ignore_index)
+        kernels.linear_logp_2(
+            (programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors,
+            max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride,
+            sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride,
+            sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, ignore_index
+        )

@@ -137,7 +137,10 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def linear_logp_grad_1_rows(hidden: cute.Tensor, ids: cute.Tensor, order: cute.Tensor, rows: cute.Tensor, T: Int32, T_length: Int32, ignore_index: Int64, T_piece: Int32):
+def linear_logp_grad_1_rows(
+    hidden: cute.Tensor, ids: cute.Tensor, order: cute.Tensor, rows: cute.Tensor, T: Int32, T_length: Int32,
+    ignore_index: Int64, T_piece: Int32
+):
     # A block owns 1 of T.within, 2048 of D (rows). D: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -146,18 +149,23 @@ def linear_logp_grad_1_rows(hidden: cute.Tensor, ids: cute.Tensor, order: cute.T
     d = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order_2 = order[t]  # linear_logp.py:124
-    ids_2 = ids[order_2.to(Int32)]  # linear_logp.py:124
-    hidden_2 = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_2.to(Int32), d[c]), 8)]  # linear_logp.py:129
-    differs = ids_2 != ignore_index  # logp.py:200
-    as_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:129
-    chosen = [select(differs, hidden_2[c], as_bf16) for c in range(16)]  # linear_logp.py:129
-    for c in cutlass.range_constexpr(0, 16, 8):  # linear_logp.py:129
-        store_vector(rows, (t_within, d[c]), chosen[c:c + 8])  # linear_logp.py:129
+    order_value = order[t]  # linear_logp.py:124
+    ids_value = ids[order_value.to(Int32)]
+    # linear_logp.py:129
+    hidden_value = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_value.to(Int32), d[c]), 8)]
+    active = ids_value != ignore_index  # logp.py:200
+    _0_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:129
+    rows_value = [select(active, hidden_value[c], _0_bf16) for c in range(16)]
+    for c in cutlass.range_constexpr(0, 16, 8):
+        store_vector(rows, (t_within, d[c]), rows_value[c:c + 8])
 
 
 @cute.jit
-def launch_linear_logp_grad_1(hidden_ptr: cute.Pointer, ids_ptr: cute.Pointer, order_ptr: cute.Pointer, rows_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64, T_length: Int32, rows_t_within_stride: Int64, ignore_index: Int64, T_piece: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_grad_1(
+    hidden_ptr: cute.Pointer, ids_ptr: cute.Pointer, order_ptr: cute.Pointer, rows_ptr: cute.Pointer, T: Int32,
+    hidden_t_stride: Int64, T_length: Int32, rows_t_within_stride: Int64, ignore_index: Int64, T_piece: Int32,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     hidden = cute.make_tensor(hidden_ptr, cute.make_layout((T, 4096), stride=(hidden_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
@@ -208,8 +216,10 @@ def linear_logp_grad_2_place(item, tiles):
 
 @cute.kernel
 def linear_logp_grad_2(
-    tma_a: cute.CopyAtom, rows: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor,
-    unit: cute.TiledMma, ids: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, order: cute.Tensor, d_logp: cute.Tensor, d_lse: cute.Tensor, d_entropy: cute.Tensor, dz: cute.Tensor, T_length: Int32, T: Int32, inv_temperature: Float32, ignore_index: Int64, T_piece: Int32, V_piece: Int32
+    tma_a: cute.CopyAtom, rows: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor, unit: cute.TiledMma,
+    ids: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, order: cute.Tensor, d_logp: cute.Tensor,
+    d_lse: cute.Tensor, d_entropy: cute.Tensor, dz: cute.Tensor, T_length: Int32, T: Int32, inv_temperature: Float32,
+    ignore_index: Int64, T_piece: Int32, V_piece: Int32
 ):
     # A block owns 128 of T.within, 256 of V.within (dot_map).
     thread, _, _ = cute.arch.thread_idx()
@@ -296,13 +306,23 @@ def linear_logp_grad_2(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            order_2 = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:124
-            ids_2 = [load_where(t_within_inside[r], ids, order_2[r].to(Int32), Int64(0)) for r in range(2)]  # linear_logp.py:124
-            lse_2 = [load_where(t_within_inside[r], lse, order_2[r].to(Int32), Float32(0)) for r in range(2)]  # linear_logp.py:132
-            entropy_2 = [load_where(t_within_inside[r], entropy, order_2[r].to(Int32), Float32(0)) for r in range(2)]  # linear_logp.py:122
-            d_logp_2 = [load_where(t_within_inside[r], d_logp, order_2[r].to(Int32), Float32(0)) for r in range(2)]  # linear_logp.py:122
-            d_lse_2 = [load_where(t_within_inside[r], d_lse, order_2[r].to(Int32), Float32(0)) for r in range(2)]  # linear_logp.py:122
-            d_entropy_2 = [load_where(t_within_inside[r], d_entropy, order_2[r].to(Int32), Float32(0)) for r in range(2)]  # linear_logp.py:122
+            # linear_logp.py:124
+            order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
+            ids_value = [load_where(t_within_inside[r], ids, order_value[r].to(Int32), Int64(0)) for r in range(2)]
+            # linear_logp.py:132
+            lse_value = [load_where(t_within_inside[r], lse, order_value[r].to(Int32), Float32(0)) for r in range(2)]
+            entropy_value = [  # linear_logp.py:122
+                load_where(t_within_inside[r], entropy, order_value[r].to(Int32), Float32(0)) for r in range(2)
+            ]
+            d_logp_value = [
+                load_where(t_within_inside[r], d_logp, order_value[r].to(Int32), Float32(0)) for r in range(2)
+            ]
+            d_lse_value = [
+                load_where(t_within_inside[r], d_lse, order_value[r].to(Int32), Float32(0)) for r in range(2)
+            ]
+            d_entropy_value = [
+                load_where(t_within_inside[r], d_entropy, order_value[r].to(Int32), Float32(0)) for r in range(2)
+            ]
             ring.consumer_wait(get)
             warpgroup.fence()
             unit.set(warpgroup.Field.ACCUMULATE, False)
@@ -324,50 +344,67 @@ def linear_logp_grad_2(
             warpgroup.wait_group(0)
             ring.consumer_release(free)
             free.advance()
-            v_within = v_within_first + quad  # linear_logp.py:122
+            v_within = v_within_first + quad
             v_piece_begin = V_piece * 16032
             v = v_piece_begin + v_within
             for r in cutlass.range_constexpr(2):
                 v_within_left = select(t_within_inside[r], Int32(16032) - v_within, Int32(0))
-                differs = ids_2[r] != ignore_index  # logp.py:200
-                difference = d_lse_2[r] - d_logp_2[r]  # logp.py:208
-                at_most = 0 <= ids_2[r]  # logp.py:193
-                below = ids_2[r] < 128256  # logp.py:193
-                both = at_most & below  # logp.py:193
-                chosen = select(both, ids_2[r], Int64(-1))  # logp.py:194
-                as_i32 = Int64(chosen).to(Int32)  # logp.py:194
-                at = as_i32 - v  # logp.py:194
-                as_bf16 = []  # linear_logp.py:130
-                for part in cutlass.range_constexpr(4):  # linear_logp.py:130
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:130
-                        z = acc[r, c]  # linear_logp.py:130
-                        product = mul(z, inv_temperature)  # logp.py:57
-                        difference_2 = product - lse_2[r]  # logp.py:186
-                        product_2 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:187
-                        power = exp2(product_2)  # logp.py:187
-                        product_3 = mul(power, difference)  # logp.py:188
-                        equal = power == Float32(0.0)  # logp.py:191
-                        product_4 = mul(d_entropy_2[r], power)  # logp.py:191
-                        total = difference_2 + entropy_2[r]  # logp.py:191
-                        product_5 = mul(product_4, total)  # logp.py:191
-                        chosen_2 = select(equal, Float32(0.0), product_5)  # logp.py:191
-                        difference_3 = product_3 - chosen_2  # logp.py:191
-                        chosen_3 = select((at == 8 * (c // 2) + c % 2), d_logp_2[r], Float32(0.0))  # logp.py:194
-                        total_2 = difference_3 + chosen_3  # logp.py:194
-                        product_6 = mul(total_2, inv_temperature)  # logp.py:63
-                        chosen_4 = select(differs, product_6, Float32(0.0))  # linear_logp.py:133
-                        as_bf16.append(Float32(chosen_4).to(BFloat16))  # linear_logp.py:133
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:133
-                        vectors = to_vectors(epilogue_tile, dz.element_type, as_bf16[c : c + 16])  # linear_logp.py:133
-                        for i in cutlass.range_constexpr(2):  # linear_logp.py:133
-                            store_vector_where((v_within_left > 8 * (c // 2) + 3 * quad + 32 * i), dz, (t_within[r], (v_within + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # linear_logp.py:133
+                active = ids_value[r] != ignore_index  # logp.py:200
+                d_lse_minus_d_logp = d_lse_value[r] - d_logp_value[r]  # logp.py:208
+                ids_ge_0 = 0 <= ids_value[r]  # logp.py:193
+                inside_below = ids_value[r] < 128256
+                inside = ids_ge_0 & inside_below
+                ids_masked = select(inside, ids_value[r], Int64(-1))  # logp.py:194
+                ids_masked_i32 = Int64(ids_masked).to(Int32)
+                at = ids_masked_i32 - v
+                dz_times_inv_temperature_masked_bf16 = []  # linear_logp.py:130
+                for part in cutlass.range_constexpr(4):
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
+                        product = acc[r, c]
+                        z = mul(product, inv_temperature)  # logp.py:57
+                        centred = z - lse_value[r]  # logp.py:186
+                        centred_times_log2e = mul(centred, Float32(1.4426950216293335))  # logp.py:187
+                        p = exp2(centred_times_log2e)
+                        dz_value = mul(p, d_lse_minus_d_logp)  # logp.py:188
+                        p_is_0 = p == Float32(0.0)  # logp.py:191
+                        d_entropy_times_p = mul(d_entropy_value[r], p)
+                        centred_plus_entropy = centred + entropy_value[r]
+                        dz_product = mul(d_entropy_times_p, centred_plus_entropy)
+                        dz_product_or_0 = select(p_is_0, Float32(0.0), dz_product)
+                        dz_value_2 = dz_value - dz_product_or_0
+                        # logp.py:194
+                        d_logp_masked = select((at == 8 * (c // 2) + c % 2), d_logp_value[r], Float32(0.0))
+                        dz_value_3 = dz_value_2 + d_logp_masked
+                        dz_times_inv_temperature = mul(dz_value_3, inv_temperature)  # logp.py:63
+                        # linear_logp.py:133
+                        dz_times_inv_temperature_masked = select(active, dz_times_inv_temperature, Float32(0.0))
+                        dz_times_inv_temperature_masked_bf16.append(
+                            Float32(dz_times_inv_temperature_masked).to(BFloat16)
+                        )
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
+                        vectors = to_vectors(
+                            epilogue_tile, dz.element_type, dz_times_inv_temperature_masked_bf16[c : c + 16]
+                        )
+                        for i in cutlass.range_constexpr(2):
+                            store_vector_where(
+                                (v_within_left > 8 * (c // 2) + 3 * quad + 32 * i), dz,
+                                (t_within[r], (v_within + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                            )
             item += blocks // 2
 
 
 @cute.jit
-def launch_linear_logp_grad_2(weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, order_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, d_entropy_ptr: cute.Pointer, rows_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, T: Int32, rows_t_within_stride: Int64, dz_t_within_stride: Int64, inv_temperature: Float32, ignore_index: Int64, T_piece: Int32, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_grad_2(
+    weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer,
+    order_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, d_entropy_ptr: cute.Pointer,
+    rows_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, T: Int32,
+    rows_t_within_stride: Int64, dz_t_within_stride: Int64, inv_temperature: Float32, ignore_index: Int64,
+    T_piece: Int32, V_piece: Int32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    weight = cute.make_tensor(weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1)))
+    weight = cute.make_tensor(
+        weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1))
+    )
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
     entropy = cute.make_tensor(entropy_ptr, cute.make_layout((T,), stride=(1,)))
@@ -375,7 +412,9 @@ def launch_linear_logp_grad_2(weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, l
     d_logp = cute.make_tensor(d_logp_ptr, cute.make_layout((T,), stride=(1,)))
     d_lse = cute.make_tensor(d_lse_ptr, cute.make_layout((T,), stride=(1,)))
     d_entropy = cute.make_tensor(d_entropy_ptr, cute.make_layout((T,), stride=(1,)))
-    rows = cute.make_tensor(rows_ptr, cute.make_layout((T_length, 4096), stride=(cute.assume(rows_t_within_stride, divby=8), 1)))
+    rows = cute.make_tensor(
+        rows_ptr, cute.make_layout((T_length, 4096), stride=(cute.assume(rows_t_within_stride, divby=8), 1))
+    )
     dz = cute.make_tensor(dz_ptr, cute.make_layout((T_length, 16032), stride=(dz_t_within_stride, 1)))
     layout_a, layout_b = linear_logp_grad_2_layouts()
     tma_a, rows = cpasync.make_tiled_tma_atom(
@@ -387,11 +426,9 @@ def launch_linear_logp_grad_2(weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, l
         cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
     )
     linear_logp_grad_2(
-        tma_a, rows, tma_b, weight, linear_logp_grad_2_unit(), ids, lse, entropy, order, d_logp, d_lse, d_entropy, dz, T_length, T, inv_temperature, ignore_index, T_piece, V_piece
-    ).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
-    )
+        tma_a, rows, tma_b, weight, linear_logp_grad_2_unit(), ids, lse, entropy, order, d_logp, d_lse, d_entropy, dz,
+        T_length, T, inv_temperature, ignore_index, T_piece, V_piece
+    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
 @cute.struct
@@ -544,23 +581,36 @@ def linear_logp_grad_3_0(
             d = d_first + quad
             v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
-                z = []  # linear_logp.py:136
-                for part in cutlass.range_constexpr(4):  # linear_logp.py:136
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:136
-                        z.append(acc[r, c])  # linear_logp.py:136
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # linear_logp.py:136
-                        vectors = to_vectors(epilogue_tile, merged_3_0.element_type, z[c : c + 8])  # linear_logp.py:136
-                        for i in cutlass.range_constexpr(2):  # linear_logp.py:136
-                            store_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # linear_logp.py:136
+                d_hidden = []  # linear_logp.py:136
+                for part in cutlass.range_constexpr(4):
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
+                        d_hidden.append(acc[r, c])
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):
+                        vectors = to_vectors(epilogue_tile, merged_3_0.element_type, d_hidden[c : c + 8])
+                        for i in cutlass.range_constexpr(2):
+                            store_vector_where(
+                                t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
+                                vectors[i]
+                            )
             item += blocks // 2
 
 
 @cute.jit
-def launch_linear_logp_grad_3_0(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_grad_3_0(
+    weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, T_length: Int32,
+    weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, V_piece: Int32,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    weight = cute.make_tensor(weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8))))
-    dz = cute.make_tensor(dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1)))
-    merged_3_0 = cute.make_tensor(merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1)))
+    weight = cute.make_tensor(
+        weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8)))
+    )
+    dz = cute.make_tensor(
+        dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1))
+    )
+    merged_3_0 = cute.make_tensor(
+        merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1))
+    )
     layout_a, layout_b = linear_logp_grad_3_0_layouts()
     tma_a, dz = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), dz,
@@ -728,28 +778,49 @@ def linear_logp_grad_3_1(
             d = d_first + quad
             v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
-                earlier_2 = []  # linear_logp.py:129
+                earlier_2 = []
                 merged_2 = []  # linear_logp.py:136
-                for part in cutlass.range_constexpr(2):  # linear_logp.py:136
-                    earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(32 * part, 32 * part + 32, 8) for i in range(2)]  # linear_logp.py:136
-                    earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)  # linear_logp.py:136
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # linear_logp.py:136
-                        z = acc[r, c]  # linear_logp.py:136
-                        merged_2.append(earlier_2[c] + z)  # linear_logp.py:136
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 8):  # linear_logp.py:136
-                        vectors = to_vectors(epilogue_tile, merged_3_1.element_type, merged_2[c : c + 8])  # linear_logp.py:136
-                        for i in cutlass.range_constexpr(2):  # linear_logp.py:136
-                            store_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # linear_logp.py:136
+                for part in cutlass.range_constexpr(2):
+                    earlier_2_vectors = [
+                        load_vector_where(
+                            t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            Float32(0), 4
+                        )
+                        for c in range(32 * part, 32 * part + 32, 8) for i in range(2)
+                    ]
+                    earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):
+                        d_hidden = acc[r, c]
+                        merged_2.append(earlier_2[c] + d_hidden)
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 8):
+                        vectors = to_vectors(epilogue_tile, merged_3_1.element_type, merged_2[c : c + 8])
+                        for i in cutlass.range_constexpr(2):
+                            store_vector_where(
+                                t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
+                                vectors[i]
+                            )
             item += blocks // 2
 
 
 @cute.jit
-def launch_linear_logp_grad_3_1(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_grad_3_1(
+    weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer,
+    T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64,
+    merged_3_1_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    weight = cute.make_tensor(weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8))))
-    dz = cute.make_tensor(dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1)))
-    merged_3_0 = cute.make_tensor(merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1)))
-    merged_3_1 = cute.make_tensor(merged_3_1_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_1_t_within_stride, 1)))
+    weight = cute.make_tensor(
+        weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8)))
+    )
+    dz = cute.make_tensor(
+        dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1))
+    )
+    merged_3_0 = cute.make_tensor(
+        merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1))
+    )
+    merged_3_1 = cute.make_tensor(
+        merged_3_1_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_1_t_within_stride, 1))
+    )
     layout_a, layout_b = linear_logp_grad_3_1_layouts()
     tma_a, dz = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), dz,
@@ -807,8 +878,8 @@ def linear_logp_grad_3_2_place(item, tiles):
 
 @cute.kernel
 def linear_logp_grad_3_2(
-    tma_a: cute.CopyAtom, dz: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor,
-    unit: cute.TiledMma, merged_3_0: cute.Tensor, merged_3_1: cute.Tensor, merged_3_2: cute.Tensor, T_length: Int32, V_piece: Int32
+    tma_a: cute.CopyAtom, dz: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor, unit: cute.TiledMma,
+    merged_3_0: cute.Tensor, merged_3_1: cute.Tensor, merged_3_2: cute.Tensor, T_length: Int32, V_piece: Int32
 ):
     # A block owns 128 of T.within, 256 of D (dot_map).
     thread, _, _ = cute.arch.thread_idx()
@@ -917,33 +988,63 @@ def linear_logp_grad_3_2(
             d = d_first + quad
             v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
-                earlier_2 = []  # linear_logp.py:129
-                earlier_3 = []  # linear_logp.py:129
+                earlier_2 = []
+                earlier_3 = []
                 merged_2 = []  # linear_logp.py:136
-                for part in cutlass.range_constexpr(4):  # linear_logp.py:136
-                    earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
-                    earlier_3_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
-                    earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)  # linear_logp.py:136
-                    earlier_3 += from_vectors(epilogue_tile, Float32, earlier_3_vectors)  # linear_logp.py:136
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:136
-                        z = acc[r, c]  # linear_logp.py:136
-                        merged_3 = earlier_2[c] + z  # linear_logp.py:136
-                        merged_2.append(earlier_3[c] + merged_3)  # linear_logp.py:136
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # linear_logp.py:136
-                        vectors = to_vectors(epilogue_tile, merged_3_2.element_type, merged_2[c : c + 8])  # linear_logp.py:136
-                        for i in cutlass.range_constexpr(2):  # linear_logp.py:136
-                            store_vector_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # linear_logp.py:136
+                for part in cutlass.range_constexpr(4):
+                    earlier_2_vectors = [
+                        load_vector_where(
+                            t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            Float32(0), 4
+                        )
+                        for c in range(16 * part, 16 * part + 16, 8) for i in range(2)
+                    ]
+                    earlier_3_vectors = [
+                        load_vector_where(
+                            t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            Float32(0), 4
+                        )
+                        for c in range(16 * part, 16 * part + 16, 8) for i in range(2)
+                    ]
+                    earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)
+                    earlier_3 += from_vectors(epilogue_tile, Float32, earlier_3_vectors)
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
+                        d_hidden = acc[r, c]
+                        merged_3 = earlier_2[c] + d_hidden
+                        merged_2.append(earlier_3[c] + merged_3)
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):
+                        vectors = to_vectors(epilogue_tile, merged_3_2.element_type, merged_2[c : c + 8])
+                        for i in cutlass.range_constexpr(2):
+                            store_vector_where(
+                                t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
+                                vectors[i]
+                            )
             item += blocks // 2
 
 
 @cute.jit
-def launch_linear_logp_grad_3_2(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer, merged_3_2_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, merged_3_2_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_grad_3_2(
+    weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer,
+    merged_3_2_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64,
+    merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, merged_3_2_t_within_stride: Int64,
+    V_piece: Int32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    weight = cute.make_tensor(weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8))))
-    dz = cute.make_tensor(dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1)))
-    merged_3_0 = cute.make_tensor(merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1)))
-    merged_3_1 = cute.make_tensor(merged_3_1_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_1_t_within_stride, 1)))
-    merged_3_2 = cute.make_tensor(merged_3_2_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_2_t_within_stride, 1)))
+    weight = cute.make_tensor(
+        weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8)))
+    )
+    dz = cute.make_tensor(
+        dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1))
+    )
+    merged_3_0 = cute.make_tensor(
+        merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1))
+    )
+    merged_3_1 = cute.make_tensor(
+        merged_3_1_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_1_t_within_stride, 1))
+    )
+    merged_3_2 = cute.make_tensor(
+        merged_3_2_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_2_t_within_stride, 1))
+    )
     layout_a, layout_b = linear_logp_grad_3_2_layouts()
     tma_a, dz = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), dz,
@@ -1001,8 +1102,9 @@ def linear_logp_grad_3_3_place(item, tiles):
 
 @cute.kernel
 def linear_logp_grad_3_3(
-    tma_a: cute.CopyAtom, dz: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor,
-    unit: cute.TiledMma, order: cute.Tensor, d_hidden: cute.Tensor, merged_3_0: cute.Tensor, merged_3_1: cute.Tensor, merged_3_2: cute.Tensor, T_length: Int32, T: Int32, T_piece: Int32, V_piece: Int32
+    tma_a: cute.CopyAtom, dz: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor, unit: cute.TiledMma,
+    order: cute.Tensor, d_hidden: cute.Tensor, merged_3_0: cute.Tensor, merged_3_1: cute.Tensor,
+    merged_3_2: cute.Tensor, T_length: Int32, T: Int32, T_piece: Int32, V_piece: Int32
 ):
     # A block owns 128 of T.within, 256 of D (dot_map).
     thread, _, _ = cute.arch.thread_idx()
@@ -1089,7 +1191,8 @@ def linear_logp_grad_3_3(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            order_2 = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:124
+            # linear_logp.py:124
+            order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
             ring.consumer_wait(get)
             warpgroup.fence()
             unit.set(warpgroup.Field.ACCUMULATE, False)
@@ -1111,43 +1214,80 @@ def linear_logp_grad_3_3(
             warpgroup.wait_group(0)
             ring.consumer_release(free)
             free.advance()
-            d = d_first + quad  # linear_logp.py:124
+            d = d_first + quad
             v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
-                earlier_2 = []  # linear_logp.py:129
-                earlier_3 = []  # linear_logp.py:129
-                earlier_4 = []  # linear_logp.py:129
-                as_bf16 = []  # linear_logp.py:136
-                for part in cutlass.range_constexpr(4):  # linear_logp.py:136
-                    earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
-                    earlier_3_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
-                    earlier_4_vectors = [load_vector_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
-                    earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)  # linear_logp.py:136
-                    earlier_3 += from_vectors(epilogue_tile, Float32, earlier_3_vectors)  # linear_logp.py:136
-                    earlier_4 += from_vectors(epilogue_tile, Float32, earlier_4_vectors)  # linear_logp.py:136
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:136
-                        z = acc[r, c]  # linear_logp.py:136
-                        merged_2 = earlier_2[c] + z  # linear_logp.py:136
-                        merged_3 = earlier_3[c] + merged_2  # linear_logp.py:136
-                        merged_4 = earlier_4[c] + merged_3  # linear_logp.py:136
-                        as_bf16.append(Float32(merged_4).to(BFloat16))  # linear_logp.py:109
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:109
-                        vectors = to_vectors(epilogue_tile, d_hidden.element_type, as_bf16[c : c + 16])  # linear_logp.py:109
-                        for i in cutlass.range_constexpr(2):  # linear_logp.py:109
-                            store_vector_where(t_within_inside[r], d_hidden, (order_2[r].to(Int32), (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # linear_logp.py:109
+                earlier_2 = []
+                earlier_3 = []
+                earlier_4 = []
+                merged_bf16 = []  # linear_logp.py:136
+                for part in cutlass.range_constexpr(4):
+                    earlier_2_vectors = [
+                        load_vector_where(
+                            t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            Float32(0), 4
+                        )
+                        for c in range(16 * part, 16 * part + 16, 8) for i in range(2)
+                    ]
+                    earlier_3_vectors = [
+                        load_vector_where(
+                            t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            Float32(0), 4
+                        )
+                        for c in range(16 * part, 16 * part + 16, 8) for i in range(2)
+                    ]
+                    earlier_4_vectors = [
+                        load_vector_where(
+                            t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            Float32(0), 4
+                        )
+                        for c in range(16 * part, 16 * part + 16, 8) for i in range(2)
+                    ]
+                    earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)
+                    earlier_3 += from_vectors(epilogue_tile, Float32, earlier_3_vectors)
+                    earlier_4 += from_vectors(epilogue_tile, Float32, earlier_4_vectors)
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
+                        d_hidden_value = acc[r, c]
+                        merged_2 = earlier_2[c] + d_hidden_value
+                        merged_3 = earlier_3[c] + merged_2
+                        merged_4 = earlier_4[c] + merged_3
+                        merged_bf16.append(Float32(merged_4).to(BFloat16))  # linear_logp.py:109
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
+                        vectors = to_vectors(epilogue_tile, d_hidden.element_type, merged_bf16[c : c + 16])
+                        for i in cutlass.range_constexpr(2):
+                            store_vector_where(
+                                t_within_inside[r], d_hidden,
+                                (order_value[r].to(Int32), (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                            )
             item += blocks // 2
 
 
 @cute.jit
-def launch_linear_logp_grad_3_3(weight_ptr: cute.Pointer, order_ptr: cute.Pointer, d_hidden_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer, merged_3_2_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, T: Int32, d_hidden_t_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, merged_3_2_t_within_stride: Int64, T_piece: Int32, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_grad_3_3(
+    weight_ptr: cute.Pointer, order_ptr: cute.Pointer, d_hidden_ptr: cute.Pointer, dz_ptr: cute.Pointer,
+    merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer, merged_3_2_ptr: cute.Pointer, T_length: Int32,
+    weight_v_stride: Int64, T: Int32, d_hidden_t_stride: Int64, dz_t_within_stride: Int64,
+    merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, merged_3_2_t_within_stride: Int64,
+    T_piece: Int32, V_piece: Int32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    weight = cute.make_tensor(weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8))))
+    weight = cute.make_tensor(
+        weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8)))
+    )
     order = cute.make_tensor(order_ptr, cute.make_layout((T,), stride=(1,)))
     d_hidden = cute.make_tensor(d_hidden_ptr, cute.make_layout((T, 4096), stride=(d_hidden_t_stride, 1)))
-    dz = cute.make_tensor(dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1)))
-    merged_3_0 = cute.make_tensor(merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1)))
-    merged_3_1 = cute.make_tensor(merged_3_1_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_1_t_within_stride, 1)))
-    merged_3_2 = cute.make_tensor(merged_3_2_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_2_t_within_stride, 1)))
+    dz = cute.make_tensor(
+        dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1))
+    )
+    merged_3_0 = cute.make_tensor(
+        merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1))
+    )
+    merged_3_1 = cute.make_tensor(
+        merged_3_1_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_1_t_within_stride, 1))
+    )
+    merged_3_2 = cute.make_tensor(
+        merged_3_2_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_2_t_within_stride, 1))
+    )
     layout_a, layout_b = linear_logp_grad_3_3_layouts()
     tma_a, dz = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), dz,
@@ -1158,11 +1298,9 @@ def launch_linear_logp_grad_3_3(weight_ptr: cute.Pointer, order_ptr: cute.Pointe
         cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
     )
     linear_logp_grad_3_3(
-        tma_a, dz, tma_b, weight, linear_logp_grad_3_3_unit(), order, d_hidden, merged_3_0, merged_3_1, merged_3_2, T_length, T, T_piece, V_piece
-    ).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
-    )
+        tma_a, dz, tma_b, weight, linear_logp_grad_3_3_unit(), order, d_hidden, merged_3_0, merged_3_1, merged_3_2,
+        T_length, T, T_piece, V_piece
+    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
 @cute.struct
@@ -1313,24 +1451,33 @@ def linear_logp_grad_4(
             v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 v = v_piece_begin + v_within[r]
-                as_bf16 = []  # linear_logp.py:138
-                for part in cutlass.range_constexpr(4):  # linear_logp.py:138
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:138
-                        z = acc[r, c]  # linear_logp.py:138
-                        as_bf16.append(Float32(z).to(BFloat16))  # linear_logp.py:111
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:111
-                        vectors = to_vectors(epilogue_tile, d_weight.element_type, as_bf16[c : c + 16])  # linear_logp.py:111
-                        for i in cutlass.range_constexpr(2):  # linear_logp.py:111
-                            store_vector_where(v_within_inside[r], d_weight, (v, (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # linear_logp.py:111
+                d_weight_bf16 = []  # linear_logp.py:138
+                for part in cutlass.range_constexpr(4):
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
+                        d_weight_value = acc[r, c]
+                        d_weight_bf16.append(Float32(d_weight_value).to(BFloat16))  # linear_logp.py:111
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
+                        vectors = to_vectors(epilogue_tile, d_weight.element_type, d_weight_bf16[c : c + 16])
+                        for i in cutlass.range_constexpr(2):
+                            store_vector_where(
+                                v_within_inside[r], d_weight, (v, (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                            )
             item += blocks // 2
 
 
 @cute.jit
-def launch_linear_logp_grad_4(d_weight_ptr: cute.Pointer, rows_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, d_weight_v_stride: Int64, rows_t_within_stride: Int64, dz_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_grad_4(
+    d_weight_ptr: cute.Pointer, rows_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, d_weight_v_stride: Int64,
+    rows_t_within_stride: Int64, dz_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((128256, 4096), stride=(d_weight_v_stride, 1)))
-    rows = cute.make_tensor(rows_ptr, cute.make_layout((4096, T_length), stride=(1, cute.assume(rows_t_within_stride, divby=8))))
-    dz = cute.make_tensor(dz_ptr, cute.make_layout((16032, T_length), stride=(1, cute.assume(dz_t_within_stride, divby=8))))
+    rows = cute.make_tensor(
+        rows_ptr, cute.make_layout((4096, T_length), stride=(1, cute.assume(rows_t_within_stride, divby=8)))
+    )
+    dz = cute.make_tensor(
+        dz_ptr, cute.make_layout((16032, T_length), stride=(1, cute.assume(dz_t_within_stride, divby=8)))
+    )
     layout_a, layout_b = linear_logp_grad_4_layouts()
     tma_a, dz = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), dz,
@@ -1348,33 +1495,62 @@ def launch_linear_logp_grad_4(d_weight_ptr: cute.Pointer, rows_ptr: cute.Pointer
     )
 
 
-def call(kernels, hidden, ids, order, rows, weight, lse, entropy, d_logp, d_lse, d_entropy, dz, merged_3_0, merged_3_1, merged_3_2, d_hidden, d_weight, ignore_index, inv_temperature, T, hidden_t_stride, rows_t_within_stride, weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, d_weight_v_stride):
+def call(
+    kernels, hidden, ids, order, rows, weight, lse, entropy, d_logp, d_lse, d_entropy, dz, merged_3_0, merged_3_1,
+    merged_3_2, d_hidden, d_weight, ignore_index, inv_temperature, T, hidden_t_stride, rows_t_within_stride,
+    weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride,
+    merged_3_2_t_within_stride, d_hidden_t_stride, d_weight_v_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     for T_piece in range((T + 8191) // 8192):
         T_length = min(8192, T - T_piece * 8192)
         programs = T_length * 2
         if programs > 0:
-            kernels.linear_logp_grad_1((programs,), hidden, ids, order, rows, T, hidden_t_stride, T_length, rows_t_within_stride, ignore_index, T_piece)
+            kernels.linear_logp_grad_1(
+                (programs,), hidden, ids, order, rows, T, hidden_t_stride, T_length, rows_t_within_stride, ignore_index,
+                T_piece
+            )
         for V_piece in range(8):
             programs = min(2 * ((T_length + 255) // 256) * 63, 132)
             if programs > 0:
-                kernels.linear_logp_grad_2((programs,), weight, ids, lse, entropy, order, d_logp, d_lse, d_entropy, rows, dz, T_length, weight_v_stride, T, rows_t_within_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece, V_piece)
+                kernels.linear_logp_grad_2(
+                    (programs,), weight, ids, lse, entropy, order, d_logp, d_lse, d_entropy, rows, dz, T_length,
+                    weight_v_stride, T, rows_t_within_stride, dz_t_within_stride, inv_temperature, ignore_index,
+                    T_piece, V_piece
+                )
             if V_piece in (0, 2, 4, 6):
                 programs = min(2 * ((T_length + 255) // 256) * 16, 132)
                 if programs > 0:
-                    kernels.linear_logp_grad_3_0((programs,), weight, dz, merged_3_0, T_length, weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, V_piece)
+                    kernels.linear_logp_grad_3_0(
+                        (programs,), weight, dz, merged_3_0, T_length, weight_v_stride, dz_t_within_stride,
+                        merged_3_0_t_within_stride, V_piece
+                    )
             if V_piece in (1, 5):
                 programs = min(2 * ((T_length + 255) // 256) * 16, 132)
                 if programs > 0:
-                    kernels.linear_logp_grad_3_1((programs,), weight, dz, merged_3_0, merged_3_1, T_length, weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece)
+                    kernels.linear_logp_grad_3_1(
+                        (programs,), weight, dz, merged_3_0, merged_3_1, T_length, weight_v_stride, dz_t_within_stride,
+                        merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece
+                    )
             if V_piece == 3:
                 programs = min(2 * ((T_length + 255) // 256) * 16, 132)
                 if programs > 0:
-                    kernels.linear_logp_grad_3_2((programs,), weight, dz, merged_3_0, merged_3_1, merged_3_2, T_length, weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, V_piece)
+                    kernels.linear_logp_grad_3_2(
+                        (programs,), weight, dz, merged_3_0, merged_3_1, merged_3_2, T_length, weight_v_stride,
+                        dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride,
+                        merged_3_2_t_within_stride, V_piece
+                    )
             if V_piece == 7:
                 programs = min(2 * ((T_length + 255) // 256) * 16, 132)
                 if programs > 0:
-                    kernels.linear_logp_grad_3_3((programs,), weight, order, d_hidden, dz, merged_3_0, merged_3_1, merged_3_2, T_length, weight_v_stride, T, d_hidden_t_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, T_piece, V_piece)
+                    kernels.linear_logp_grad_3_3(
+                        (programs,), weight, order, d_hidden, dz, merged_3_0, merged_3_1, merged_3_2, T_length,
+                        weight_v_stride, T, d_hidden_t_stride, dz_t_within_stride, merged_3_0_t_within_stride,
+                        merged_3_1_t_within_stride, merged_3_2_t_within_stride, T_piece, V_piece
+                    )
             programs = min(2 * ((16032 + 255) // 256) * 16, 132)
             if programs > 0:
-                kernels.linear_logp_grad_4((programs,), d_weight, rows, dz, T_length, d_weight_v_stride, rows_t_within_stride, dz_t_within_stride, V_piece)
+                kernels.linear_logp_grad_4(
+                    (programs,), d_weight, rows, dz, T_length, d_weight_v_stride, rows_t_within_stride,
+                    dz_t_within_stride, V_piece
+                )

@@ -92,30 +92,30 @@ def max_over_v_lane(x):
     return x[0]
 
 
-def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     # The state of two disjoint sets: centred softmax_sum().
-    m = fmax(max_a, max_b)
-    equal = m == Float32(float("-inf"))
-    chosen = select(equal, Float32(0.0), m)
-    difference = max_a - chosen
-    product = mul(difference, Float32(1.4426950216293335))
-    power = exp2(product)
-    larger = fmax(difference, Float32(-3.4028234663852886e+38))
-    equal_2 = m == Float32(float("-inf"))
-    chosen_2 = select(equal_2, Float32(0.0), m)
-    difference_2 = max_b - chosen_2
-    product_2 = mul(difference_2, Float32(1.4426950216293335))
-    power_2 = exp2(product_2)
-    larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))
-    product_3 = mul(sum_a, power)
-    product_4 = mul(sum_b, power_2)
-    total = product_3 + product_4
-    product_5 = mul(centred_a, power)
-    product_6 = mul(centred_b, power_2)
-    fused_sum = fma(product_3, larger, product_5)
-    fused_sum_2 = fma(product_4, larger_2, product_6)
-    total_2 = fused_sum + fused_sum_2
-    return m, total, total_2
+    m = fmax(m_a, m_b)
+    is_empty = m == Float32(float("-inf"))
+    m_safe = select(is_empty, Float32(0.0), m)
+    alpha_a_distance = m_a - m_safe
+    alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
+    alpha_a = exp2(alpha_a_exponent)
+    larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+    is_empty_2 = m == Float32(float("-inf"))
+    m_safe_2 = select(is_empty_2, Float32(0.0), m)
+    alpha_b_distance = m_b - m_safe_2
+    alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
+    alpha_b = exp2(alpha_b_exponent)
+    larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+    l_a_scaled = mul(l_a, alpha_a)
+    l_b_scaled = mul(l_b, alpha_b)
+    l = l_a_scaled + l_b_scaled
+    product = mul(centred_a, alpha_a)
+    product_2 = mul(centred_b, alpha_b)
+    fma_sum = fma(l_a_scaled, larger, product)
+    fma_sum_2 = fma(l_b_scaled, larger_2, product_2)
+    total = fma_sum + fma_sum_2
+    return m, l, total
 
 
 def merged(states, stride, merge):
@@ -201,12 +201,12 @@ def select(condition, a, b):
     return cutlass.select_(condition, a, b)
 
 
-def softmax_sum_over_v_piece(max, sum, centred, thread, reduce_buffers):
+def softmax_sum_over_v_piece(m, l, centred, thread, reduce_buffers):
     # The states merged over V.piece, pairwise.
-    max, sum, centred = merged_lanes((max, sum, centred,), 8, merge_softmax_sum)
-    max, sum, centred = merged_lanes((max, sum, centred,), 16, merge_softmax_sum)
-    max, sum, centred = merged_across((max, sum, centred,), reduce_buffers[0:3], (32,), thread, merge_softmax_sum)
-    return max[0], sum[0], centred[0]
+    m, l, centred = merged_lanes((m, l, centred,), 8, merge_softmax_sum)
+    m, l, centred = merged_lanes((m, l, centred,), 16, merge_softmax_sum)
+    m, l, centred = merged_across((m, l, centred,), reduce_buffers[0:3], (32,), thread, merge_softmax_sum)
+    return m[0], l[0], centred[0]
 
 
 @cute.jit
@@ -236,8 +236,12 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, errors: cute.Pointer, T: Int32, inv_temperature: Float32, ignore_index: Int64):
-    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 32 to each of 8 threads.
+def logp_rows(
+    logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor,
+    errors: cute.Pointer, T: Int32, inv_temperature: Float32, ignore_index: Int64
+):
+    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 32 to each of 8
+    # threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
@@ -246,134 +250,146 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
     reduce_smem_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     t = block
     writes = thread == 0
-    ids_2 = ids[t]  # logp.py:134
-    at_most = 0 <= ids_2  # logp.py:146
-    below = ids_2 < 128256  # logp.py:146
-    both = at_most & below  # logp.py:146
-    as_bf16 = Float32(float("nan")).to(BFloat16)  # logp.py:146
-    logits_2 = load_where(both, logits, (t, ids_2.to(Int32)), as_bf16)  # logp.py:146
-    differs = ids_2 != ignore_index  # logp.py:200
+    ids_value = ids[t]  # logp.py:134
+    ids_ge_0 = 0 <= ids_value  # logp.py:146
+    logits_guard_below = ids_value < 128256
+    logits_guard = ids_ge_0 & logits_guard_below
+    as_bf16 = Float32(float("nan")).to(BFloat16)
+    logits_value = load_where(logits_guard, logits, (t, ids_value.to(Int32)), as_bf16)
+    active = ids_value != ignore_index  # logp.py:200
     v_piece = thread // 8  # logp.py:138
-    product = v_piece * 16032  # logp.py:138
-    piece_begin = cutlass.min(128256, product)  # logp.py:138
-    total = piece_begin + 16032  # logp.py:138
-    piece_end = cutlass.min(128256, total)  # logp.py:138
-    v_lane = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(32)]  # logp.py:138
-    steps = select(differs, Int32(63), Int32(0))  # logp.py:138
-    full_steps = select(differs, Int32(62), Int32(0))  # logp.py:138
-    m = Float32(float("-inf"))  # logp.py:138
-    s = Float32(0.0)  # logp.py:138
-    centred = Int32(-(2**31)).bitcast(Float32)  # logp.py:138
-    next_v = Int32(0)  # logp.py:138
-    comes = next_v < full_steps  # logp.py:138
-    product_2 = next_v * 256  # logp.py:138
-    total_2 = piece_begin + product_2  # logp.py:138
-    v = [total_2 + v_lane[c] for c in range(32)]  # logp.py:138
-    logits_3 = [one for c in range(0, 32, 8) for one in load_vector_where(comes, logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:139
-    logits_ahead = tuple(logits_3)  # logp.py:139
+    piece_begin_product = v_piece * 16032
+    piece_begin = cutlass.min(128256, piece_begin_product)
+    piece_end_sum = piece_begin + 16032
+    piece_end = cutlass.min(128256, piece_end_sum)
+    v_lane = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(32)]
+    steps = select(active, Int32(63), Int32(0))
+    full_steps = select(active, Int32(62), Int32(0))
+    m = Float32(float("-inf"))
+    l = Float32(0.0)
+    centred = Int32(-(2**31)).bitcast(Float32)
+    next_v = Int32(0)
+    comes = next_v < full_steps
+    v_step_times_256 = next_v * 256
+    v_begin = piece_begin + v_step_times_256
+    v = [v_begin + v_lane[c] for c in range(32)]
+    logits_value_2 = [  # logp.py:139
+        one for c in range(0, 32, 8) for one in load_vector_where(comes, logits, (t, v[c]), BFloat16(0), 8)
+    ]
+    logits_ahead = tuple(logits_value_2)
     for v_step in cutlass.range(0, full_steps, unroll=1):  # logp.py:138
-        next_v_2 = v_step + 1  # logp.py:138
-        comes_2 = next_v_2 < full_steps  # logp.py:138
-        product_3 = next_v_2 * 256  # logp.py:138
-        total_3 = piece_begin + product_3  # logp.py:138
-        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:138
-        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(comes_2, logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:139
-        as_f32 = [BFloat16(logits_ahead[c]).to(Float32) for c in range(32)]  # logp.py:48
-        product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:57
-        m_chunk = max_over_v_lane(product_4)  # logp.py:138
-        equal = m_chunk == Float32(float("-inf"))  # logp.py:138
-        chosen = select(equal, Float32(0.0), m_chunk)  # logp.py:138
-        difference = [product_4[c] - chosen for c in range(32)]  # logp.py:138
-        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
-        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
-        larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
-        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
-        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
-        centred_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
-        m_2 = fmax(m, m_chunk)  # logp.py:138
-        equal_2 = m_2 == Float32(float("-inf"))  # logp.py:138
-        chosen_2 = select(equal_2, Float32(0.0), m_2)  # logp.py:138
-        difference_2 = m - chosen_2  # logp.py:138
-        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:138
-        power = exp2(product_7)  # logp.py:138
-        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))  # logp.py:138
-        difference_3 = m_chunk - chosen_2  # logp.py:138
-        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:138
-        power_2 = exp2(product_8)  # logp.py:138
-        larger_3 = fmax(difference_3, Float32(-3.4028234663852886e+38))  # logp.py:138
-        product_9 = mul(s, power)  # logp.py:138
-        product_10 = mul(s_chunk, power_2)  # logp.py:138
-        total_4 = product_9 + product_10  # logp.py:138
-        product_11 = mul(centred, power)  # logp.py:138
-        product_12 = mul(centred_chunk, power_2)  # logp.py:138
-        fused_sum = fma(product_9, larger_2, product_11)  # logp.py:138
-        fused_sum_2 = fma(product_10, larger_3, product_12)  # logp.py:138
-        total_5 = fused_sum + fused_sum_2  # logp.py:138
-        m, s, centred, logits_ahead = m_2, total_4, total_5, tuple(logits_4)  # logp.py:138
-    m_2 = m  # logp.py:138
-    s_2 = s  # logp.py:138
-    centred_2 = centred  # logp.py:138
-    for v_step_2 in cutlass.range(full_steps, steps, unroll=1):  # logp.py:138
-        product_3 = v_step_2 * 256  # logp.py:138
-        total_3 = piece_begin + product_3  # logp.py:138
-        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:138
-        exists = [v_2[c] < piece_end for c in range(32)]  # logp.py:138
-        exists_2 = [exists[c] & differs for c in range(32)]  # logp.py:138
-        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(exists_2[c], logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:139
-        as_f32 = [BFloat16(logits_4[c]).to(Float32) for c in range(32)]  # logp.py:48
-        product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:57
-        chosen = [select(exists_2[c], product_4[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:138
-        m_chunk = max_over_v_lane(chosen)  # logp.py:138
-        equal = m_chunk == Float32(float("-inf"))  # logp.py:138
-        chosen_2 = select(equal, Float32(0.0), m_chunk)  # logp.py:138
-        difference = [chosen[c] - chosen_2 for c in range(32)]  # logp.py:138
-        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
-        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
-        larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
-        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
-        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
-        centred_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
-        m_3 = fmax(m_2, m_chunk)  # logp.py:138
-        equal_2 = m_3 == Float32(float("-inf"))  # logp.py:138
-        chosen_3 = select(equal_2, Float32(0.0), m_3)  # logp.py:138
-        difference_2 = m_2 - chosen_3  # logp.py:138
-        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:138
-        power = exp2(product_7)  # logp.py:138
-        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))  # logp.py:138
-        difference_3 = m_chunk - chosen_3  # logp.py:138
-        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:138
-        power_2 = exp2(product_8)  # logp.py:138
-        larger_3 = fmax(difference_3, Float32(-3.4028234663852886e+38))  # logp.py:138
-        product_9 = mul(s_2, power)  # logp.py:138
-        product_10 = mul(s_chunk, power_2)  # logp.py:138
-        total_4 = product_9 + product_10  # logp.py:138
-        product_11 = mul(centred_2, power)  # logp.py:138
-        product_12 = mul(centred_chunk, power_2)  # logp.py:138
-        fused_sum = fma(product_9, larger_2, product_11)  # logp.py:138
-        fused_sum_2 = fma(product_10, larger_3, product_12)  # logp.py:138
-        total_5 = fused_sum + fused_sum_2  # logp.py:138
-        m_2, s_2, centred_2 = m_3, total_4, total_5  # logp.py:138
-    m_3, s_3, centred_3 = softmax_sum_over_v_piece([m_2], [s_2], [centred_2], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,))  # logp.py:138
-    as_f32 = BFloat16(logits_2).to(Float32)  # logp.py:48
-    product_3 = mul(as_f32, inv_temperature)  # logp.py:57
-    log_of = portable_log(s_3)  # logp.py:149
-    total_3 = m_3 + log_of  # logp.py:149
-    difference = product_3 - total_3  # logp.py:150
-    is_nan = difference != difference  # logp.py:151
-    both_2 = differs & is_nan  # logp.py:151
-    report_where(both_2 & writes, errors, 1, t + 1)  # logp.py:151
-    chosen = select(differs, difference, Float32(0.0))  # logp.py:153
-    chosen_2 = select(differs, total_3, Float32(0.0))  # logp.py:154
-    quotient = div(centred_3, s_3)  # logp.py:155
-    difference_2 = log_of - quotient  # logp.py:155
-    chosen_3 = select(differs, difference_2, Float32(0.0))  # logp.py:155
-    store_where(writes, logp, t, chosen)  # logp.py:152
-    store_where(writes, lse, t, chosen_2)  # logp.py:152
-    store_where(writes, entropy, t, chosen_3)  # logp.py:152
+        next_v_2 = v_step + 1
+        comes_2 = next_v_2 < full_steps
+        v_step_times_256_2 = next_v_2 * 256
+        v_begin_2 = piece_begin + v_step_times_256_2
+        v_2 = [v_begin_2 + v_lane[c] for c in range(32)]
+        logits_value_3 = [  # logp.py:139
+            one for c in range(0, 32, 8) for one in load_vector_where(comes_2, logits, (t, v_2[c]), BFloat16(0), 8)
+        ]
+        z = [BFloat16(logits_ahead[c]).to(Float32) for c in range(32)]  # logp.py:48
+        z_2 = [mul(z[c], inv_temperature) for c in range(32)]  # logp.py:57
+        m_chunk = max_over_v_lane(z_2)  # logp.py:138
+        is_empty = m_chunk == Float32(float("-inf"))
+        m_safe = select(is_empty, Float32(0.0), m_chunk)
+        p_distance = [z_2[c] - m_safe for c in range(32)]
+        p_exponent = [mul(p_distance[c], Float32(1.4426950216293335)) for c in range(32)]
+        p = [exp2(p_exponent[c]) for c in range(32)]
+        centred_chunk_larger = [fmax(p_distance[c], Float32(-3.4028234663852886e+38)) for c in range(32)]
+        centred_chunk_product = [mul(p[c], centred_chunk_larger[c]) for c in range(32)]
+        l_chunk = sum_over_v_lane(p, thread)
+        centred_chunk = sum_over_v_lane(centred_chunk_product, thread)
+        m_2 = fmax(m, m_chunk)
+        is_empty_2 = m_2 == Float32(float("-inf"))
+        m_safe_2 = select(is_empty_2, Float32(0.0), m_2)
+        alpha_a_distance = m - m_safe_2
+        alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
+        alpha_a = exp2(alpha_a_exponent)
+        centred_larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+        alpha_b_distance = m_chunk - m_safe_2
+        alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
+        alpha_b = exp2(alpha_b_exponent)
+        centred_larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+        l_a_scaled = mul(l, alpha_a)
+        l_b_scaled = mul(l_chunk, alpha_b)
+        l_2 = l_a_scaled + l_b_scaled
+        centred_times_alpha_a = mul(centred, alpha_a)
+        centred_chunk_times_alpha_b = mul(centred_chunk, alpha_b)
+        centred_fma_sum = fma(l_a_scaled, centred_larger, centred_times_alpha_a)
+        centred_fma_sum_2 = fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b)
+        centred_sum = centred_fma_sum + centred_fma_sum_2
+        m, l, centred, logits_ahead = m_2, l_2, centred_sum, tuple(logits_value_3)
+    m_2 = m
+    l_2 = l
+    centred_2 = centred
+    for v_step_2 in cutlass.range(full_steps, steps, unroll=1):
+        v_step_times_256_2 = v_step_2 * 256
+        v_begin_2 = piece_begin + v_step_times_256_2
+        v_2 = [v_begin_2 + v_lane[c] for c in range(32)]
+        exists = [v_2[c] < piece_end for c in range(32)]
+        exists_2 = [exists[c] & active for c in range(32)]
+        logits_value_3 = [  # logp.py:139
+            one for c in range(0, 32, 8) for one in load_vector_where(exists_2[c], logits, (t, v_2[c]), BFloat16(0), 8)
+        ]
+        z = [BFloat16(logits_value_3[c]).to(Float32) for c in range(32)]  # logp.py:48
+        z_2 = [mul(z[c], inv_temperature) for c in range(32)]  # logp.py:57
+        z_masked = [select(exists_2[c], z_2[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:138
+        m_chunk = max_over_v_lane(z_masked)
+        is_empty = m_chunk == Float32(float("-inf"))
+        m_safe = select(is_empty, Float32(0.0), m_chunk)
+        p_distance = [z_masked[c] - m_safe for c in range(32)]
+        p_exponent = [mul(p_distance[c], Float32(1.4426950216293335)) for c in range(32)]
+        p = [exp2(p_exponent[c]) for c in range(32)]
+        centred_chunk_larger = [fmax(p_distance[c], Float32(-3.4028234663852886e+38)) for c in range(32)]
+        centred_chunk_product = [mul(p[c], centred_chunk_larger[c]) for c in range(32)]
+        l_chunk = sum_over_v_lane(p, thread)
+        centred_chunk = sum_over_v_lane(centred_chunk_product, thread)
+        m_3 = fmax(m_2, m_chunk)
+        is_empty_2 = m_3 == Float32(float("-inf"))
+        m_safe_2 = select(is_empty_2, Float32(0.0), m_3)
+        alpha_a_distance = m_2 - m_safe_2
+        alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
+        alpha_a = exp2(alpha_a_exponent)
+        centred_larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+        alpha_b_distance = m_chunk - m_safe_2
+        alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
+        alpha_b = exp2(alpha_b_exponent)
+        centred_larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+        l_a_scaled = mul(l_2, alpha_a)
+        l_b_scaled = mul(l_chunk, alpha_b)
+        l_3 = l_a_scaled + l_b_scaled
+        centred_times_alpha_a = mul(centred_2, alpha_a)
+        centred_chunk_times_alpha_b = mul(centred_chunk, alpha_b)
+        centred_fma_sum = fma(l_a_scaled, centred_larger, centred_times_alpha_a)
+        centred_fma_sum_2 = fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b)
+        centred_sum = centred_fma_sum + centred_fma_sum_2
+        m_2, l_2, centred_2 = m_3, l_3, centred_sum
+    m_3, l_3, centred_3 = softmax_sum_over_v_piece(
+        [m_2], [l_2], [centred_2], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
+    )
+    z = BFloat16(logits_value).to(Float32)  # logp.py:48
+    hit = mul(z, inv_temperature)  # logp.py:57
+    log_l = portable_log(l_3)  # logp.py:149
+    lse_value = m_3 + log_l
+    chosen = hit - lse_value  # logp.py:150
+    is_nan_chosen = chosen != chosen  # logp.py:151
+    both = active & is_nan_chosen
+    report_where(both & writes, errors, 1, t + 1)
+    chosen_masked = select(active, chosen, Float32(0.0))  # logp.py:153
+    lse_masked = select(active, lse_value, Float32(0.0))  # logp.py:154
+    centred_over_l = div(centred_3, l_3)  # logp.py:155
+    entropy_value_difference = log_l - centred_over_l
+    entropy_value_difference_masked = select(active, entropy_value_difference, Float32(0.0))
+    store_where(writes, logp, t, chosen_masked)  # logp.py:152
+    store_where(writes, lse, t, lse_masked)
+    store_where(writes, entropy, t, entropy_value_difference_masked)
 
 
 @cute.jit
-def launch_logp(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, errors_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_logp(
+    logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer,
+    entropy_ptr: cute.Pointer, errors_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, inv_temperature: Float32,
+    ignore_index: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128256), stride=(logits_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
@@ -390,4 +406,6 @@ def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T
     if programs > 0:
-        kernels.logp((programs,), logits, ids, logp, lse, entropy, errors, T, logits_t_stride, inv_temperature, ignore_index)
+        kernels.logp(
+            (programs,), logits, ids, logp, lse, entropy, errors, T, logits_t_stride, inv_temperature, ignore_index
+        )

@@ -64,7 +64,11 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def logp_grad_rows(logits: cute.Tensor, ids: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, d_logp: cute.Tensor, d_lse: cute.Tensor, d_entropy: cute.Tensor, d_logits: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64):
+def logp_grad_rows(
+    logits: cute.Tensor, ids: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, d_logp: cute.Tensor,
+    d_lse: cute.Tensor, d_entropy: cute.Tensor, d_logits: cute.Tensor, T: Int32, inv_temperature: Float32,
+    ignore_index: Int64
+):
     # A block owns 1 of T, 2048 of V (rows). V: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -72,44 +76,52 @@ def logp_grad_rows(logits: cute.Tensor, ids: cute.Tensor, lse: cute.Tensor, entr
     t = rest
     v = [block % 63 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     v_inside = [v[c] < 128256 for c in range(16)]
-    ids_2 = ids[t]  # logp.py:168
-    lse_2 = lse[t]  # logp.py:186
-    d_lse_2 = d_lse[t]  # logp.py:208
-    d_logp_2 = d_logp[t]  # logp.py:208
-    d_entropy_2 = d_entropy[t]  # logp.py:191
-    entropy_2 = entropy[t]  # logp.py:191
-    differs = ids_2 != ignore_index  # logp.py:200
-    logits_2 = [one for c in range(0, 16, 8) for one in load_vector_where(differs & v_inside[c], logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:171
-    as_f32 = [BFloat16(logits_2[c]).to(Float32) for c in range(16)]  # logp.py:48
-    product = [mul(as_f32[c], inv_temperature) for c in range(16)]  # logp.py:57
-    difference = [product[c] - lse_2 for c in range(16)]  # logp.py:186
-    product_2 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(16)]  # logp.py:187
-    power = [exp2(product_2[c]) for c in range(16)]  # logp.py:187
-    difference_2 = d_lse_2 - d_logp_2  # logp.py:208
-    product_3 = [mul(power[c], difference_2) for c in range(16)]  # logp.py:188
-    equal = [power[c] == Float32(0.0) for c in range(16)]  # logp.py:191
-    product_4 = [mul(d_entropy_2, power[c]) for c in range(16)]  # logp.py:191
-    total = [difference[c] + entropy_2 for c in range(16)]  # logp.py:191
-    product_5 = [mul(product_4[c], total[c]) for c in range(16)]  # logp.py:191
-    chosen = [select(equal[c], Float32(0.0), product_5[c]) for c in range(16)]  # logp.py:191
-    difference_3 = [product_3[c] - chosen[c] for c in range(16)]  # logp.py:191
-    at_most = 0 <= ids_2  # logp.py:193
-    below = ids_2 < 128256  # logp.py:193
-    both = at_most & below  # logp.py:193
-    chosen_2 = select(both, ids_2, Int64(-1))  # logp.py:194
-    as_i32 = Int64(chosen_2).to(Int32)  # logp.py:194
-    equal_2 = [v[c] == as_i32 for c in range(16)]  # logp.py:194
-    chosen_3 = [select(equal_2[c], d_logp_2, Float32(0.0)) for c in range(16)]  # logp.py:194
-    total_2 = [difference_3[c] + chosen_3[c] for c in range(16)]  # logp.py:194
-    product_6 = [mul(total_2[c], inv_temperature) for c in range(16)]  # logp.py:63
-    chosen_4 = [select(differs, product_6[c], Float32(0.0)) for c in range(16)]  # logp.py:175
-    as_bf16 = [Float32(chosen_4[c]).to(BFloat16) for c in range(16)]  # logp.py:178
-    for c in cutlass.range_constexpr(0, 16, 8):  # logp.py:178
-        store_vector_where(v_inside[c], d_logits, (t, v[c]), as_bf16[c:c + 8])  # logp.py:178
+    ids_value = ids[t]  # logp.py:168
+    lse_value = lse[t]  # logp.py:186
+    d_lse_value = d_lse[t]  # logp.py:208
+    d_logp_value = d_logp[t]
+    d_entropy_value = d_entropy[t]  # logp.py:191
+    entropy_value = entropy[t]
+    active = ids_value != ignore_index  # logp.py:200
+    logits_value = [  # logp.py:171
+        one for c in range(0, 16, 8)
+        for one in load_vector_where(active & v_inside[c], logits, (t, v[c]), BFloat16(0), 8)
+    ]
+    z = [BFloat16(logits_value[c]).to(Float32) for c in range(16)]  # logp.py:48
+    z_2 = [mul(z[c], inv_temperature) for c in range(16)]  # logp.py:57
+    centred = [z_2[c] - lse_value for c in range(16)]  # logp.py:186
+    centred_times_log2e = [mul(centred[c], Float32(1.4426950216293335)) for c in range(16)]  # logp.py:187
+    p = [exp2(centred_times_log2e[c]) for c in range(16)]
+    d_lse_minus_d_logp = d_lse_value - d_logp_value  # logp.py:208
+    dz = [mul(p[c], d_lse_minus_d_logp) for c in range(16)]  # logp.py:188
+    p_is_0 = [p[c] == Float32(0.0) for c in range(16)]  # logp.py:191
+    d_entropy_times_p = [mul(d_entropy_value, p[c]) for c in range(16)]
+    centred_plus_entropy = [centred[c] + entropy_value for c in range(16)]
+    dz_product = [mul(d_entropy_times_p[c], centred_plus_entropy[c]) for c in range(16)]
+    dz_product_or_0 = [select(p_is_0[c], Float32(0.0), dz_product[c]) for c in range(16)]
+    dz_2 = [dz[c] - dz_product_or_0[c] for c in range(16)]
+    ids_ge_0 = 0 <= ids_value  # logp.py:193
+    inside_below = ids_value < 128256
+    inside = ids_ge_0 & inside_below
+    ids_masked = select(inside, ids_value, Int64(-1))  # logp.py:194
+    ids_masked_i32 = Int64(ids_masked).to(Int32)
+    dz_equal = [v[c] == ids_masked_i32 for c in range(16)]
+    d_logp_masked = [select(dz_equal[c], d_logp_value, Float32(0.0)) for c in range(16)]
+    dz_3 = [dz_2[c] + d_logp_masked[c] for c in range(16)]
+    dz_times_inv_temperature = [mul(dz_3[c], inv_temperature) for c in range(16)]  # logp.py:63
+    grad = [select(active, dz_times_inv_temperature[c], Float32(0.0)) for c in range(16)]  # logp.py:175
+    grad_bf16 = [Float32(grad[c]).to(BFloat16) for c in range(16)]  # logp.py:178
+    for c in cutlass.range_constexpr(0, 16, 8):
+        store_vector_where(v_inside[c], d_logits, (t, v[c]), grad_bf16[c:c + 8])
 
 
 @cute.jit
-def launch_logp_grad(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, d_entropy_ptr: cute.Pointer, d_logits_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, d_logits_t_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_logp_grad(
+    logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer,
+    d_logp_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, d_entropy_ptr: cute.Pointer, d_logits_ptr: cute.Pointer,
+    T: Int32, logits_t_stride: Int64, d_logits_t_stride: Int64, inv_temperature: Float32, ignore_index: Int64,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128256), stride=(logits_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
@@ -119,13 +131,19 @@ def launch_logp_grad(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: c
     d_lse = cute.make_tensor(d_lse_ptr, cute.make_layout((T,), stride=(1,)))
     d_entropy = cute.make_tensor(d_entropy_ptr, cute.make_layout((T,), stride=(1,)))
     d_logits = cute.make_tensor(d_logits_ptr, cute.make_layout((T, 128256), stride=(d_logits_t_stride, 1)))
-    logp_grad_rows(logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, T, inv_temperature, ignore_index).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
-    )
+    logp_grad_rows(
+        logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, T, inv_temperature, ignore_index
+    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,)
 
 
-def call(kernels, logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, inv_temperature, ignore_index, T, logits_t_stride, d_logits_t_stride):
+def call(
+    kernels, logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, inv_temperature, ignore_index, T,
+    logits_t_stride, d_logits_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 63
     if programs > 0:
-        kernels.logp_grad((programs,), logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, T, logits_t_stride, d_logits_t_stride, inv_temperature, ignore_index)
+        kernels.logp_grad(
+            (programs,), logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, T, logits_t_stride,
+            d_logits_t_stride, inv_temperature, ignore_index
+        )

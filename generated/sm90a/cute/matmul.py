@@ -247,25 +247,36 @@ def matmul(
             free.advance()
             n = n_first + quad
             for r in cutlass.range_constexpr(2):  # matmul.py:26
-                residual_2 = []  # matmul.py:26
-                as_bf16 = []  # matmul.py:26
-                for part in cutlass.range_constexpr(2):  # matmul.py:26
-                    residual_2_vectors = [load_vector_where(t_inside[r], residual, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), BFloat16(0), 8) for c in range(32 * part, 32 * part + 32, 16) for i in range(2)]  # matmul.py:45
-                    residual_2 += from_vectors(epilogue_tile, BFloat16, residual_2_vectors)  # matmul.py:45
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:45
-                        z = acc[r, c]  # matmul.py:26
-                        as_f32 = BFloat16(residual_2[c]).to(Float32)  # matmul.py:45
-                        total = z + as_f32  # matmul.py:45
-                        as_bf16.append(Float32(total).to(BFloat16))  # matmul.py:46
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 16):  # matmul.py:46
-                        vectors = to_vectors(epilogue_tile, y.element_type, as_bf16[c : c + 16])  # matmul.py:46
-                        for i in cutlass.range_constexpr(2):  # matmul.py:46
-                            store_vector_where(t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # matmul.py:46
+                residual_value = []
+                y_bf16 = []
+                for part in cutlass.range_constexpr(2):
+                    residual_value_vectors = [  # matmul.py:45
+                        load_vector_where(
+                            t_inside[r], residual, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), BFloat16(0), 8
+                        )
+                        for c in range(32 * part, 32 * part + 32, 16) for i in range(2)
+                    ]
+                    residual_value += from_vectors(epilogue_tile, BFloat16, residual_value_vectors)
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):
+                        y_value = acc[r, c]  # matmul.py:26
+                        residual_f32 = BFloat16(residual_value[c]).to(Float32)  # matmul.py:45
+                        y_value_2 = y_value + residual_f32
+                        y_bf16.append(Float32(y_value_2).to(BFloat16))  # matmul.py:46
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 16):
+                        vectors = to_vectors(epilogue_tile, y.element_type, y_bf16[c : c + 16])
+                        for i in cutlass.range_constexpr(2):
+                            store_vector_where(
+                                t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                            )
             item += blocks // 2
 
 
 @cute.jit
-def launch_matmul(x_ptr: cute.Pointer, w_ptr: cute.Pointer, residual_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64, residual_t_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_matmul(
+    x_ptr: cute.Pointer, w_ptr: cute.Pointer, residual_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32,
+    x_t_stride: Int64, w_n_stride: Int64, residual_t_stride: Int64, y_t_stride: Int64, programs: Int32,
+    stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
     w = cute.make_tensor(w_ptr, cute.make_layout((14336, 4096), stride=(cute.assume(w_n_stride, divby=8), 1)))

@@ -209,10 +209,10 @@ def matmul_leaf8(
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
             row_tile, n_tile = matmul_leaf8_place(item, tiles)
-            n_first = n_tile * 128  # matmul.py:38
-            t_first = (row_tile * 2 + rank) * 128  # matmul.py:38
-            t = [t_first + row + 8 * r for r in range(2)]  # matmul.py:38
-            t_inside = [t[r] < T for r in range(2)]  # matmul.py:38
+            n_first = n_tile * 128
+            t_first = (row_tile * 2 + rank) * 128
+            t = [t_first + row + 8 * r for r in range(2)]
+            t_inside = [t[r] < T for r in range(2)]
             # One accumulation chain for each piece; then pairwise merges, the lower pieces on the left.
             for piece in cutlass.range_constexpr(8):
                 slot, sums = matmul_leaf8_merge_slot(piece)
@@ -250,22 +250,27 @@ def matmul_leaf8(
                     cute.autovec_copy(registers, kept)
             cute.autovec_copy(kept, spare)
             put_sum(parts[0], parts[1], parts[0])
-            n = n_first + quad  # matmul.py:38
-            for r in cutlass.range_constexpr(2):  # matmul.py:38
-                as_bf16 = []  # matmul.py:38
-                for part in cutlass.range_constexpr(2):  # matmul.py:38
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
-                        z = acc[r, c]  # matmul.py:38
-                        as_bf16.append(Float32(z).to(BFloat16))  # matmul.py:46
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # matmul.py:46
-                        vectors = to_vectors(epilogue_tile, y.element_type, as_bf16[c : c + 16])  # matmul.py:46
-                        for i in cutlass.range_constexpr(2):  # matmul.py:46
-                            store_vector_where(t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # matmul.py:46
+            n = n_first + quad
+            for r in cutlass.range_constexpr(2):
+                y_bf16 = []
+                for part in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
+                        y_value = acc[r, c]
+                        y_bf16.append(Float32(y_value).to(BFloat16))  # matmul.py:46
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
+                        vectors = to_vectors(epilogue_tile, y.element_type, y_bf16[c : c + 16])
+                        for i in cutlass.range_constexpr(2):
+                            store_vector_where(
+                                t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                            )
             item += blocks // 2
 
 
 @cute.jit
-def launch_matmul_leaf8(x_ptr: cute.Pointer, w_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_matmul_leaf8(
+    x_ptr: cute.Pointer, w_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64,
+    y_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(cute.assume(w_n_stride, divby=8), 1)))

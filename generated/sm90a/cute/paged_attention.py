@@ -313,18 +313,22 @@ def paged_attention_layouts():
 def paged_attention_units():
     # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (1, 1, 1)
-    scoring = sm90.make_trivial_tiled_mma(
+    mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
     )
-    summing = sm90.make_trivial_tiled_mma(
+    mma_pv = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
         a_source=warpgroup.OperandSource.RMEM,
     )
-    return scoring, summing
+    return mma_qk, mma_pv
 
 
 @cute.kernel
-def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tensor, k_cache: cute.Tensor, v_cache: cute.Tensor, block_table: cute.Tensor, context_lens: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, scale: Float32):
+def paged_attention(
+    mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, q: cute.Tensor, k_cache: cute.Tensor, v_cache: cute.Tensor,
+    block_table: cute.Tensor, context_lens: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, o: cute.Tensor,
+    lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, scale: Float32
+):
     # A block owns 64 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -360,98 +364,106 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
     count = end_q[b].to(Int32) * 4 - begin
     first = (tile - (begin // 64 + b)) * 64
     h = block // tiles
-    begin_q_2 = begin_q[b]  # attention.py:301
-    end_q_2 = end_q[b]  # attention.py:302
-    difference = end_q_2 - begin_q_2  # attention.py:302
-    context_lens_2 = context_lens[b]  # attention.py:303
-    difference_2 = context_lens_2 - difference  # attention.py:303
-    larger = cutlass.max(0, context_lens_2)  # attention.py:205
-    product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
+    begin_q_value = begin_q[b]  # attention.py:305
+    end_q_value = end_q[b]  # attention.py:306
+    count_2 = end_q_value - begin_q_value
+    context_lens_value = context_lens[b]  # attention.py:307
+    context_lens_minus_count = context_lens_value - count_2
+    length = cutlass.max(0, context_lens_value)  # attention.py:206
+    scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
     q_g = [first + lane + 32 * r for r in range(2)]
-    q_2 = [q_g[r] // 4 for r in range(2)]  # attention.py:301
-    total = [q_2[r] + difference_2 for r in range(2)]  # attention.py:303
-    total_2 = [total[r] + 1 for r in range(2)]  # attention.py:309
-    larger_2 = [cutlass.max(0, total_2[r]) for r in range(2)]  # attention.py:205
-    seen = [cutlass.min(larger, larger_2[r]) for r in range(2)]  # attention.py:205
-    full_steps_2 = [seen[r] // 64 for r in range(2)]  # attention.py:205
-    total_3 = [seen[r] + 63 for r in range(2)]  # attention.py:205
-    steps = [total_3[r] // 64 for r in range(2)]  # attention.py:205
-    first_steps = Int32(0)  # attention.py:205
-    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)  # attention.py:205
-    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps - 1))  # attention.py:205
+    query = [q_g[r] // 4 for r in range(2)]  # attention.py:305
+    key = [query[r] + context_lens_minus_count for r in range(2)]  # attention.py:307
+    key_plus_1 = [key[r] + 1 for r in range(2)]  # attention.py:313
+    visible = [cutlass.max(0, key_plus_1[r]) for r in range(2)]  # attention.py:206
+    seen = [cutlass.min(length, visible[r]) for r in range(2)]
+    full_steps_2 = [seen[r] // 64 for r in range(2)]
+    seen_plus_63 = [seen[r] + 63 for r in range(2)]
+    steps = [seen_plus_63[r] // 64 for r in range(2)]
+    first_steps = Int32(0)
+    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)
+    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(96)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         q_ring.producer_acquire(put)
-        column = 8 * (thread % 8)  # attention.py:205
-        for i in cutlass.range_constexpr(4):  # attention.py:205
-            down = thread // 8 + 16 * i  # attention.py:205
-            q_g_2 = first + down  # attention.py:205
-            q_3 = q_g_2 // 4  # attention.py:301
-            total_4 = begin_q_2 + q_3  # attention.py:303
-            below = q_3 < difference  # attention.py:303
-            at_most = 0 <= total_4  # attention.py:203
-            below_2 = total_4 < T  # attention.py:203
-            both = at_most & below_2  # attention.py:203
-            both_2 = below & both  # attention.py:203
-            g = q_g_2 % 4  # attention.py:203
-            for j in cutlass.range_constexpr(2):  # attention.py:203
-                copy_vector_where(both_2, q, (total_4, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:203
+        column = 8 * (thread % 8)
+        for i in cutlass.range_constexpr(4):
+            down = thread // 8 + 16 * i
+            q_g_2 = first + down
+            query_2 = q_g_2 // 4  # attention.py:305
+            token = begin_q_value + query_2  # attention.py:307
+            inside = query_2 < count_2
+            token_ge_0 = 0 <= token  # attention.py:204
+            token_lt_T = token < T
+            q_guard = token_ge_0 & token_lt_T
+            q_guard_2 = inside & q_guard
+            g = q_g_2 % 4
+            for j in cutlass.range_constexpr(2):
+                copy_vector_where(
+                    q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
+                )
         q_ring.producer_commit(put)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 5)
         for s_step in cutlass.range(first_steps, last_steps, unroll=1):
             k_cache_ring.producer_acquire(put)
-            product_2 = s_step * 64  # attention.py:205
-            column = 8 * (thread % 8)  # attention.py:205
-            for i in cutlass.range_constexpr(4):  # attention.py:205
-                down = thread // 8 + 16 * i  # attention.py:205
-                s_lane = down  # attention.py:205
-                s = product_2 + s_lane  # attention.py:205
-                exists = s < context_lens_2  # attention.py:205
-                quotient = s // 64  # attention.py:206
-                at_most = 0 <= quotient  # attention.py:206
-                below = quotient < M  # attention.py:206
-                both = at_most & below  # attention.py:206
-                both_2 = exists & both  # attention.py:206
-                block_table_2 = load_where(both_2, block_table, (b, quotient), Int32(0))  # attention.py:206
-                remainder = s % 64  # attention.py:206
-                at_most_2 = 0 <= block_table_2  # attention.py:207
-                below_2 = block_table_2 < P  # attention.py:207
-                both_3 = at_most_2 & below_2  # attention.py:207
-                at_most_3 = 0 <= remainder  # attention.py:207
-                below_3 = remainder < 64  # attention.py:207
-                both_4 = at_most_3 & below_3  # attention.py:207
-                both_5 = both_3 & both_4  # attention.py:207
-                both_6 = exists & both_5  # attention.py:207
-                for j in cutlass.range_constexpr(2):  # attention.py:207
-                    copy_vector_where(both_6, k_cache, (block_table_2, remainder, h, (column + 64 * j)), k_cache_tiles, (down, column + 64 * j, put.index), 8)  # attention.py:207
+            s_step_times_64 = s_step * 64  # attention.py:206
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(4):
+                down = thread // 8 + 16 * i
+                s_lane = down
+                j_2 = s_step_times_64 + s_lane
+                exists = j_2 < context_lens_value
+                j_over_64 = j_2 // 64  # attention.py:207
+                block_table_guard_at_most = 0 <= j_over_64
+                block_table_guard_below = j_over_64 < M
+                block_table_guard = block_table_guard_at_most & block_table_guard_below
+                block_table_guard_2 = exists & block_table_guard
+                block_table_value = load_where(block_table_guard_2, block_table, (b, j_over_64), Int32(0))
+                slot = j_2 % 64
+                block_table_ge_0 = 0 <= block_table_value  # attention.py:208
+                block_table_lt_P = block_table_value < P
+                k_cache_guard = block_table_ge_0 & block_table_lt_P
+                slot_ge_0 = 0 <= slot
+                slot_lt_64 = slot < 64
+                k_cache_guard_2 = slot_ge_0 & slot_lt_64
+                k_cache_guard_3 = k_cache_guard & k_cache_guard_2
+                k_cache_guard_4 = exists & k_cache_guard_3
+                for j in cutlass.range_constexpr(2):
+                    copy_vector_where(
+                        k_cache_guard_4, k_cache, (block_table_value, slot, h, (column + 64 * j)), k_cache_tiles,
+                        (down, column + 64 * j, put.index), 8
+                    )
             k_cache_ring.producer_commit(put)
             v_cache_ring.producer_acquire(put)
-            product_2 = s_step * 64  # attention.py:205
-            column = 8 * (thread % 8)  # attention.py:205
-            for i in cutlass.range_constexpr(4):  # attention.py:205
-                down = thread // 8 + 16 * i  # attention.py:205
-                s_lane = down  # attention.py:205
-                s = product_2 + s_lane  # attention.py:205
-                exists = s < context_lens_2  # attention.py:205
-                quotient = s // 64  # attention.py:206
-                at_most = 0 <= quotient  # attention.py:206
-                below = quotient < M  # attention.py:206
-                both = at_most & below  # attention.py:206
-                both_2 = exists & both  # attention.py:206
-                block_table_2 = load_where(both_2, block_table, (b, quotient), Int32(0))  # attention.py:206
-                remainder = s % 64  # attention.py:206
-                at_most_2 = 0 <= block_table_2  # attention.py:207
-                below_2 = block_table_2 < P  # attention.py:207
-                both_3 = at_most_2 & below_2  # attention.py:207
-                at_most_3 = 0 <= remainder  # attention.py:207
-                below_3 = remainder < 64  # attention.py:207
-                both_4 = at_most_3 & below_3  # attention.py:207
-                both_5 = both_3 & both_4  # attention.py:207
-                both_6 = exists & both_5  # attention.py:207
-                for j in cutlass.range_constexpr(2):  # attention.py:207
-                    copy_vector_where(both_6, v_cache, (block_table_2, remainder, h, (column + 64 * j)), v_cache_tiles, (column + 64 * j, down, put.index), 8)  # attention.py:207
+            s_step_times_64 = s_step * 64  # attention.py:206
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(4):
+                down = thread // 8 + 16 * i
+                s_lane = down
+                j_2 = s_step_times_64 + s_lane
+                exists = j_2 < context_lens_value
+                j_over_64 = j_2 // 64  # attention.py:207
+                block_table_guard_at_most = 0 <= j_over_64
+                block_table_guard_below = j_over_64 < M
+                block_table_guard = block_table_guard_at_most & block_table_guard_below
+                block_table_guard_2 = exists & block_table_guard
+                block_table_value = load_where(block_table_guard_2, block_table, (b, j_over_64), Int32(0))
+                slot = j_2 % 64
+                block_table_ge_0 = 0 <= block_table_value  # attention.py:208
+                block_table_lt_P = block_table_value < P
+                k_cache_guard = block_table_ge_0 & block_table_lt_P
+                slot_ge_0 = 0 <= slot
+                slot_lt_64 = slot < 64
+                k_cache_guard_2 = slot_ge_0 & slot_lt_64
+                k_cache_guard_3 = k_cache_guard & k_cache_guard_2
+                k_cache_guard_4 = exists & k_cache_guard_3
+                for j in cutlass.range_constexpr(2):
+                    copy_vector_where(
+                        k_cache_guard_4, v_cache, (block_table_value, slot, h, (column + 64 * j)), v_cache_tiles,
+                        (column + 64 * j, down, put.index), 8
+                    )
             v_cache_ring.producer_commit(put)
             put.advance()
     else:
@@ -459,13 +471,13 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
         cute.arch.setmaxregister_increase(240)
         mine = thread - 128
         share = cute.make_layout(1, stride=128)(group - 1)
-        q_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(q_tiles))
-        k_cache_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(k_cache_tiles))
-        v_cache_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_cache_tiles))
-        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((64, 64)), Float32)
-        acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((64, 64)), BFloat16)
-        probs = by_rows(acc_of_probs, 8)
+        q_factor = mma_qk.make_fragment_A(mma_qk.get_slice(share).partition_A(q_tiles))
+        k_cache_factor = mma_qk.make_fragment_B(mma_qk.get_slice(share).partition_B(k_cache_tiles))
+        v_cache_factor = mma_pv.make_fragment_B(mma_pv.get_slice(share).partition_B(v_cache_tiles))
+        qk_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((64, 64)), Float32)
+        qk = by_rows(qk_fragment, 8)
+        p_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((64, 64)), BFloat16)
+        p_bf16 = by_rows(p_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
@@ -473,274 +485,324 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
-        q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:207
-        q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
-        total_4 = [q_3[r] + difference_2 for r in range(2)]  # attention.py:303
-        total_5 = [total_4[r] + 1 for r in range(2)]  # attention.py:309
-        max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:205
-        max_of_piece.fill(Float32(float("-inf")))  # attention.py:205
-        sum_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:205
-        sum_of_piece.fill(Float32(0.0))  # attention.py:205
-        o_of_piece_acc = cute.make_rmem_tensor(summing.partition_shape_C((64, 128)), Float32)  # attention.py:205
-        o_of_piece_acc.fill(Float32(0.0))  # attention.py:205
-        o_of_piece = by_rows(o_of_piece_acc, 16)  # attention.py:205
-        m = cute.make_rmem_tensor((2,), Float32)  # attention.py:205
-        m.fill(Float32(float("-inf")))  # attention.py:205
-        s = cute.make_rmem_tensor((2,), Float32)  # attention.py:205
-        s.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:205
-        o_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((64, 128)), Float32)  # attention.py:205
-        o_2_acc.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:205
-        o_2 = by_rows(o_2_acc, 16)  # attention.py:205
-        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:205
-        k_cache_ring.consumer_wait(get)  # attention.py:205
-        cute.arch.fence_view_async_shared()  # attention.py:205
-        multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8)  # attention.py:205
-        warpgroup.wait_group(0)  # attention.py:205
-        with cute.arch.elect_one():  # attention.py:205
-            k_cache_ring.consumer_release(get)  # attention.py:205
-        get.advance()  # attention.py:205
-        for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:205
-            remainder = s_step % 8  # attention.py:205
-            turn = remainder == 0  # attention.py:205
-            if turn & (s_step > first_steps):  # attention.py:205
-                for r in cutlass.range_constexpr(2):  # attention.py:205
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:205
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:205
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:205
-                    difference_3 = m[r] - chosen  # attention.py:205
-                    difference_4 = max_of_piece[r] - chosen  # attention.py:205
-                    power = exp2(difference_3)  # attention.py:205
-                    power_2 = exp2(difference_4)  # attention.py:205
-                    product_2 = mul(s[r], power)  # attention.py:205
-                    product_3 = mul(sum_of_piece[r], power_2)  # attention.py:205
-                    total_6 = product_2 + product_3  # attention.py:205
-                    for c in cutlass.range_constexpr(32):  # attention.py:205
-                        product_4 = mul(o_2[r, c], power)  # attention.py:205
-                        product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:205
-                        o_2[r, c] = product_4 + product_5  # attention.py:205
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_6  # attention.py:205
-            product_2 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            k_cache_ring.consumer_wait(get)  # attention.py:277
-            cute.arch.fence_view_async_shared()  # attention.py:277
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8)  # attention.py:277
-            total_6 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:205
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_2[r])]  # attention.py:205
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:205
-            below = [total_6[r] < m_chunk[r] for r in range(2)]  # attention.py:205
-            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:205
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:205
-            chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:205
-            difference_3 = [max_of_piece[r] - chosen[r] for r in range(2)]  # attention.py:205
-            again = [exp2(difference_3[r]) for r in range(2)]  # attention.py:205
-            product_3 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:205
-            e = [[], []]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                for c in cutlass.range_constexpr(16):  # attention.py:205
-                    difference_4 = product_2[r][c] - chosen[r]  # attention.py:205
-                    e[r].append(exp2(difference_4))  # attention.py:205
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:205
-                for r in cutlass.range_constexpr(2):  # attention.py:205
-                    for c in cutlass.range_constexpr(32):  # attention.py:205
-                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:205
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:205
-            v_cache_ring.consumer_wait(got)  # attention.py:205
-            cute.arch.fence_view_async_shared()  # attention.py:205
-            multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:205
-            s_new = [product_3[r] + s_chunk[r] for r in range(2)]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:205
-            warpgroup.wait_group(0)  # attention.py:205
-            with cute.arch.elect_one():  # attention.py:205
-                k_cache_ring.consumer_release(get)  # attention.py:205
-                v_cache_ring.consumer_release(got)  # attention.py:205
-            get.advance()  # attention.py:205
-            got.advance()  # attention.py:205
-        for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):  # attention.py:205
-            product_2 = s_step * 64  # attention.py:205
-            remainder = s_step % 8  # attention.py:205
-            turn = remainder == 0  # attention.py:205
-            if turn & (s_step > first_steps):  # attention.py:205
-                for r in cutlass.range_constexpr(2):  # attention.py:205
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:205
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:205
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:205
-                    difference_3 = m[r] - chosen  # attention.py:205
-                    difference_4 = max_of_piece[r] - chosen  # attention.py:205
-                    power = exp2(difference_3)  # attention.py:205
-                    power_2 = exp2(difference_4)  # attention.py:205
-                    product_3 = mul(s[r], power)  # attention.py:205
-                    product_4 = mul(sum_of_piece[r], power_2)  # attention.py:205
-                    total_6 = product_3 + product_4  # attention.py:205
-                    for c in cutlass.range_constexpr(32):  # attention.py:205
-                        product_5 = mul(o_2[r, c], power)  # attention.py:205
-                        product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:205
-                        o_2[r, c] = product_5 + product_6  # attention.py:205
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_6  # attention.py:205
-            product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            k_cache_ring.consumer_wait(get)  # attention.py:277
-            cute.arch.fence_view_async_shared()  # attention.py:277
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8)  # attention.py:277
-            total_6 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:205
-            chosen = [[], []]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                for c in cutlass.range_constexpr(16):  # attention.py:205
-                    s_2 = product_2 + (quad + 8 * (c // 2) + c % 2)  # attention.py:205
-                    exists = s_2 < context_lens_2  # attention.py:205
-                    below = s_2 < total_5[r]  # attention.py:205
-                    exists_2 = exists & below  # attention.py:205
-                    chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:205
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:205
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:205
-            below = [total_6[r] < m_chunk[r] for r in range(2)]  # attention.py:205
-            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:205
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:205
-            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:205
-            difference_3 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:205
-            again = [exp2(difference_3[r]) for r in range(2)]  # attention.py:205
-            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:205
-            e = [[], []]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                for c in cutlass.range_constexpr(16):  # attention.py:205
-                    difference_4 = chosen[r][c] - chosen_2[r]  # attention.py:205
-                    e[r].append(exp2(difference_4))  # attention.py:205
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:205
-                for r in cutlass.range_constexpr(2):  # attention.py:205
-                    for c in cutlass.range_constexpr(32):  # attention.py:205
-                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:205
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:205
-            v_cache_ring.consumer_wait(got)  # attention.py:205
-            cute.arch.fence_view_async_shared()  # attention.py:205
-            multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:205
-            s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:205
-            warpgroup.wait_group(0)  # attention.py:205
-            with cute.arch.elect_one():  # attention.py:205
-                k_cache_ring.consumer_release(get)  # attention.py:205
-                v_cache_ring.consumer_release(got)  # attention.py:205
-            get.advance()  # attention.py:205
-            got.advance()  # attention.py:205
-        product_2 = (last_steps - 1) * 64  # attention.py:205
-        remainder = (last_steps - 1) % 8  # attention.py:205
-        turn = remainder == 0  # attention.py:205
-        if turn & ((last_steps - 1) > first_steps):  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                m_2 = fmax(m[r], max_of_piece[r])  # attention.py:205
-                equal = m_2 == Float32(float("-inf"))  # attention.py:205
-                chosen = select(equal, Float32(0.0), m_2)  # attention.py:205
-                difference_3 = m[r] - chosen  # attention.py:205
-                difference_4 = max_of_piece[r] - chosen  # attention.py:205
-                power = exp2(difference_3)  # attention.py:205
-                power_2 = exp2(difference_4)  # attention.py:205
-                product_3 = mul(s[r], power)  # attention.py:205
-                product_4 = mul(sum_of_piece[r], power_2)  # attention.py:205
-                total_6 = product_3 + product_4  # attention.py:205
-                for c in cutlass.range_constexpr(32):  # attention.py:205
-                    product_5 = mul(o_2[r, c], power)  # attention.py:205
-                    product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:205
-                    o_2[r, c] = product_5 + product_6  # attention.py:205
-                max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_6  # attention.py:205
-        product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-        total_6 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:205
-        chosen = [[], []]  # attention.py:205
-        for r in cutlass.range_constexpr(2):  # attention.py:205
-            for c in cutlass.range_constexpr(16):  # attention.py:205
-                s_2 = product_2 + (quad + 8 * (c // 2) + c % 2)  # attention.py:205
-                exists = s_2 < context_lens_2  # attention.py:205
-                below = s_2 < total_5[r]  # attention.py:205
-                exists_2 = exists & below  # attention.py:205
-                chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:205
-        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:205
-        m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:205
-        below = [total_6[r] < m_chunk[r] for r in range(2)]  # attention.py:205
-        m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:205
-        equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:205
-        chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:205
-        difference_3 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:205
-        again = [exp2(difference_3[r]) for r in range(2)]  # attention.py:205
-        product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:205
-        e = [[], []]  # attention.py:205
-        for r in cutlass.range_constexpr(2):  # attention.py:205
-            for c in cutlass.range_constexpr(16):  # attention.py:205
-                difference_4 = chosen[r][c] - chosen_2[r]  # attention.py:205
-                e[r].append(exp2(difference_4))  # attention.py:205
-                probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
-        if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                for c in cutlass.range_constexpr(32):  # attention.py:205
-                    o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:205
-        s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:205
-        v_cache_ring.consumer_wait(got)  # attention.py:205
-        cute.arch.fence_view_async_shared()  # attention.py:205
-        multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
-        s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:205
-        s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:205
-        for r in cutlass.range_constexpr(2):  # attention.py:205
-            max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:205
-        warpgroup.wait_group(0)  # attention.py:205
-        with cute.arch.elect_one():  # attention.py:205
-            v_cache_ring.consumer_release(got)  # attention.py:205
-        got.advance()  # attention.py:205
+        q_g_2 = [first + row + 8 * r for r in range(2)]
+        query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
+        key_2 = [query_2[r] + context_lens_minus_count for r in range(2)]  # attention.py:307
+        key_plus_1_2 = [key_2[r] + 1 for r in range(2)]  # attention.py:313
+        m_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:206
+        m_piece.fill(Float32(float("-inf")))
+        l_piece = cute.make_rmem_tensor((2,), Float32)
+        l_piece.fill(Float32(0.0))
+        acc_o_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((64, 128)), Float32)
+        acc_o_fragment.fill(Float32(0.0))
+        acc_o = by_rows(acc_o_fragment, 16)
+        m_before = cute.make_rmem_tensor((2,), Float32)
+        m_before.fill(Float32(float("-inf")))
+        l_before = cute.make_rmem_tensor((2,), Float32)
+        l_before.fill(Int32(-(2**31)).bitcast(Float32))
+        o_before_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((64, 128)), Float32)
+        o_before_fragment.fill(Int32(-(2**31)).bitcast(Float32))
+        o_before = by_rows(o_before_fragment, 16)
+        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        k_cache_ring.consumer_wait(get)
+        cute.arch.fence_view_async_shared()
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8
+        )
+        warpgroup.wait_group(0)
+        with cute.arch.elect_one():
+            k_cache_ring.consumer_release(get)
+        get.advance()
+        for s_step in cutlass.range(first_steps, full_steps, unroll=1):
+            s_step_mod_8 = s_step % 8
+            new_piece = s_step_mod_8 == 0
+            if new_piece & (s_step > first_steps):
+                for r in cutlass.range_constexpr(2):
+                    m = fmax(m_before[r], m_piece[r])
+                    is_empty = m == Float32(float("-inf"))
+                    m_safe = select(is_empty, Float32(0.0), m)
+                    alpha_a_exponent = m_before[r] - m_safe
+                    alpha_b_exponent = m_piece[r] - m_safe
+                    alpha_a = exp2(alpha_a_exponent)
+                    alpha_b = exp2(alpha_b_exponent)
+                    l_a_scaled = mul(l_before[r], alpha_a)
+                    l_b_scaled = mul(l_piece[r], alpha_b)
+                    l = l_a_scaled + l_b_scaled
+                    for c in cutlass.range_constexpr(32):
+                        o_a_scaled = mul(o_before[r, c], alpha_a)
+                        o_b_scaled = mul(acc_o[r, c], alpha_b)
+                        o_before[r, c] = o_a_scaled + o_b_scaled
+                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+            k_cache_ring.consumer_wait(get)
+            cute.arch.fence_view_async_shared()
+            multiply(
+                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False,
+                8
+            )
+            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+            p = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    p_exponent = s[r][c] - m_safe[r]
+                    p[r].append(exp2(p_exponent))
+                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+            v_cache_ring.consumer_wait(got)
+            cute.arch.fence_view_async_shared()
+            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, got.index], True, 4)
+            l_chunk = sum_over_s_lane(l_chunk_parts)
+            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                m_piece[r], l_piece[r] = m_new[r], l_new[r]
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                k_cache_ring.consumer_release(get)
+                v_cache_ring.consumer_release(got)
+            get.advance()
+            got.advance()
+        for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
+            s_step_times_64 = s_step * 64
+            s_step_mod_8 = s_step % 8
+            new_piece = s_step_mod_8 == 0
+            if new_piece & (s_step > first_steps):
+                for r in cutlass.range_constexpr(2):
+                    m = fmax(m_before[r], m_piece[r])
+                    is_empty = m == Float32(float("-inf"))
+                    m_safe = select(is_empty, Float32(0.0), m)
+                    alpha_a_exponent = m_before[r] - m_safe
+                    alpha_b_exponent = m_piece[r] - m_safe
+                    alpha_a = exp2(alpha_a_exponent)
+                    alpha_b = exp2(alpha_b_exponent)
+                    l_a_scaled = mul(l_before[r], alpha_a)
+                    l_b_scaled = mul(l_piece[r], alpha_b)
+                    l = l_a_scaled + l_b_scaled
+                    for c in cutlass.range_constexpr(32):
+                        o_a_scaled = mul(o_before[r, c], alpha_a)
+                        o_b_scaled = mul(acc_o[r, c], alpha_b)
+                        o_before[r, c] = o_a_scaled + o_b_scaled
+                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+            k_cache_ring.consumer_wait(get)
+            cute.arch.fence_view_async_shared()
+            multiply(
+                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False,
+                8
+            )
+            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
+            s_masked = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    j_2 = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
+                    exists = j_2 < context_lens_value
+                    exists_below = j_2 < key_plus_1_2[r]
+                    exists_2 = exists & exists_below
+                    s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+            p = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    p_exponent = s_masked[r][c] - m_safe[r]
+                    p[r].append(exp2(p_exponent))
+                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+            v_cache_ring.consumer_wait(got)
+            cute.arch.fence_view_async_shared()
+            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, got.index], True, 4)
+            l_chunk = sum_over_s_lane(l_chunk_parts)
+            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                m_piece[r], l_piece[r] = m_new[r], l_new[r]
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                k_cache_ring.consumer_release(get)
+                v_cache_ring.consumer_release(got)
+            get.advance()
+            got.advance()
+        s_step_times_64 = (last_steps - 1) * 64
+        s_step_mod_8 = (last_steps - 1) % 8
+        new_piece = s_step_mod_8 == 0
+        if new_piece & ((last_steps - 1) > first_steps):
+            for r in cutlass.range_constexpr(2):
+                m = fmax(m_before[r], m_piece[r])
+                is_empty = m == Float32(float("-inf"))
+                m_safe = select(is_empty, Float32(0.0), m)
+                alpha_a_exponent = m_before[r] - m_safe
+                alpha_b_exponent = m_piece[r] - m_safe
+                alpha_a = exp2(alpha_a_exponent)
+                alpha_b = exp2(alpha_b_exponent)
+                l_a_scaled = mul(l_before[r], alpha_a)
+                l_b_scaled = mul(l_piece[r], alpha_b)
+                l = l_a_scaled + l_b_scaled
+                for c in cutlass.range_constexpr(32):
+                    o_a_scaled = mul(o_before[r, c], alpha_a)
+                    o_b_scaled = mul(acc_o[r, c], alpha_b)
+                    o_before[r, c] = o_a_scaled + o_b_scaled
+                m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+        s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+        m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
+        s_masked = [[], []]
         for r in cutlass.range_constexpr(2):
-            total_6 = begin_q_2 + q_3[r]  # attention.py:303
-            below = q_3[r] < difference  # attention.py:303
-            g = q_g_2[r] % 4  # attention.py:203
-            m_2 = fmax(m[r], max_of_piece[r])  # attention.py:205
-            equal = m_2 == Float32(float("-inf"))  # attention.py:205
-            chosen = select(equal, Float32(0.0), m_2)  # attention.py:205
-            difference_3 = m[r] - chosen  # attention.py:205
-            difference_4 = max_of_piece[r] - chosen  # attention.py:205
-            power = exp2(difference_3)  # attention.py:205
-            power_2 = exp2(difference_4)  # attention.py:205
-            product_2 = mul(s[r], power)  # attention.py:205
-            product_3 = mul(sum_of_piece[r], power_2)  # attention.py:205
-            total_7 = product_2 + product_3  # attention.py:205
-            equal_2 = total_7 == Float32(0.0)  # attention.py:325
-            log_of = portable_log(total_7)  # attention.py:327
-            fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)  # attention.py:327
-            store_where(below & first_of_quad, lse, (h, g, total_6), fused_sum)  # attention.py:327
-            total_8 = []  # attention.py:205
-            for c in cutlass.range_constexpr(32):  # attention.py:205
-                product_4 = mul(o_2[r, c], power)  # attention.py:205
-                product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:205
-                total_8.append(product_4 + product_5)  # attention.py:205
-            quotient = divided(total_8, total_7)  # attention.py:325
-            as_bf16 = []  # attention.py:325
-            for c in cutlass.range_constexpr(32):  # attention.py:325
-                chosen_2 = select(equal_2, Float32(0.0), quotient[c])  # attention.py:325
-                total_9 = chosen_2 + Float32(0.0)  # attention.py:325
-                as_bf16.append(Float32(total_9).to(BFloat16))  # attention.py:326
-            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
-                vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])  # attention.py:326
-                for i in cutlass.range_constexpr(2):  # attention.py:326
-                    store_vector_where(below, o, (total_6, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
+            for c in cutlass.range_constexpr(16):
+                j_2 = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
+                exists = j_2 < context_lens_value
+                exists_below = j_2 < key_plus_1_2[r]
+                exists_2 = exists & exists_below
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+        m_chunk = max_over_s_lane(m_chunk_parts)
+        m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+        m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+        is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+        m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+        alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+        alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+        l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+        p = [[], []]
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(16):
+                p_exponent = s_masked[r][c] - m_safe[r]
+                p[r].append(exp2(p_exponent))
+                p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+        if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(32):
+                    acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+        l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+        v_cache_ring.consumer_wait(got)
+        cute.arch.fence_view_async_shared()
+        multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, got.index], True, 4)
+        l_chunk = sum_over_s_lane(l_chunk_parts)
+        l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+        for r in cutlass.range_constexpr(2):
+            m_piece[r], l_piece[r] = m_new[r], l_new[r]
+        warpgroup.wait_group(0)
+        with cute.arch.elect_one():
+            v_cache_ring.consumer_release(got)
+        got.advance()
+        for r in cutlass.range_constexpr(2):
+            token = begin_q_value + query_2[r]  # attention.py:307
+            inside = query_2[r] < count_2
+            g = q_g_2[r] % 4  # attention.py:204
+            m = fmax(m_before[r], m_piece[r])  # attention.py:206
+            is_empty = m == Float32(float("-inf"))
+            m_safe = select(is_empty, Float32(0.0), m)
+            alpha_a_exponent = m_before[r] - m_safe
+            alpha_b_exponent = m_piece[r] - m_safe
+            alpha_a = exp2(alpha_a_exponent)
+            alpha_b = exp2(alpha_b_exponent)
+            l_a_scaled = mul(l_before[r], alpha_a)
+            l_b_scaled = mul(l_piece[r], alpha_b)
+            l = l_a_scaled + l_b_scaled
+            l_is_0 = l == Float32(0.0)  # attention.py:329
+            log_l = portable_log(l)  # attention.py:331
+            lse_value = fma(m, Float32(0.6931471824645996), log_l)
+            store_where(inside & first_of_quad, lse, (h, g, token), lse_value)
+            o_value = []  # attention.py:206
+            for c in cutlass.range_constexpr(32):
+                o_a_scaled = mul(o_before[r, c], alpha_a)
+                o_b_scaled = mul(acc_o[r, c], alpha_b)
+                o_value.append(o_a_scaled + o_b_scaled)
+            o_over_l = divided(o_value, l)  # attention.py:329
+            mean_bf16 = []
+            for c in cutlass.range_constexpr(32):
+                o_over_l_or_0 = select(l_is_0, Float32(0.0), o_over_l[c])
+                mean = o_over_l_or_0 + Float32(0.0)
+                mean_bf16.append(Float32(mean).to(BFloat16))  # attention.py:330
+            for c in cutlass.range_constexpr(0, 32, 16):
+                vectors = to_vectors(epilogue_tile, o.element_type, mean_bf16[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(inside, o, (token, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])
 
 
 @cute.jit
-def launch_paged_attention(q_ptr: cute.Pointer, k_cache_ptr: cute.Pointer, v_cache_ptr: cute.Pointer, block_table_ptr: cute.Pointer, context_lens_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, k_cache_p_stride: Int64, k_cache_o_stride: Int64, k_cache_h_stride: Int64, v_cache_p_stride: Int64, v_cache_o_stride: Int64, v_cache_h_stride: Int64, block_table_b_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_paged_attention(
+    q_ptr: cute.Pointer, k_cache_ptr: cute.Pointer, v_cache_ptr: cute.Pointer, block_table_ptr: cute.Pointer,
+    context_lens_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, o_ptr: cute.Pointer,
+    lse_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, q_t_stride: Int64, q_h_stride: Int64,
+    q_g_stride: Int64, k_cache_p_stride: Int64, k_cache_o_stride: Int64, k_cache_h_stride: Int64,
+    v_cache_p_stride: Int64, v_cache_o_stride: Int64, v_cache_h_stride: Int64, block_table_b_stride: Int64,
+    o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k_cache = cute.make_tensor(k_cache_ptr, cute.make_layout((P, 64, 8, 128), stride=(cute.assume(k_cache_p_stride, divby=8), cute.assume(k_cache_o_stride, divby=8), cute.assume(k_cache_h_stride, divby=8), 1)))
-    v_cache = cute.make_tensor(v_cache_ptr, cute.make_layout((P, 64, 8, 128), stride=(cute.assume(v_cache_p_stride, divby=8), cute.assume(v_cache_o_stride, divby=8), cute.assume(v_cache_h_stride, divby=8), 1)))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k_cache = cute.make_tensor(
+        k_cache_ptr,
+        cute.make_layout(
+            (P, 64, 8, 128),
+            stride=(
+                cute.assume(k_cache_p_stride, divby=8), cute.assume(k_cache_o_stride, divby=8),
+                cute.assume(k_cache_h_stride, divby=8), 1
+            )
+        )
+    )
+    v_cache = cute.make_tensor(
+        v_cache_ptr,
+        cute.make_layout(
+            (P, 64, 8, 128),
+            stride=(
+                cute.assume(v_cache_p_stride, divby=8), cute.assume(v_cache_o_stride, divby=8),
+                cute.assume(v_cache_h_stride, divby=8), 1
+            )
+        )
+    )
     block_table = cute.make_tensor(block_table_ptr, cute.make_layout((B, M), stride=(block_table_b_stride, 1)))
     context_lens = cute.make_tensor(context_lens_ptr, cute.make_layout((B,), stride=(1,)))
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
     end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
-    scoring, summing = paged_attention_units()
-    paged_attention(scoring, summing, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, M, P, scale).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    mma_qk, mma_pv = paged_attention_units()
+    paged_attention(
+        mma_qk, mma_pv, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, M, P, scale
+    ).launch(grid=(programs, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
-def call(kernels, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, scale, Q, B, T, M, P, q_t_stride, q_h_stride, q_g_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, scale, Q, B, T, M, P, q_t_stride,
+    q_h_stride, q_g_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride,
+    v_cache_h_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (Q * 4 // 64 + B) * 8
     if programs > 0:
-        kernels.paged_attention((programs,), q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, M, P, q_t_stride, q_h_stride, q_g_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.paged_attention(
+            (programs,), q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, M, P,
+            q_t_stride, q_h_stride, q_g_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride,
+            v_cache_o_stride, v_cache_h_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+            lse_g_stride, scale
+        )

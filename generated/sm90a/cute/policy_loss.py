@@ -235,7 +235,12 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, order: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32):
+def policy_loss_1_rows(
+    logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, order: cute.Tensor,
+    active: cute.Tensor, sequence: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor,
+    sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32, T: Int32, B: Int32,
+    beta: Float32, surrogate_least: Float32, surrogate_most: Float32
+):
     # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 8 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -250,146 +255,161 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     s_piece = block
     writes = thread == 0
-    product = s_piece * 1024  # loss.py:79
-    piece_begin = cutlass.min(S, product)  # loss.py:79
-    total = piece_begin + 1024  # loss.py:79
-    piece_end = cutlass.min(S, total)  # loss.py:79
-    difference = piece_end - piece_begin  # loss.py:79
-    total_2 = difference + 1023  # loss.py:79
-    steps = total_2 // 1024  # loss.py:79
-    full_steps = difference // 1024  # loss.py:79
-    s_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # loss.py:79
-    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
-    s_2 = Int32(0)  # loss.py:79
-    s_3 = Int32(0)  # loss.py:79
-    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
-    for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:79
-        product_2 = s_step * 1024  # loss.py:79
-        total_3 = piece_begin + product_2  # loss.py:79
-        s_5 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
-        order_2 = [order[s_5[c]] for c in range(8)]  # loss.py:80
-        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:140
-        below = [order_2[c] < T for c in range(8)]  # policy.py:140
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:140
-        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:140
-        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:140
-        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:146
-        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:146
-        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:146
-        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:146
-        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
-        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
-        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:191
-        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:369
-        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:371
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:371
-        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:58
-        negative = [-product_3[c] for c in range(8)]  # surrogates.py:58
-        larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:61
-        smaller = [fmin(larger[c], surrogate_most) for c in range(8)]  # surrogates.py:63
-        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # surrogates.py:64
-        negative_2 = [-product_4[c] for c in range(8)]  # surrogates.py:64
-        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # surrogates.py:67
-        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:67
-        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:68
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:77
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:331
-        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
-        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:386
-        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:386
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:499
-        for c in cutlass.range_constexpr(8):  # policy.py:499
-            per_token[order_2[c]] = chosen_3[c]  # policy.py:499
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:500
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:500
-        both_3 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:517
-        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # policy.py:517
-        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:519
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:519
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:519
-        sum_s_lane = sum_over_s_lane(chosen_4, thread, (reduce_smem_1,))  # loss.py:79
-        sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (reduce_smem_2,))  # loss.py:79
-        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (reduce_smem_3,))  # loss.py:79
-        sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (reduce_smem_4,))  # loss.py:79
-        s_6 = s + sum_s_lane  # loss.py:79
-        s_7 = s_2 + sum_s_lane_2  # loss.py:79
-        s_8 = s_3 + sum_s_lane_3  # loss.py:79
-        s_9 = s_4 + sum_s_lane_4  # loss.py:79
-        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:79
-    s_5 = s  # loss.py:79
-    s_6 = s_2  # loss.py:79
-    s_7 = s_3  # loss.py:79
-    s_8 = s_4  # loss.py:79
-    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:79
-        product_2 = s_step_2 * 1024  # loss.py:79
-        total_3 = piece_begin + product_2  # loss.py:79
-        s_9 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
-        exists = [s_9[c] < piece_end for c in range(8)]  # loss.py:79
-        order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(8)]  # loss.py:80
-        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:140
-        below = [order_2[c] < T for c in range(8)]  # policy.py:140
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:140
-        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:140
-        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:140
-        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:140
-        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:146
-        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:146
-        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:146
-        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:146
-        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:146
-        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
-        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
-        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:191
-        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:369
-        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:371
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:371
-        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:58
-        negative = [-product_3[c] for c in range(8)]  # surrogates.py:58
-        larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:61
-        smaller = [fmin(larger[c], surrogate_most) for c in range(8)]  # surrogates.py:63
-        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # surrogates.py:64
-        negative_2 = [-product_4[c] for c in range(8)]  # surrogates.py:64
-        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # surrogates.py:67
-        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:67
-        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:68
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:77
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:331
-        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
-        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:386
-        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:386
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:499
-        for c in cutlass.range_constexpr(8):  # policy.py:499
-            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # policy.py:499
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:500
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:500
-        both_5 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:517
-        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(8)]  # policy.py:517
-        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:519
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:519
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:519
-        chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
-        sum_s_lane = sum_over_s_lane(chosen_6, thread, (reduce_smem_5,))  # loss.py:79
-        chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (reduce_smem_6,))  # loss.py:79
-        chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (reduce_smem_7,))  # loss.py:79
-        chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
-        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (reduce_smem_8,))  # loss.py:79
-        s_10 = s_5 + sum_s_lane  # loss.py:79
-        s_11 = s_6 + sum_s_lane_2  # loss.py:79
-        s_12 = s_7 + sum_s_lane_3  # loss.py:79
-        s_13 = s_8 + sum_s_lane_4  # loss.py:79
-        s_5, s_6, s_7, s_8 = s_10, s_11, s_12, s_13  # loss.py:79
-    store_where(writes, sum_of_piece, s_piece, s_5)  # loss.py:79
-    store_where(writes, sum_of_piece1, s_piece, s_6)  # loss.py:79
-    store_where(writes, sum_of_piece2, s_piece, s_7)  # loss.py:79
-    store_where(writes, sum_of_piece3, s_piece, s_8)  # loss.py:79
+    s_piece_times_1024 = s_piece * 1024  # loss.py:79
+    piece_begin = cutlass.min(S, s_piece_times_1024)
+    piece_begin_plus_1024 = piece_begin + 1024
+    piece_end = cutlass.min(S, piece_begin_plus_1024)
+    piece_end_minus_piece_begin = piece_end - piece_begin
+    steps_sum = piece_end_minus_piece_begin + 1023
+    steps = steps_sum // 1024
+    full_steps = piece_end_minus_piece_begin // 1024
+    s_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]
+    total = Int32(-(2**31)).bitcast(Float32)
+    total_2 = Int32(0)
+    total_3 = Int32(0)
+    total_4 = Int32(-(2**31)).bitcast(Float32)
+    for s_step in cutlass.range(0, full_steps, unroll=1):
+        s_step_times_1024 = s_step * 1024
+        s_begin = piece_begin + s_step_times_1024
+        s = [s_begin + s_lane[c] for c in range(8)]
+        order_value = [order[s[c]] for c in range(8)]  # loss.py:80
+        order_ge_0 = [0 <= order_value[c] for c in range(8)]  # policy.py:140
+        order_lt_T = [order_value[c] < T for c in range(8)]
+        active_guard = [order_ge_0[c] & order_lt_T[c] for c in range(8)]
+        active_value = [load_where(active_guard[c], active, order_value[c], Uint8(0)) != 0 for c in range(8)]
+        sequence_value = [load_where(active_guard[c], sequence, order_value[c], Int32(0)) for c in range(8)]
+        sequence_ge_0 = [0 <= sequence_value[c] for c in range(8)]  # policy.py:146
+        sequence_lt_B = [sequence_value[c] < B for c in range(8)]
+        advantages_guard = [sequence_ge_0[c] & sequence_lt_B[c] for c in range(8)]
+        advantages_value = [
+            load_where(advantages_guard[c], advantages, sequence_value[c], Float32(0)) for c in range(8)
+        ]
+        logp_value = [load_where(active_guard[c], logp, order_value[c], Float32(0)) for c in range(8)]  # policy.py:140
+        old_logp_value = [load_where(active_guard[c], old_logp, order_value[c], Float32(0)) for c in range(8)]
+        ref_logp_value = [load_where(active_guard[c], ref_logp, order_value[c], Float32(0)) for c in range(8)]
+        log_ratio = [logp_value[c] - old_logp_value[c] for c in range(8)]  # policy.py:191
+        ratio = [portable_exp(log_ratio[c]) for c in range(8)]  # policy.py:369
+        advantages_is_0 = [advantages_value[c] == Float32(0.0) for c in range(8)]  # policy.py:371
+        ratio_2 = [select(advantages_is_0[c], Float32(1.0), ratio[c]) for c in range(8)]
+        ratio_times_advantages = [mul(ratio_2[c], advantages_value[c]) for c in range(8)]  # surrogates.py:58
+        plain = [-ratio_times_advantages[c] for c in range(8)]
+        bounded = [fmax(ratio_2[c], surrogate_least) for c in range(8)]  # surrogates.py:61
+        bounded_2 = [fmin(bounded[c], surrogate_most) for c in range(8)]  # surrogates.py:63
+        bounded_times_advantages = [mul(bounded_2[c], advantages_value[c]) for c in range(8)]  # surrogates.py:64
+        limited = [-bounded_times_advantages[c] for c in range(8)]
+        plain_lt_limited = [plain[c] < limited[c] for c in range(8)]  # surrogates.py:67
+        flows = [select(plain_lt_limited[c], Boolean(False), Boolean(True)) for c in range(8)]
+        value = [select(flows[c], plain[c], limited[c]) for c in range(8)]  # surrogates.py:68
+        clipped = [select(flows[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:77
+        raw = [ref_logp_value[c] - logp_value[c] for c in range(8)]  # policy.py:331
+        value_2 = [portable_k3(raw[c]) for c in range(8)]  # loss.py:23
+        beta_times_value = [mul(beta, value_2[c]) for c in range(8)]  # policy.py:386
+        value_3 = [value[c] + beta_times_value[c] for c in range(8)]
+        value_masked = [select(active_value[c], value_3[c], Float32(0.0)) for c in range(8)]  # policy.py:499
+        for c in cutlass.range_constexpr(8):
+            per_token[order_value[c]] = value_masked[c]
+        # policy.py:500
+        loss = [select(active_value[c], value_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
+        count = [Boolean(active_value[c]).to(Int32) for c in range(8)]
+        active_and_clipped = [active_value[c] & clipped[c] for c in range(8)]  # policy.py:517
+        clipped_2 = [Boolean(active_and_clipped[c]).to(Int32) for c in range(8)]
+        neg_log_ratio = [-log_ratio[c] for c in range(8)]  # policy.py:519
+        total_k3 = [portable_k3(neg_log_ratio[c]) for c in range(8)]
+        total_k3_masked = [select(active_value[c], total_k3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
+        sum_s_lane = sum_over_s_lane(loss, thread, (reduce_smem_1,))  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(count, thread, (reduce_smem_2,))
+        sum_s_lane_3 = sum_over_s_lane_2(clipped_2, thread, (reduce_smem_3,))
+        sum_s_lane_4 = sum_over_s_lane(total_k3_masked, thread, (reduce_smem_4,))
+        total_5 = total + sum_s_lane
+        total_6 = total_2 + sum_s_lane_2
+        total_7 = total_3 + sum_s_lane_3
+        total_8 = total_4 + sum_s_lane_4
+        total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
+    total_5 = total
+    total_6 = total_2
+    total_7 = total_3
+    total_8 = total_4
+    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):
+        s_step_times_1024 = s_step_2 * 1024
+        s_begin = piece_begin + s_step_times_1024
+        s = [s_begin + s_lane[c] for c in range(8)]
+        exists = [s[c] < piece_end for c in range(8)]
+        order_value = [load_where(exists[c], order, s[c], Int32(0)) for c in range(8)]  # loss.py:80
+        order_ge_0 = [0 <= order_value[c] for c in range(8)]  # policy.py:140
+        order_lt_T = [order_value[c] < T for c in range(8)]
+        active_guard = [order_ge_0[c] & order_lt_T[c] for c in range(8)]
+        active_guard_2 = [exists[c] & active_guard[c] for c in range(8)]
+        active_value = [load_where(active_guard_2[c], active, order_value[c], Uint8(0)) != 0 for c in range(8)]
+        sequence_value = [load_where(active_guard_2[c], sequence, order_value[c], Int32(0)) for c in range(8)]
+        sequence_ge_0 = [0 <= sequence_value[c] for c in range(8)]  # policy.py:146
+        sequence_lt_B = [sequence_value[c] < B for c in range(8)]
+        advantages_guard = [sequence_ge_0[c] & sequence_lt_B[c] for c in range(8)]
+        advantages_guard_2 = [exists[c] & advantages_guard[c] for c in range(8)]
+        advantages_value = [
+            load_where(advantages_guard_2[c], advantages, sequence_value[c], Float32(0)) for c in range(8)
+        ]
+        # policy.py:140
+        logp_value = [load_where(active_guard_2[c], logp, order_value[c], Float32(0)) for c in range(8)]
+        old_logp_value = [load_where(active_guard_2[c], old_logp, order_value[c], Float32(0)) for c in range(8)]
+        ref_logp_value = [load_where(active_guard_2[c], ref_logp, order_value[c], Float32(0)) for c in range(8)]
+        log_ratio = [logp_value[c] - old_logp_value[c] for c in range(8)]  # policy.py:191
+        ratio = [portable_exp(log_ratio[c]) for c in range(8)]  # policy.py:369
+        advantages_is_0 = [advantages_value[c] == Float32(0.0) for c in range(8)]  # policy.py:371
+        ratio_2 = [select(advantages_is_0[c], Float32(1.0), ratio[c]) for c in range(8)]
+        ratio_times_advantages = [mul(ratio_2[c], advantages_value[c]) for c in range(8)]  # surrogates.py:58
+        plain = [-ratio_times_advantages[c] for c in range(8)]
+        bounded = [fmax(ratio_2[c], surrogate_least) for c in range(8)]  # surrogates.py:61
+        bounded_2 = [fmin(bounded[c], surrogate_most) for c in range(8)]  # surrogates.py:63
+        bounded_times_advantages = [mul(bounded_2[c], advantages_value[c]) for c in range(8)]  # surrogates.py:64
+        limited = [-bounded_times_advantages[c] for c in range(8)]
+        plain_lt_limited = [plain[c] < limited[c] for c in range(8)]  # surrogates.py:67
+        flows = [select(plain_lt_limited[c], Boolean(False), Boolean(True)) for c in range(8)]
+        value = [select(flows[c], plain[c], limited[c]) for c in range(8)]  # surrogates.py:68
+        clipped = [select(flows[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:77
+        raw = [ref_logp_value[c] - logp_value[c] for c in range(8)]  # policy.py:331
+        value_2 = [portable_k3(raw[c]) for c in range(8)]  # loss.py:23
+        beta_times_value = [mul(beta, value_2[c]) for c in range(8)]  # policy.py:386
+        value_3 = [value[c] + beta_times_value[c] for c in range(8)]
+        value_masked = [select(active_value[c], value_3[c], Float32(0.0)) for c in range(8)]  # policy.py:499
+        for c in cutlass.range_constexpr(8):
+            store_where(exists[c], per_token, order_value[c], value_masked[c])
+        # policy.py:500
+        loss = [select(active_value[c], value_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
+        count = [Boolean(active_value[c]).to(Int32) for c in range(8)]
+        active_and_clipped = [active_value[c] & clipped[c] for c in range(8)]  # policy.py:517
+        clipped_2 = [Boolean(active_and_clipped[c]).to(Int32) for c in range(8)]
+        neg_log_ratio = [-log_ratio[c] for c in range(8)]  # policy.py:519
+        total_k3 = [portable_k3(neg_log_ratio[c]) for c in range(8)]
+        total_k3_masked = [select(active_value[c], total_k3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
+        loss_masked = [select(exists[c], loss[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        sum_s_lane = sum_over_s_lane(loss_masked, thread, (reduce_smem_5,))
+        count_masked = [select(exists[c], count[c], Int32(0)) for c in range(8)]
+        sum_s_lane_2 = sum_over_s_lane_2(count_masked, thread, (reduce_smem_6,))
+        clipped_masked = [select(exists[c], clipped_2[c], Int32(0)) for c in range(8)]
+        sum_s_lane_3 = sum_over_s_lane_2(clipped_masked, thread, (reduce_smem_7,))
+        total_k3_masked_masked = [
+            select(exists[c], total_k3_masked[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)
+        ]
+        sum_s_lane_4 = sum_over_s_lane(total_k3_masked_masked, thread, (reduce_smem_8,))
+        total_9 = total_5 + sum_s_lane
+        total_10 = total_6 + sum_s_lane_2
+        total_11 = total_7 + sum_s_lane_3
+        total_12 = total_8 + sum_s_lane_4
+        total_5, total_6, total_7, total_8 = total_9, total_10, total_11, total_12
+    store_where(writes, sum_of_piece, s_piece, total_5)
+    store_where(writes, sum_of_piece1, s_piece, total_6)
+    store_where(writes, sum_of_piece2, s_piece, total_7)
+    store_where(writes, sum_of_piece3, s_piece, total_8)
 
 
 @cute.jit
-def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, order_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, per_token_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_policy_loss_1(
+    logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer,
+    order_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, per_token_ptr: cute.Pointer,
+    sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer,
+    sum_of_piece3_ptr: cute.Pointer, S: Int32, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32,
+    surrogate_most: Float32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
     old_logp = cute.make_tensor(old_logp_ptr, cute.make_layout((T,), stride=(1,)))
@@ -403,13 +423,18 @@ def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, adv
     sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
-    policy_loss_1_rows(logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
-    )
+    policy_loss_1_rows(
+        logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1,
+        sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most
+    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,)
 
 
 @cute.kernel
-def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, approx_kl: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32):
+def policy_loss_2_rows(
+    loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, approx_kl: cute.Tensor,
+    sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor,
+    S: Int32
+):
     # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -423,71 +448,79 @@ def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cut
     reduce_smem_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
     reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
     writes = thread == 0
-    total = ((S + 1023) // 1024) + 4095  # loss.py:79
-    steps = total // 4096  # loss.py:79
-    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:79
-    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]  # loss.py:79
-    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
-    s_2 = Int32(0)  # loss.py:79
-    s_3 = Int32(0)  # loss.py:79
-    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
-    for s_piece_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:79
-        product = s_piece_step * 4096  # loss.py:79
-        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:79
-        sum_of_piece_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece, s_piece[c], 4)]  # loss.py:79
-        sum_of_piece1_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]  # loss.py:79
-        sum_of_piece2_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]  # loss.py:79
-        sum_of_piece3_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]  # loss.py:79
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_2, thread, (reduce_smem_1,))  # loss.py:79
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_2, thread, (reduce_smem_2,))  # loss.py:79
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_2, thread, (reduce_smem_3,))  # loss.py:79
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_2, thread, (reduce_smem_4,))  # loss.py:79
-        s_5 = s + sum_s_piece_lane  # loss.py:79
-        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:79
-        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
-        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:79
-        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:79
-    s_5 = s  # loss.py:79
-    s_6 = s_2  # loss.py:79
-    s_7 = s_3  # loss.py:79
-    s_8 = s_4  # loss.py:79
-    for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:79
-        product = s_piece_step_2 * 4096  # loss.py:79
-        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:79
-        exists = [s_piece[c] < ((S + 1023) // 1024) for c in range(8)]  # loss.py:79
-        sum_of_piece_2 = [load_where(exists[c], sum_of_piece, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:79
-        sum_of_piece1_2 = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_of_piece2_2 = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_of_piece3_2 = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:79
-        chosen = [select(exists[c], sum_of_piece_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
-        sum_s_piece_lane = sum_over_s_piece_lane(chosen, thread, (reduce_smem_5,))  # loss.py:79
-        chosen_2 = [select(exists[c], sum_of_piece1_2[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2, thread, (reduce_smem_6,))  # loss.py:79
-        chosen_3 = [select(exists[c], sum_of_piece2_2[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3, thread, (reduce_smem_7,))  # loss.py:79
-        chosen_4 = [select(exists[c], sum_of_piece3_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4, thread, (reduce_smem_8,))  # loss.py:79
-        s_9 = s_5 + sum_s_piece_lane  # loss.py:79
-        s_10 = s_6 + sum_s_piece_lane_2  # loss.py:79
-        s_11 = s_7 + sum_s_piece_lane_3  # loss.py:79
-        s_12 = s_8 + sum_s_piece_lane_4  # loss.py:79
-        s_5, s_6, s_7, s_8 = s_9, s_10, s_11, s_12  # loss.py:79
-    larger = cutlass.max(s_6, 1)  # policy.py:566
-    as_f32 = Int32(larger).to(Float32)  # policy.py:566
-    total_2 = s_5 + Float32(0.0)  # policy.py:568
-    quotient = div(total_2, as_f32)  # policy.py:560
-    as_f32_2 = Int32(s_7).to(Float32)  # policy.py:573
-    quotient_2 = div(as_f32_2, as_f32)  # policy.py:573
-    total_3 = s_8 + Float32(0.0)  # policy.py:575
-    quotient_3 = div(total_3, as_f32)  # policy.py:575
-    store_where(writes, loss, 0, quotient)  # policy.py:473
-    store_where(writes, count, 0, s_6)  # policy.py:473
-    store_where(writes, clip_fraction, 0, quotient_2)  # policy.py:473
-    store_where(writes, approx_kl, 0, quotient_3)  # policy.py:473
+    s_piece_count_plus_4095 = ((S + 1023) // 1024) + 4095  # loss.py:79
+    steps = s_piece_count_plus_4095 // 4096
+    full_steps = ((S + 1023) // 1024) // 4096
+    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]
+    loss_value = Int32(-(2**31)).bitcast(Float32)
+    count_value = Int32(0)
+    clipped = Int32(0)
+    moved = Int32(-(2**31)).bitcast(Float32)
+    for s_piece_step in cutlass.range(0, full_steps, unroll=1):
+        s_piece_step_times_4096 = s_piece_step * 4096
+        s_piece = [s_piece_step_times_4096 + s_piece_lane[c] for c in range(8)]
+        sum_of_piece_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece, s_piece[c], 4)]
+        sum_of_piece1_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]
+        sum_of_piece2_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]
+        sum_of_piece3_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_value, thread, (reduce_smem_1,))
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_value, thread, (reduce_smem_2,))
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_value, thread, (reduce_smem_3,))
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_value, thread, (reduce_smem_4,))
+        total = loss_value + sum_s_piece_lane
+        total_2 = count_value + sum_s_piece_lane_2
+        total_3 = clipped + sum_s_piece_lane_3
+        total_4 = moved + sum_s_piece_lane_4
+        loss_value, count_value, clipped, moved = total, total_2, total_3, total_4
+    loss_value_2 = loss_value
+    count_value_2 = count_value
+    clipped_2 = clipped
+    moved_2 = moved
+    for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):
+        s_piece_step_times_4096 = s_piece_step_2 * 4096
+        s_piece = [s_piece_step_times_4096 + s_piece_lane[c] for c in range(8)]
+        exists = [s_piece[c] < ((S + 1023) // 1024) for c in range(8)]
+        sum_of_piece_value = [load_where(exists[c], sum_of_piece, s_piece[c], Float32(0)) for c in range(8)]
+        sum_of_piece1_value = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]
+        sum_of_piece2_value = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]
+        sum_of_piece3_value = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]
+        sum_of_piece_masked = [
+            select(exists[c], sum_of_piece_value[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)
+        ]
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_masked, thread, (reduce_smem_5,))
+        sum_of_piece1_masked = [select(exists[c], sum_of_piece1_value[c], Int32(0)) for c in range(8)]
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_masked, thread, (reduce_smem_6,))
+        sum_of_piece2_masked = [select(exists[c], sum_of_piece2_value[c], Int32(0)) for c in range(8)]
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_masked, thread, (reduce_smem_7,))
+        sum_of_piece3_masked = [
+            select(exists[c], sum_of_piece3_value[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)
+        ]
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_masked, thread, (reduce_smem_8,))
+        total = loss_value_2 + sum_s_piece_lane
+        total_2 = count_value_2 + sum_s_piece_lane_2
+        total_3 = clipped_2 + sum_s_piece_lane_3
+        total_4 = moved_2 + sum_s_piece_lane_4
+        loss_value_2, count_value_2, clipped_2, moved_2 = total, total_2, total_3, total_4
+    count_max_1 = cutlass.max(count_value_2, 1)  # policy.py:566
+    tokens = Int32(count_max_1).to(Float32)
+    x = loss_value_2 + Float32(0.0)  # policy.py:568
+    loss_value_3 = div(x, tokens)  # policy.py:560
+    clipped_f32 = Int32(clipped_2).to(Float32)  # policy.py:573
+    clip_fraction_value = div(clipped_f32, tokens)
+    moved_plus_0 = moved_2 + Float32(0.0)  # policy.py:575
+    approx_kl_value = div(moved_plus_0, tokens)
+    store_where(writes, loss, 0, loss_value_3)  # policy.py:473
+    store_where(writes, count, 0, count_value_2)
+    store_where(writes, clip_fraction, 0, clip_fraction_value)
+    store_where(writes, approx_kl, 0, approx_kl_value)
 
 
 @cute.jit
-def launch_policy_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_fraction_ptr: cute.Pointer, approx_kl_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_policy_loss_2(
+    loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_fraction_ptr: cute.Pointer, approx_kl_ptr: cute.Pointer,
+    sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer,
+    sum_of_piece3_ptr: cute.Pointer, S: Int32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     loss = cute.make_tensor(loss_ptr, cute.make_layout((1,), stride=(1,)))
     count = cute.make_tensor(count_ptr, cute.make_layout((1,), stride=(1,)))
@@ -497,16 +530,25 @@ def launch_policy_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_f
     sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
-    policy_loss_2_rows(loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,
-    )
+    policy_loss_2_rows(
+        loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S
+    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,)
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):
+def call(
+    kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1,
+    sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((S + 1023) // 1024)
     if programs > 0:
-        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most)
+        kernels.policy_loss_1(
+            (programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece,
+            sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most
+        )
     programs = 1
     if programs > 0:
-        kernels.policy_loss_2((programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S)
+        kernels.policy_loss_2(
+            (programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2,
+            sum_of_piece3, S
+        )

@@ -131,53 +131,62 @@ def store_where(condition, memory: cute.Tensor, index, x):
 
 
 @cute.kernel
-def policy_loss_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, count: cute.Tensor, d_loss: cute.Tensor, d_logp: cute.Tensor, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32):
+def policy_loss_grad_rows(
+    logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, active: cute.Tensor,
+    sequence: cute.Tensor, count: cute.Tensor, d_loss: cute.Tensor, d_logp: cute.Tensor, T: Int32, B: Int32,
+    beta: Float32, surrogate_least: Float32, surrogate_most: Float32
+):
     # A block owns 128 of T (rows). T: 128 indices, 1 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
-    d_loss_2 = d_loss[0]  # policy.py:707
-    count_2 = count[0]  # policy.py:550
-    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # policy.py:140
-    sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # policy.py:140
-    at_most = 0 <= sequence_2  # policy.py:146
-    below = sequence_2 < B  # policy.py:146
-    both = at_most & below  # policy.py:146
-    advantages_2 = load_where(both & t_inside, advantages, sequence_2, Float32(0))  # policy.py:146
-    logp_2 = load_where(t_inside, logp, t, Float32(0))  # policy.py:140
-    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # policy.py:140
-    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # policy.py:140
-    larger = cutlass.max(count_2, 1)  # policy.py:550
-    as_f32 = Int32(larger).to(Float32)  # policy.py:550
-    quotient = div(d_loss_2, as_f32)  # policy.py:560
-    difference = logp_2 - old_logp_2  # policy.py:191
-    exp_of = portable_exp(difference)  # policy.py:369
-    equal = advantages_2 == Float32(0.0)  # policy.py:371
-    chosen = select(equal, Float32(1.0), exp_of)  # policy.py:371
-    product = mul(chosen, advantages_2)  # surrogates.py:58
-    negative = -product  # surrogates.py:58
-    larger_2 = fmax(chosen, surrogate_least)  # surrogates.py:61
-    smaller = fmin(larger_2, surrogate_most)  # surrogates.py:63
-    product_2 = mul(smaller, advantages_2)  # surrogates.py:64
-    negative_2 = -product_2  # surrogates.py:64
-    below_2 = negative < negative_2  # surrogates.py:67
-    unless = select(below_2, Boolean(False), Boolean(True))  # surrogates.py:67
-    differs = advantages_2 != Float32(0.0)  # surrogates.py:76
-    both_2 = unless & differs  # surrogates.py:76
-    chosen_2 = select(both_2, negative, Float32(0.0))  # surrogates.py:76
-    difference_2 = ref_logp_2 - logp_2  # policy.py:331
-    expm1_of = portable_expm1(difference_2)  # loss.py:36
-    negative_3 = -expm1_of  # loss.py:36
-    product_3 = mul(beta, negative_3)  # policy.py:386
-    total = chosen_2 + product_3  # policy.py:457
-    product_4 = mul(quotient, total)  # policy.py:619
-    chosen_3 = select(active_2, product_4, Float32(0.0))  # policy.py:600
-    store_where(t_inside, d_logp, t, chosen_3)  # policy.py:602
+    d_loss_value = d_loss[0]  # policy.py:707
+    count_value = count[0]  # policy.py:550
+    active_value = load_where(t_inside, active, t, Uint8(0)) != 0  # policy.py:140
+    sequence_value = load_where(t_inside, sequence, t, Int32(0))
+    sequence_ge_0 = 0 <= sequence_value  # policy.py:146
+    sequence_lt_B = sequence_value < B
+    advantages_guard = sequence_ge_0 & sequence_lt_B
+    advantages_value = load_where(advantages_guard & t_inside, advantages, sequence_value, Float32(0))
+    logp_value = load_where(t_inside, logp, t, Float32(0))  # policy.py:140
+    old_logp_value = load_where(t_inside, old_logp, t, Float32(0))
+    ref_logp_value = load_where(t_inside, ref_logp, t, Float32(0))
+    count_max_1 = cutlass.max(count_value, 1)  # policy.py:550
+    denominator = Int32(count_max_1).to(Float32)
+    scale = div(d_loss_value, denominator)  # policy.py:560
+    log_ratio = logp_value - old_logp_value  # policy.py:191
+    ratio = portable_exp(log_ratio)  # policy.py:369
+    advantages_is_0 = advantages_value == Float32(0.0)  # policy.py:371
+    ratio_2 = select(advantages_is_0, Float32(1.0), ratio)
+    ratio_times_advantages = mul(ratio_2, advantages_value)  # surrogates.py:58
+    plain = -ratio_times_advantages
+    bounded = fmax(ratio_2, surrogate_least)  # surrogates.py:61
+    bounded_2 = fmin(bounded, surrogate_most)  # surrogates.py:63
+    bounded_times_advantages = mul(bounded_2, advantages_value)  # surrogates.py:64
+    limited = -bounded_times_advantages
+    plain_lt_limited = plain < limited  # surrogates.py:67
+    flows = select(plain_lt_limited, Boolean(False), Boolean(True))
+    advantages_not_0 = advantages_value != Float32(0.0)  # surrogates.py:76
+    slope_both = flows & advantages_not_0
+    slope = select(slope_both, plain, Float32(0.0))
+    raw = ref_logp_value - logp_value  # policy.py:331
+    expm1_raw = portable_expm1(raw)  # loss.py:36
+    slope_2 = -expm1_raw
+    by_logp = mul(beta, slope_2)  # policy.py:386
+    slope_3 = slope + by_logp  # policy.py:457
+    scale_times_slope = mul(scale, slope_3)  # policy.py:619
+    d_logp_value = select(active_value, scale_times_slope, Float32(0.0))  # policy.py:600
+    store_where(t_inside, d_logp, t, d_logp_value)  # policy.py:602
 
 
 @cute.jit
-def launch_policy_loss_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, count_ptr: cute.Pointer, d_loss_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_policy_loss_grad(
+    logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer,
+    active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, count_ptr: cute.Pointer, d_loss_ptr: cute.Pointer,
+    d_logp_ptr: cute.Pointer, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
     old_logp = cute.make_tensor(old_logp_ptr, cute.make_layout((T,), stride=(1,)))
@@ -188,13 +197,20 @@ def launch_policy_loss_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, 
     count = cute.make_tensor(count_ptr, cute.make_layout((1,), stride=(1,)))
     d_loss = cute.make_tensor(d_loss_ptr, cute.make_layout((1,), stride=(1,)))
     d_logp = cute.make_tensor(d_logp_ptr, cute.make_layout((T,), stride=(1,)))
-    policy_loss_grad_rows(logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
-    )
+    policy_loss_grad_rows(
+        logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least,
+        surrogate_most
+    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,)
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):
+def call(
+    kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least,
+    surrogate_most, T, B
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 127) // 128)
     if programs > 0:
-        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most)
+        kernels.policy_loss_grad(
+            (programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta,
+            surrogate_least, surrogate_most
+        )

@@ -432,7 +432,7 @@ class prefix_attention_1_memory:
     q: cute.struct.Align[cute.struct.MemRange[BFloat16, 24576], 1024]
     k_prefix: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     v_prefix: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
-    o: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
+    x_6: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
     epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
 
 
@@ -448,18 +448,25 @@ def prefix_attention_1_layouts():
 def prefix_attention_1_units():
     # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
-    scoring = sm90.make_trivial_tiled_mma(
+    mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
     )
-    summing = sm90.make_trivial_tiled_mma(
+    mma_pv = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
         a_source=warpgroup.OperandSource.RMEM,
     )
-    return scoring, summing
+    return mma_qk, mma_pv
 
 
 @cute.kernel
-def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_prefix: cute.CopyAtom, k_prefix: cute.Tensor, tma_v_prefix: cute.CopyAtom, v_prefix: cute.Tensor, q: cute.Tensor, begin_prefix: cute.Tensor, end_prefix: cute.Tensor, begin_asks: cute.Tensor, end_asks: cute.Tensor, place: cute.Tensor, m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor, s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, prefix_attention_1_work_counter: cute.Pointer, C: Int32, N: Int32, T: Int32, K: Int32, scale: Float32):
+def prefix_attention_1(
+    mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, tma_k_prefix: cute.CopyAtom, k_prefix: cute.Tensor,
+    tma_v_prefix: cute.CopyAtom, v_prefix: cute.Tensor, q: cute.Tensor, begin_prefix: cute.Tensor,
+    end_prefix: cute.Tensor, begin_asks: cute.Tensor, end_asks: cute.Tensor, place: cute.Tensor,
+    m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor,
+    s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, prefix_attention_1_work_counter: cute.Pointer, C: Int32,
+    N: Int32, T: Int32, K: Int32, scale: Float32
+):
     # A block owns 192 of C*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -516,58 +523,76 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
             count = end_asks[n].to(Int32) * 4 - begin
             first = (tile - (begin // 192 + n)) * 192
             h = item // tiles
-            begin_prefix_2 = begin_prefix[n]  # attention.py:247
-            begin_asks_2 = begin_asks[n]  # attention.py:247
-            end_asks_2 = end_asks[n]  # attention.py:248
-            difference = end_asks_2 - begin_asks_2  # attention.py:248
-            end_prefix_2 = end_prefix[n]  # attention.py:251
-            difference_2 = end_prefix_2 - begin_prefix_2  # attention.py:251
-            quotient = difference_2 // 64  # attention.py:251
-            product = quotient * 64  # attention.py:251
-            total = begin_prefix_2 + product  # attention.py:253
-            difference_3 = total - begin_prefix_2  # attention.py:253
-            larger = cutlass.max(0, difference_3)  # attention.py:253
-            product_2 = mul(scale, Float32(1.4426950216293335))  # attention.py:277
+            begin_prefix_value = begin_prefix[n]  # attention.py:249
+            begin_asks_value = begin_asks[n]
+            end_asks_value = end_asks[n]  # attention.py:250
+            end_asks_minus_begin_asks = end_asks_value - begin_asks_value
+            end_prefix_value = end_prefix[n]  # attention.py:253
+            end_prefix_minus_begin_prefix = end_prefix_value - begin_prefix_value
+            whole_quotient = end_prefix_minus_begin_prefix // 64
+            whole = whole_quotient * 64
+            begin_prefix_plus_whole = begin_prefix_value + whole  # attention.py:255
+            length_difference = begin_prefix_plus_whole - begin_prefix_value
+            length = cutlass.max(0, length_difference)
+            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             c_g = [first + lane + 32 * r for r in range(6)]
-            c_2 = [c_g[r] // 4 for r in range(6)]  # attention.py:248
-            total_2 = [begin_asks_2 + c_2[r] for r in range(6)]  # attention.py:248
-            below = [c_2[r] < difference for r in range(6)]  # attention.py:248
-            place_2 = [load_where(below[r], place, total_2[r], Int32(1073741824)) for r in range(6)]  # attention.py:249
-            total_3 = [place_2[r] + 1 for r in range(6)]  # attention.py:309
-            total_4 = [total_3[r] + begin_prefix_2 for r in range(6)]  # attention.py:309
-            difference_4 = [total_4[r] - begin_prefix_2 for r in range(6)]  # attention.py:253
-            larger_2 = [cutlass.max(0, difference_4[r]) for r in range(6)]  # attention.py:253
-            seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]  # attention.py:253
-            full_steps_2 = [seen[r] // 64 for r in range(6)]  # attention.py:253
-            total_5 = [seen[r] + 63 for r in range(6)]  # attention.py:253
-            steps = [total_5[r] // 64 for r in range(6)]  # attention.py:253
-            first_steps = Int32(0)  # attention.py:253
-            last_of = [select(first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1), first_steps + 1) for g in range(3)]  # attention.py:253
-            full_of = [most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1)) for g in range(3)]  # attention.py:253
-            last_steps = most(most(last_of[0], last_of[1]), last_of[2])  # attention.py:253
-            publish_work_tile(thread, work_tile_pipeline, own, work_tile, (item, n, first_steps, last_steps, *full_of, *last_of))
+            c_2 = [c_g[r] // 4 for r in range(6)]  # attention.py:250
+            token = [begin_asks_value + c_2[r] for r in range(6)]
+            inside = [c_2[r] < end_asks_minus_begin_asks for r in range(6)]
+            # attention.py:251
+            place_value = [load_where(inside[r], place, token[r], Int32(1073741824)) for r in range(6)]
+            place_plus_1 = [place_value[r] + 1 for r in range(6)]  # attention.py:313
+            until = [place_plus_1[r] + begin_prefix_value for r in range(6)]
+            until_minus_begin_prefix = [until[r] - begin_prefix_value for r in range(6)]  # attention.py:255
+            visible = [cutlass.max(0, until_minus_begin_prefix[r]) for r in range(6)]
+            seen = [cutlass.min(length, visible[r]) for r in range(6)]
+            full_steps_2 = [seen[r] // 64 for r in range(6)]
+            seen_plus_63 = [seen[r] + 63 for r in range(6)]
+            steps = [seen_plus_63[r] // 64 for r in range(6)]
+            first_steps = Int32(0)
+            last_of = [
+                select(
+                    first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1),
+                    first_steps + 1
+                )
+                for g in range(3)
+            ]
+            full_of = [
+                most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1))
+                for g in range(3)
+            ]
+            last_steps = most(most(last_of[0], last_of[1]), last_of[2])
+            publish_work_tile(
+                thread, work_tile_pipeline, own, work_tile, (item, n, first_steps, last_steps, *full_of, *last_of)
+            )
             q_ring.producer_acquire(own)
-            column = 8 * (thread % 8)  # attention.py:253
-            for i in cutlass.range_constexpr(12):  # attention.py:253
-                down = thread // 8 + 16 * i  # attention.py:253
-                c_g_2 = first + down  # attention.py:253
-                c_3 = c_g_2 // 4  # attention.py:248
-                total_6 = begin_asks_2 + c_3  # attention.py:248
-                below_2 = c_3 < difference  # attention.py:248
-                at_most = 0 <= total_6  # attention.py:250
-                below_3 = total_6 < T  # attention.py:250
-                both = at_most & below_3  # attention.py:250
-                both_2 = below_2 & both  # attention.py:250
-                g = c_g_2 % 4  # attention.py:250
-                for j in cutlass.range_constexpr(2):  # attention.py:250
-                    copy_vector_where(both_2, q, (total_6, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:250
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(12):
+                down = thread // 8 + 16 * i
+                c_g = first + down
+                c_2 = c_g // 4  # attention.py:250
+                token = begin_asks_value + c_2
+                inside = c_2 < end_asks_minus_begin_asks
+                token_ge_0 = 0 <= token  # attention.py:252
+                token_lt_T = token < T
+                q_guard = token_ge_0 & token_lt_T
+                q_guard_2 = inside & q_guard
+                g = c_g % 4
+                for j in cutlass.range_constexpr(2):
+                    copy_vector_where(
+                        q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
+                    )
             q_ring.producer_commit(own)
             own.advance()
             for k_step in cutlass.range(first_steps, last_steps, unroll=1):
-                product_3 = k_step * 64  # attention.py:253
-                total_6 = begin_prefix_2 + product_3  # attention.py:253
-                tma_load(k_prefix_ring, put, tma_k_prefix, k_prefix[None, None, h], (total_6, 0), (64, 128), k_prefix_tiles)  # attention.py:253
-                tma_load(v_prefix_ring, put, tma_v_prefix, v_prefix[None, None, h], (0, total_6), (128, 64), v_prefix_tiles)  # attention.py:253
+                k_step_times_64 = k_step * 64  # attention.py:255
+                k_begin = begin_prefix_value + k_step_times_64
+                tma_load(
+                    k_prefix_ring, put, tma_k_prefix, k_prefix[None, None, h], (k_begin, 0), (64, 128), k_prefix_tiles
+                )
+                tma_load(
+                    v_prefix_ring, put, tma_v_prefix, v_prefix[None, None, h], (0, k_begin), (128, 64), v_prefix_tiles
+                )
                 put.advance()
             item = next_work_tile(thread, next_tile, prefix_attention_1_work_counter, blocks)
         publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
@@ -576,13 +601,13 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
         cute.arch.setmaxregister_increase(160)
         mine = thread - 128
         share = cute.make_layout(3, stride=128)(group - 1)
-        q_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(q_tiles))
-        k_prefix_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(k_prefix_tiles))
-        v_prefix_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_prefix_tiles))
-        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((192, 64)), Float32)
-        acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
-        probs = by_rows(acc_of_probs, 8)
+        q_factor = mma_qk.make_fragment_A(mma_qk.get_slice(share).partition_A(q_tiles))
+        k_prefix_factor = mma_qk.make_fragment_B(mma_qk.get_slice(share).partition_B(k_prefix_tiles))
+        v_prefix_factor = mma_pv.make_fragment_B(mma_pv.get_slice(share).partition_B(v_prefix_tiles))
+        qk_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((192, 64)), Float32)
+        qk = by_rows(qk_fragment, 8)
+        p_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((192, 64)), BFloat16)
+        p_bf16 = by_rows(p_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
@@ -591,306 +616,378 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
-        item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
+        item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(
+            work_tile_pipeline, own, work_tile, group, 4, 3
+        )
         while item < items:
             tile = tiles - 1 - item % tiles
             begin = begin_asks[n].to(Int32) * 4
             count = end_asks[n].to(Int32) * 4 - begin
             first = (tile - (begin // 192 + n)) * 192
             h = item // tiles
-            begin_prefix_2 = begin_prefix[n]  # attention.py:247
-            begin_asks_2 = begin_asks[n]  # attention.py:247
-            end_asks_2 = end_asks[n]  # attention.py:248
-            difference = end_asks_2 - begin_asks_2  # attention.py:248
-            end_prefix_2 = end_prefix[n]  # attention.py:251
-            difference_2 = end_prefix_2 - begin_prefix_2  # attention.py:251
-            quotient = difference_2 // 64  # attention.py:251
-            product = quotient * 64  # attention.py:251
-            total = begin_prefix_2 + product  # attention.py:253
-            difference_3 = total - begin_prefix_2  # attention.py:253
-            larger = cutlass.max(0, difference_3)  # attention.py:253
-            product_2 = mul(scale, Float32(1.4426950216293335))  # attention.py:277
-            c_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:253
-            c_3 = [c_g_2[r] // 4 for r in range(2)]  # attention.py:248
-            total_6 = [begin_asks_2 + c_3[r] for r in range(2)]  # attention.py:248
-            below_2 = [c_3[r] < difference for r in range(2)]  # attention.py:248
-            place_3 = [load_where(below_2[r], place, total_6[r], Int32(1073741824)) for r in range(2)]  # attention.py:249
-            total_7 = [place_3[r] + 1 for r in range(2)]  # attention.py:309
-            total_8 = [total_7[r] + begin_prefix_2 for r in range(2)]  # attention.py:309
-            max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:253
-            max_of_piece.fill(Float32(float("-inf")))  # attention.py:253
-            sum_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:253
-            sum_of_piece.fill(Float32(0.0))  # attention.py:253
-            o_of_piece_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)  # attention.py:253
-            o_of_piece_2_acc.fill(Float32(0.0))  # attention.py:253
-            o_of_piece_2 = by_rows(o_of_piece_2_acc, 16)  # attention.py:253
-            m = cute.make_rmem_tensor((2,), Float32)  # attention.py:253
-            m.fill(Float32(float("-inf")))  # attention.py:253
-            s = cute.make_rmem_tensor((2,), Float32)  # attention.py:253
-            s.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:253
-            o = cute.make_tensor(memory.o.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536))))  # attention.py:253
-            rescales = Int32(0)  # attention.py:253
-            q_ring.consumer_wait(own)  # attention.py:253
-            cute.arch.fence_view_async_shared()  # attention.py:253
-            k_prefix_ring.consumer_wait(get)  # attention.py:253
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8)  # attention.py:253
-            warpgroup.wait_group(0)  # attention.py:253
-            k_prefix_ring.consumer_release(get)  # attention.py:253
-            get.advance()  # attention.py:253
-            for k_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:253
-                remainder = k_step % 8  # attention.py:253
-                turn = remainder == 0  # attention.py:253
-                if turn & (k_step > first_steps):  # attention.py:253
-                    for r in cutlass.range_constexpr(2):  # attention.py:253
-                        earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
-                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:253
-                        equal = m_2 == Float32(float("-inf"))  # attention.py:253
-                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:253
-                        difference_5 = m[r] - chosen  # attention.py:253
-                        difference_6 = max_of_piece[r] - chosen  # attention.py:253
-                        power = exp2(difference_5)  # attention.py:253
-                        power_2 = exp2(difference_6)  # attention.py:253
-                        product_3 = mul(s[r], power)  # attention.py:253
-                        product_4 = mul(sum_of_piece[r], power_2)  # attention.py:253
-                        total_9 = product_3 + product_4  # attention.py:253
-                        for c in cutlass.range_constexpr(32):  # attention.py:253
-                            product_5 = mul(earlier_o[c], power)  # attention.py:253
-                            product_6 = mul(o_of_piece_2[r, c], power_2)  # attention.py:253
-                            o[r, c] = product_5 + product_6  # attention.py:253
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:253
-                    rescales = rescales + 1  # attention.py:253
-                product_3 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]  # attention.py:277
-                k_prefix_ring.consumer_wait(get)  # attention.py:277
-                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8)  # attention.py:277
-                total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:253
-                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(product_3[r])]  # attention.py:253
-                m_chunk = max_over_k_lane(m_chunk_parts)  # attention.py:253
-                below_3 = [total_9[r] < m_chunk[r] for r in range(2)]  # attention.py:253
-                m_new = [select(below_3[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:253
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:253
-                chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:253
-                difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]  # attention.py:253
-                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:253
-                product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:253
-                e = [[], []]  # attention.py:253
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:253
-                    for r in cutlass.range_constexpr(2):  # attention.py:253
-                        for c in cutlass.range_constexpr(32):  # attention.py:253
-                            o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    for c in cutlass.range_constexpr(16):  # attention.py:253
-                        difference_6 = product_3[r][c] - chosen[r]  # attention.py:253
-                        e[r].append(exp2(difference_6))  # attention.py:253
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
-                s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]  # attention.py:253
-                v_prefix_ring.consumer_wait(got)  # attention.py:253
-                multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
-                s_chunk = sum_over_k_lane(s_chunk_parts)  # attention.py:253
-                s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:253
-                warpgroup.wait_group(0)  # attention.py:253
-                k_prefix_ring.consumer_release(get)  # attention.py:253
-                v_prefix_ring.consumer_release(got)  # attention.py:253
-                get.advance()  # attention.py:253
-                got.advance()  # attention.py:253
-            for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):  # attention.py:253
-                product_3 = k_step * 64  # attention.py:253
-                total_9 = begin_prefix_2 + product_3  # attention.py:253
-                remainder = k_step % 8  # attention.py:253
-                turn = remainder == 0  # attention.py:253
-                if turn & (k_step > first_steps):  # attention.py:253
-                    for r in cutlass.range_constexpr(2):  # attention.py:253
-                        earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
-                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:253
-                        equal = m_2 == Float32(float("-inf"))  # attention.py:253
-                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:253
-                        difference_5 = m[r] - chosen  # attention.py:253
-                        difference_6 = max_of_piece[r] - chosen  # attention.py:253
-                        power = exp2(difference_5)  # attention.py:253
-                        power_2 = exp2(difference_6)  # attention.py:253
-                        product_4 = mul(s[r], power)  # attention.py:253
-                        product_5 = mul(sum_of_piece[r], power_2)  # attention.py:253
-                        total_10 = product_4 + product_5  # attention.py:253
-                        for c in cutlass.range_constexpr(32):  # attention.py:253
-                            product_6 = mul(earlier_o[c], power)  # attention.py:253
-                            product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:253
-                            o[r, c] = product_6 + product_7  # attention.py:253
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_10  # attention.py:253
-                    rescales = rescales + 1  # attention.py:253
-                product_4 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]  # attention.py:277
-                k_prefix_ring.consumer_wait(get)  # attention.py:277
-                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8)  # attention.py:277
-                total_10 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:253
-                chosen = [[], []]  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    for c in cutlass.range_constexpr(16):  # attention.py:253
-                        k = total_9 + (quad + 8 * (c // 2) + c % 2)  # attention.py:253
-                        exists = k < total  # attention.py:253
-                        below_3 = k < total_8[r]  # attention.py:253
-                        exists_2 = exists & below_3  # attention.py:253
-                        chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))  # attention.py:253
-                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(chosen[r])]  # attention.py:253
-                m_chunk = max_over_k_lane(m_chunk_parts)  # attention.py:253
-                below_3 = [total_10[r] < m_chunk[r] for r in range(2)]  # attention.py:253
-                m_new = [select(below_3[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:253
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:253
-                chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:253
-                difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:253
-                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:253
-                product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:253
-                e = [[], []]  # attention.py:253
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:253
-                    for r in cutlass.range_constexpr(2):  # attention.py:253
-                        for c in cutlass.range_constexpr(32):  # attention.py:253
-                            o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    for c in cutlass.range_constexpr(16):  # attention.py:253
-                        difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:253
-                        e[r].append(exp2(difference_6))  # attention.py:253
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
-                s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]  # attention.py:253
-                v_prefix_ring.consumer_wait(got)  # attention.py:253
-                if (total < total_9 + 64):  # attention.py:253
-                    column = 8 * (mine % 8)  # attention.py:253
-                    for i in cutlass.range_constexpr(4):  # attention.py:253
-                        down = mine % 128 // 8 + 16 * i  # attention.py:253
-                        k = total_9 + down  # attention.py:253
-                        exists = k < total  # attention.py:253
-                        for j in cutlass.range_constexpr(2):  # attention.py:253
-                            clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_prefix_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:253
-                    cute.arch.fence_view_async_shared()  # attention.py:253
-                    cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:253
-                multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
-                s_chunk = sum_over_k_lane(s_chunk_parts)  # attention.py:253
-                s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:253
-                warpgroup.wait_group(0)  # attention.py:253
-                k_prefix_ring.consumer_release(get)  # attention.py:253
-                v_prefix_ring.consumer_release(got)  # attention.py:253
-                get.advance()  # attention.py:253
-                got.advance()  # attention.py:253
-            with cute.arch.elect_one():  # attention.py:253
-                q_ring.consumer_release(own)  # attention.py:253
-            product_3 = (last_steps - 1) * 64  # attention.py:253
-            total_9 = begin_prefix_2 + product_3  # attention.py:253
-            remainder = (last_steps - 1) % 8  # attention.py:253
-            turn = remainder == 0  # attention.py:253
-            if turn & ((last_steps - 1) > first_steps):  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:253
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:253
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:253
-                    difference_5 = m[r] - chosen  # attention.py:253
-                    difference_6 = max_of_piece[r] - chosen  # attention.py:253
-                    power = exp2(difference_5)  # attention.py:253
-                    power_2 = exp2(difference_6)  # attention.py:253
-                    product_4 = mul(s[r], power)  # attention.py:253
-                    product_5 = mul(sum_of_piece[r], power_2)  # attention.py:253
-                    total_10 = product_4 + product_5  # attention.py:253
-                    for c in cutlass.range_constexpr(32):  # attention.py:253
-                        product_6 = mul(earlier_o[c], power)  # attention.py:253
-                        product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:253
-                        o[r, c] = product_6 + product_7  # attention.py:253
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_10  # attention.py:253
-                rescales = rescales + 1  # attention.py:253
-            product_4 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]  # attention.py:277
-            total_10 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:253
-            chosen = [[], []]  # attention.py:253
-            for r in cutlass.range_constexpr(2):  # attention.py:253
-                for c in cutlass.range_constexpr(16):  # attention.py:253
-                    k = total_9 + (quad + 8 * (c // 2) + c % 2)  # attention.py:253
-                    exists = k < total  # attention.py:253
-                    below_3 = k < total_8[r]  # attention.py:253
-                    exists_2 = exists & below_3  # attention.py:253
-                    chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))  # attention.py:253
-            m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(chosen[r])]  # attention.py:253
-            m_chunk = max_over_k_lane(m_chunk_parts)  # attention.py:253
-            below_3 = [total_10[r] < m_chunk[r] for r in range(2)]  # attention.py:253
-            m_new = [select(below_3[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:253
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:253
-            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:253
-            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:253
-            again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:253
-            product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:253
-            e = [[], []]  # attention.py:253
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    for c in cutlass.range_constexpr(32):  # attention.py:253
-                        o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:253
-            for r in cutlass.range_constexpr(2):  # attention.py:253
-                for c in cutlass.range_constexpr(16):  # attention.py:253
-                    difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:253
-                    e[r].append(exp2(difference_6))  # attention.py:253
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
-            s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]  # attention.py:253
-            v_prefix_ring.consumer_wait(got)  # attention.py:253
-            if (total < total_9 + 64):  # attention.py:253
-                column = 8 * (mine % 8)  # attention.py:253
-                for i in cutlass.range_constexpr(4):  # attention.py:253
-                    down = mine % 128 // 8 + 16 * i  # attention.py:253
-                    k = total_9 + down  # attention.py:253
-                    exists = k < total  # attention.py:253
-                    for j in cutlass.range_constexpr(2):  # attention.py:253
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_prefix_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:253
-                cute.arch.fence_view_async_shared()  # attention.py:253
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:253
-            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
-            s_chunk = sum_over_k_lane(s_chunk_parts)  # attention.py:253
-            s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:253
-            for r in cutlass.range_constexpr(2):  # attention.py:253
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:253
-            warpgroup.wait_group(0)  # attention.py:253
-            v_prefix_ring.consumer_release(got)  # attention.py:253
-            got.advance()  # attention.py:253
-            for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):  # attention.py:253
-                k_prefix_ring.consumer_wait(get)  # attention.py:253
-                v_prefix_ring.consumer_wait(got)  # attention.py:253
-                k_prefix_ring.consumer_release(get)  # attention.py:253
-                v_prefix_ring.consumer_release(got)  # attention.py:253
-                get.advance()  # attention.py:253
-                got.advance()  # attention.py:253
-            for r in cutlass.range_constexpr(2):  # attention.py:254
-                earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:254
-                g = c_g_2[r] % 4  # attention.py:250
-                store_where(below_2[r] & first_of_quad, m_of_piece, (total_6[r], h, g), max_of_piece[r])  # attention.py:285
-                store_where(below_2[r] & first_of_quad, s_of_piece, (total_6[r], h, g), sum_of_piece[r])  # attention.py:285
-                row_of_o_of_piece = [o_of_piece_2[r, c] for c in range(32)]  # attention.py:285
-                for c in cutlass.range_constexpr(0, 32, 8):  # attention.py:285
-                    vectors = to_vectors(epilogue_tile, o_of_piece.element_type, row_of_o_of_piece[c : c + 8])  # attention.py:285
-                    for i in cutlass.range_constexpr(2):  # attention.py:285
-                        store_vector_where(below_2[r], o_of_piece, (total_6[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # attention.py:285
-                store_where(below_2[r] & first_of_quad, m_of_prompt, (total_6[r], h, g), m[r])  # attention.py:285
-                store_where(below_2[r] & first_of_quad, s_of_prompt, (total_6[r], h, g), s[r])  # attention.py:285
-                row_of_o_of_prompt = [earlier_o[c] for c in range(32)]  # attention.py:285
-                for c in cutlass.range_constexpr(0, 32, 8):  # attention.py:285
-                    vectors = to_vectors(epilogue_tile, o_of_prompt.element_type, row_of_o_of_prompt[c : c + 8])  # attention.py:285
-                    for i in cutlass.range_constexpr(2):  # attention.py:285
-                        store_vector_where(below_2[r], o_of_prompt, (total_6[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # attention.py:285
+            begin_prefix_value = begin_prefix[n]  # attention.py:249
+            begin_asks_value = begin_asks[n]
+            end_asks_value = end_asks[n]  # attention.py:250
+            end_asks_minus_begin_asks = end_asks_value - begin_asks_value
+            end_prefix_value = end_prefix[n]  # attention.py:253
+            end_prefix_minus_begin_prefix = end_prefix_value - begin_prefix_value
+            whole_quotient = end_prefix_minus_begin_prefix // 64
+            whole = whole_quotient * 64
+            begin_prefix_plus_whole = begin_prefix_value + whole  # attention.py:255
+            length_difference = begin_prefix_plus_whole - begin_prefix_value
+            length = cutlass.max(0, length_difference)
+            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
+            c_g = [first + row + 8 * r for r in range(2)]  # attention.py:255
+            c_2 = [c_g[r] // 4 for r in range(2)]  # attention.py:250
+            token = [begin_asks_value + c_2[r] for r in range(2)]
+            inside = [c_2[r] < end_asks_minus_begin_asks for r in range(2)]
+            # attention.py:251
+            place_value = [load_where(inside[r], place, token[r], Int32(1073741824)) for r in range(2)]
+            place_plus_1 = [place_value[r] + 1 for r in range(2)]  # attention.py:313
+            until = [place_plus_1[r] + begin_prefix_value for r in range(2)]
+            x = cute.make_rmem_tensor((2,), Float32)  # attention.py:255
+            x.fill(Float32(float("-inf")))
+            x_2 = cute.make_rmem_tensor((2,), Float32)
+            x_2.fill(Float32(0.0))
+            x_3_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((192, 128)), Float32)
+            x_3_fragment.fill(Float32(0.0))
+            x_3 = by_rows(x_3_fragment, 16)
+            x_4 = cute.make_rmem_tensor((2,), Float32)
+            x_4.fill(Float32(float("-inf")))
+            x_5 = cute.make_rmem_tensor((2,), Float32)
+            x_5.fill(Int32(-(2**31)).bitcast(Float32))
+            x_6 = cute.make_tensor(
+                memory.x_6.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
+            )
+            rescales = Int32(0)
+            q_ring.consumer_wait(own)
+            cute.arch.fence_view_async_shared()
+            k_prefix_ring.consumer_wait(get)
+            multiply(
+                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False,
+                8
+            )
+            warpgroup.wait_group(0)
+            k_prefix_ring.consumer_release(get)
+            get.advance()
+            for k_step in cutlass.range(first_steps, full_steps, unroll=1):
+                k_step_mod_8 = k_step % 8
+                new_piece = k_step_mod_8 == 0
+                if new_piece & (k_step > first_steps):
+                    for r in cutlass.range_constexpr(2):
+                        earlier_x_6 = earlier(rescales, x_6, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m = fmax(x_4[r], x[r])
+                        is_empty = m == Float32(float("-inf"))
+                        m_safe = select(is_empty, Float32(0.0), m)
+                        alpha_a_exponent = x_4[r] - m_safe
+                        alpha_b_exponent = x[r] - m_safe
+                        alpha_a = exp2(alpha_a_exponent)
+                        alpha_b = exp2(alpha_b_exponent)
+                        l_a_scaled = mul(x_5[r], alpha_a)
+                        l_b_scaled = mul(x_2[r], alpha_b)
+                        l = l_a_scaled + l_b_scaled
+                        for c in cutlass.range_constexpr(32):
+                            o_a_scaled = mul(earlier_x_6[c], alpha_a)
+                            o_b_scaled = mul(x_3[r, c], alpha_b)
+                            x_6[r, c] = o_a_scaled + o_b_scaled
+                        x[r], x_4[r], x_5[r] = Float32(float("-inf")), m, l
+                    rescales = rescales + 1
+                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+                k_prefix_ring.consumer_wait(get)
+                multiply(
+                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index],
+                    False, 8
+                )
+                m_limit = [x[r] + Float32(8.0) for r in range(2)]  # attention.py:255
+                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s[r])]
+                m_chunk = max_over_k_lane(m_chunk_parts)
+                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(m_grows[r], m_chunk[r], x[r]) for r in range(2)]
+                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+                alpha_exponent = [x[r] - m_safe[r] for r in range(2)]
+                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+                l_scaled = [mul(x_2[r], alpha[r]) for r in range(2)]
+                p = [[], []]
+                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                    for r in cutlass.range_constexpr(2):
+                        for c in cutlass.range_constexpr(32):
+                            x_3[r, c] = mul(x_3[r, c], alpha[r])
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        p_exponent = s[r][c] - m_safe[r]
+                        p[r].append(exp2(p_exponent))
+                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+                l_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(p[r])]
+                v_prefix_ring.consumer_wait(got)
+                multiply(mma_pv, x_3_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, got.index], True, 4)
+                l_chunk = sum_over_k_lane(l_chunk_parts)
+                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+                for r in cutlass.range_constexpr(2):
+                    x[r], x_2[r] = m_new[r], l_new[r]
+                warpgroup.wait_group(0)
+                k_prefix_ring.consumer_release(get)
+                v_prefix_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
+                k_step_times_64 = k_step * 64
+                k_begin = begin_prefix_value + k_step_times_64
+                k_step_mod_8 = k_step % 8
+                new_piece = k_step_mod_8 == 0
+                if new_piece & (k_step > first_steps):
+                    for r in cutlass.range_constexpr(2):
+                        earlier_x_6 = earlier(rescales, x_6, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m = fmax(x_4[r], x[r])
+                        is_empty = m == Float32(float("-inf"))
+                        m_safe = select(is_empty, Float32(0.0), m)
+                        alpha_a_exponent = x_4[r] - m_safe
+                        alpha_b_exponent = x[r] - m_safe
+                        alpha_a = exp2(alpha_a_exponent)
+                        alpha_b = exp2(alpha_b_exponent)
+                        l_a_scaled = mul(x_5[r], alpha_a)
+                        l_b_scaled = mul(x_2[r], alpha_b)
+                        l = l_a_scaled + l_b_scaled
+                        for c in cutlass.range_constexpr(32):
+                            o_a_scaled = mul(earlier_x_6[c], alpha_a)
+                            o_b_scaled = mul(x_3[r, c], alpha_b)
+                            x_6[r, c] = o_a_scaled + o_b_scaled
+                        x[r], x_4[r], x_5[r] = Float32(float("-inf")), m, l
+                    rescales = rescales + 1
+                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+                k_prefix_ring.consumer_wait(get)
+                multiply(
+                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index],
+                    False, 8
+                )
+                m_limit = [x[r] + Float32(8.0) for r in range(2)]  # attention.py:255
+                s_masked = [[], []]
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        j_2 = k_begin + (quad + 8 * (c // 2) + c % 2)
+                        exists = j_2 < begin_prefix_plus_whole
+                        j_lt_until = j_2 < until[r]
+                        exists_2 = exists & j_lt_until
+                        s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s_masked[r])]
+                m_chunk = max_over_k_lane(m_chunk_parts)
+                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(m_grows[r], m_chunk[r], x[r]) for r in range(2)]
+                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+                alpha_exponent = [x[r] - m_safe[r] for r in range(2)]
+                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+                l_scaled = [mul(x_2[r], alpha[r]) for r in range(2)]
+                p = [[], []]
+                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                    for r in cutlass.range_constexpr(2):
+                        for c in cutlass.range_constexpr(32):
+                            x_3[r, c] = mul(x_3[r, c], alpha[r])
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        p_exponent = s_masked[r][c] - m_safe[r]
+                        p[r].append(exp2(p_exponent))
+                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+                l_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(p[r])]
+                v_prefix_ring.consumer_wait(got)
+                if (begin_prefix_plus_whole < k_begin + 64):
+                    column = 8 * (mine % 8)
+                    for i in cutlass.range_constexpr(4):
+                        down = mine % 128 // 8 + 16 * i
+                        j_2 = k_begin + down
+                        exists = j_2 < begin_prefix_plus_whole
+                        for j in cutlass.range_constexpr(2):
+                            clear_vector_where(
+                                select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
+                                (column + 64 * j, down, got.index), 8
+                            )
+                    cute.arch.fence_view_async_shared()
+                    cute.arch.barrier(barrier_id=group, number_of_threads=128)
+                multiply(mma_pv, x_3_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, got.index], True, 4)
+                l_chunk = sum_over_k_lane(l_chunk_parts)
+                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+                for r in cutlass.range_constexpr(2):
+                    x[r], x_2[r] = m_new[r], l_new[r]
+                warpgroup.wait_group(0)
+                k_prefix_ring.consumer_release(get)
+                v_prefix_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            with cute.arch.elect_one():
+                q_ring.consumer_release(own)
+            k_step_times_64 = (last_steps - 1) * 64
+            k_begin = begin_prefix_value + k_step_times_64
+            k_step_mod_8 = (last_steps - 1) % 8
+            new_piece = k_step_mod_8 == 0
+            if new_piece & ((last_steps - 1) > first_steps):
+                for r in cutlass.range_constexpr(2):
+                    earlier_x_6 = earlier(rescales, x_6, r, 32, Int32(-(2**31)).bitcast(Float32))
+                    m = fmax(x_4[r], x[r])
+                    is_empty = m == Float32(float("-inf"))
+                    m_safe = select(is_empty, Float32(0.0), m)
+                    alpha_a_exponent = x_4[r] - m_safe
+                    alpha_b_exponent = x[r] - m_safe
+                    alpha_a = exp2(alpha_a_exponent)
+                    alpha_b = exp2(alpha_b_exponent)
+                    l_a_scaled = mul(x_5[r], alpha_a)
+                    l_b_scaled = mul(x_2[r], alpha_b)
+                    l = l_a_scaled + l_b_scaled
+                    for c in cutlass.range_constexpr(32):
+                        o_a_scaled = mul(earlier_x_6[c], alpha_a)
+                        o_b_scaled = mul(x_3[r, c], alpha_b)
+                        x_6[r, c] = o_a_scaled + o_b_scaled
+                    x[r], x_4[r], x_5[r] = Float32(float("-inf")), m, l
+                rescales = rescales + 1
+            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+            m_limit = [x[r] + Float32(8.0) for r in range(2)]  # attention.py:255
+            s_masked = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    j_2 = k_begin + (quad + 8 * (c // 2) + c % 2)
+                    exists = j_2 < begin_prefix_plus_whole
+                    j_lt_until = j_2 < until[r]
+                    exists_2 = exists & j_lt_until
+                    s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+            m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s_masked[r])]
+            m_chunk = max_over_k_lane(m_chunk_parts)
+            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(m_grows[r], m_chunk[r], x[r]) for r in range(2)]
+            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+            alpha_exponent = [x[r] - m_safe[r] for r in range(2)]
+            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+            l_scaled = [mul(x_2[r], alpha[r]) for r in range(2)]
+            p = [[], []]
+            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        x_3[r, c] = mul(x_3[r, c], alpha[r])
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    p_exponent = s_masked[r][c] - m_safe[r]
+                    p[r].append(exp2(p_exponent))
+                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+            l_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(p[r])]
+            v_prefix_ring.consumer_wait(got)
+            if (begin_prefix_plus_whole < k_begin + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    j_2 = k_begin + down
+                    exists = j_2 < begin_prefix_plus_whole
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
+                            (column + 64 * j, down, got.index), 8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(mma_pv, x_3_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, got.index], True, 4)
+            l_chunk = sum_over_k_lane(l_chunk_parts)
+            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                x[r], x_2[r] = m_new[r], l_new[r]
+            warpgroup.wait_group(0)
+            v_prefix_ring.consumer_release(got)
+            got.advance()
+            for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
+                k_prefix_ring.consumer_wait(get)
+                v_prefix_ring.consumer_wait(got)
+                k_prefix_ring.consumer_release(get)
+                v_prefix_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            for r in cutlass.range_constexpr(2):  # attention.py:257
+                earlier_x_6 = earlier(rescales, x_6, r, 32, Int32(-(2**31)).bitcast(Float32))
+                g = c_g[r] % 4  # attention.py:252
+                store_where(inside[r] & first_of_quad, m_of_piece, (token[r], h, g), x[r])  # attention.py:289
+                store_where(inside[r] & first_of_quad, s_of_piece, (token[r], h, g), x_2[r])
+                row_of_o_of_piece = [x_3[r, c] for c in range(32)]
+                for c in cutlass.range_constexpr(0, 32, 8):
+                    vectors = to_vectors(epilogue_tile, o_of_piece.element_type, row_of_o_of_piece[c : c + 8])
+                    for i in cutlass.range_constexpr(2):
+                        store_vector_where(
+                            inside[r], o_of_piece, (token[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            vectors[i]
+                        )
+                store_where(inside[r] & first_of_quad, m_of_prompt, (token[r], h, g), x_4[r])
+                store_where(inside[r] & first_of_quad, s_of_prompt, (token[r], h, g), x_5[r])
+                row_of_o_of_prompt = [earlier_x_6[c] for c in range(32)]
+                for c in cutlass.range_constexpr(0, 32, 8):
+                    vectors = to_vectors(epilogue_tile, o_of_prompt.element_type, row_of_o_of_prompt[c : c + 8])
+                    for i in cutlass.range_constexpr(2):
+                        store_vector_where(
+                            inside[r], o_of_prompt, (token[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            vectors[i]
+                        )
             own.advance()
-            item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
+            item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(
+                work_tile_pipeline, own, work_tile, group, 4, 3
+            )
 
 
 @cute.jit
-def launch_prefix_attention_1(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, begin_prefix_ptr: cute.Pointer, end_prefix_ptr: cute.Pointer, begin_asks_ptr: cute.Pointer, end_asks_ptr: cute.Pointer, place_ptr: cute.Pointer, m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer, m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer, prefix_attention_1_work_counter_ptr: cute.Pointer, C: Int32, N: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64, v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64, s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64, o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64, s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_prefix_attention_1(
+    q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, begin_prefix_ptr: cute.Pointer,
+    end_prefix_ptr: cute.Pointer, begin_asks_ptr: cute.Pointer, end_asks_ptr: cute.Pointer, place_ptr: cute.Pointer,
+    m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer,
+    m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer,
+    prefix_attention_1_work_counter_ptr: cute.Pointer, C: Int32, N: Int32, T: Int32, q_t_stride: Int64,
+    q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64,
+    v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64,
+    s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64,
+    o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64,
+    s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64,
+    scale: Float32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k_prefix = cute.make_tensor(k_prefix_ptr, cute.make_layout((K, 128, 8), stride=(cute.assume(k_prefix_k_stride, divby=8), 1, cute.assume(k_prefix_h_stride, divby=8))))
-    v_prefix = cute.make_tensor(v_prefix_ptr, cute.make_layout((128, K, 8), stride=(1, cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8))))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k_prefix = cute.make_tensor(
+        k_prefix_ptr,
+        cute.make_layout(
+            (K, 128, 8), stride=(cute.assume(k_prefix_k_stride, divby=8), 1, cute.assume(k_prefix_h_stride, divby=8))
+        )
+    )
+    v_prefix = cute.make_tensor(
+        v_prefix_ptr,
+        cute.make_layout(
+            (128, K, 8), stride=(1, cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8))
+        )
+    )
     begin_prefix = cute.make_tensor(begin_prefix_ptr, cute.make_layout((N,), stride=(1,)))
     end_prefix = cute.make_tensor(end_prefix_ptr, cute.make_layout((N,), stride=(1,)))
     begin_asks = cute.make_tensor(begin_asks_ptr, cute.make_layout((N,), stride=(1,)))
     end_asks = cute.make_tensor(end_asks_ptr, cute.make_layout((N,), stride=(1,)))
     place = cute.make_tensor(place_ptr, cute.make_layout((T,), stride=(1,)))
-    m_of_piece = cute.make_tensor(m_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(m_of_piece_t_stride, m_of_piece_h_stride, 1)))
-    s_of_piece = cute.make_tensor(s_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(s_of_piece_t_stride, s_of_piece_h_stride, 1)))
-    o_of_piece = cute.make_tensor(o_of_piece_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, 1)))
-    m_of_prompt = cute.make_tensor(m_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(m_of_prompt_t_stride, m_of_prompt_h_stride, 1)))
-    s_of_prompt = cute.make_tensor(s_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(s_of_prompt_t_stride, s_of_prompt_h_stride, 1)))
-    o_of_prompt = cute.make_tensor(o_of_prompt_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, 1)))
-    scoring, summing = prefix_attention_1_units()
+    m_of_piece = cute.make_tensor(
+        m_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(m_of_piece_t_stride, m_of_piece_h_stride, 1))
+    )
+    s_of_piece = cute.make_tensor(
+        s_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(s_of_piece_t_stride, s_of_piece_h_stride, 1))
+    )
+    o_of_piece = cute.make_tensor(
+        o_of_piece_ptr,
+        cute.make_layout((T, 8, 4, 128), stride=(o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, 1))
+    )
+    m_of_prompt = cute.make_tensor(
+        m_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(m_of_prompt_t_stride, m_of_prompt_h_stride, 1))
+    )
+    s_of_prompt = cute.make_tensor(
+        s_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(s_of_prompt_t_stride, s_of_prompt_h_stride, 1))
+    )
+    o_of_prompt = cute.make_tensor(
+        o_of_prompt_ptr,
+        cute.make_layout((T, 8, 4, 128), stride=(o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, 1))
+    )
+    mma_qk, mma_pv = prefix_attention_1_units()
     layouts = prefix_attention_1_layouts()
     tma_k_prefix, k_prefix = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), k_prefix, cute.slice_(layouts[1], (None, None, 0)), (64, 128)
@@ -898,10 +995,11 @@ def launch_prefix_attention_1(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v
     tma_v_prefix, v_prefix = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), v_prefix, cute.slice_(layouts[2], (None, None, 0)), (128, 64)
     )
-    prefix_attention_1(scoring, summing, tma_k_prefix, k_prefix, tma_v_prefix, v_prefix, q, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter_ptr, C, N, T, K, scale).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    prefix_attention_1(
+        mma_qk, mma_pv, tma_k_prefix, k_prefix, tma_v_prefix, v_prefix, q, begin_prefix, end_prefix, begin_asks,
+        end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt,
+        prefix_attention_1_work_counter_ptr, C, N, T, K, scale
+    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
 @cute.struct
@@ -914,7 +1012,7 @@ class prefix_attention_2_memory:
     q: cute.struct.Align[cute.struct.MemRange[BFloat16, 24576], 1024]
     k: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     v: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
-    o_2: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
+    o_before: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
     epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
 
 
@@ -930,18 +1028,24 @@ def prefix_attention_2_layouts():
 def prefix_attention_2_units():
     # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
-    scoring = sm90.make_trivial_tiled_mma(
+    mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
     )
-    summing = sm90.make_trivial_tiled_mma(
+    mma_pv = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
         a_source=warpgroup.OperandSource.RMEM,
     )
-    return scoring, summing
+    return mma_qk, mma_pv
 
 
 @cute.kernel
-def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tensor, k_prefix: cute.Tensor, v_prefix: cute.Tensor, k: cute.Tensor, v: cute.Tensor, begin_shared: cute.Tensor, end_shared: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor, s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, K: Int32, S: Int32, scale: Float32):
+def prefix_attention_2(
+    mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, q: cute.Tensor, k_prefix: cute.Tensor, v_prefix: cute.Tensor,
+    k: cute.Tensor, v: cute.Tensor, begin_shared: cute.Tensor, end_shared: cute.Tensor, begin_q: cute.Tensor,
+    end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, m_of_piece: cute.Tensor, s_of_piece: cute.Tensor,
+    o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor, s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor,
+    o: cute.Tensor, lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, K: Int32, S: Int32, scale: Float32
+):
     # A block owns 192 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -977,93 +1081,101 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
     count = end_q[b].to(Int32) * 4 - begin
     first = (tile - (begin // 192 + b)) * 192
     h = block // tiles
-    product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
-    begin_shared_2 = begin_shared[b]  # attention.py:256
-    begin_k_2 = begin_k[b]  # attention.py:256
-    end_shared_2 = end_shared[b]  # attention.py:257
-    difference = end_shared_2 - begin_shared_2  # attention.py:257
-    end_k_2 = end_k[b]  # attention.py:258
-    difference_2 = end_k_2 - begin_k_2  # attention.py:258
-    total = difference + difference_2  # attention.py:258
-    begin_q_2 = begin_q[b]  # attention.py:301
-    end_q_2 = end_q[b]  # attention.py:302
-    difference_3 = end_q_2 - begin_q_2  # attention.py:302
-    difference_4 = total - difference_3  # attention.py:303
-    quotient = difference // 64  # attention.py:262
-    product_2 = quotient * 64  # attention.py:262
-    larger = cutlass.max(0, total)  # attention.py:263
-    quotient_2 = product_2 // 64  # attention.py:263
-    first_step = cutlass.max(0, quotient_2)  # attention.py:263
-    q_g = [first + lane + 32 * r for r in range(6)]  # attention.py:263
-    q_2 = [q_g[r] // 4 for r in range(6)]  # attention.py:301
-    total_2 = [q_2[r] + difference_4 for r in range(6)]  # attention.py:303
-    total_3 = [total_2[r] + 1 for r in range(6)]  # attention.py:309
-    larger_2 = [cutlass.max(0, total_3[r]) for r in range(6)]  # attention.py:263
-    seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]  # attention.py:263
-    full_steps_2 = [seen[r] // 64 for r in range(6)]  # attention.py:263
-    full_steps_3 = [cutlass.max(first_step, full_steps_2[r]) for r in range(6)]  # attention.py:263
-    total_4 = [seen[r] + 63 for r in range(6)]  # attention.py:263
-    steps = [total_4[r] // 64 for r in range(6)]  # attention.py:263
-    first_steps = Int32(first_step)  # attention.py:263
-    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)  # attention.py:263
-    full_steps = most(first_steps, least(of_rows(full_steps_3, least), last_steps - 1))  # attention.py:263
+    scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
+    begin_shared_value = begin_shared[b]  # attention.py:259
+    begin_k_value = begin_k[b]
+    end_shared_value = end_shared[b]  # attention.py:260
+    shared = end_shared_value - begin_shared_value
+    end_k_value = end_k[b]  # attention.py:261
+    end_k_minus_begin_k = end_k_value - begin_k_value
+    keys = shared + end_k_minus_begin_k
+    begin_q_value = begin_q[b]  # attention.py:305
+    end_q_value = end_q[b]  # attention.py:306
+    count_2 = end_q_value - begin_q_value
+    keys_minus_count = keys - count_2  # attention.py:307
+    shared_over_64 = shared // 64  # attention.py:265
+    skipped = shared_over_64 * 64
+    length = cutlass.max(0, keys)  # attention.py:266
+    skipped_over_64 = skipped // 64
+    first_step = cutlass.max(0, skipped_over_64)
+    q_g = [first + lane + 32 * r for r in range(6)]
+    query = [q_g[r] // 4 for r in range(6)]  # attention.py:305
+    key = [query[r] + keys_minus_count for r in range(6)]  # attention.py:307
+    key_plus_1 = [key[r] + 1 for r in range(6)]  # attention.py:313
+    visible = [cutlass.max(0, key_plus_1[r]) for r in range(6)]  # attention.py:266
+    seen = [cutlass.min(length, visible[r]) for r in range(6)]
+    full_steps_2 = [seen[r] // 64 for r in range(6)]
+    full_steps_3 = [cutlass.max(first_step, full_steps_2[r]) for r in range(6)]
+    seen_plus_63 = [seen[r] + 63 for r in range(6)]
+    steps = [seen_plus_63[r] // 64 for r in range(6)]
+    first_steps = Int32(first_step)
+    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)
+    full_steps = most(first_steps, least(of_rows(full_steps_3, least), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(32)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         q_ring.producer_acquire(put)
-        column = 8 * (thread % 8)  # attention.py:263
-        for i in cutlass.range_constexpr(12):  # attention.py:263
-            down = thread // 8 + 16 * i  # attention.py:263
-            q_g_2 = first + down  # attention.py:263
-            g = q_g_2 % 4  # attention.py:250
-            q_3 = q_g_2 // 4  # attention.py:301
-            total_5 = begin_q_2 + q_3  # attention.py:303
-            below = q_3 < difference_3  # attention.py:303
-            at_most = 0 <= total_5  # attention.py:260
-            below_2 = total_5 < T  # attention.py:260
-            both = at_most & below_2  # attention.py:260
-            both_2 = below & both  # attention.py:260
-            for j in cutlass.range_constexpr(2):  # attention.py:260
-                copy_vector_where(both_2, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:260
+        column = 8 * (thread % 8)
+        for i in cutlass.range_constexpr(12):
+            down = thread // 8 + 16 * i
+            q_g_2 = first + down
+            g = q_g_2 % 4  # attention.py:252
+            query_2 = q_g_2 // 4  # attention.py:305
+            token = begin_q_value + query_2  # attention.py:307
+            inside = query_2 < count_2
+            token_ge_0 = 0 <= token  # attention.py:263
+            token_lt_T = token < T
+            q_guard = token_ge_0 & token_lt_T
+            q_guard_2 = inside & q_guard
+            for j in cutlass.range_constexpr(2):
+                copy_vector_where(
+                    q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
+                )
         q_ring.producer_commit(put)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
         for s_step in cutlass.range(first_steps, last_steps, unroll=1):
             k_ring.producer_acquire(put)
-            product_3 = s_step * 64  # attention.py:263
-            column = 8 * (thread % 8)  # attention.py:263
-            for i in cutlass.range_constexpr(4):  # attention.py:263
-                down = thread // 8 + 16 * i  # attention.py:263
-                s_lane = down  # attention.py:263
-                s = product_3 + s_lane  # attention.py:263
-                exists = s < total  # attention.py:263
-                at_most = difference <= s  # attention.py:264
-                total_5 = begin_shared_2 + s  # attention.py:265
-                difference_5 = s - difference  # attention.py:265
-                total_6 = begin_k_2 + difference_5  # attention.py:265
-                unless = select(at_most, Boolean(False), Boolean(True))  # attention.py:267
-                both = exists & unless  # attention.py:267
-                both_2 = exists & at_most  # attention.py:267
-                for j in cutlass.range_constexpr(2):  # attention.py:267
-                    copy_either_vector(both_2, k, (total_6, h, (column + 64 * j)), both, k_prefix, (total_5, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, put.index), 8)  # attention.py:267
+            s_step_times_64 = s_step * 64  # attention.py:266
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(4):
+                down = thread // 8 + 16 * i
+                s_lane = down
+                j_2 = s_step_times_64 + s_lane
+                exists = j_2 < keys
+                own = shared <= j_2  # attention.py:267
+                begin_shared_plus_j = begin_shared_value + j_2  # attention.py:268
+                j_minus_shared = j_2 - shared
+                total = begin_k_value + j_minus_shared
+                not_own = select(own, Boolean(False), Boolean(True))  # attention.py:270
+                k_prefix_guard = exists & not_own
+                k_guard = exists & own
+                for j in cutlass.range_constexpr(2):
+                    copy_either_vector(
+                        k_guard, k, (total, h, (column + 64 * j)), k_prefix_guard, k_prefix,
+                        (begin_shared_plus_j, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, put.index), 8
+                    )
             k_ring.producer_commit(put)
             v_ring.producer_acquire(put)
-            product_3 = s_step * 64  # attention.py:263
-            column = 8 * (thread % 8)  # attention.py:263
-            for i in cutlass.range_constexpr(4):  # attention.py:263
-                down = thread // 8 + 16 * i  # attention.py:263
-                s_lane = down  # attention.py:263
-                s = product_3 + s_lane  # attention.py:263
-                exists = s < total  # attention.py:263
-                at_most = difference <= s  # attention.py:264
-                total_5 = begin_shared_2 + s  # attention.py:265
-                difference_5 = s - difference  # attention.py:265
-                total_6 = begin_k_2 + difference_5  # attention.py:265
-                unless = select(at_most, Boolean(False), Boolean(True))  # attention.py:267
-                both = exists & unless  # attention.py:267
-                both_2 = exists & at_most  # attention.py:267
-                for j in cutlass.range_constexpr(2):  # attention.py:267
-                    copy_either_vector(both_2, v, (total_6, h, (column + 64 * j)), both, v_prefix, (total_5, h, (column + 64 * j)), v_tiles, (column + 64 * j, down, put.index), 8)  # attention.py:267
+            s_step_times_64 = s_step * 64  # attention.py:266
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(4):
+                down = thread // 8 + 16 * i
+                s_lane = down
+                j_2 = s_step_times_64 + s_lane
+                exists = j_2 < keys
+                own = shared <= j_2  # attention.py:267
+                begin_shared_plus_j = begin_shared_value + j_2  # attention.py:268
+                j_minus_shared = j_2 - shared
+                total = begin_k_value + j_minus_shared
+                not_own = select(own, Boolean(False), Boolean(True))  # attention.py:270
+                k_prefix_guard = exists & not_own
+                k_guard = exists & own
+                for j in cutlass.range_constexpr(2):
+                    copy_either_vector(
+                        k_guard, v, (total, h, (column + 64 * j)), k_prefix_guard, v_prefix,
+                        (begin_shared_plus_j, h, (column + 64 * j)), v_tiles, (column + 64 * j, down, put.index), 8
+                    )
             v_ring.producer_commit(put)
             put.advance()
     else:
@@ -1071,13 +1183,13 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
         cute.arch.setmaxregister_increase(160)
         mine = thread - 128
         share = cute.make_layout(3, stride=128)(group - 1)
-        q_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(q_tiles))
-        k_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(k_tiles))
-        v_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_tiles))
-        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((192, 64)), Float32)
-        acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
-        probs = by_rows(acc_of_probs, 8)
+        q_factor = mma_qk.make_fragment_A(mma_qk.get_slice(share).partition_A(q_tiles))
+        k_factor = mma_qk.make_fragment_B(mma_qk.get_slice(share).partition_B(k_tiles))
+        v_factor = mma_pv.make_fragment_B(mma_pv.get_slice(share).partition_B(v_tiles))
+        qk_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((192, 64)), Float32)
+        qk = by_rows(qk_fragment, 8)
+        p_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((192, 64)), BFloat16)
+        p_bf16 = by_rows(p_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
@@ -1085,298 +1197,389 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:267
-        g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:250
-        q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
-        total_5 = [begin_q_2 + q_3[r] for r in range(2)]  # attention.py:303
-        below = [q_3[r] < difference_3 for r in range(2)]  # attention.py:303
-        total_6 = [q_3[r] + difference_4 for r in range(2)]  # attention.py:303
-        m_of_piece_2 = [load_where(below[r], m_of_piece, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:261
-        s_of_piece_2 = [load_where(below[r], s_of_piece, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:261
-        m_of_prompt_2 = [load_where(below[r], m_of_prompt, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:261
-        s_of_prompt_2 = [load_where(below[r], s_of_prompt, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:261
-        total_7 = [total_6[r] + 1 for r in range(2)]  # attention.py:309
-        max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            max_of_piece[r] = m_of_piece_2[r]  # attention.py:263
-        sum_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            sum_of_piece[r] = s_of_piece_2[r]  # attention.py:263
-        o_of_piece_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)  # attention.py:263
-        o_of_piece_2 = by_rows(o_of_piece_2_acc, 16)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            for c in cutlass.range_constexpr(32):  # attention.py:263
-                o_of_piece_2[r, c] = load_where(below[r], o_of_piece, (total_5[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0))  # attention.py:263
-        m = cute.make_rmem_tensor((2,), Float32)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            m[r] = m_of_prompt_2[r]  # attention.py:263
-        s = cute.make_rmem_tensor((2,), Float32)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            s[r] = s_of_prompt_2[r]  # attention.py:263
-        o_2 = cute.make_tensor(memory.o_2.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536))))  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            for c in cutlass.range_constexpr(32):  # attention.py:263
-                o_2[r, c] = load_where(below[r], o_of_prompt, (total_5[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0))  # attention.py:263
-        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:263
-        k_ring.consumer_wait(get)  # attention.py:263
-        cute.arch.fence_view_async_shared()  # attention.py:263
-        multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:263
-        warpgroup.wait_group(0)  # attention.py:263
-        with cute.arch.elect_one():  # attention.py:263
-            k_ring.consumer_release(get)  # attention.py:263
-        get.advance()  # attention.py:263
-        for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:263
-            remainder = s_step % 8  # attention.py:263
-            turn = remainder == 0  # attention.py:263
-            if turn:  # attention.py:263
-                for r in cutlass.range_constexpr(2):  # attention.py:263
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:263
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:263
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:263
-                    difference_5 = m[r] - chosen  # attention.py:263
-                    difference_6 = max_of_piece[r] - chosen  # attention.py:263
-                    power = exp2(difference_5)  # attention.py:263
-                    power_2 = exp2(difference_6)  # attention.py:263
-                    product_3 = mul(s[r], power)  # attention.py:263
-                    product_4 = mul(sum_of_piece[r], power_2)  # attention.py:263
-                    total_8 = product_3 + product_4  # attention.py:263
-                    for c in cutlass.range_constexpr(32):  # attention.py:263
-                        product_5 = mul(o_2[r, c], power)  # attention.py:263
-                        product_6 = mul(o_of_piece_2[r, c], power_2)  # attention.py:263
-                        o_2[r, c] = product_5 + product_6  # attention.py:263
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:263
-            product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            k_ring.consumer_wait(get)  # attention.py:277
-            cute.arch.fence_view_async_shared()  # attention.py:277
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
-            total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:263
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_3[r])]  # attention.py:263
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:263
-            below_2 = [total_8[r] < m_chunk[r] for r in range(2)]  # attention.py:263
-            m_new = [select(below_2[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:263
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:263
-            chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:263
-            difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]  # attention.py:263
-            again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:263
-            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:263
-            e = [[], []]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                for c in cutlass.range_constexpr(16):  # attention.py:263
-                    difference_6 = product_3[r][c] - chosen[r]  # attention.py:263
-                    e[r].append(exp2(difference_6))  # attention.py:263
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:263
-                for r in cutlass.range_constexpr(2):  # attention.py:263
-                    for c in cutlass.range_constexpr(32):  # attention.py:263
-                        o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:263
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:263
-            v_ring.consumer_wait(got)  # attention.py:263
-            cute.arch.fence_view_async_shared()  # attention.py:263
-            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:263
-            s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:263
-            warpgroup.wait_group(0)  # attention.py:263
-            with cute.arch.elect_one():  # attention.py:263
-                k_ring.consumer_release(get)  # attention.py:263
-                v_ring.consumer_release(got)  # attention.py:263
-            get.advance()  # attention.py:263
-            got.advance()  # attention.py:263
-        for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):  # attention.py:263
-            product_3 = s_step * 64  # attention.py:263
-            remainder = s_step % 8  # attention.py:263
-            turn = remainder == 0  # attention.py:263
-            if turn:  # attention.py:263
-                for r in cutlass.range_constexpr(2):  # attention.py:263
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:263
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:263
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:263
-                    difference_5 = m[r] - chosen  # attention.py:263
-                    difference_6 = max_of_piece[r] - chosen  # attention.py:263
-                    power = exp2(difference_5)  # attention.py:263
-                    power_2 = exp2(difference_6)  # attention.py:263
-                    product_4 = mul(s[r], power)  # attention.py:263
-                    product_5 = mul(sum_of_piece[r], power_2)  # attention.py:263
-                    total_8 = product_4 + product_5  # attention.py:263
-                    for c in cutlass.range_constexpr(32):  # attention.py:263
-                        product_6 = mul(o_2[r, c], power)  # attention.py:263
-                        product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:263
-                        o_2[r, c] = product_6 + product_7  # attention.py:263
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:263
-            product_4 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            k_ring.consumer_wait(get)  # attention.py:277
-            cute.arch.fence_view_async_shared()  # attention.py:277
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
-            total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:263
-            chosen = [[], []]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                for c in cutlass.range_constexpr(16):  # attention.py:263
-                    s_2 = product_3 + (quad + 8 * (c // 2) + c % 2)  # attention.py:263
-                    exists = s_2 < total  # attention.py:263
-                    below_2 = s_2 < total_7[r]  # attention.py:263
-                    exists_2 = exists & below_2  # attention.py:263
-                    chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))  # attention.py:263
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:263
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:263
-            below_2 = [total_8[r] < m_chunk[r] for r in range(2)]  # attention.py:263
-            m_new = [select(below_2[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:263
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:263
-            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:263
-            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:263
-            again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:263
-            product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:263
-            e = [[], []]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                for c in cutlass.range_constexpr(16):  # attention.py:263
-                    difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:263
-                    e[r].append(exp2(difference_6))  # attention.py:263
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:263
-                for r in cutlass.range_constexpr(2):  # attention.py:263
-                    for c in cutlass.range_constexpr(32):  # attention.py:263
-                        o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:263
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:263
-            v_ring.consumer_wait(got)  # attention.py:263
-            cute.arch.fence_view_async_shared()  # attention.py:263
-            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:263
-            s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:263
-            warpgroup.wait_group(0)  # attention.py:263
-            with cute.arch.elect_one():  # attention.py:263
-                k_ring.consumer_release(get)  # attention.py:263
-                v_ring.consumer_release(got)  # attention.py:263
-            get.advance()  # attention.py:263
-            got.advance()  # attention.py:263
-        product_3 = (last_steps - 1) * 64  # attention.py:263
-        remainder = (last_steps - 1) % 8  # attention.py:263
-        turn = remainder == 0  # attention.py:263
-        if turn:  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                m_2 = fmax(m[r], max_of_piece[r])  # attention.py:263
-                equal = m_2 == Float32(float("-inf"))  # attention.py:263
-                chosen = select(equal, Float32(0.0), m_2)  # attention.py:263
-                difference_5 = m[r] - chosen  # attention.py:263
-                difference_6 = max_of_piece[r] - chosen  # attention.py:263
-                power = exp2(difference_5)  # attention.py:263
-                power_2 = exp2(difference_6)  # attention.py:263
-                product_4 = mul(s[r], power)  # attention.py:263
-                product_5 = mul(sum_of_piece[r], power_2)  # attention.py:263
-                total_8 = product_4 + product_5  # attention.py:263
-                for c in cutlass.range_constexpr(32):  # attention.py:263
-                    product_6 = mul(o_2[r, c], power)  # attention.py:263
-                    product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:263
-                    o_2[r, c] = product_6 + product_7  # attention.py:263
-                max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:263
-        product_4 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-        total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:263
-        chosen = [[], []]  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            for c in cutlass.range_constexpr(16):  # attention.py:263
-                s_2 = product_3 + (quad + 8 * (c // 2) + c % 2)  # attention.py:263
-                exists = s_2 < total  # attention.py:263
-                below_2 = s_2 < total_7[r]  # attention.py:263
-                exists_2 = exists & below_2  # attention.py:263
-                chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))  # attention.py:263
-        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:263
-        m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:263
-        below_2 = [total_8[r] < m_chunk[r] for r in range(2)]  # attention.py:263
-        m_new = [select(below_2[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:263
-        equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:263
-        chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:263
-        difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:263
-        again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:263
-        product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:263
-        e = [[], []]  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            for c in cutlass.range_constexpr(16):  # attention.py:263
-                difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:263
-                e[r].append(exp2(difference_6))  # attention.py:263
-                probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
-        if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                for c in cutlass.range_constexpr(32):  # attention.py:263
-                    o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:263
-        s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:263
-        v_ring.consumer_wait(got)  # attention.py:263
-        cute.arch.fence_view_async_shared()  # attention.py:263
-        multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
-        s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:263
-        s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:263
-        warpgroup.wait_group(0)  # attention.py:263
-        with cute.arch.elect_one():  # attention.py:263
-            v_ring.consumer_release(got)  # attention.py:263
-        got.advance()  # attention.py:263
+        q_g_2 = [first + row + 8 * r for r in range(2)]
+        g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:252
+        query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
+        token = [begin_q_value + query_2[r] for r in range(2)]  # attention.py:307
+        inside = [query_2[r] < count_2 for r in range(2)]
+        key_2 = [query_2[r] + keys_minus_count for r in range(2)]
+        # attention.py:264
+        m_of_piece_value = [load_where(inside[r], m_of_piece, (token[r], h, g[r]), Float32(0)) for r in range(2)]
+        s_of_piece_value = [load_where(inside[r], s_of_piece, (token[r], h, g[r]), Float32(0)) for r in range(2)]
+        m_of_prompt_value = [load_where(inside[r], m_of_prompt, (token[r], h, g[r]), Float32(0)) for r in range(2)]
+        s_of_prompt_value = [load_where(inside[r], s_of_prompt, (token[r], h, g[r]), Float32(0)) for r in range(2)]
+        key_plus_1_2 = [key_2[r] + 1 for r in range(2)]  # attention.py:313
+        m_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:266
         for r in cutlass.range_constexpr(2):
-            m_2 = fmax(m[r], max_of_piece[r])  # attention.py:263
-            equal = m_2 == Float32(float("-inf"))  # attention.py:263
-            chosen = select(equal, Float32(0.0), m_2)  # attention.py:263
-            difference_5 = m[r] - chosen  # attention.py:263
-            difference_6 = max_of_piece[r] - chosen  # attention.py:263
-            power = exp2(difference_5)  # attention.py:263
-            power_2 = exp2(difference_6)  # attention.py:263
-            product_3 = mul(s[r], power)  # attention.py:263
-            product_4 = mul(sum_of_piece[r], power_2)  # attention.py:263
-            total_8 = product_3 + product_4  # attention.py:263
-            equal_2 = total_8 == Float32(0.0)  # attention.py:325
-            log_of = portable_log(total_8)  # attention.py:327
-            fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)  # attention.py:327
-            store_where(below[r] & first_of_quad, lse, (h, g[r], total_5[r]), fused_sum)  # attention.py:327
-            total_9 = []  # attention.py:263
-            for c in cutlass.range_constexpr(32):  # attention.py:263
-                product_5 = mul(o_2[r, c], power)  # attention.py:263
-                product_6 = mul(o_of_piece_2[r, c], power_2)  # attention.py:263
-                total_9.append(product_5 + product_6)  # attention.py:263
-            quotient_3 = divided(total_9, total_8)  # attention.py:325
-            as_bf16 = []  # attention.py:325
-            for c in cutlass.range_constexpr(32):  # attention.py:325
-                chosen_2 = select(equal_2, Float32(0.0), quotient_3[c])  # attention.py:325
-                total_10 = chosen_2 + Float32(0.0)  # attention.py:325
-                as_bf16.append(Float32(total_10).to(BFloat16))  # attention.py:326
-            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
-                vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])  # attention.py:326
-                for i in cutlass.range_constexpr(2):  # attention.py:326
-                    store_vector_where(below[r], o, (total_5[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
+            m_piece[r] = m_of_piece_value[r]
+        l_piece = cute.make_rmem_tensor((2,), Float32)
+        for r in cutlass.range_constexpr(2):
+            l_piece[r] = s_of_piece_value[r]
+        acc_o_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((192, 128)), Float32)
+        acc_o = by_rows(acc_o_fragment, 16)
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(32):
+                acc_o[r, c] = load_where(
+                    inside[r], o_of_piece, (token[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0)
+                )
+        m_before = cute.make_rmem_tensor((2,), Float32)
+        for r in cutlass.range_constexpr(2):
+            m_before[r] = m_of_prompt_value[r]
+        l_before = cute.make_rmem_tensor((2,), Float32)
+        for r in cutlass.range_constexpr(2):
+            l_before[r] = s_of_prompt_value[r]
+        o_before = cute.make_tensor(
+            memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
+        )
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(32):
+                o_before[r, c] = load_where(
+                    inside[r], o_of_prompt, (token[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0)
+                )
+        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        k_ring.consumer_wait(get)
+        cute.arch.fence_view_async_shared()
+        multiply(mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+        warpgroup.wait_group(0)
+        with cute.arch.elect_one():
+            k_ring.consumer_release(get)
+        get.advance()
+        for s_step in cutlass.range(first_steps, full_steps, unroll=1):
+            s_step_mod_8 = s_step % 8
+            new_piece = s_step_mod_8 == 0
+            if new_piece:
+                for r in cutlass.range_constexpr(2):
+                    m = fmax(m_before[r], m_piece[r])
+                    is_empty = m == Float32(float("-inf"))
+                    m_safe = select(is_empty, Float32(0.0), m)
+                    alpha_a_exponent = m_before[r] - m_safe
+                    alpha_b_exponent = m_piece[r] - m_safe
+                    alpha_a = exp2(alpha_a_exponent)
+                    alpha_b = exp2(alpha_b_exponent)
+                    l_a_scaled = mul(l_before[r], alpha_a)
+                    l_b_scaled = mul(l_piece[r], alpha_b)
+                    l = l_a_scaled + l_b_scaled
+                    for c in cutlass.range_constexpr(32):
+                        o_a_scaled = mul(o_before[r, c], alpha_a)
+                        o_b_scaled = mul(acc_o[r, c], alpha_b)
+                        o_before[r, c] = o_a_scaled + o_b_scaled
+                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+            k_ring.consumer_wait(get)
+            cute.arch.fence_view_async_shared()
+            multiply(
+                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            )
+            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+            p = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    p_exponent = s[r][c] - m_safe[r]
+                    p[r].append(exp2(p_exponent))
+                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+            v_ring.consumer_wait(got)
+            cute.arch.fence_view_async_shared()
+            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+            l_chunk = sum_over_s_lane(l_chunk_parts)
+            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                m_piece[r], l_piece[r] = m_new[r], l_new[r]
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+            get.advance()
+            got.advance()
+        for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
+            s_step_times_64 = s_step * 64
+            s_step_mod_8 = s_step % 8
+            new_piece = s_step_mod_8 == 0
+            if new_piece:
+                for r in cutlass.range_constexpr(2):
+                    m = fmax(m_before[r], m_piece[r])
+                    is_empty = m == Float32(float("-inf"))
+                    m_safe = select(is_empty, Float32(0.0), m)
+                    alpha_a_exponent = m_before[r] - m_safe
+                    alpha_b_exponent = m_piece[r] - m_safe
+                    alpha_a = exp2(alpha_a_exponent)
+                    alpha_b = exp2(alpha_b_exponent)
+                    l_a_scaled = mul(l_before[r], alpha_a)
+                    l_b_scaled = mul(l_piece[r], alpha_b)
+                    l = l_a_scaled + l_b_scaled
+                    for c in cutlass.range_constexpr(32):
+                        o_a_scaled = mul(o_before[r, c], alpha_a)
+                        o_b_scaled = mul(acc_o[r, c], alpha_b)
+                        o_before[r, c] = o_a_scaled + o_b_scaled
+                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+            k_ring.consumer_wait(get)
+            cute.arch.fence_view_async_shared()
+            multiply(
+                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            )
+            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
+            s_masked = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    j_2 = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
+                    exists = j_2 < keys
+                    exists_below = j_2 < key_plus_1_2[r]
+                    exists_2 = exists & exists_below
+                    s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+            p = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    p_exponent = s_masked[r][c] - m_safe[r]
+                    p[r].append(exp2(p_exponent))
+                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+            v_ring.consumer_wait(got)
+            cute.arch.fence_view_async_shared()
+            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+            l_chunk = sum_over_s_lane(l_chunk_parts)
+            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                m_piece[r], l_piece[r] = m_new[r], l_new[r]
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+            get.advance()
+            got.advance()
+        s_step_times_64 = (last_steps - 1) * 64
+        s_step_mod_8 = (last_steps - 1) % 8
+        new_piece = s_step_mod_8 == 0
+        if new_piece:
+            for r in cutlass.range_constexpr(2):
+                m = fmax(m_before[r], m_piece[r])
+                is_empty = m == Float32(float("-inf"))
+                m_safe = select(is_empty, Float32(0.0), m)
+                alpha_a_exponent = m_before[r] - m_safe
+                alpha_b_exponent = m_piece[r] - m_safe
+                alpha_a = exp2(alpha_a_exponent)
+                alpha_b = exp2(alpha_b_exponent)
+                l_a_scaled = mul(l_before[r], alpha_a)
+                l_b_scaled = mul(l_piece[r], alpha_b)
+                l = l_a_scaled + l_b_scaled
+                for c in cutlass.range_constexpr(32):
+                    o_a_scaled = mul(o_before[r, c], alpha_a)
+                    o_b_scaled = mul(acc_o[r, c], alpha_b)
+                    o_before[r, c] = o_a_scaled + o_b_scaled
+                m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+        s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+        m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
+        s_masked = [[], []]
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(16):
+                j_2 = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
+                exists = j_2 < keys
+                exists_below = j_2 < key_plus_1_2[r]
+                exists_2 = exists & exists_below
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+        m_chunk = max_over_s_lane(m_chunk_parts)
+        m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+        m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+        is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+        m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+        alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+        alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+        l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+        p = [[], []]
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(16):
+                p_exponent = s_masked[r][c] - m_safe[r]
+                p[r].append(exp2(p_exponent))
+                p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+        if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(32):
+                    acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+        l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+        v_ring.consumer_wait(got)
+        cute.arch.fence_view_async_shared()
+        multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+        l_chunk = sum_over_s_lane(l_chunk_parts)
+        l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+        for r in cutlass.range_constexpr(2):
+            m_piece[r], l_piece[r] = m_new[r], l_new[r]
+        warpgroup.wait_group(0)
+        with cute.arch.elect_one():
+            v_ring.consumer_release(got)
+        got.advance()
+        for r in cutlass.range_constexpr(2):
+            m = fmax(m_before[r], m_piece[r])
+            is_empty = m == Float32(float("-inf"))
+            m_safe = select(is_empty, Float32(0.0), m)
+            alpha_a_exponent = m_before[r] - m_safe
+            alpha_b_exponent = m_piece[r] - m_safe
+            alpha_a = exp2(alpha_a_exponent)
+            alpha_b = exp2(alpha_b_exponent)
+            l_a_scaled = mul(l_before[r], alpha_a)
+            l_b_scaled = mul(l_piece[r], alpha_b)
+            l = l_a_scaled + l_b_scaled
+            l_is_0 = l == Float32(0.0)  # attention.py:329
+            log_l = portable_log(l)  # attention.py:331
+            lse_value = fma(m, Float32(0.6931471824645996), log_l)
+            store_where(inside[r] & first_of_quad, lse, (h, g[r], token[r]), lse_value)
+            o_value = []  # attention.py:266
+            for c in cutlass.range_constexpr(32):
+                o_a_scaled = mul(o_before[r, c], alpha_a)
+                o_b_scaled = mul(acc_o[r, c], alpha_b)
+                o_value.append(o_a_scaled + o_b_scaled)
+            o_over_l = divided(o_value, l)  # attention.py:329
+            mean_bf16 = []
+            for c in cutlass.range_constexpr(32):
+                o_over_l_or_0 = select(l_is_0, Float32(0.0), o_over_l[c])
+                mean = o_over_l_or_0 + Float32(0.0)
+                mean_bf16.append(Float32(mean).to(BFloat16))  # attention.py:330
+            for c in cutlass.range_constexpr(0, 32, 16):
+                vectors = to_vectors(epilogue_tile, o.element_type, mean_bf16[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(
+                        inside[r], o, (token[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                    )
 
 
 @cute.jit
-def launch_prefix_attention_2(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_shared_ptr: cute.Pointer, end_shared_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer, m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64, v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64, s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64, o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64, s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_prefix_attention_2(
+    q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, k_ptr: cute.Pointer,
+    v_ptr: cute.Pointer, begin_shared_ptr: cute.Pointer, end_shared_ptr: cute.Pointer, begin_q_ptr: cute.Pointer,
+    end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, m_of_piece_ptr: cute.Pointer,
+    s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer, m_of_prompt_ptr: cute.Pointer,
+    s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, Q: Int32,
+    B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64,
+    k_prefix_h_stride: Int64, v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, S: Int32, k_s_stride: Int64,
+    k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64,
+    s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64,
+    o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64,
+    s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64,
+    o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k_prefix = cute.make_tensor(k_prefix_ptr, cute.make_layout((K, 8, 128), stride=(cute.assume(k_prefix_k_stride, divby=8), cute.assume(k_prefix_h_stride, divby=8), 1)))
-    v_prefix = cute.make_tensor(v_prefix_ptr, cute.make_layout((K, 8, 128), stride=(cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8), 1)))
-    k = cute.make_tensor(k_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1)))
-    v = cute.make_tensor(v_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1)))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k_prefix = cute.make_tensor(
+        k_prefix_ptr,
+        cute.make_layout(
+            (K, 8, 128), stride=(cute.assume(k_prefix_k_stride, divby=8), cute.assume(k_prefix_h_stride, divby=8), 1)
+        )
+    )
+    v_prefix = cute.make_tensor(
+        v_prefix_ptr,
+        cute.make_layout(
+            (K, 8, 128), stride=(cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8), 1)
+        )
+    )
+    k = cute.make_tensor(
+        k_ptr,
+        cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1))
+    )
+    v = cute.make_tensor(
+        v_ptr,
+        cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1))
+    )
     begin_shared = cute.make_tensor(begin_shared_ptr, cute.make_layout((B,), stride=(1,)))
     end_shared = cute.make_tensor(end_shared_ptr, cute.make_layout((B,), stride=(1,)))
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
     end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
     begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
     end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
-    m_of_piece = cute.make_tensor(m_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(m_of_piece_t_stride, m_of_piece_h_stride, 1)))
-    s_of_piece = cute.make_tensor(s_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(s_of_piece_t_stride, s_of_piece_h_stride, 1)))
-    o_of_piece = cute.make_tensor(o_of_piece_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, 1)))
-    m_of_prompt = cute.make_tensor(m_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(m_of_prompt_t_stride, m_of_prompt_h_stride, 1)))
-    s_of_prompt = cute.make_tensor(s_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(s_of_prompt_t_stride, s_of_prompt_h_stride, 1)))
-    o_of_prompt = cute.make_tensor(o_of_prompt_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, 1)))
+    m_of_piece = cute.make_tensor(
+        m_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(m_of_piece_t_stride, m_of_piece_h_stride, 1))
+    )
+    s_of_piece = cute.make_tensor(
+        s_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(s_of_piece_t_stride, s_of_piece_h_stride, 1))
+    )
+    o_of_piece = cute.make_tensor(
+        o_of_piece_ptr,
+        cute.make_layout((T, 8, 4, 128), stride=(o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, 1))
+    )
+    m_of_prompt = cute.make_tensor(
+        m_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(m_of_prompt_t_stride, m_of_prompt_h_stride, 1))
+    )
+    s_of_prompt = cute.make_tensor(
+        s_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(s_of_prompt_t_stride, s_of_prompt_h_stride, 1))
+    )
+    o_of_prompt = cute.make_tensor(
+        o_of_prompt_ptr,
+        cute.make_layout((T, 8, 4, 128), stride=(o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, 1))
+    )
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
-    scoring, summing = prefix_attention_2_units()
-    prefix_attention_2(scoring, summing, q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, K, S, scale).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    mma_qk, mma_pv = prefix_attention_2_units()
+    prefix_attention_2(
+        mma_qk, mma_pv, q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+        m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, K, S, scale
+    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
-def call(kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, o, lse, scale, C, N, T, K, Q, B, S, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, prefix_attention_1_work_counter):
+def call(
+    kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece,
+    o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+    o, lse, scale, C, N, T, K, Q, B, S, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride,
+    v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride,
+    s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride,
+    m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
+    o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride,
+    lse_h_stride, lse_g_stride, prefix_attention_1_work_counter
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min((C * 4 // 192 + N) * 8, 132)
     if programs > 0:
-        kernels.prefix_attention_1((programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter, C, N, T, q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale)
+        kernels.prefix_attention_1(
+            (programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece,
+            s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter, C, N, T,
+            q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride,
+            v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride,
+            o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride,
+            s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
+            o_of_prompt_g_stride, scale
+        )
     programs = (Q * 4 // 192 + B) * 8
     if programs > 0:
-        kernels.prefix_attention_2((programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.prefix_attention_2(
+            (programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+            m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride,
+            q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, S,
+            k_s_stride, k_h_stride, v_s_stride, v_h_stride, m_of_piece_t_stride, m_of_piece_h_stride,
+            s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride,
+            m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride,
+            o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, o_t_stride, o_h_stride, o_g_stride,
+            lse_h_stride, lse_g_stride, scale
+        )

@@ -138,7 +138,10 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def rms_norm_rows(x: cute.Tensor, weight: cute.Tensor, residual: cute.Tensor, y: cute.Tensor, residual_out: cute.Tensor, rstd: cute.Tensor, T: Int32, eps: Float32):
+def rms_norm_rows(
+    x: cute.Tensor, weight: cute.Tensor, residual: cute.Tensor, y: cute.Tensor, residual_out: cute.Tensor,
+    rstd: cute.Tensor, T: Int32, eps: Float32
+):
     # A block owns 1 of T (rows). N: 4096 indices, 16 to each of 256 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -147,34 +150,38 @@ def rms_norm_rows(x: cute.Tensor, weight: cute.Tensor, residual: cute.Tensor, y:
     t = block
     writes = thread == 0
     n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # norm.py:34
-    x_2 = [one for c in range(0, 16, 8) for one in load_vector(x, (t, n[c]), 8)]  # norm.py:34
-    residual_2 = [one for c in range(0, 16, 8) for one in load_vector(residual, (t, n[c]), 8)]  # norm.py:36
-    weight_2 = [one for c in range(0, 16, 8) for one in load_vector(weight, n[c], 8)]  # norm.py:16
-    as_f32 = [BFloat16(x_2[c]).to(Float32) for c in range(16)]  # norm.py:34
-    as_f32_2 = [BFloat16(residual_2[c]).to(Float32) for c in range(16)]  # norm.py:36
-    total = [as_f32[c] + as_f32_2[c] for c in range(16)]  # norm.py:36
-    as_bf16 = [Float32(total[c]).to(BFloat16) for c in range(16)]  # norm.py:37
-    as_f32_3 = [BFloat16(as_bf16[c]).to(Float32) for c in range(16)]  # norm.py:39
-    product = [mul(as_f32_3[c], as_f32_3[c]) for c in range(16)]  # norm.py:40
-    sum_n = sum_over_n(product, thread, (reduce_smem_1,))  # norm.py:40
-    quotient = div(sum_n, Float32(4096.0))  # norm.py:40
-    total_2 = quotient + eps  # norm.py:41
-    rsqrt_of = portable_rsqrt(total_2)  # norm.py:41
-    product_2 = [mul(as_f32_3[c], rsqrt_of) for c in range(16)]  # norm.py:42
-    as_bf16_2 = [Float32(product_2[c]).to(BFloat16) for c in range(16)]  # norm.py:44
-    as_f32_4 = [BFloat16(as_bf16_2[c]).to(Float32) for c in range(16)]  # norm.py:44
-    as_f32_5 = [BFloat16(weight_2[c]).to(Float32) for c in range(16)]  # norm.py:16
-    product_3 = [mul(as_f32_4[c], as_f32_5[c]) for c in range(16)]  # norm.py:46
-    as_bf16_3 = [Float32(product_3[c]).to(BFloat16) for c in range(16)]  # norm.py:46
+    x_value = [one for c in range(0, 16, 8) for one in load_vector(x, (t, n[c]), 8)]
+    residual_value = [one for c in range(0, 16, 8) for one in load_vector(residual, (t, n[c]), 8)]  # norm.py:36
+    weight_value = [one for c in range(0, 16, 8) for one in load_vector(weight, n[c], 8)]  # norm.py:16
+    h = [BFloat16(x_value[c]).to(Float32) for c in range(16)]  # norm.py:34
+    residual_f32 = [BFloat16(residual_value[c]).to(Float32) for c in range(16)]  # norm.py:36
+    h_2 = [h[c] + residual_f32[c] for c in range(16)]
+    rounded = [Float32(h_2[c]).to(BFloat16) for c in range(16)]  # norm.py:37
+    h_3 = [BFloat16(rounded[c]).to(Float32) for c in range(16)]  # norm.py:39
+    h_times_h = [mul(h_3[c], h_3[c]) for c in range(16)]  # norm.py:40
+    sum_n = sum_over_n(h_times_h, thread, (reduce_smem_1,))
+    mean = div(sum_n, Float32(4096.0))
+    mean_plus_eps = mean + eps  # norm.py:41
+    rstd_value = portable_rsqrt(mean_plus_eps)
+    n_2 = [mul(h_3[c], rstd_value) for c in range(16)]  # norm.py:42
+    n_bf16 = [Float32(n_2[c]).to(BFloat16) for c in range(16)]  # norm.py:44
+    n_3 = [BFloat16(n_bf16[c]).to(Float32) for c in range(16)]
+    weight_f32 = [BFloat16(weight_value[c]).to(Float32) for c in range(16)]  # norm.py:16
+    y_value_product = [mul(n_3[c], weight_f32[c]) for c in range(16)]  # norm.py:46
+    y_value_product_bf16 = [Float32(y_value_product[c]).to(BFloat16) for c in range(16)]
     for c in cutlass.range_constexpr(0, 16, 8):  # norm.py:45
-        store_vector(y, (t, n[c]), as_bf16_3[c:c + 8])  # norm.py:45
-    for c in cutlass.range_constexpr(0, 16, 8):  # norm.py:45
-        store_vector(residual_out, (t, n[c]), as_bf16[c:c + 8])  # norm.py:45
-    store_where(writes, rstd, t, rsqrt_of)  # norm.py:45
+        store_vector(y, (t, n[c]), y_value_product_bf16[c:c + 8])
+    for c in cutlass.range_constexpr(0, 16, 8):
+        store_vector(residual_out, (t, n[c]), rounded[c:c + 8])
+    store_where(writes, rstd, t, rstd_value)
 
 
 @cute.jit
-def launch_rms_norm(x_ptr: cute.Pointer, weight_ptr: cute.Pointer, residual_ptr: cute.Pointer, y_ptr: cute.Pointer, residual_out_ptr: cute.Pointer, rstd_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, residual_t_stride: Int64, y_t_stride: Int64, residual_out_t_stride: Int64, eps: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_rms_norm(
+    x_ptr: cute.Pointer, weight_ptr: cute.Pointer, residual_ptr: cute.Pointer, y_ptr: cute.Pointer,
+    residual_out_ptr: cute.Pointer, rstd_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, residual_t_stride: Int64,
+    y_t_stride: Int64, residual_out_t_stride: Int64, eps: Float32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(x_t_stride, 1)))
     weight = cute.make_tensor(weight_ptr, cute.make_layout((4096,), stride=(1,)))
@@ -187,8 +194,14 @@ def launch_rms_norm(x_ptr: cute.Pointer, weight_ptr: cute.Pointer, residual_ptr:
     )
 
 
-def call(kernels, x, weight, residual, y, residual_out, rstd, eps, T, x_t_stride, residual_t_stride, y_t_stride, residual_out_t_stride):
+def call(
+    kernels, x, weight, residual, y, residual_out, rstd, eps, T, x_t_stride, residual_t_stride, y_t_stride,
+    residual_out_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T
     if programs > 0:
-        kernels.rms_norm((programs,), x, weight, residual, y, residual_out, rstd, T, x_t_stride, residual_t_stride, y_t_stride, residual_out_t_stride, eps)
+        kernels.rms_norm(
+            (programs,), x, weight, residual, y, residual_out, rstd, T, x_t_stride, residual_t_stride, y_t_stride,
+            residual_out_t_stride, eps
+        )

@@ -110,7 +110,10 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def rms_norm_grad_1_rows(weight: cute.Tensor, residual_out: cute.Tensor, rstd: cute.Tensor, d_y: cute.Tensor, d_residual_out: cute.Tensor, d_x: cute.Tensor, d_residual: cute.Tensor, sum_of_piece: cute.Tensor, T: Int32):
+def rms_norm_grad_1_rows(
+    weight: cute.Tensor, residual_out: cute.Tensor, rstd: cute.Tensor, d_y: cute.Tensor, d_residual_out: cute.Tensor,
+    d_x: cute.Tensor, d_residual: cute.Tensor, sum_of_piece: cute.Tensor, T: Int32
+):
     # A block owns 1 of T.piece (rows). N: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -118,78 +121,94 @@ def rms_norm_grad_1_rows(weight: cute.Tensor, residual_out: cute.Tensor, rstd: c
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((2, 1, 512), stride=(512, 512, 1)), 16)
     t_piece = block
     n = [thread * 8 + c for c in range(8)]  # norm.py:16
-    weight_2 = load_vector(weight, n[0], 8)  # norm.py:16
-    as_f32 = [BFloat16(weight_2[c]).to(Float32) for c in range(8)]  # norm.py:16
-    product = t_piece * 64  # norm.py:61
-    piece_begin = cutlass.min(T, product)  # norm.py:61
-    total = piece_begin + 64  # norm.py:61
-    piece_end = cutlass.min(T, total)  # norm.py:61
-    difference = piece_end - piece_begin  # norm.py:61
-    s = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # norm.py:61
-    next_t = Int32(0)  # norm.py:61
-    comes = next_t < difference  # norm.py:61
-    total_2 = piece_begin + next_t  # norm.py:61
-    rstd_2 = load_where(comes, rstd, total_2, Float32(0))  # norm.py:62
-    residual_out_2 = load_vector_where(comes, residual_out, (total_2, n[0]), BFloat16(0), 8)  # norm.py:63
-    d_y_2 = load_vector_where(comes, d_y, (total_2, n[0]), BFloat16(0), 8)  # norm.py:64
-    d_residual_out_2 = load_vector_where(comes, d_residual_out, (total_2, n[0]), BFloat16(0), 8)  # norm.py:69
-    residual_out_ahead = tuple(residual_out_2)  # norm.py:69
-    d_y_ahead = tuple(d_y_2)  # norm.py:69
-    d_residual_out_ahead = tuple(d_residual_out_2)  # norm.py:69
-    next_t_2 = Int32(1)  # norm.py:69
-    comes_2 = next_t_2 < difference  # norm.py:69
-    total_3 = piece_begin + next_t_2  # norm.py:61
-    rstd_3 = load_where(comes_2, rstd, total_3, Float32(0))  # norm.py:62
-    residual_out_3 = load_vector_where(comes_2, residual_out, (total_3, n[0]), BFloat16(0), 8)  # norm.py:63
-    d_y_3 = load_vector_where(comes_2, d_y, (total_3, n[0]), BFloat16(0), 8)  # norm.py:64
-    d_residual_out_3 = load_vector_where(comes_2, d_residual_out, (total_3, n[0]), BFloat16(0), 8)  # norm.py:69
-    residual_out_ahead_2 = tuple(residual_out_3)  # norm.py:69
-    d_y_ahead_2 = tuple(d_y_3)  # norm.py:69
-    d_residual_out_ahead_2 = tuple(d_residual_out_3)  # norm.py:69
-    for t_step in cutlass.range(0, difference, unroll=1):  # norm.py:61
-        next_t_3 = t_step + 2  # norm.py:61
-        comes_3 = next_t_3 < difference  # norm.py:61
-        total_4 = piece_begin + next_t_3  # norm.py:61
-        rstd_4 = load_where(comes_3, rstd, total_4, Float32(0))  # norm.py:62
-        residual_out_4 = load_vector_where(comes_3, residual_out, (total_4, n[0]), BFloat16(0), 8)  # norm.py:63
-        d_y_4 = load_vector_where(comes_3, d_y, (total_4, n[0]), BFloat16(0), 8)  # norm.py:64
-        d_residual_out_4 = load_vector_where(comes_3, d_residual_out, (total_4, n[0]), BFloat16(0), 8)  # norm.py:69
-        total_5 = piece_begin + t_step  # norm.py:61
-        as_f32_2 = [BFloat16(residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:63
-        product_2 = [mul(as_f32_2[c], rstd_2) for c in range(8)]  # norm.py:63
-        as_f32_3 = [BFloat16(d_y_ahead[c]).to(Float32) for c in range(8)]  # norm.py:64
-        product_3 = [mul(as_f32_3[c], as_f32[c]) for c in range(8)]  # norm.py:65
-        product_4 = [mul(product_3[c], product_2[c]) for c in range(8)]  # norm.py:66
-        sum_n = sum_over_n(product_4, thread, (reduce_smem_1[t_step % 2, None, None],))  # norm.py:66
-        quotient = div(sum_n, Float32(4096.0))  # norm.py:66
-        product_5 = [mul(product_2[c], quotient) for c in range(8)]  # norm.py:67
-        difference_2 = [product_3[c] - product_5[c] for c in range(8)]  # norm.py:67
-        product_6 = [mul(difference_2[c], rstd_2) for c in range(8)]  # norm.py:67
-        as_f32_4 = [BFloat16(d_residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:69
-        total_6 = [product_6[c] + as_f32_4[c] for c in range(8)]  # norm.py:69
-        as_bf16 = [Float32(total_6[c]).to(BFloat16) for c in range(8)]  # norm.py:70
-        store_vector(d_x, (total_5, n[0]), as_bf16)  # norm.py:72
-        store_vector(d_residual, (total_5, n[0]), as_bf16)  # norm.py:74
-        as_bf16_2 = [Float32(product_2[c]).to(BFloat16) for c in range(8)]  # norm.py:76
-        as_f32_5 = [BFloat16(as_bf16_2[c]).to(Float32) for c in range(8)]  # norm.py:76
-        product_7 = [mul(as_f32_3[c], as_f32_5[c]) for c in range(8)]  # norm.py:76
-        s_2 = [s[c] + product_7[c] for c in range(8)]  # norm.py:61
-        s, rstd_2, rstd_3, residual_out_ahead, residual_out_ahead_2, d_y_ahead, d_y_ahead_2, d_residual_out_ahead, d_residual_out_ahead_2 = tuple(s_2), rstd_3, rstd_4, residual_out_ahead_2, tuple(residual_out_4), d_y_ahead_2, tuple(d_y_4), d_residual_out_ahead_2, tuple(d_residual_out_4)  # norm.py:61
-    for c in cutlass.range_constexpr(0, 8, 4):  # norm.py:61
-        store_vector(sum_of_piece, (t_piece, n[c]), s[c:c + 4])  # norm.py:61
+    weight_value = load_vector(weight, n[0], 8)
+    w = [BFloat16(weight_value[c]).to(Float32) for c in range(8)]
+    t_piece_times_64 = t_piece * 64  # norm.py:61
+    piece_begin = cutlass.min(T, t_piece_times_64)
+    piece_begin_plus_64 = piece_begin + 64
+    piece_end = cutlass.min(T, piece_begin_plus_64)
+    piece_end_minus_piece_begin = piece_end - piece_begin
+    total = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])
+    next_t = Int32(0)
+    comes = next_t < piece_end_minus_piece_begin
+    t = piece_begin + next_t
+    rstd_value = load_where(comes, rstd, t, Float32(0))  # norm.py:62
+    residual_out_value = load_vector_where(comes, residual_out, (t, n[0]), BFloat16(0), 8)  # norm.py:63
+    d_y_value = load_vector_where(comes, d_y, (t, n[0]), BFloat16(0), 8)  # norm.py:64
+    d_residual_out_value = load_vector_where(comes, d_residual_out, (t, n[0]), BFloat16(0), 8)  # norm.py:69
+    residual_out_ahead = tuple(residual_out_value)
+    d_y_ahead = tuple(d_y_value)
+    d_residual_out_ahead = tuple(d_residual_out_value)
+    next_t_2 = Int32(1)
+    comes_2 = next_t_2 < piece_end_minus_piece_begin
+    t_2 = piece_begin + next_t_2  # norm.py:61
+    rstd_value_2 = load_where(comes_2, rstd, t_2, Float32(0))  # norm.py:62
+    residual_out_value_2 = load_vector_where(comes_2, residual_out, (t_2, n[0]), BFloat16(0), 8)  # norm.py:63
+    d_y_value_2 = load_vector_where(comes_2, d_y, (t_2, n[0]), BFloat16(0), 8)  # norm.py:64
+    d_residual_out_value_2 = load_vector_where(comes_2, d_residual_out, (t_2, n[0]), BFloat16(0), 8)  # norm.py:69
+    residual_out_ahead_2 = tuple(residual_out_value_2)
+    d_y_ahead_2 = tuple(d_y_value_2)
+    d_residual_out_ahead_2 = tuple(d_residual_out_value_2)
+    for t_step in cutlass.range(0, piece_end_minus_piece_begin, unroll=1):  # norm.py:61
+        next_t_3 = t_step + 2
+        comes_3 = next_t_3 < piece_end_minus_piece_begin
+        t_3 = piece_begin + next_t_3
+        rstd_value_3 = load_where(comes_3, rstd, t_3, Float32(0))  # norm.py:62
+        residual_out_value_3 = load_vector_where(comes_3, residual_out, (t_3, n[0]), BFloat16(0), 8)  # norm.py:63
+        d_y_value_3 = load_vector_where(comes_3, d_y, (t_3, n[0]), BFloat16(0), 8)  # norm.py:64
+        d_residual_out_value_3 = load_vector_where(comes_3, d_residual_out, (t_3, n[0]), BFloat16(0), 8)  # norm.py:69
+        t_4 = piece_begin + t_step  # norm.py:61
+        residual_out_f32 = [BFloat16(residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:63
+        n_2 = [mul(residual_out_f32[c], rstd_value) for c in range(8)]
+        g = [BFloat16(d_y_ahead[c]).to(Float32) for c in range(8)]  # norm.py:64
+        gw = [mul(g[c], w[c]) for c in range(8)]  # norm.py:65
+        gw_times_n = [mul(gw[c], n_2[c]) for c in range(8)]  # norm.py:66
+        sum_n = sum_over_n(gw_times_n, thread, (reduce_smem_1[t_step % 2, None, None],))
+        mean = div(sum_n, Float32(4096.0))
+        n_times_mean = [mul(n_2[c], mean) for c in range(8)]  # norm.py:67
+        dh_difference = [gw[c] - n_times_mean[c] for c in range(8)]
+        dh = [mul(dh_difference[c], rstd_value) for c in range(8)]
+        d_residual_out_f32 = [BFloat16(d_residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:69
+        dh_2 = [dh[c] + d_residual_out_f32[c] for c in range(8)]
+        grad = [Float32(dh_2[c]).to(BFloat16) for c in range(8)]  # norm.py:70
+        store_vector(d_x, (t_4, n[0]), grad)  # norm.py:72
+        store_vector(d_residual, (t_4, n[0]), grad)  # norm.py:74
+        n_bf16 = [Float32(n_2[c]).to(BFloat16) for c in range(8)]  # norm.py:76
+        n_bf16_f32 = [BFloat16(n_bf16[c]).to(Float32) for c in range(8)]
+        total_product = [mul(g[c], n_bf16_f32[c]) for c in range(8)]
+        total_2 = [total[c] + total_product[c] for c in range(8)]  # norm.py:61
+        (
+            total, rstd_value, rstd_value_2, residual_out_ahead, residual_out_ahead_2, d_y_ahead, d_y_ahead_2,
+            d_residual_out_ahead, d_residual_out_ahead_2
+        ) = (
+            tuple(total_2), rstd_value_2, rstd_value_3, residual_out_ahead_2, tuple(residual_out_value_3), d_y_ahead_2,
+            tuple(d_y_value_3), d_residual_out_ahead_2, tuple(d_residual_out_value_3)
+        )
+    for c in cutlass.range_constexpr(0, 8, 4):
+        store_vector(sum_of_piece, (t_piece, n[c]), total[c:c + 4])
 
 
 @cute.jit
-def launch_rms_norm_grad_1(weight_ptr: cute.Pointer, residual_out_ptr: cute.Pointer, rstd_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_residual_out_ptr: cute.Pointer, d_x_ptr: cute.Pointer, d_residual_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, residual_out_t_stride: Int64, d_y_t_stride: Int64, d_residual_out_t_stride: Int64, d_x_t_stride: Int64, d_residual_t_stride: Int64, sum_of_piece_t_piece_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_rms_norm_grad_1(
+    weight_ptr: cute.Pointer, residual_out_ptr: cute.Pointer, rstd_ptr: cute.Pointer, d_y_ptr: cute.Pointer,
+    d_residual_out_ptr: cute.Pointer, d_x_ptr: cute.Pointer, d_residual_ptr: cute.Pointer,
+    sum_of_piece_ptr: cute.Pointer, T: Int32, residual_out_t_stride: Int64, d_y_t_stride: Int64,
+    d_residual_out_t_stride: Int64, d_x_t_stride: Int64, d_residual_t_stride: Int64, sum_of_piece_t_piece_stride: Int64,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(weight_ptr, cute.make_layout((4096,), stride=(1,)))
     residual_out = cute.make_tensor(residual_out_ptr, cute.make_layout((T, 4096), stride=(residual_out_t_stride, 1)))
     rstd = cute.make_tensor(rstd_ptr, cute.make_layout((T,), stride=(1,)))
     d_y = cute.make_tensor(d_y_ptr, cute.make_layout((T, 4096), stride=(d_y_t_stride, 1)))
-    d_residual_out = cute.make_tensor(d_residual_out_ptr, cute.make_layout((T, 4096), stride=(d_residual_out_t_stride, 1)))
+    d_residual_out = cute.make_tensor(
+        d_residual_out_ptr, cute.make_layout((T, 4096), stride=(d_residual_out_t_stride, 1))
+    )
     d_x = cute.make_tensor(d_x_ptr, cute.make_layout((T, 4096), stride=(d_x_t_stride, 1)))
     d_residual = cute.make_tensor(d_residual_ptr, cute.make_layout((T, 4096), stride=(d_residual_t_stride, 1)))
-    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1)))
+    sum_of_piece = cute.make_tensor(
+        sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1))
+    )
     rms_norm_grad_1_rows(weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T).launch(
         grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,
     )
@@ -201,30 +220,43 @@ def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: In
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     n = block * 32 + thread
-    s = Int32(-(2**31)).bitcast(Float32)  # norm.py:61
-    for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):  # norm.py:61
-        sum_of_piece_2 = sum_of_piece[(t_piece_step, n)]  # norm.py:61
-        s_2 = s + sum_of_piece_2  # norm.py:61
-        s = s_2  # norm.py:61
-    as_bf16 = Float32(s).to(BFloat16)  # norm.py:77
-    d_weight[n] = as_bf16  # norm.py:77
+    dw = Int32(-(2**31)).bitcast(Float32)  # norm.py:61
+    for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
+        sum_of_piece_value = sum_of_piece[(t_piece_step, n)]
+        total = dw + sum_of_piece_value
+        dw = total
+    dw_bf16 = Float32(dw).to(BFloat16)  # norm.py:77
+    d_weight[n] = dw_bf16
 
 
 @cute.jit
-def launch_rms_norm_grad_2(d_weight_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, sum_of_piece_t_piece_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_rms_norm_grad_2(
+    d_weight_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, sum_of_piece_t_piece_stride: Int64,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((4096,), stride=(1,)))
-    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1)))
+    sum_of_piece = cute.make_tensor(
+        sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1))
+    )
     rms_norm_grad_2_rows(d_weight, sum_of_piece, T).launch(
         grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
     )
 
 
-def call(kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride):
+def call(
+    kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T,
+    residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride,
+    sum_of_piece_t_piece_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 63) // 64)
     if programs > 0:
-        kernels.rms_norm_grad_1((programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride)
+        kernels.rms_norm_grad_1(
+            (programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T,
+            residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride,
+            sum_of_piece_t_piece_stride
+        )
     programs = ((4096 + 31) // 32)
     if programs > 0:
         kernels.rms_norm_grad_2((programs,), d_weight, sum_of_piece, T, sum_of_piece_t_piece_stride)

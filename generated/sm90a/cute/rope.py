@@ -47,46 +47,59 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def rope_rows(x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, position_ids: cute.Tensor, y: cute.Tensor, P: Int32, T: Int32):
-    # A block owns 1 of T, 16 of H, 64 of C (rows). H: 16 indices, 1 to each of 16 threads; C: 64 indices, 8 to each of 8 threads.
+def rope_rows(
+    x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, position_ids: cute.Tensor, y: cute.Tensor, P: Int32, T: Int32
+):
+    # A block owns 1 of T, 16 of H, 64 of C (rows). H: 16 indices, 1 to each of 16 threads; C: 64 indices, 8 to each of
+    # 8 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     rest = block // 2
     t = rest
     h = block % 2 * 16 + thread // 8
     c_2 = [block % 1 * 64 + thread % 8 * 8 + c for c in range(8)]
-    position_ids_2 = position_ids[t]  # model.py:70
-    at_most = 0 <= position_ids_2  # model.py:71
-    as_i64 = Int32(P).to(Int64)  # model.py:71
-    below = position_ids_2 < as_i64  # model.py:71
-    both = at_most & below  # model.py:71
-    cos_2 = [one for c in range(0, 8, 4) for one in load_vector_where(both, cos, (position_ids_2.to(Int32), c_2[c]), Float32(float("nan")), 4)]  # model.py:71
-    sin_2 = [one for c in range(0, 8, 4) for one in load_vector_where(both, sin, (position_ids_2.to(Int32), c_2[c]), Float32(float("nan")), 4)]  # model.py:71
-    total = [c_2[c] + 64 for c in range(8)]  # model.py:48
-    at_most_2 = [0 <= c_2[c] for c in range(8)]  # model.py:49
-    below_2 = [c_2[c] < 128 for c in range(8)]  # model.py:49
-    both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # model.py:49
-    x_2 = load_vector_where(both_2[0], x, (t, h, c_2[0]), BFloat16(0), 8)  # model.py:49
-    at_most_3 = [0 <= total[c] for c in range(8)]  # model.py:49
-    below_3 = [total[c] < 128 for c in range(8)]  # model.py:49
-    both_3 = [at_most_3[c] & below_3[c] for c in range(8)]  # model.py:49
-    x_3 = load_vector_where(both_3[0], x, (t, h, total[0]), BFloat16(0), 8)  # model.py:49
-    as_f32 = [BFloat16(x_2[c]).to(Float32) for c in range(8)]  # model.py:49
-    as_f32_2 = [BFloat16(x_3[c]).to(Float32) for c in range(8)]  # model.py:49
-    product = [mul(as_f32[c], cos_2[c]) for c in range(8)]  # model.py:53
-    product_2 = [mul(as_f32_2[c], sin_2[c]) for c in range(8)]  # model.py:53
-    difference = [product[c] - product_2[c] for c in range(8)]  # model.py:53
-    as_bf16 = [Float32(difference[c]).to(BFloat16) for c in range(8)]  # model.py:53
-    product_3 = [mul(as_f32_2[c], cos_2[c]) for c in range(8)]  # model.py:54
-    product_4 = [mul(as_f32[c], sin_2[c]) for c in range(8)]  # model.py:54
-    total_2 = [product_3[c] + product_4[c] for c in range(8)]  # model.py:54
-    as_bf16_2 = [Float32(total_2[c]).to(BFloat16) for c in range(8)]  # model.py:54
-    store_vector(y, (t, h, c_2[0]), as_bf16)  # model.py:50
-    store_vector(y, (t, h, total[0]), as_bf16_2)  # model.py:50
+    position_ids_value = position_ids[t]  # model.py:70
+    position_ids_ge_0 = 0 <= position_ids_value  # model.py:71
+    P_i64 = Int32(P).to(Int64)
+    cos_guard_below = position_ids_value < P_i64
+    cos_guard = position_ids_ge_0 & cos_guard_below
+    cos_value = [
+        one for c in range(0, 8, 4)
+        for one in load_vector_where(cos_guard, cos, (position_ids_value.to(Int32), c_2[c]), Float32(float("nan")), 4)
+    ]
+    sin_value = [
+        one for c in range(0, 8, 4)
+        for one in load_vector_where(cos_guard, sin, (position_ids_value.to(Int32), c_2[c]), Float32(float("nan")), 4)
+    ]
+    second = [c_2[c] + 64 for c in range(8)]  # model.py:48
+    c_ge_0 = [0 <= c_2[c] for c in range(8)]  # model.py:49
+    c_lt_128 = [c_2[c] < 128 for c in range(8)]
+    x_guard = [c_ge_0[c] & c_lt_128[c] for c in range(8)]
+    x_value = load_vector_where(x_guard[0], x, (t, h, c_2[0]), BFloat16(0), 8)
+    second_ge_0 = [0 <= second[c] for c in range(8)]
+    second_lt_128 = [second[c] < 128 for c in range(8)]
+    x_guard_2 = [second_ge_0[c] & second_lt_128[c] for c in range(8)]
+    x_value_2 = load_vector_where(x_guard_2[0], x, (t, h, second[0]), BFloat16(0), 8)
+    a = [BFloat16(x_value[c]).to(Float32) for c in range(8)]
+    b = [BFloat16(x_value_2[c]).to(Float32) for c in range(8)]
+    a_times_cos = [mul(a[c], cos_value[c]) for c in range(8)]  # model.py:53
+    b_times_sin = [mul(b[c], sin_value[c]) for c in range(8)]
+    y_value_difference = [a_times_cos[c] - b_times_sin[c] for c in range(8)]
+    y_value_difference_bf16 = [Float32(y_value_difference[c]).to(BFloat16) for c in range(8)]
+    b_times_cos = [mul(b[c], cos_value[c]) for c in range(8)]  # model.py:54
+    a_times_sin = [mul(a[c], sin_value[c]) for c in range(8)]
+    y_value_sum = [b_times_cos[c] + a_times_sin[c] for c in range(8)]
+    y_value_sum_bf16 = [Float32(y_value_sum[c]).to(BFloat16) for c in range(8)]
+    store_vector(y, (t, h, c_2[0]), y_value_difference_bf16)  # model.py:50
+    store_vector(y, (t, h, second[0]), y_value_sum_bf16)
 
 
 @cute.jit
-def launch_rope(x_ptr: cute.Pointer, cos_ptr: cute.Pointer, sin_ptr: cute.Pointer, position_ids_ptr: cute.Pointer, y_ptr: cute.Pointer, P: Int32, T: Int32, x_t_stride: Int64, x_h_stride: Int64, cos_p_stride: Int64, sin_p_stride: Int64, y_t_stride: Int64, y_h_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_rope(
+    x_ptr: cute.Pointer, cos_ptr: cute.Pointer, sin_ptr: cute.Pointer, position_ids_ptr: cute.Pointer,
+    y_ptr: cute.Pointer, P: Int32, T: Int32, x_t_stride: Int64, x_h_stride: Int64, cos_p_stride: Int64,
+    sin_p_stride: Int64, y_t_stride: Int64, y_h_stride: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 32, 128), stride=(x_t_stride, x_h_stride, 1)))
     cos = cute.make_tensor(cos_ptr, cute.make_layout((P, 64), stride=(cos_p_stride, 1)))
@@ -98,8 +111,14 @@ def launch_rope(x_ptr: cute.Pointer, cos_ptr: cute.Pointer, sin_ptr: cute.Pointe
     )
 
 
-def call(kernels, x, cos, sin, position_ids, y, P, T, x_t_stride, x_h_stride, cos_p_stride, sin_p_stride, y_t_stride, y_h_stride):
+def call(
+    kernels, x, cos, sin, position_ids, y, P, T, x_t_stride, x_h_stride, cos_p_stride, sin_p_stride, y_t_stride,
+    y_h_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 2 * 1
     if programs > 0:
-        kernels.rope((programs,), x, cos, sin, position_ids, y, P, T, x_t_stride, x_h_stride, cos_p_stride, sin_p_stride, y_t_stride, y_h_stride)
+        kernels.rope(
+            (programs,), x, cos, sin, position_ids, y, P, T, x_t_stride, x_h_stride, cos_p_stride, sin_p_stride,
+            y_t_stride, y_h_stride
+        )

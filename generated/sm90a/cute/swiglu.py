@@ -116,22 +116,25 @@ def swiglu_rows(gate: cute.Tensor, up: cute.Tensor, y: cute.Tensor, T: Int32):
     rest = block // 6
     t = rest
     n = [block % 6 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
-    gate_2 = [one for c in range(0, 16, 8) for one in load_vector(gate, (t, n[c]), 8)]  # model.py:27
-    up_2 = [one for c in range(0, 16, 8) for one in load_vector(up, (t, n[c]), 8)]  # model.py:29
-    as_f32 = [BFloat16(gate_2[c]).to(Float32) for c in range(16)]  # model.py:27
-    sigmoid_of = [portable_sigmoid(as_f32[c]) for c in range(16)]  # model.py:28
-    product = [mul(as_f32[c], sigmoid_of[c]) for c in range(16)]  # model.py:28
-    as_bf16 = [Float32(product[c]).to(BFloat16) for c in range(16)]  # model.py:28
-    as_f32_2 = [BFloat16(as_bf16[c]).to(Float32) for c in range(16)]  # model.py:29
-    as_f32_3 = [BFloat16(up_2[c]).to(Float32) for c in range(16)]  # model.py:29
-    product_2 = [mul(as_f32_2[c], as_f32_3[c]) for c in range(16)]  # model.py:29
-    as_bf16_2 = [Float32(product_2[c]).to(BFloat16) for c in range(16)]  # model.py:29
-    for c in cutlass.range_constexpr(0, 16, 8):  # model.py:29
-        store_vector(y, (t, n[c]), as_bf16_2[c:c + 8])  # model.py:29
+    gate_value = [one for c in range(0, 16, 8) for one in load_vector(gate, (t, n[c]), 8)]  # model.py:27
+    up_value = [one for c in range(0, 16, 8) for one in load_vector(up, (t, n[c]), 8)]  # model.py:29
+    g = [BFloat16(gate_value[c]).to(Float32) for c in range(16)]  # model.py:27
+    sigmoid_g = [portable_sigmoid(g[c]) for c in range(16)]  # model.py:28
+    silu_product = [mul(g[c], sigmoid_g[c]) for c in range(16)]
+    silu = [Float32(silu_product[c]).to(BFloat16) for c in range(16)]
+    silu_f32 = [BFloat16(silu[c]).to(Float32) for c in range(16)]  # model.py:29
+    up_f32 = [BFloat16(up_value[c]).to(Float32) for c in range(16)]
+    y_value_product = [mul(silu_f32[c], up_f32[c]) for c in range(16)]
+    y_value_product_bf16 = [Float32(y_value_product[c]).to(BFloat16) for c in range(16)]
+    for c in cutlass.range_constexpr(0, 16, 8):
+        store_vector(y, (t, n[c]), y_value_product_bf16[c:c + 8])
 
 
 @cute.jit
-def launch_swiglu(gate_ptr: cute.Pointer, up_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, gate_t_stride: Int64, up_t_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_swiglu(
+    gate_ptr: cute.Pointer, up_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, gate_t_stride: Int64,
+    up_t_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     gate = cute.make_tensor(gate_ptr, cute.make_layout((T, 12288), stride=(gate_t_stride, 1)))
     up = cute.make_tensor(up_ptr, cute.make_layout((T, 12288), stride=(up_t_stride, 1)))

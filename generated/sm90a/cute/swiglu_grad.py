@@ -109,40 +109,46 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def swiglu_grad_rows(gate: cute.Tensor, up: cute.Tensor, d_y: cute.Tensor, d_gate: cute.Tensor, d_up: cute.Tensor, T: Int32):
+def swiglu_grad_rows(
+    gate: cute.Tensor, up: cute.Tensor, d_y: cute.Tensor, d_gate: cute.Tensor, d_up: cute.Tensor, T: Int32
+):
     # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     rest = block // 6
     t = rest
     n = [block % 6 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
-    gate_2 = [one for c in range(0, 16, 8) for one in load_vector(gate, (t, n[c]), 8)]  # model.py:35
-    up_2 = [one for c in range(0, 16, 8) for one in load_vector(up, (t, n[c]), 8)]  # model.py:35
-    d_y_2 = [one for c in range(0, 16, 8) for one in load_vector(d_y, (t, n[c]), 8)]  # model.py:35
-    as_f32 = [BFloat16(gate_2[c]).to(Float32) for c in range(16)]  # model.py:35
-    as_f32_2 = [BFloat16(up_2[c]).to(Float32) for c in range(16)]  # model.py:35
-    as_f32_3 = [BFloat16(d_y_2[c]).to(Float32) for c in range(16)]  # model.py:35
-    sigmoid_of = [portable_sigmoid(as_f32[c]) for c in range(16)]  # model.py:36
-    product = [mul(as_f32_3[c], as_f32_2[c]) for c in range(16)]  # model.py:37
-    difference = [Float32(1.0) - sigmoid_of[c] for c in range(16)]  # model.py:37
-    product_2 = [mul(as_f32[c], difference[c]) for c in range(16)]  # model.py:37
-    total = [Float32(1.0) + product_2[c] for c in range(16)]  # model.py:37
-    product_3 = [mul(sigmoid_of[c], total[c]) for c in range(16)]  # model.py:37
-    product_4 = [mul(product[c], product_3[c]) for c in range(16)]  # model.py:37
-    product_5 = [mul(as_f32[c], sigmoid_of[c]) for c in range(16)]  # model.py:38
-    as_bf16 = [Float32(product_5[c]).to(BFloat16) for c in range(16)]  # model.py:38
-    as_f32_4 = [BFloat16(as_bf16[c]).to(Float32) for c in range(16)]  # model.py:38
-    product_6 = [mul(as_f32_3[c], as_f32_4[c]) for c in range(16)]  # model.py:38
-    as_bf16_2 = [Float32(product_4[c]).to(BFloat16) for c in range(16)]  # model.py:40
-    as_bf16_3 = [Float32(product_6[c]).to(BFloat16) for c in range(16)]  # model.py:41
+    gate_value = [one for c in range(0, 16, 8) for one in load_vector(gate, (t, n[c]), 8)]  # model.py:35
+    up_value = [one for c in range(0, 16, 8) for one in load_vector(up, (t, n[c]), 8)]
+    d_y_value = [one for c in range(0, 16, 8) for one in load_vector(d_y, (t, n[c]), 8)]
+    g = [BFloat16(gate_value[c]).to(Float32) for c in range(16)]
+    u = [BFloat16(up_value[c]).to(Float32) for c in range(16)]
+    d = [BFloat16(d_y_value[c]).to(Float32) for c in range(16)]
+    s = [portable_sigmoid(g[c]) for c in range(16)]  # model.py:36
+    d_times_u = [mul(d[c], u[c]) for c in range(16)]  # model.py:37
+    _1_minus_s = [Float32(1.0) - s[c] for c in range(16)]
+    d_gate_product = [mul(g[c], _1_minus_s[c]) for c in range(16)]
+    d_gate_sum = [Float32(1.0) + d_gate_product[c] for c in range(16)]
+    d_gate_product_2 = [mul(s[c], d_gate_sum[c]) for c in range(16)]
+    d_gate_value = [mul(d_times_u[c], d_gate_product_2[c]) for c in range(16)]
+    g_times_s = [mul(g[c], s[c]) for c in range(16)]  # model.py:38
+    g_times_s_bf16 = [Float32(g_times_s[c]).to(BFloat16) for c in range(16)]
+    g_times_s_bf16_f32 = [BFloat16(g_times_s_bf16[c]).to(Float32) for c in range(16)]
+    d_up_value = [mul(d[c], g_times_s_bf16_f32[c]) for c in range(16)]
+    d_gate_bf16 = [Float32(d_gate_value[c]).to(BFloat16) for c in range(16)]  # model.py:40
+    d_up_bf16 = [Float32(d_up_value[c]).to(BFloat16) for c in range(16)]  # model.py:41
     for c in cutlass.range_constexpr(0, 16, 8):  # model.py:39
-        store_vector(d_gate, (t, n[c]), as_bf16_2[c:c + 8])  # model.py:39
-    for c in cutlass.range_constexpr(0, 16, 8):  # model.py:39
-        store_vector(d_up, (t, n[c]), as_bf16_3[c:c + 8])  # model.py:39
+        store_vector(d_gate, (t, n[c]), d_gate_bf16[c:c + 8])
+    for c in cutlass.range_constexpr(0, 16, 8):
+        store_vector(d_up, (t, n[c]), d_up_bf16[c:c + 8])
 
 
 @cute.jit
-def launch_swiglu_grad(gate_ptr: cute.Pointer, up_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_gate_ptr: cute.Pointer, d_up_ptr: cute.Pointer, T: Int32, gate_t_stride: Int64, up_t_stride: Int64, d_y_t_stride: Int64, d_gate_t_stride: Int64, d_up_t_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_swiglu_grad(
+    gate_ptr: cute.Pointer, up_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_gate_ptr: cute.Pointer,
+    d_up_ptr: cute.Pointer, T: Int32, gate_t_stride: Int64, up_t_stride: Int64, d_y_t_stride: Int64,
+    d_gate_t_stride: Int64, d_up_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     gate = cute.make_tensor(gate_ptr, cute.make_layout((T, 12288), stride=(gate_t_stride, 1)))
     up = cute.make_tensor(up_ptr, cute.make_layout((T, 12288), stride=(up_t_stride, 1)))
@@ -154,8 +160,13 @@ def launch_swiglu_grad(gate_ptr: cute.Pointer, up_ptr: cute.Pointer, d_y_ptr: cu
     )
 
 
-def call(kernels, gate, up, d_y, d_gate, d_up, T, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride):
+def call(
+    kernels, gate, up, d_y, d_gate, d_up, T, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 6
     if programs > 0:
-        kernels.swiglu_grad((programs,), gate, up, d_y, d_gate, d_up, T, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride)
+        kernels.swiglu_grad(
+            (programs,), gate, up, d_y, d_gate, d_up, T, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride,
+            d_up_t_stride
+        )

@@ -373,7 +373,7 @@ class varlen_attention_memory:
     q: cute.struct.Align[cute.struct.MemRange[BFloat16, 24576], 1024]
     k: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     v: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
-    o_2: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
+    o_before: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
     epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
 
 
@@ -389,18 +389,23 @@ def varlen_attention_layouts():
 def varlen_attention_units():
     # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
-    scoring = sm90.make_trivial_tiled_mma(
+    mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
     )
-    summing = sm90.make_trivial_tiled_mma(
+    mma_pv = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
         a_source=warpgroup.OperandSource.RMEM,
     )
-    return scoring, summing
+    return mma_qk, mma_pv
 
 
 @cute.kernel
-def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom, v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, varlen_attention_work_counter: cute.Pointer, Q: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+def varlen_attention(
+    mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom,
+    v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor,
+    o: cute.Tensor, lse: cute.Tensor, varlen_attention_work_counter: cute.Pointer, Q: Int32, B: Int32, T: Int32,
+    S: Int32, scale: Float32
+):
     # A block owns 192 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -457,53 +462,66 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
             count = end_q[b].to(Int32) * 4 - begin
             first = (tile - (begin // 192 + b)) * 192
             h = item // tiles
-            begin_k_2 = begin_k[b]  # attention.py:75
-            end_k_2 = end_k[b]  # attention.py:76
-            difference = end_k_2 - begin_k_2  # attention.py:76
-            begin_q_2 = begin_q[b]  # attention.py:301
-            end_q_2 = end_q[b]  # attention.py:302
-            difference_2 = end_q_2 - begin_q_2  # attention.py:302
-            difference_3 = difference - difference_2  # attention.py:303
-            larger = cutlass.max(0, difference)  # attention.py:79
-            product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
+            begin_k_value = begin_k[b]  # attention.py:75
+            end_k_value = end_k[b]  # attention.py:76
+            keys = end_k_value - begin_k_value
+            begin_q_value = begin_q[b]  # attention.py:305
+            end_q_value = end_q[b]  # attention.py:306
+            count_2 = end_q_value - begin_q_value
+            keys_minus_count = keys - count_2  # attention.py:307
+            length = cutlass.max(0, keys)  # attention.py:79
+            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             q_g = [first + lane + 32 * r for r in range(6)]
-            q_2 = [q_g[r] // 4 for r in range(6)]  # attention.py:301
-            total = [q_2[r] + difference_3 for r in range(6)]  # attention.py:303
-            total_2 = [total[r] + 1 for r in range(6)]  # attention.py:309
-            total_3 = [total_2[r] + begin_k_2 for r in range(6)]  # attention.py:309
-            difference_4 = [total_3[r] - begin_k_2 for r in range(6)]  # attention.py:79
-            larger_2 = [cutlass.max(0, difference_4[r]) for r in range(6)]  # attention.py:79
-            seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]  # attention.py:79
-            full_steps_2 = [seen[r] // 64 for r in range(6)]  # attention.py:79
-            total_4 = [seen[r] + 63 for r in range(6)]  # attention.py:79
-            steps = [total_4[r] // 64 for r in range(6)]  # attention.py:79
-            first_steps = Int32(0)  # attention.py:79
-            last_of = [select(first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1), first_steps + 1) for g in range(3)]  # attention.py:79
-            full_of = [most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1)) for g in range(3)]  # attention.py:79
-            last_steps = most(most(last_of[0], last_of[1]), last_of[2])  # attention.py:79
-            publish_work_tile(thread, work_tile_pipeline, own, work_tile, (item, b, first_steps, last_steps, *full_of, *last_of))
+            query = [q_g[r] // 4 for r in range(6)]  # attention.py:305
+            key = [query[r] + keys_minus_count for r in range(6)]  # attention.py:307
+            key_plus_1 = [key[r] + 1 for r in range(6)]  # attention.py:313
+            until = [key_plus_1[r] + begin_k_value for r in range(6)]
+            until_minus_begin_k = [until[r] - begin_k_value for r in range(6)]  # attention.py:79
+            visible = [cutlass.max(0, until_minus_begin_k[r]) for r in range(6)]
+            seen = [cutlass.min(length, visible[r]) for r in range(6)]
+            full_steps_2 = [seen[r] // 64 for r in range(6)]
+            seen_plus_63 = [seen[r] + 63 for r in range(6)]
+            steps = [seen_plus_63[r] // 64 for r in range(6)]
+            first_steps = Int32(0)
+            last_of = [
+                select(
+                    first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1),
+                    first_steps + 1
+                )
+                for g in range(3)
+            ]
+            full_of = [
+                most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1))
+                for g in range(3)
+            ]
+            last_steps = most(most(last_of[0], last_of[1]), last_of[2])
+            publish_work_tile(
+                thread, work_tile_pipeline, own, work_tile, (item, b, first_steps, last_steps, *full_of, *last_of)
+            )
             q_ring.producer_acquire(own)
-            column = 8 * (thread % 8)  # attention.py:79
-            for i in cutlass.range_constexpr(12):  # attention.py:79
-                down = thread // 8 + 16 * i  # attention.py:79
-                q_g_2 = first + down  # attention.py:79
-                q_3 = q_g_2 // 4  # attention.py:301
-                total_5 = begin_q_2 + q_3  # attention.py:303
-                below = q_3 < difference_2  # attention.py:303
-                at_most = 0 <= total_5  # attention.py:77
-                below_2 = total_5 < T  # attention.py:77
-                both = at_most & below_2  # attention.py:77
-                both_2 = below & both  # attention.py:77
-                g = q_g_2 % 4  # attention.py:77
-                for j in cutlass.range_constexpr(2):  # attention.py:77
-                    copy_vector_where(both_2, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:77
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(12):
+                down = thread // 8 + 16 * i
+                q_g = first + down
+                query = q_g // 4  # attention.py:305
+                token = begin_q_value + query  # attention.py:307
+                inside = query < count_2
+                token_ge_0 = 0 <= token  # attention.py:77
+                token_lt_T = token < T
+                q_guard = token_ge_0 & token_lt_T
+                q_guard_2 = inside & q_guard
+                g = q_g % 4
+                for j in cutlass.range_constexpr(2):
+                    copy_vector_where(
+                        q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
+                    )
             q_ring.producer_commit(own)
             own.advance()
             for s_step in cutlass.range(first_steps, last_steps, unroll=1):
-                product_2 = s_step * 64  # attention.py:79
-                total_5 = begin_k_2 + product_2  # attention.py:79
-                tma_load(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:79
-                tma_load(v_ring, put, tma_v, v[None, None, h], (0, total_5), (128, 64), v_tiles)  # attention.py:79
+                s_step_times_64 = s_step * 64  # attention.py:79
+                s_begin = begin_k_value + s_step_times_64
+                tma_load(k_ring, put, tma_k, k[None, None, h], (s_begin, 0), (64, 128), k_tiles)
+                tma_load(v_ring, put, tma_v, v[None, None, h], (0, s_begin), (128, 64), v_tiles)
                 put.advance()
             item = next_work_tile(thread, next_tile, varlen_attention_work_counter, blocks)
         publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
@@ -512,13 +530,13 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
         cute.arch.setmaxregister_increase(160)
         mine = thread - 128
         share = cute.make_layout(3, stride=128)(group - 1)
-        q_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(q_tiles))
-        k_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(k_tiles))
-        v_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_tiles))
-        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((192, 64)), Float32)
-        acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
-        probs = by_rows(acc_of_probs, 8)
+        q_factor = mma_qk.make_fragment_A(mma_qk.get_slice(share).partition_A(q_tiles))
+        k_factor = mma_qk.make_fragment_B(mma_qk.get_slice(share).partition_B(k_tiles))
+        v_factor = mma_pv.make_fragment_B(mma_pv.get_slice(share).partition_B(v_tiles))
+        qk_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((192, 64)), Float32)
+        qk = by_rows(qk_fragment, 8)
+        p_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((192, 64)), BFloat16)
+        p_bf16 = by_rows(p_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
@@ -527,313 +545,354 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
-        item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
+        item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(
+            work_tile_pipeline, own, work_tile, group, 4, 3
+        )
         while item < items:
             tile = tiles - 1 - item % tiles
             begin = begin_q[b].to(Int32) * 4
             count = end_q[b].to(Int32) * 4 - begin
             first = (tile - (begin // 192 + b)) * 192
             h = item // tiles
-            begin_k_2 = begin_k[b]  # attention.py:75
-            end_k_2 = end_k[b]  # attention.py:76
-            difference = end_k_2 - begin_k_2  # attention.py:76
-            begin_q_2 = begin_q[b]  # attention.py:301
-            end_q_2 = end_q[b]  # attention.py:302
-            difference_2 = end_q_2 - begin_q_2  # attention.py:302
-            difference_3 = difference - difference_2  # attention.py:303
-            larger = cutlass.max(0, difference)  # attention.py:79
-            product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
-            q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:79
-            q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
-            total_5 = [q_3[r] + difference_3 for r in range(2)]  # attention.py:303
-            total_6 = [total_5[r] + 1 for r in range(2)]  # attention.py:309
-            total_7 = [total_6[r] + begin_k_2 for r in range(2)]  # attention.py:309
-            max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
-            max_of_piece.fill(Float32(float("-inf")))  # attention.py:79
-            sum_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
-            sum_of_piece.fill(Float32(0.0))  # attention.py:79
-            o_of_piece_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)  # attention.py:79
-            o_of_piece_acc.fill(Float32(0.0))  # attention.py:79
-            o_of_piece = by_rows(o_of_piece_acc, 16)  # attention.py:79
-            m = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
-            m.fill(Float32(float("-inf")))  # attention.py:79
-            s = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
-            s.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:79
-            o_2 = cute.make_tensor(memory.o_2.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536))))  # attention.py:79
-            rescales = Int32(0)  # attention.py:79
-            q_ring.consumer_wait(own)  # attention.py:79
-            cute.arch.fence_view_async_shared()  # attention.py:79
-            k_ring.consumer_wait(get)  # attention.py:79
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:79
-            warpgroup.wait_group(0)  # attention.py:79
-            k_ring.consumer_release(get)  # attention.py:79
-            get.advance()  # attention.py:79
-            for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:79
-                remainder = s_step % 8  # attention.py:79
-                turn = remainder == 0  # attention.py:79
-                if turn & (s_step > first_steps):  # attention.py:79
-                    for r in cutlass.range_constexpr(2):  # attention.py:79
-                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
-                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
-                        equal = m_2 == Float32(float("-inf"))  # attention.py:79
-                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
-                        difference_5 = m[r] - chosen  # attention.py:79
-                        difference_6 = max_of_piece[r] - chosen  # attention.py:79
-                        power = exp2(difference_5)  # attention.py:79
-                        power_2 = exp2(difference_6)  # attention.py:79
-                        product_2 = mul(s[r], power)  # attention.py:79
-                        product_3 = mul(sum_of_piece[r], power_2)  # attention.py:79
-                        total_8 = product_2 + product_3  # attention.py:79
-                        for c in cutlass.range_constexpr(32):  # attention.py:79
-                            product_4 = mul(earlier_o_2[c], power)  # attention.py:79
-                            product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:79
-                            o_2[r, c] = product_4 + product_5  # attention.py:79
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:79
-                    rescales = rescales + 1  # attention.py:79
-                product_2 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-                k_ring.consumer_wait(get)  # attention.py:277
-                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
-                total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_2[r])]  # attention.py:79
-                m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:79
-                below = [total_8[r] < m_chunk[r] for r in range(2)]  # attention.py:79
-                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:79
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:79
-                chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:79
-                difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]  # attention.py:79
-                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:79
-                product_3 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:79
-                e = [[], []]  # attention.py:79
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:79
-                    for r in cutlass.range_constexpr(2):  # attention.py:79
-                        for c in cutlass.range_constexpr(32):  # attention.py:79
-                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    for c in cutlass.range_constexpr(16):  # attention.py:79
-                        difference_6 = product_2[r][c] - chosen[r]  # attention.py:79
-                        e[r].append(exp2(difference_6))  # attention.py:79
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
-                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
-                v_ring.consumer_wait(got)  # attention.py:79
-                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
-                s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
-                s_new = [product_3[r] + s_chunk[r] for r in range(2)]  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:79
-                warpgroup.wait_group(0)  # attention.py:79
-                k_ring.consumer_release(get)  # attention.py:79
-                v_ring.consumer_release(got)  # attention.py:79
-                get.advance()  # attention.py:79
-                got.advance()  # attention.py:79
-            for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):  # attention.py:79
-                product_2 = s_step * 64  # attention.py:79
-                total_8 = begin_k_2 + product_2  # attention.py:79
-                remainder = s_step % 8  # attention.py:79
-                turn = remainder == 0  # attention.py:79
-                if turn & (s_step > first_steps):  # attention.py:79
-                    for r in cutlass.range_constexpr(2):  # attention.py:79
-                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
-                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
-                        equal = m_2 == Float32(float("-inf"))  # attention.py:79
-                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
-                        difference_5 = m[r] - chosen  # attention.py:79
-                        difference_6 = max_of_piece[r] - chosen  # attention.py:79
-                        power = exp2(difference_5)  # attention.py:79
-                        power_2 = exp2(difference_6)  # attention.py:79
-                        product_3 = mul(s[r], power)  # attention.py:79
-                        product_4 = mul(sum_of_piece[r], power_2)  # attention.py:79
-                        total_9 = product_3 + product_4  # attention.py:79
-                        for c in cutlass.range_constexpr(32):  # attention.py:79
-                            product_5 = mul(earlier_o_2[c], power)  # attention.py:79
-                            product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:79
-                            o_2[r, c] = product_5 + product_6  # attention.py:79
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:79
-                    rescales = rescales + 1  # attention.py:79
-                product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-                k_ring.consumer_wait(get)  # attention.py:277
-                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
-                total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-                chosen = [[], []]  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    for c in cutlass.range_constexpr(16):  # attention.py:79
-                        s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)  # attention.py:79
-                        exists = s_2 < end_k_2  # attention.py:79
-                        below = s_2 < total_7[r]  # attention.py:79
-                        exists_2 = exists & below  # attention.py:79
-                        chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:79
-                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:79
-                m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:79
-                below = [total_9[r] < m_chunk[r] for r in range(2)]  # attention.py:79
-                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:79
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:79
-                chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:79
-                difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:79
-                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:79
-                product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:79
-                e = [[], []]  # attention.py:79
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:79
-                    for r in cutlass.range_constexpr(2):  # attention.py:79
-                        for c in cutlass.range_constexpr(32):  # attention.py:79
-                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    for c in cutlass.range_constexpr(16):  # attention.py:79
-                        difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:79
-                        e[r].append(exp2(difference_6))  # attention.py:79
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
-                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
-                v_ring.consumer_wait(got)  # attention.py:79
-                if (end_k_2 < total_8 + 64):  # attention.py:79
-                    column = 8 * (mine % 8)  # attention.py:79
-                    for i in cutlass.range_constexpr(4):  # attention.py:79
-                        down = mine % 128 // 8 + 16 * i  # attention.py:79
-                        s_2 = total_8 + down  # attention.py:79
-                        exists = s_2 < end_k_2  # attention.py:79
-                        for j in cutlass.range_constexpr(2):  # attention.py:79
-                            clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:79
-                    cute.arch.fence_view_async_shared()  # attention.py:79
-                    cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:79
-                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
-                s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
-                s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:79
-                warpgroup.wait_group(0)  # attention.py:79
-                k_ring.consumer_release(get)  # attention.py:79
-                v_ring.consumer_release(got)  # attention.py:79
-                get.advance()  # attention.py:79
-                got.advance()  # attention.py:79
-            with cute.arch.elect_one():  # attention.py:79
-                q_ring.consumer_release(own)  # attention.py:79
-            product_2 = (last_steps - 1) * 64  # attention.py:79
-            total_8 = begin_k_2 + product_2  # attention.py:79
-            remainder = (last_steps - 1) % 8  # attention.py:79
-            turn = remainder == 0  # attention.py:79
-            if turn & ((last_steps - 1) > first_steps):  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:79
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
-                    difference_5 = m[r] - chosen  # attention.py:79
-                    difference_6 = max_of_piece[r] - chosen  # attention.py:79
-                    power = exp2(difference_5)  # attention.py:79
-                    power_2 = exp2(difference_6)  # attention.py:79
-                    product_3 = mul(s[r], power)  # attention.py:79
-                    product_4 = mul(sum_of_piece[r], power_2)  # attention.py:79
-                    total_9 = product_3 + product_4  # attention.py:79
-                    for c in cutlass.range_constexpr(32):  # attention.py:79
-                        product_5 = mul(earlier_o_2[c], power)  # attention.py:79
-                        product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:79
-                        o_2[r, c] = product_5 + product_6  # attention.py:79
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:79
-                rescales = rescales + 1  # attention.py:79
-            product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-            chosen = [[], []]  # attention.py:79
-            for r in cutlass.range_constexpr(2):  # attention.py:79
-                for c in cutlass.range_constexpr(16):  # attention.py:79
-                    s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)  # attention.py:79
-                    exists = s_2 < end_k_2  # attention.py:79
-                    below = s_2 < total_7[r]  # attention.py:79
-                    exists_2 = exists & below  # attention.py:79
-                    chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:79
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:79
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:79
-            below = [total_9[r] < m_chunk[r] for r in range(2)]  # attention.py:79
-            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:79
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:79
-            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:79
-            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:79
-            again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:79
-            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:79
-            e = [[], []]  # attention.py:79
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    for c in cutlass.range_constexpr(32):  # attention.py:79
-                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:79
-            for r in cutlass.range_constexpr(2):  # attention.py:79
-                for c in cutlass.range_constexpr(16):  # attention.py:79
-                    difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:79
-                    e[r].append(exp2(difference_6))  # attention.py:79
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
-            v_ring.consumer_wait(got)  # attention.py:79
-            if (end_k_2 < total_8 + 64):  # attention.py:79
-                column = 8 * (mine % 8)  # attention.py:79
-                for i in cutlass.range_constexpr(4):  # attention.py:79
-                    down = mine % 128 // 8 + 16 * i  # attention.py:79
-                    s_2 = total_8 + down  # attention.py:79
-                    exists = s_2 < end_k_2  # attention.py:79
-                    for j in cutlass.range_constexpr(2):  # attention.py:79
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:79
-                cute.arch.fence_view_async_shared()  # attention.py:79
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:79
-            multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
-            s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:79
-            for r in cutlass.range_constexpr(2):  # attention.py:79
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:79
-            warpgroup.wait_group(0)  # attention.py:79
-            v_ring.consumer_release(got)  # attention.py:79
-            got.advance()  # attention.py:79
-            for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):  # attention.py:79
-                k_ring.consumer_wait(get)  # attention.py:79
-                v_ring.consumer_wait(got)  # attention.py:79
-                k_ring.consumer_release(get)  # attention.py:79
-                v_ring.consumer_release(got)  # attention.py:79
-                get.advance()  # attention.py:79
-                got.advance()  # attention.py:79
+            begin_k_value = begin_k[b]  # attention.py:75
+            end_k_value = end_k[b]  # attention.py:76
+            keys = end_k_value - begin_k_value
+            begin_q_value = begin_q[b]  # attention.py:305
+            end_q_value = end_q[b]  # attention.py:306
+            count_2 = end_q_value - begin_q_value
+            keys_minus_count = keys - count_2  # attention.py:307
+            length = cutlass.max(0, keys)  # attention.py:79
+            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
+            q_g = [first + row + 8 * r for r in range(2)]  # attention.py:79
+            query = [q_g[r] // 4 for r in range(2)]  # attention.py:305
+            key = [query[r] + keys_minus_count for r in range(2)]  # attention.py:307
+            key_plus_1 = [key[r] + 1 for r in range(2)]  # attention.py:313
+            until = [key_plus_1[r] + begin_k_value for r in range(2)]
+            m_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
+            m_piece.fill(Float32(float("-inf")))
+            l_piece = cute.make_rmem_tensor((2,), Float32)
+            l_piece.fill(Float32(0.0))
+            acc_o_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((192, 128)), Float32)
+            acc_o_fragment.fill(Float32(0.0))
+            acc_o = by_rows(acc_o_fragment, 16)
+            m_before = cute.make_rmem_tensor((2,), Float32)
+            m_before.fill(Float32(float("-inf")))
+            l_before = cute.make_rmem_tensor((2,), Float32)
+            l_before.fill(Int32(-(2**31)).bitcast(Float32))
+            o_before = cute.make_tensor(
+                memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
+            )
+            rescales = Int32(0)
+            q_ring.consumer_wait(own)
+            cute.arch.fence_view_async_shared()
+            k_ring.consumer_wait(get)
+            multiply(
+                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            )
+            warpgroup.wait_group(0)
+            k_ring.consumer_release(get)
+            get.advance()
+            for s_step in cutlass.range(first_steps, full_steps, unroll=1):
+                s_step_mod_8 = s_step % 8
+                new_piece = s_step_mod_8 == 0
+                if new_piece & (s_step > first_steps):
+                    for r in cutlass.range_constexpr(2):
+                        earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m = fmax(m_before[r], m_piece[r])
+                        is_empty = m == Float32(float("-inf"))
+                        m_safe = select(is_empty, Float32(0.0), m)
+                        alpha_a_exponent = m_before[r] - m_safe
+                        alpha_b_exponent = m_piece[r] - m_safe
+                        alpha_a = exp2(alpha_a_exponent)
+                        alpha_b = exp2(alpha_b_exponent)
+                        l_a_scaled = mul(l_before[r], alpha_a)
+                        l_b_scaled = mul(l_piece[r], alpha_b)
+                        l = l_a_scaled + l_b_scaled
+                        for c in cutlass.range_constexpr(32):
+                            o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                            o_b_scaled = mul(acc_o[r, c], alpha_b)
+                            o_before[r, c] = o_a_scaled + o_b_scaled
+                        m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+                    rescales = rescales + 1
+                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+                k_ring.consumer_wait(get)
+                multiply(
+                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+                )
+                m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s[r])]
+                m_chunk = max_over_s_lane(m_chunk_parts)
+                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+                alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+                l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+                p = [[], []]
+                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                    for r in cutlass.range_constexpr(2):
+                        for c in cutlass.range_constexpr(32):
+                            acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        p_exponent = s[r][c] - m_safe[r]
+                        p[r].append(exp2(p_exponent))
+                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+                l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+                v_ring.consumer_wait(got)
+                multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+                l_chunk = sum_over_s_lane(l_chunk_parts)
+                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+                for r in cutlass.range_constexpr(2):
+                    m_piece[r], l_piece[r] = m_new[r], l_new[r]
+                warpgroup.wait_group(0)
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
+                s_step_times_64 = s_step * 64
+                s_begin = begin_k_value + s_step_times_64
+                s_step_mod_8 = s_step % 8
+                new_piece = s_step_mod_8 == 0
+                if new_piece & (s_step > first_steps):
+                    for r in cutlass.range_constexpr(2):
+                        earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m = fmax(m_before[r], m_piece[r])
+                        is_empty = m == Float32(float("-inf"))
+                        m_safe = select(is_empty, Float32(0.0), m)
+                        alpha_a_exponent = m_before[r] - m_safe
+                        alpha_b_exponent = m_piece[r] - m_safe
+                        alpha_a = exp2(alpha_a_exponent)
+                        alpha_b = exp2(alpha_b_exponent)
+                        l_a_scaled = mul(l_before[r], alpha_a)
+                        l_b_scaled = mul(l_piece[r], alpha_b)
+                        l = l_a_scaled + l_b_scaled
+                        for c in cutlass.range_constexpr(32):
+                            o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                            o_b_scaled = mul(acc_o[r, c], alpha_b)
+                            o_before[r, c] = o_a_scaled + o_b_scaled
+                        m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+                    rescales = rescales + 1
+                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+                k_ring.consumer_wait(get)
+                multiply(
+                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+                )
+                m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+                s_masked = [[], []]
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        j_2 = s_begin + (quad + 8 * (c // 2) + c % 2)
+                        exists = j_2 < end_k_value
+                        j_lt_until = j_2 < until[r]
+                        exists_2 = exists & j_lt_until
+                        s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+                m_chunk = max_over_s_lane(m_chunk_parts)
+                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+                alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+                l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+                p = [[], []]
+                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                    for r in cutlass.range_constexpr(2):
+                        for c in cutlass.range_constexpr(32):
+                            acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        p_exponent = s_masked[r][c] - m_safe[r]
+                        p[r].append(exp2(p_exponent))
+                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+                l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+                v_ring.consumer_wait(got)
+                if (end_k_value < s_begin + 64):
+                    column = 8 * (mine % 8)
+                    for i in cutlass.range_constexpr(4):
+                        down = mine % 128 // 8 + 16 * i
+                        j_2 = s_begin + down
+                        exists = j_2 < end_k_value
+                        for j in cutlass.range_constexpr(2):
+                            clear_vector_where(
+                                select(exists, Boolean(False), Boolean(True)), v_tiles,
+                                (column + 64 * j, down, got.index), 8
+                            )
+                    cute.arch.fence_view_async_shared()
+                    cute.arch.barrier(barrier_id=group, number_of_threads=128)
+                multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+                l_chunk = sum_over_s_lane(l_chunk_parts)
+                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+                for r in cutlass.range_constexpr(2):
+                    m_piece[r], l_piece[r] = m_new[r], l_new[r]
+                warpgroup.wait_group(0)
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            with cute.arch.elect_one():
+                q_ring.consumer_release(own)
+            s_step_times_64 = (last_steps - 1) * 64
+            s_begin = begin_k_value + s_step_times_64
+            s_step_mod_8 = (last_steps - 1) % 8
+            new_piece = s_step_mod_8 == 0
+            if new_piece & ((last_steps - 1) > first_steps):
+                for r in cutlass.range_constexpr(2):
+                    earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                    m = fmax(m_before[r], m_piece[r])
+                    is_empty = m == Float32(float("-inf"))
+                    m_safe = select(is_empty, Float32(0.0), m)
+                    alpha_a_exponent = m_before[r] - m_safe
+                    alpha_b_exponent = m_piece[r] - m_safe
+                    alpha_a = exp2(alpha_a_exponent)
+                    alpha_b = exp2(alpha_b_exponent)
+                    l_a_scaled = mul(l_before[r], alpha_a)
+                    l_b_scaled = mul(l_piece[r], alpha_b)
+                    l = l_a_scaled + l_b_scaled
+                    for c in cutlass.range_constexpr(32):
+                        o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                        o_b_scaled = mul(acc_o[r, c], alpha_b)
+                        o_before[r, c] = o_a_scaled + o_b_scaled
+                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+                rescales = rescales + 1
+            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+            s_masked = [[], []]
             for r in cutlass.range_constexpr(2):
-                earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
-                total_8 = begin_q_2 + q_3[r]  # attention.py:303
-                below = q_3[r] < difference_2  # attention.py:303
-                g = q_g_2[r] % 4  # attention.py:77
-                m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
-                equal = m_2 == Float32(float("-inf"))  # attention.py:79
-                chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
-                difference_5 = m[r] - chosen  # attention.py:79
-                difference_6 = max_of_piece[r] - chosen  # attention.py:79
-                power = exp2(difference_5)  # attention.py:79
-                power_2 = exp2(difference_6)  # attention.py:79
-                product_2 = mul(s[r], power)  # attention.py:79
-                product_3 = mul(sum_of_piece[r], power_2)  # attention.py:79
-                total_9 = product_2 + product_3  # attention.py:79
-                equal_2 = total_9 == Float32(0.0)  # attention.py:325
-                log_of = portable_log(total_9)  # attention.py:327
-                fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)  # attention.py:327
-                store_where(below & first_of_quad, lse, (h, g, total_8), fused_sum)  # attention.py:327
-                total_10 = []  # attention.py:79
-                for c in cutlass.range_constexpr(32):  # attention.py:79
-                    product_4 = mul(earlier_o_2[c], power)  # attention.py:79
-                    product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:79
-                    total_10.append(product_4 + product_5)  # attention.py:79
-                quotient = divided(total_10, total_9)  # attention.py:325
-                as_bf16 = []  # attention.py:325
-                for c in cutlass.range_constexpr(32):  # attention.py:325
-                    chosen_2 = select(equal_2, Float32(0.0), quotient[c])  # attention.py:325
-                    total_11 = chosen_2 + Float32(0.0)  # attention.py:325
-                    as_bf16.append(Float32(total_11).to(BFloat16))  # attention.py:326
-                for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
-                    vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])  # attention.py:326
-                    for i in cutlass.range_constexpr(2):  # attention.py:326
-                        store_vector_where(below, o, (total_8, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
+                for c in cutlass.range_constexpr(16):
+                    j_2 = s_begin + (quad + 8 * (c // 2) + c % 2)
+                    exists = j_2 < end_k_value
+                    j_lt_until = j_2 < until[r]
+                    exists_2 = exists & j_lt_until
+                    s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+            p = [[], []]
+            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    p_exponent = s_masked[r][c] - m_safe[r]
+                    p[r].append(exp2(p_exponent))
+                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+            v_ring.consumer_wait(got)
+            if (end_k_value < s_begin + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    j_2 = s_begin + down
+                    exists = j_2 < end_k_value
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index),
+                            8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+            l_chunk = sum_over_s_lane(l_chunk_parts)
+            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                m_piece[r], l_piece[r] = m_new[r], l_new[r]
+            warpgroup.wait_group(0)
+            v_ring.consumer_release(got)
+            got.advance()
+            for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
+                k_ring.consumer_wait(get)
+                v_ring.consumer_wait(got)
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            for r in cutlass.range_constexpr(2):
+                earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                token = begin_q_value + query[r]  # attention.py:307
+                inside = query[r] < count_2
+                g = q_g[r] % 4  # attention.py:77
+                m = fmax(m_before[r], m_piece[r])  # attention.py:79
+                is_empty = m == Float32(float("-inf"))
+                m_safe = select(is_empty, Float32(0.0), m)
+                alpha_a_exponent = m_before[r] - m_safe
+                alpha_b_exponent = m_piece[r] - m_safe
+                alpha_a = exp2(alpha_a_exponent)
+                alpha_b = exp2(alpha_b_exponent)
+                l_a_scaled = mul(l_before[r], alpha_a)
+                l_b_scaled = mul(l_piece[r], alpha_b)
+                l = l_a_scaled + l_b_scaled
+                l_is_0 = l == Float32(0.0)  # attention.py:329
+                log_l = portable_log(l)  # attention.py:331
+                lse_value = fma(m, Float32(0.6931471824645996), log_l)
+                store_where(inside & first_of_quad, lse, (h, g, token), lse_value)
+                o_value = []  # attention.py:79
+                for c in cutlass.range_constexpr(32):
+                    o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                    o_b_scaled = mul(acc_o[r, c], alpha_b)
+                    o_value.append(o_a_scaled + o_b_scaled)
+                o_over_l = divided(o_value, l)  # attention.py:329
+                mean_bf16 = []
+                for c in cutlass.range_constexpr(32):
+                    o_over_l_or_0 = select(l_is_0, Float32(0.0), o_over_l[c])
+                    mean = o_over_l_or_0 + Float32(0.0)
+                    mean_bf16.append(Float32(mean).to(BFloat16))  # attention.py:330
+                for c in cutlass.range_constexpr(0, 32, 16):
+                    vectors = to_vectors(epilogue_tile, o.element_type, mean_bf16[c : c + 16])
+                    for i in cutlass.range_constexpr(2):
+                        store_vector_where(
+                            inside, o, (token, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                        )
             own.advance()
-            item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
+            item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(
+                work_tile_pipeline, own, work_tile, group, 4, 3
+            )
 
 
 @cute.jit
-def launch_varlen_attention(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, varlen_attention_work_counter_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_varlen_attention(
+    q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer,
+    begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer,
+    varlen_attention_work_counter_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64,
+    q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64,
+    o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k = cute.make_tensor(k_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8))))
-    v = cute.make_tensor(v_ptr, cute.make_layout((128, S, 8), stride=(1, cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8))))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k = cute.make_tensor(
+        k_ptr,
+        cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8)))
+    )
+    v = cute.make_tensor(
+        v_ptr,
+        cute.make_layout((128, S, 8), stride=(1, cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8)))
+    )
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
     end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
     begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
     end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
-    scoring, summing = varlen_attention_units()
+    mma_qk, mma_pv = varlen_attention_units()
     layouts = varlen_attention_layouts()
     tma_k, k = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), k, cute.slice_(layouts[1], (None, None, 0)), (64, 128)
@@ -841,14 +900,22 @@ def launch_varlen_attention(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cut
     tma_v, v = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), v, cute.slice_(layouts[2], (None, None, 0)), (128, 64)
     )
-    varlen_attention(scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter_ptr, Q, B, T, S, scale).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    varlen_attention(
+        mma_qk, mma_pv, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse,
+        varlen_attention_work_counter_ptr, Q, B, T, S, scale
+    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
-def call(kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, S, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, varlen_attention_work_counter):
+def call(
+    kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, S, q_t_stride, q_h_stride, q_g_stride,
+    k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride,
+    varlen_attention_work_counter
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min((Q * 4 // 192 + B) * 8, 132)
     if programs > 0:
-        kernels.varlen_attention((programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter, Q, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.varlen_attention(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter, Q, B, T,
+            q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride,
+            o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale
+        )

@@ -273,8 +273,12 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def varlen_attention_grad_1_rows(o: cute.Tensor, lse: cute.Tensor, d_o: cute.Tensor, d_lse: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, T: Int32):
-    # A block owns 4 of T, 1 of H, 4 of G (rows). W: 128 indices, 16 to each of 8 threads; T: 4 indices, 1 to each of 4 threads; G: 4 indices, 1 to each of 4 threads.
+def varlen_attention_grad_1_rows(
+    o: cute.Tensor, lse: cute.Tensor, d_o: cute.Tensor, d_lse: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor,
+    T: Int32
+):
+    # A block owns 4 of T, 1 of H, 4 of G (rows). W: 128 indices, 16 to each of 8 threads; T: 4 indices, 1 to each of 4
+    # threads; G: 4 indices, 1 to each of 4 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     rest = block // 8
@@ -283,28 +287,38 @@ def varlen_attention_grad_1_rows(o: cute.Tensor, lse: cute.Tensor, d_o: cute.Ten
     h = block % 8
     g = block % 1 * 4 + thread // 8 % 4
     writes = (thread & 7) == 0
-    lse_2 = load_where(t_inside, lse, (h, g, t), Float32(0))  # attention.py:97
+    lse_value = load_where(t_inside, lse, (h, g, t), Float32(0))  # attention.py:97
     w = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(16)]  # attention.py:99
-    d_o_2 = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, d_o, (t, h, g, w[c]), BFloat16(0), 8)]  # attention.py:99
-    o_2 = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, o, (t, h, g, w[c]), BFloat16(0), 8)]  # attention.py:99
-    d_lse_2 = load_where(t_inside, d_lse, (h, g, t), Float32(0))  # attention.py:100
-    product = mul(lse_2, Float32(1.4426950216293335))  # attention.py:97
-    negative = -product  # attention.py:97
-    store_where(t_inside & writes, shift, (t, h, g), negative)  # attention.py:97
-    as_f32 = [BFloat16(d_o_2[c]).to(Float32) for c in range(16)]  # attention.py:99
-    as_f32_2 = [BFloat16(o_2[c]).to(Float32) for c in range(16)]  # attention.py:99
-    product_2 = [mul(as_f32[c], as_f32_2[c]) for c in range(16)]  # attention.py:99
-    sum_w = sum_over_w(product_2, thread)  # attention.py:99
-    difference = sum_w - d_lse_2  # attention.py:100
-    store_where(t_inside & writes, delta, (t, h, g), difference)  # attention.py:100
+    d_o_value = [
+        one for c in range(0, 16, 8) for one in load_vector_where(t_inside, d_o, (t, h, g, w[c]), BFloat16(0), 8)
+    ]
+    o_value = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, o, (t, h, g, w[c]), BFloat16(0), 8)]
+    d_lse_value = load_where(t_inside, d_lse, (h, g, t), Float32(0))  # attention.py:100
+    lse_times_log2e = mul(lse_value, Float32(1.4426950216293335))  # attention.py:97
+    shift_value_neg = -lse_times_log2e
+    store_where(t_inside & writes, shift, (t, h, g), shift_value_neg)
+    d_o_f32 = [BFloat16(d_o_value[c]).to(Float32) for c in range(16)]  # attention.py:99
+    o_f32 = [BFloat16(o_value[c]).to(Float32) for c in range(16)]
+    row_product = [mul(d_o_f32[c], o_f32[c]) for c in range(16)]
+    row = sum_over_w(row_product, thread)
+    delta_value = row - d_lse_value  # attention.py:100
+    store_where(t_inside & writes, delta, (t, h, g), delta_value)
 
 
 @cute.jit
-def launch_varlen_attention_grad_1(o_ptr: cute.Pointer, lse_ptr: cute.Pointer, d_o_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, T: Int32, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, d_lse_h_stride: Int64, d_lse_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_varlen_attention_grad_1(
+    o_ptr: cute.Pointer, lse_ptr: cute.Pointer, d_o_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, shift_ptr: cute.Pointer,
+    delta_ptr: cute.Pointer, T: Int32, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64,
+    lse_g_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, d_lse_h_stride: Int64,
+    d_lse_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
-    d_o = cute.make_tensor(d_o_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_o_t_stride, d_o_h_stride, d_o_g_stride, 1)))
+    d_o = cute.make_tensor(
+        d_o_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_o_t_stride, d_o_h_stride, d_o_g_stride, 1))
+    )
     d_lse = cute.make_tensor(d_lse_ptr, cute.make_layout((8, 4, T), stride=(d_lse_h_stride, d_lse_g_stride, 1)))
     shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
     delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
@@ -342,18 +356,23 @@ def varlen_attention_grad_2_layouts():
 def varlen_attention_grad_2_units():
     # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (2, 1, 1)
-    scoring = sm90.make_trivial_tiled_mma(
+    mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
     )
-    summing = sm90.make_trivial_tiled_mma(
+    mma_pv = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
         a_source=warpgroup.OperandSource.RMEM,
     )
-    return scoring, summing
+    return mma_qk, mma_pv
 
 
 @cute.kernel
-def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom, v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, d_o: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_q: cute.Tensor, Q: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+def varlen_attention_grad_2(
+    mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom,
+    v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor,
+    d_o: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_q: cute.Tensor, Q: Int32, B: Int32, T: Int32, S: Int32,
+    scale: Float32
+):
     # A block owns 128 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -401,188 +420,237 @@ def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
     count = end_q[b].to(Int32) * 4 - begin
     first = (tile - (begin // 128 + b)) * 128
     h = block // tiles
-    begin_k_2 = begin_k[b]  # attention.py:112
-    end_k_2 = end_k[b]  # attention.py:113
-    difference = end_k_2 - begin_k_2  # attention.py:113
-    begin_q_2 = begin_q[b]  # attention.py:301
-    end_q_2 = end_q[b]  # attention.py:302
-    difference_2 = end_q_2 - begin_q_2  # attention.py:302
-    difference_3 = difference - difference_2  # attention.py:303
-    larger = cutlass.max(0, difference)  # attention.py:119
-    product = mul(scale, Float32(1.4426950216293335))  # attention.py:166
-    q_g = [first + lane + 32 * r for r in range(4)]  # attention.py:166
-    q_2 = [q_g[r] // 4 for r in range(4)]  # attention.py:301
-    total = [q_2[r] + difference_3 for r in range(4)]  # attention.py:303
-    total_2 = [total[r] + 1 for r in range(4)]  # attention.py:309
-    total_3 = [total_2[r] + begin_k_2 for r in range(4)]  # attention.py:309
-    difference_4 = [total_3[r] - begin_k_2 for r in range(4)]  # attention.py:119
-    larger_2 = [cutlass.max(0, difference_4[r]) for r in range(4)]  # attention.py:119
-    seen = [cutlass.min(larger, larger_2[r]) for r in range(4)]  # attention.py:119
-    full_steps_2 = [seen[r] // 64 for r in range(4)]  # attention.py:119
-    total_4 = [seen[r] + 63 for r in range(4)]  # attention.py:119
-    steps = [total_4[r] // 64 for r in range(4)]  # attention.py:119
-    first_steps = Int32(0)  # attention.py:119
-    last_steps = select(first < count, of_rows(steps, most), first_steps)  # attention.py:119
-    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps))  # attention.py:119
+    begin_k_value = begin_k[b]  # attention.py:112
+    end_k_value = end_k[b]  # attention.py:113
+    keys = end_k_value - begin_k_value
+    begin_q_value = begin_q[b]  # attention.py:305
+    end_q_value = end_q[b]  # attention.py:306
+    count_2 = end_q_value - begin_q_value
+    keys_minus_count = keys - count_2  # attention.py:307
+    length = cutlass.max(0, keys)  # attention.py:119
+    scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:167
+    q_g = [first + lane + 32 * r for r in range(4)]
+    query = [q_g[r] // 4 for r in range(4)]  # attention.py:305
+    key = [query[r] + keys_minus_count for r in range(4)]  # attention.py:307
+    key_plus_1 = [key[r] + 1 for r in range(4)]  # attention.py:313
+    until = [key_plus_1[r] + begin_k_value for r in range(4)]
+    until_minus_begin_k = [until[r] - begin_k_value for r in range(4)]  # attention.py:119
+    visible = [cutlass.max(0, until_minus_begin_k[r]) for r in range(4)]
+    seen = [cutlass.min(length, visible[r]) for r in range(4)]
+    full_steps_2 = [seen[r] // 64 for r in range(4)]
+    seen_plus_63 = [seen[r] + 63 for r in range(4)]
+    steps = [seen_plus_63[r] // 64 for r in range(4)]
+    first_steps = Int32(0)
+    last_steps = select(first < count, of_rows(steps, most), first_steps)
+    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps))
     if group == 0:
         # Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(56)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         q_ring.producer_acquire(put)
         d_o_ring.producer_acquire(put)
-        column = 8 * (thread % 8)  # attention.py:119
-        for i in cutlass.range_constexpr(8):  # attention.py:119
-            down = thread // 8 + 16 * i  # attention.py:119
-            q_g_2 = first + down  # attention.py:119
+        column = 8 * (thread % 8)
+        for i in cutlass.range_constexpr(8):
+            down = thread // 8 + 16 * i
+            q_g_2 = first + down
             g = q_g_2 % 4  # attention.py:97
-            q_3 = q_g_2 // 4  # attention.py:301
-            total_5 = begin_q_2 + q_3  # attention.py:303
-            below = q_3 < difference_2  # attention.py:303
+            query_2 = q_g_2 // 4  # attention.py:305
+            token = begin_q_value + query_2  # attention.py:307
+            inside = query_2 < count_2
             for j in cutlass.range_constexpr(2):  # attention.py:114
-                copy_vector_where(below, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:114
+                copy_vector_where(inside, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)
             for j in cutlass.range_constexpr(2):  # attention.py:99
-                copy_vector_where(below, d_o, (total_5, h, g, (column + 64 * j)), d_o_tiles, (down, column + 64 * j, 0), 8)  # attention.py:99
+                copy_vector_where(
+                    inside, d_o, (token, h, g, (column + 64 * j)), d_o_tiles, (down, column + 64 * j, 0), 8
+                )
         q_ring.producer_commit(put)
         d_o_ring.producer_commit(put)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
         for z_step in cutlass.range(first_steps, last_steps, unroll=1):
-            product_2 = z_step * 64  # attention.py:119
-            total_5 = begin_k_2 + product_2  # attention.py:119
-            tma_load(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:119
-            tma_load(v_ring, put, tma_v, v[None, None, h], (total_5, 0), (64, 128), v_tiles)  # attention.py:119
+            z_step_times_64 = z_step * 64  # attention.py:119
+            z_begin = begin_k_value + z_step_times_64
+            tma_load(k_ring, put, tma_k, k[None, None, h], (z_begin, 0), (64, 128), k_tiles)
+            tma_load(v_ring, put, tma_v, v[None, None, h], (z_begin, 0), (64, 128), v_tiles)
             put.advance()
     else:
         # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
         cute.arch.setmaxregister_increase(224)
         mine = thread - 128
         share = cute.make_layout(2, stride=128)(group - 1)
-        q_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(q_tiles))
-        d_o_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(d_o_tiles))
-        k_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(k_tiles))
-        k_transposed_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(k_transposed))
-        v_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(v_tiles))
-        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
-        acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_scores_2 = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
-        acc_scores_2 = by_rows(acc_of_scores_2, 8)
-        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
-        probs = by_rows(acc_of_probs, 8)
+        q_factor = mma_qk.make_fragment_A(mma_qk.get_slice(share).partition_A(q_tiles))
+        d_o_factor = mma_qk.make_fragment_A(mma_qk.get_slice(share).partition_A(d_o_tiles))
+        k_factor = mma_qk.make_fragment_B(mma_qk.get_slice(share).partition_B(k_tiles))
+        k_transposed_factor = mma_pv.make_fragment_B(mma_pv.get_slice(share).partition_B(k_transposed))
+        v_factor = mma_qk.make_fragment_B(mma_qk.get_slice(share).partition_B(v_tiles))
+        s_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((128, 64)), Float32)
+        s = by_rows(s_fragment, 8)
+        dp_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((128, 64)), Float32)
+        dp = by_rows(dp_fragment, 8)
+        ds_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((128, 64)), BFloat16)
+        ds_bf16 = by_rows(ds_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:119
+        q_g_2 = [first + row + 8 * r for r in range(2)]
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:97
-        q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
-        total_5 = [begin_q_2 + q_3[r] for r in range(2)]  # attention.py:303
-        below = [q_3[r] < difference_2 for r in range(2)]  # attention.py:303
-        total_6 = [q_3[r] + difference_3 for r in range(2)]  # attention.py:303
-        shift_2 = [load_where(below[r], shift, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:116
-        delta_2 = [load_where(below[r], delta, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:117
-        total_7 = [total_6[r] + 1 for r in range(2)]  # attention.py:309
-        total_8 = [total_7[r] + begin_k_2 for r in range(2)]  # attention.py:309
-        s_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)  # attention.py:119
-        s_acc.fill(Float32(0.0))  # attention.py:119
-        s = by_rows(s_acc, 16)  # attention.py:119
-        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:119
-        d_o_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:119
-        cute.arch.fence_view_async_shared()  # attention.py:119
-        for z_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:119
-            k_ring.consumer_wait(get)  # attention.py:119
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:119
-            v_ring.consumer_wait(get)  # attention.py:119
-            multiply(scoring, acc_of_scores_2, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8)  # attention.py:119
-            warpgroup.wait_group(1)  # attention.py:119
-            power = [[], []]  # attention.py:119
-            for r in cutlass.range_constexpr(2):  # attention.py:119
-                for c in cutlass.range_constexpr(16):  # attention.py:166
-                    fused_sum = fma(acc_scores[r, c], product, shift_2[r])  # attention.py:166
-                    power[r].append(exp2(fused_sum))  # attention.py:166
-            warpgroup.wait_group(0)  # attention.py:166
-            for r in cutlass.range_constexpr(2):  # attention.py:166
-                for c in cutlass.range_constexpr(16):  # attention.py:122
-                    difference_5 = acc_scores_2[r, c] - delta_2[r]  # attention.py:122
-                    product_2 = mul(power[r][c], difference_5)  # attention.py:119
-                    probs[r, c] = Float32(product_2).to(BFloat16)  # attention.py:119
-            multiply(summing, s_acc, acc_of_probs, k_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:119
-            warpgroup.wait_group(0)  # attention.py:119
-            k_ring.consumer_release(get)  # attention.py:119
-            v_ring.consumer_release(get)  # attention.py:119
-            get.advance()  # attention.py:119
-        for z_step in cutlass.range(full_steps, last_steps, unroll=1):  # attention.py:119
-            product_2 = z_step * 64  # attention.py:119
-            total_9 = begin_k_2 + product_2  # attention.py:119
-            k_ring.consumer_wait(get)  # attention.py:119
-            v_ring.consumer_wait(get)  # attention.py:119
-            if (end_k_2 < total_9 + 64):  # attention.py:119
-                column = 8 * (mine % 8)  # attention.py:119
-                for i in cutlass.range_constexpr(4):  # attention.py:119
-                    down = mine % 128 // 8 + 16 * i  # attention.py:119
-                    z = total_9 + down  # attention.py:119
-                    exists = z < end_k_2  # attention.py:119
-                    for j in cutlass.range_constexpr(2):  # attention.py:119
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), k_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:119
-                column = 8 * (mine % 8)  # attention.py:119
-                for i in cutlass.range_constexpr(4):  # attention.py:119
-                    down = mine % 128 // 8 + 16 * i  # attention.py:119
-                    z = total_9 + down  # attention.py:119
-                    exists = z < end_k_2  # attention.py:119
-                    for j in cutlass.range_constexpr(2):  # attention.py:119
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:119
-                cute.arch.fence_view_async_shared()  # attention.py:119
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:119
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:119
-            multiply(scoring, acc_of_scores_2, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8)  # attention.py:119
-            warpgroup.wait_group(1)  # attention.py:119
-            chosen = [[], []]  # attention.py:119
-            for r in cutlass.range_constexpr(2):  # attention.py:119
-                for c in cutlass.range_constexpr(16):  # attention.py:119
-                    z = total_9 + (quad + 8 * (c // 2) + c % 2)  # attention.py:119
-                    exists = z < end_k_2  # attention.py:119
-                    below_2 = z < total_8[r]  # attention.py:119
-                    exists_2 = exists & below_2  # attention.py:119
-                    fused_sum = fma(acc_scores[r, c], product, shift_2[r])  # attention.py:166
-                    power = exp2(fused_sum)  # attention.py:166
-                    chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:119
-            warpgroup.wait_group(0)  # attention.py:119
-            for r in cutlass.range_constexpr(2):  # attention.py:119
-                for c in cutlass.range_constexpr(16):  # attention.py:122
-                    difference_5 = acc_scores_2[r, c] - delta_2[r]  # attention.py:122
-                    product_3 = mul(chosen[r][c], difference_5)  # attention.py:119
-                    probs[r, c] = Float32(product_3).to(BFloat16)  # attention.py:119
-            multiply(summing, s_acc, acc_of_probs, k_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:119
-            warpgroup.wait_group(0)  # attention.py:119
-            k_ring.consumer_release(get)  # attention.py:119
-            v_ring.consumer_release(get)  # attention.py:119
-            get.advance()  # attention.py:119
+        query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
+        token = [begin_q_value + query_2[r] for r in range(2)]  # attention.py:307
+        inside = [query_2[r] < count_2 for r in range(2)]
+        key_2 = [query_2[r] + keys_minus_count for r in range(2)]
+        # attention.py:116
+        shift_value = [load_where(inside[r], shift, (token[r], h, g[r]), Float32(0)) for r in range(2)]
+        # attention.py:117
+        delta_value = [load_where(inside[r], delta, (token[r], h, g[r]), Float32(0)) for r in range(2)]
+        key_plus_1_2 = [key_2[r] + 1 for r in range(2)]  # attention.py:313
+        until_2 = [key_plus_1_2[r] + begin_k_value for r in range(2)]
+        dq_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((128, 128)), Float32)  # attention.py:119
+        dq_fragment.fill(Float32(0.0))
+        dq = by_rows(dq_fragment, 16)
+        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        d_o_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        cute.arch.fence_view_async_shared()
+        for z_step in cutlass.range(first_steps, full_steps, unroll=1):
+            k_ring.consumer_wait(get)
+            multiply(mma_qk, s_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+            v_ring.consumer_wait(get)
+            multiply(
+                mma_qk, dp_fragment, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8
+            )
+            warpgroup.wait_group(1)
+            p = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):  # attention.py:167
+                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[r])
+                    p[r].append(exp2(p_fma_sum))
+            warpgroup.wait_group(0)
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):  # attention.py:123
+                    dp_minus_delta = dp[r, c] - delta_value[r]
+                    ds = mul(p[r][c], dp_minus_delta)  # attention.py:119
+                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
+            multiply(mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            k_ring.consumer_release(get)
+            v_ring.consumer_release(get)
+            get.advance()
+        for z_step in cutlass.range(full_steps, last_steps, unroll=1):
+            z_step_times_64 = z_step * 64
+            z_begin = begin_k_value + z_step_times_64
+            k_ring.consumer_wait(get)
+            v_ring.consumer_wait(get)
+            if (end_k_value < z_begin + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    j_2 = z_begin + down
+                    exists = j_2 < end_k_value
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), k_tiles, (down, column + 64 * j, get.index),
+                            8
+                        )
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    j_2 = z_begin + down
+                    exists = j_2 < end_k_value
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), v_tiles, (down, column + 64 * j, get.index),
+                            8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(mma_qk, s_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+            multiply(
+                mma_qk, dp_fragment, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8
+            )
+            warpgroup.wait_group(1)
+            p_masked = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    j_2 = z_begin + (quad + 8 * (c // 2) + c % 2)
+                    exists = j_2 < end_k_value
+                    j_lt_until = j_2 < until_2[r]
+                    exists_2 = exists & j_lt_until
+                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[r])  # attention.py:167
+                    p = exp2(p_fma_sum)
+                    p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:119
+            warpgroup.wait_group(0)
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):  # attention.py:123
+                    dp_minus_delta = dp[r, c] - delta_value[r]
+                    ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:119
+                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
+            multiply(mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            k_ring.consumer_release(get)
+            v_ring.consumer_release(get)
+            get.advance()
         for r in cutlass.range_constexpr(2):  # attention.py:114
-            as_bf16 = []  # attention.py:123
-            for c in cutlass.range_constexpr(32):  # attention.py:123
-                product_2 = mul(s[r, c], scale)  # attention.py:123
-                as_bf16.append(Float32(product_2).to(BFloat16))  # attention.py:123
-            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:124
-                vectors = to_vectors(epilogue_tile, d_q.element_type, as_bf16[c : c + 16])  # attention.py:124
-                for i in cutlass.range_constexpr(2):  # attention.py:124
-                    store_vector_where(below[r], d_q, (total_5[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:124
+            dq_times_scale_bf16 = []  # attention.py:124
+            for c in cutlass.range_constexpr(32):
+                dq_times_scale = mul(dq[r, c], scale)
+                dq_times_scale_bf16.append(Float32(dq_times_scale).to(BFloat16))
+            for c in cutlass.range_constexpr(0, 32, 16):
+                vectors = to_vectors(epilogue_tile, d_q.element_type, dq_times_scale_bf16[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(
+                        inside[r], d_q, (token[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                    )
 
 
 @cute.jit
-def launch_varlen_attention_grad_2(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, d_q_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_q_t_stride: Int64, d_q_h_stride: Int64, d_q_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_varlen_attention_grad_2(
+    q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer,
+    begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer,
+    delta_ptr: cute.Pointer, d_q_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64,
+    q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64,
+    d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64,
+    delta_t_stride: Int64, delta_h_stride: Int64, d_q_t_stride: Int64, d_q_h_stride: Int64, d_q_g_stride: Int64,
+    scale: Float32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k = cute.make_tensor(k_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8))))
-    v = cute.make_tensor(v_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(v_s_stride, divby=8), 1, cute.assume(v_h_stride, divby=8))))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k = cute.make_tensor(
+        k_ptr,
+        cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8)))
+    )
+    v = cute.make_tensor(
+        v_ptr,
+        cute.make_layout((S, 128, 8), stride=(cute.assume(v_s_stride, divby=8), 1, cute.assume(v_h_stride, divby=8)))
+    )
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
     end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
     begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
     end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
-    d_o = cute.make_tensor(d_o_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(d_o_t_stride, divby=8), cute.assume(d_o_h_stride, divby=8), cute.assume(d_o_g_stride, divby=8), 1)))
+    d_o = cute.make_tensor(
+        d_o_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(d_o_t_stride, divby=8), cute.assume(d_o_h_stride, divby=8),
+                cute.assume(d_o_g_stride, divby=8), 1
+            )
+        )
+    )
     shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
     delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
-    d_q = cute.make_tensor(d_q_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_q_t_stride, d_q_h_stride, d_q_g_stride, 1)))
-    scoring, summing = varlen_attention_grad_2_units()
+    d_q = cute.make_tensor(
+        d_q_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_q_t_stride, d_q_h_stride, d_q_g_stride, 1))
+    )
+    mma_qk, mma_pv = varlen_attention_grad_2_units()
     layouts = varlen_attention_grad_2_layouts()
     tma_k, k = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), k, cute.slice_(layouts[2], (None, None, 0)), (64, 128)
@@ -590,10 +658,9 @@ def launch_varlen_attention_grad_2(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_p
     tma_v, v = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), v, cute.slice_(layouts[4], (None, None, 0)), (64, 128)
     )
-    varlen_attention_grad_2(scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, S, scale).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    varlen_attention_grad_2(
+        mma_qk, mma_pv, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, S, scale
+    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
 @cute.struct
@@ -629,18 +696,23 @@ def varlen_attention_grad_3_layouts():
 def varlen_attention_grad_3_units():
     # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (2, 1, 1)
-    scoring = sm90.make_trivial_tiled_mma(
+    mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
     )
-    summing = sm90.make_trivial_tiled_mma(
+    mma_pv = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
         a_source=warpgroup.OperandSource.RMEM,
     )
-    return scoring, summing
+    return mma_qk, mma_pv
 
 
 @cute.kernel
-def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_q: cute.CopyAtom, q: cute.Tensor, tma_d_o: cute.CopyAtom, d_o: cute.Tensor, k: cute.Tensor, v: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_k: cute.Tensor, d_v: cute.Tensor, J: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+def varlen_attention_grad_3(
+    mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, tma_q: cute.CopyAtom, q: cute.Tensor, tma_d_o: cute.CopyAtom,
+    d_o: cute.Tensor, k: cute.Tensor, v: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor,
+    end_k: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_k: cute.Tensor, d_v: cute.Tensor, J: Int32, B: Int32,
+    T: Int32, S: Int32, scale: Float32
+):
     # A block owns 128 of J, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -697,281 +769,338 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
     count = end_k[b].to(Int32) * 1 - begin
     first = (tile - (begin // 128 + b)) * 128
     h = block % 8
-    begin_k_2 = begin_k[b]  # attention.py:112
-    end_k_2 = end_k[b]  # attention.py:113
-    difference = end_k_2 - begin_k_2  # attention.py:113
-    begin_q_2 = begin_q[b]  # attention.py:301
-    end_q_2 = end_q[b]  # attention.py:302
-    difference_2 = end_q_2 - begin_q_2  # attention.py:302
-    product = mul(scale, Float32(1.4426950216293335))  # attention.py:166
-    product_2 = begin_q_2 * 4  # attention.py:137
-    product_3 = end_q_2 * 4  # attention.py:137
-    difference_3 = product_3 - product_2  # attention.py:137
-    larger = cutlass.max(0, difference_3)  # attention.py:137
-    full_steps_2 = larger // 64  # attention.py:137
-    total = larger + 63  # attention.py:137
-    steps = total // 64  # attention.py:137
-    j_2 = [first + lane + 32 * r for r in range(4)]  # attention.py:137
-    total_2 = [j_2[r] + difference_2 for r in range(4)]  # attention.py:135
-    difference_4 = [total_2[r] - difference for r in range(4)]  # attention.py:135
-    total_3 = [begin_q_2 + difference_4[r] for r in range(4)]  # attention.py:157
-    product_4 = [total_3[r] * 4 for r in range(4)]  # attention.py:157
-    difference_5 = [product_4[r] - product_2 for r in range(4)]  # attention.py:137
-    unseen = [cutlass.max(0, difference_5[r]) for r in range(4)]  # attention.py:137
-    first_step = [unseen[r] // 64 for r in range(4)]  # attention.py:137
-    total_4 = [unseen[r] + 63 for r in range(4)]  # attention.py:137
-    quotient = [total_4[r] // 64 for r in range(4)]  # attention.py:137
-    first_full_step = [cutlass.min(quotient[r], steps) for r in range(4)]  # attention.py:137
-    first_steps = of_rows(first_step, least)  # attention.py:137
-    last_steps = select(first < count, Int32(steps), first_steps)  # attention.py:137
-    late_steps = most(first_steps, least(of_rows(first_full_step, most), last_steps))  # attention.py:137
-    full_steps = most(late_steps, least(Int32(full_steps_2), last_steps))  # attention.py:137
+    begin_k_value = begin_k[b]  # attention.py:112
+    end_k_value = end_k[b]  # attention.py:113
+    keys = end_k_value - begin_k_value
+    begin_q_value = begin_q[b]  # attention.py:305
+    end_q_value = end_q[b]  # attention.py:306
+    count_2 = end_q_value - begin_q_value
+    scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:167
+    begin_q_times_4 = begin_q_value * 4  # attention.py:137
+    end_q_times_4 = end_q_value * 4
+    length_difference = end_q_times_4 - begin_q_times_4
+    length = cutlass.max(0, length_difference)
+    full_steps_2 = length // 64
+    length_plus_63 = length + 63
+    steps = length_plus_63 // 64
+    j_2 = [first + lane + 32 * r for r in range(4)]
+    key_plus_count = [j_2[r] + count_2 for r in range(4)]  # attention.py:135
+    query = [key_plus_count[r] - keys for r in range(4)]
+    begin_q_plus_query = [begin_q_value + query[r] for r in range(4)]  # attention.py:158
+    since = [begin_q_plus_query[r] * 4 for r in range(4)]
+    unseen_difference = [since[r] - begin_q_times_4 for r in range(4)]  # attention.py:137
+    unseen = [cutlass.max(0, unseen_difference[r]) for r in range(4)]
+    first_step = [unseen[r] // 64 for r in range(4)]
+    unseen_plus_63 = [unseen[r] + 63 for r in range(4)]
+    first_full_step_quotient = [unseen_plus_63[r] // 64 for r in range(4)]
+    first_full_step = [cutlass.min(first_full_step_quotient[r], steps) for r in range(4)]
+    first_steps = of_rows(first_step, least)
+    last_steps = select(first < count, Int32(steps), first_steps)
+    late_steps = most(first_steps, least(of_rows(first_full_step, most), last_steps))
+    full_steps = most(late_steps, least(Int32(full_steps_2), last_steps))
     if group == 0:
         # Producer: copy the block's rows and per-row numbers by cp.async; TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(40)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         k_ring.producer_acquire(put)
         v_ring.producer_acquire(put)
-        column = 8 * (thread % 8)  # attention.py:137
-        for i in cutlass.range_constexpr(8):  # attention.py:137
-            down = thread // 8 + 16 * i  # attention.py:137
-            j_3 = first + down  # attention.py:137
-            total_5 = begin_k_2 + j_3  # attention.py:131
-            below = j_3 < difference  # attention.py:131
-            for j in cutlass.range_constexpr(2):  # attention.py:131
-                copy_vector_where(below, k, (total_5, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, 0), 8)  # attention.py:131
+        column = 8 * (thread % 8)
+        for i in cutlass.range_constexpr(8):
+            down = thread // 8 + 16 * i
+            j_3 = first + down
+            token = begin_k_value + j_3  # attention.py:131
+            inside = j_3 < keys
+            for j in cutlass.range_constexpr(2):
+                copy_vector_where(inside, k, (token, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, 0), 8)
             for j in cutlass.range_constexpr(2):  # attention.py:99
-                copy_vector_where(below, v, (total_5, h, (column + 64 * j)), v_tiles, (down, column + 64 * j, 0), 8)  # attention.py:99
+                copy_vector_where(inside, v, (token, h, (column + 64 * j)), v_tiles, (down, column + 64 * j, 0), 8)
         k_ring.producer_commit(put)
         v_ring.producer_commit(put)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
         for r_step in cutlass.range(first_steps, last_steps, unroll=1):
-            product_5 = r_step * 64  # attention.py:137
-            total_5 = product_2 + product_5  # attention.py:137
-            tma_load(q_ring, put, tma_q, q[None, None, h], ((0, total_5 // 4), 0), (64, 128), q_tiles)  # attention.py:137
-            tma_load(d_o_ring, put, tma_d_o, d_o[None, None, h], ((0, total_5 // 4), 0), (64, 128), d_o_tiles)  # attention.py:137
-            acquire_from(64, thread, shift_ring, put)  # attention.py:137
-            down = thread % 64  # attention.py:137
-            product_5 = r_step * 64  # attention.py:137
-            total_5 = product_2 + product_5  # attention.py:137
-            r_2 = total_5 + down  # attention.py:137
-            exists = r_2 < product_3  # attention.py:137
-            quotient_2 = r_2 // 4  # attention.py:138
-            remainder = r_2 % 4  # attention.py:138
-            copy_number_where(thread // 64 == 1, exists, shift, (quotient_2, h, remainder), shift_numbers, (down, put.index))  # attention.py:138
-            copy_number_where(thread // 64 == 1, exists, delta, (quotient_2, h, remainder), delta_numbers, (down, put.index))  # attention.py:138
-            commit_from(64, thread, shift_ring, put)  # attention.py:138
+            r_step_times_64 = r_step * 64  # attention.py:137
+            r_begin = begin_q_times_4 + r_step_times_64
+            tma_load(q_ring, put, tma_q, q[None, None, h], ((0, r_begin // 4), 0), (64, 128), q_tiles)
+            tma_load(d_o_ring, put, tma_d_o, d_o[None, None, h], ((0, r_begin // 4), 0), (64, 128), d_o_tiles)
+            acquire_from(64, thread, shift_ring, put)
+            down = thread % 64
+            r_step_times_64 = r_step * 64
+            r_begin = begin_q_times_4 + r_step_times_64
+            r_2 = r_begin + down
+            exists = r_2 < end_q_times_4
+            asks = r_2 // 4  # attention.py:138
+            head = r_2 % 4
+            copy_number_where(thread // 64 == 1, exists, shift, (asks, h, head), shift_numbers, (down, put.index))
+            copy_number_where(thread // 64 == 1, exists, delta, (asks, h, head), delta_numbers, (down, put.index))
+            commit_from(64, thread, shift_ring, put)
             put.advance()
     else:
         # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = cute.make_layout(2, stride=128)(group - 1)
-        k_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(k_tiles))
-        v_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(v_tiles))
-        q_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(q_tiles))
-        q_transposed_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(q_transposed))
-        d_o_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(d_o_tiles))
-        d_o_transposed_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(d_o_transposed))
-        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
-        acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_scores_2 = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
-        acc_scores_2 = by_rows(acc_of_scores_2, 8)
-        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
-        probs = by_rows(acc_of_probs, 8)
-        acc_of_probs_2 = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
-        probs_2 = by_rows(acc_of_probs_2, 8)
+        k_factor = mma_qk.make_fragment_A(mma_qk.get_slice(share).partition_A(k_tiles))
+        v_factor = mma_qk.make_fragment_A(mma_qk.get_slice(share).partition_A(v_tiles))
+        q_factor = mma_qk.make_fragment_B(mma_qk.get_slice(share).partition_B(q_tiles))
+        q_transposed_factor = mma_pv.make_fragment_B(mma_pv.get_slice(share).partition_B(q_transposed))
+        d_o_factor = mma_qk.make_fragment_B(mma_qk.get_slice(share).partition_B(d_o_tiles))
+        d_o_transposed_factor = mma_pv.make_fragment_B(mma_pv.get_slice(share).partition_B(d_o_transposed))
+        s_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((128, 64)), Float32)
+        s = by_rows(s_fragment, 8)
+        dp_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((128, 64)), Float32)
+        dp = by_rows(dp_fragment, 8)
+        p_masked_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((128, 64)), BFloat16)
+        p_masked_bf16 = by_rows(p_masked_bf16_fragment, 8)
+        ds_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((128, 64)), BFloat16)
+        ds_bf16 = by_rows(ds_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        j_3 = [first + row + 8 * r for r in range(2)]  # attention.py:138
-        total_5 = [j_3[r] + difference_2 for r in range(2)]  # attention.py:135
-        difference_6 = [total_5[r] - difference for r in range(2)]  # attention.py:135
-        total_6 = [begin_q_2 + difference_6[r] for r in range(2)]  # attention.py:157
-        product_5 = [total_6[r] * 4 for r in range(2)]  # attention.py:157
-        s_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)  # attention.py:137
-        s_acc.fill(Float32(0.0))  # attention.py:137
-        s = by_rows(s_acc, 16)  # attention.py:137
-        s_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)  # attention.py:137
-        s_2_acc.fill(Float32(0.0))  # attention.py:137
-        s_2 = by_rows(s_2_acc, 16)  # attention.py:137
-        k_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:137
-        v_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:137
-        cute.arch.fence_view_async_shared()  # attention.py:137
-        for r_step in cutlass.range(first_steps, late_steps, unroll=1):  # attention.py:137
-            product_6 = r_step * 64  # attention.py:137
-            total_7 = product_2 + product_6  # attention.py:137
-            q_ring.consumer_wait(get)  # attention.py:137
-            d_o_ring.consumer_wait(get)  # attention.py:137
-            if (product_3 < total_7 + 64):  # attention.py:137
-                column = 8 * (mine % 8)  # attention.py:137
-                for i in cutlass.range_constexpr(4):  # attention.py:137
-                    down = mine % 128 // 8 + 16 * i  # attention.py:137
-                    r_2 = total_7 + down  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    for j in cutlass.range_constexpr(2):  # attention.py:137
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
-                column = 8 * (mine % 8)  # attention.py:137
-                for i in cutlass.range_constexpr(4):  # attention.py:137
-                    down = mine % 128 // 8 + 16 * i  # attention.py:137
-                    r_2 = total_7 + down  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    for j in cutlass.range_constexpr(2):  # attention.py:137
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), d_o_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
-                cute.arch.fence_view_async_shared()  # attention.py:137
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:137
-            multiply(scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            multiply(scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
-            shift_ring.consumer_wait(get)  # attention.py:137
-            shift_2 = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
-            chosen = [[], []]  # attention.py:140
-            for r in cutlass.range_constexpr(2):  # attention.py:140
+        j_3 = [first + row + 8 * r for r in range(2)]
+        key_plus_count_2 = [j_3[r] + count_2 for r in range(2)]  # attention.py:135
+        query_2 = [key_plus_count_2[r] - keys for r in range(2)]
+        begin_q_plus_query_2 = [begin_q_value + query_2[r] for r in range(2)]  # attention.py:158
+        since_2 = [begin_q_plus_query_2[r] * 4 for r in range(2)]
+        dv_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((128, 128)), Float32)  # attention.py:137
+        dv_fragment.fill(Float32(0.0))
+        dv = by_rows(dv_fragment, 16)
+        dk_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((128, 128)), Float32)
+        dk_fragment.fill(Float32(0.0))
+        dk = by_rows(dk_fragment, 16)
+        k_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        v_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        cute.arch.fence_view_async_shared()
+        for r_step in cutlass.range(first_steps, late_steps, unroll=1):
+            r_step_times_64 = r_step * 64
+            r_begin = begin_q_times_4 + r_step_times_64
+            q_ring.consumer_wait(get)
+            d_o_ring.consumer_wait(get)
+            if (end_q_times_4 < r_begin + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    r_2 = r_begin + down
+                    exists = r_2 < end_q_times_4
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index),
+                            8
+                        )
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    r_2 = r_begin + down
+                    exists = r_2 < end_q_times_4
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), d_o_tiles,
+                            (down, column + 64 * j, get.index), 8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)
+            multiply(
+                mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8
+            )
+            warpgroup.wait_group(1)
+            shift_ring.consumer_wait(get)
+            shift_value = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
+            p_masked = [[], []]
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:137
-                    r_2 = total_7 + (quad + 8 * (c // 2) + c % 2)  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    at_most = product_5[r] <= r_2  # attention.py:137
-                    exists_2 = exists & at_most  # attention.py:137
-                    fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
-                    power = exp2(fused_sum)  # attention.py:166
-                    chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:137
-                    probs[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
-            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
-            delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
-            for r in cutlass.range_constexpr(2):  # attention.py:141
-                for c in cutlass.range_constexpr(16):  # attention.py:146
-                    difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
-                    product_7 = mul(chosen[r][c], difference_7)  # attention.py:137
-                    probs_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
-            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(0)  # attention.py:137
-            with cute.arch.elect_one():  # attention.py:137
-                shift_ring.consumer_release(get)  # attention.py:137
-            q_ring.consumer_release(get)  # attention.py:137
-            d_o_ring.consumer_release(get)  # attention.py:137
-            get.advance()  # attention.py:137
-        for r_step in cutlass.range(late_steps, full_steps, unroll=1):  # attention.py:137
-            q_ring.consumer_wait(get)  # attention.py:137
-            multiply(scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            d_o_ring.consumer_wait(get)  # attention.py:137
-            multiply(scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
-            shift_ring.consumer_wait(get)  # attention.py:137
-            shift_2 = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
-            power = [[], []]  # attention.py:140
-            for r in cutlass.range_constexpr(2):  # attention.py:140
-                for c in cutlass.range_constexpr(16):  # attention.py:166
-                    fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
-                    power[r].append(exp2(fused_sum))  # attention.py:166
-                    probs[r, c] = Float32(power[r][c]).to(BFloat16)  # attention.py:137
-            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
-            delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
-            for r in cutlass.range_constexpr(2):  # attention.py:141
-                for c in cutlass.range_constexpr(16):  # attention.py:146
-                    difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
-                    product_6 = mul(power[r][c], difference_7)  # attention.py:137
-                    probs_2[r, c] = Float32(product_6).to(BFloat16)  # attention.py:137
-            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(0)  # attention.py:137
-            with cute.arch.elect_one():  # attention.py:137
-                shift_ring.consumer_release(get)  # attention.py:137
-            q_ring.consumer_release(get)  # attention.py:137
-            d_o_ring.consumer_release(get)  # attention.py:137
-            get.advance()  # attention.py:137
-        for r_step in cutlass.range(full_steps, last_steps, unroll=1):  # attention.py:137
-            product_6 = r_step * 64  # attention.py:137
-            total_7 = product_2 + product_6  # attention.py:137
-            q_ring.consumer_wait(get)  # attention.py:137
-            d_o_ring.consumer_wait(get)  # attention.py:137
-            if (product_3 < total_7 + 64):  # attention.py:137
-                column = 8 * (mine % 8)  # attention.py:137
-                for i in cutlass.range_constexpr(4):  # attention.py:137
-                    down = mine % 128 // 8 + 16 * i  # attention.py:137
-                    r_2 = total_7 + down  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    for j in cutlass.range_constexpr(2):  # attention.py:137
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
-                column = 8 * (mine % 8)  # attention.py:137
-                for i in cutlass.range_constexpr(4):  # attention.py:137
-                    down = mine % 128 // 8 + 16 * i  # attention.py:137
-                    r_2 = total_7 + down  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    for j in cutlass.range_constexpr(2):  # attention.py:137
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), d_o_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
-                cute.arch.fence_view_async_shared()  # attention.py:137
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:137
-            multiply(scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            multiply(scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
-            shift_ring.consumer_wait(get)  # attention.py:137
-            shift_2 = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
-            chosen = [[], []]  # attention.py:140
-            for r in cutlass.range_constexpr(2):  # attention.py:140
+                    r_2 = r_begin + (quad + 8 * (c // 2) + c % 2)
+                    exists = r_2 < end_q_times_4
+                    since_le_r = since_2[r] <= r_2
+                    exists_2 = exists & since_le_r
+                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])  # attention.py:167
+                    p = exp2(p_fma_sum)
+                    p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:137
+                    p_masked_bf16[r, c] = Float32(p_masked[r][c]).to(BFloat16)
+            multiply(
+                mma_pv, dv_fragment, p_masked_bf16_fragment, d_o_transposed_factor[None, None, None, get.index], True, 4
+            )
+            warpgroup.wait_group(1)
+            delta_value = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):  # attention.py:147
+                    dp_minus_delta = dp[r, c] - delta_value[c]
+                    ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:137
+                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
+            multiply(mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                shift_ring.consumer_release(get)
+            q_ring.consumer_release(get)
+            d_o_ring.consumer_release(get)
+            get.advance()
+        for r_step in cutlass.range(late_steps, full_steps, unroll=1):
+            q_ring.consumer_wait(get)
+            multiply(mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)
+            d_o_ring.consumer_wait(get)
+            multiply(
+                mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8
+            )
+            warpgroup.wait_group(1)
+            shift_ring.consumer_wait(get)
+            shift_value = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
+            p = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):  # attention.py:167
+                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])
+                    p[r].append(exp2(p_fma_sum))
+                    p_masked_bf16[r, c] = Float32(p[r][c]).to(BFloat16)  # attention.py:137
+            multiply(
+                mma_pv, dv_fragment, p_masked_bf16_fragment, d_o_transposed_factor[None, None, None, get.index], True, 4
+            )
+            warpgroup.wait_group(1)
+            delta_value = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):  # attention.py:147
+                    dp_minus_delta = dp[r, c] - delta_value[c]
+                    ds = mul(p[r][c], dp_minus_delta)  # attention.py:137
+                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
+            multiply(mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                shift_ring.consumer_release(get)
+            q_ring.consumer_release(get)
+            d_o_ring.consumer_release(get)
+            get.advance()
+        for r_step in cutlass.range(full_steps, last_steps, unroll=1):
+            r_step_times_64 = r_step * 64
+            r_begin = begin_q_times_4 + r_step_times_64
+            q_ring.consumer_wait(get)
+            d_o_ring.consumer_wait(get)
+            if (end_q_times_4 < r_begin + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    r_2 = r_begin + down
+                    exists = r_2 < end_q_times_4
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index),
+                            8
+                        )
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    r_2 = r_begin + down
+                    exists = r_2 < end_q_times_4
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), d_o_tiles,
+                            (down, column + 64 * j, get.index), 8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)
+            multiply(
+                mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8
+            )
+            warpgroup.wait_group(1)
+            shift_ring.consumer_wait(get)
+            shift_value = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
+            p_masked = [[], []]
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:137
-                    r_2 = total_7 + (quad + 8 * (c // 2) + c % 2)  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    at_most = product_5[r] <= r_2  # attention.py:137
-                    exists_2 = exists & at_most  # attention.py:137
-                    fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
-                    power = exp2(fused_sum)  # attention.py:166
-                    chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:137
-                    probs[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
-            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
-            delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
-            for r in cutlass.range_constexpr(2):  # attention.py:141
-                for c in cutlass.range_constexpr(16):  # attention.py:146
-                    difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
-                    product_7 = mul(chosen[r][c], difference_7)  # attention.py:137
-                    probs_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
-            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(0)  # attention.py:137
-            with cute.arch.elect_one():  # attention.py:137
-                shift_ring.consumer_release(get)  # attention.py:137
-            q_ring.consumer_release(get)  # attention.py:137
-            d_o_ring.consumer_release(get)  # attention.py:137
-            get.advance()  # attention.py:137
+                    r_2 = r_begin + (quad + 8 * (c // 2) + c % 2)
+                    exists = r_2 < end_q_times_4
+                    since_le_r = since_2[r] <= r_2
+                    exists_2 = exists & since_le_r
+                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])  # attention.py:167
+                    p = exp2(p_fma_sum)
+                    p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:137
+                    p_masked_bf16[r, c] = Float32(p_masked[r][c]).to(BFloat16)
+            multiply(
+                mma_pv, dv_fragment, p_masked_bf16_fragment, d_o_transposed_factor[None, None, None, get.index], True, 4
+            )
+            warpgroup.wait_group(1)
+            delta_value = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):  # attention.py:147
+                    dp_minus_delta = dp[r, c] - delta_value[c]
+                    ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:137
+                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
+            multiply(mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                shift_ring.consumer_release(get)
+            q_ring.consumer_release(get)
+            d_o_ring.consumer_release(get)
+            get.advance()
         for r in cutlass.range_constexpr(2):  # attention.py:114
-            total_7 = begin_k_2 + j_3[r]  # attention.py:131
-            below = j_3[r] < difference  # attention.py:131
-            as_bf16 = []  # attention.py:148
-            for c in cutlass.range_constexpr(32):  # attention.py:148
-                product_6 = mul(s_2[r, c], scale)  # attention.py:148
-                as_bf16.append(Float32(product_6).to(BFloat16))  # attention.py:148
-            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:148
-                vectors = to_vectors(epilogue_tile, d_k.element_type, as_bf16[c : c + 16])  # attention.py:148
-                for i in cutlass.range_constexpr(2):  # attention.py:148
-                    store_vector_where(below, d_k, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:148
-            as_bf16_2 = []  # attention.py:150
-            for c in cutlass.range_constexpr(32):  # attention.py:150
-                as_bf16_2.append(Float32(s[r, c]).to(BFloat16))  # attention.py:150
-            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:150
-                vectors = to_vectors(epilogue_tile, d_v.element_type, as_bf16_2[c : c + 16])  # attention.py:150
-                for i in cutlass.range_constexpr(2):  # attention.py:150
-                    store_vector_where(below, d_v, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:150
+            token = begin_k_value + j_3[r]  # attention.py:131
+            inside = j_3[r] < keys
+            dk_times_scale_bf16 = []  # attention.py:149
+            for c in cutlass.range_constexpr(32):
+                dk_times_scale = mul(dk[r, c], scale)
+                dk_times_scale_bf16.append(Float32(dk_times_scale).to(BFloat16))
+            for c in cutlass.range_constexpr(0, 32, 16):
+                vectors = to_vectors(epilogue_tile, d_k.element_type, dk_times_scale_bf16[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(inside, d_k, (token, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])
+            dv_bf16 = []  # attention.py:151
+            for c in cutlass.range_constexpr(32):
+                dv_bf16.append(Float32(dv[r, c]).to(BFloat16))
+            for c in cutlass.range_constexpr(0, 32, 16):
+                vectors = to_vectors(epilogue_tile, d_v.element_type, dv_bf16[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(inside, d_v, (token, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])
 
 
 @cute.jit
-def launch_varlen_attention_grad_3(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, d_k_ptr: cute.Pointer, d_v_ptr: cute.Pointer, J: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_k_s_stride: Int64, d_k_h_stride: Int64, d_v_s_stride: Int64, d_v_h_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_varlen_attention_grad_3(
+    q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer,
+    begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer,
+    delta_ptr: cute.Pointer, d_k_ptr: cute.Pointer, d_v_ptr: cute.Pointer, J: Int32, B: Int32, T: Int32,
+    q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64,
+    v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64,
+    shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_k_s_stride: Int64,
+    d_k_h_stride: Int64, d_v_s_stride: Int64, d_v_h_stride: Int64, scale: Float32, programs: Int32,
+    stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout(((4, T), 128, 8), stride=((cute.assume(q_g_stride, divby=8), cute.assume(q_t_stride, divby=8)), 1, cute.assume(q_h_stride, divby=8))))
-    k = cute.make_tensor(k_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1)))
-    v = cute.make_tensor(v_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1)))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            ((4, T), 128, 8),
+            stride=(
+                (cute.assume(q_g_stride, divby=8), cute.assume(q_t_stride, divby=8)), 1,
+                cute.assume(q_h_stride, divby=8)
+            )
+        )
+    )
+    k = cute.make_tensor(
+        k_ptr,
+        cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1))
+    )
+    v = cute.make_tensor(
+        v_ptr,
+        cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1))
+    )
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
     end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
     begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
     end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
-    d_o = cute.make_tensor(d_o_ptr, cute.make_layout(((4, T), 128, 8), stride=((cute.assume(d_o_g_stride, divby=8), cute.assume(d_o_t_stride, divby=8)), 1, cute.assume(d_o_h_stride, divby=8))))
+    d_o = cute.make_tensor(
+        d_o_ptr,
+        cute.make_layout(
+            ((4, T), 128, 8),
+            stride=(
+                (cute.assume(d_o_g_stride, divby=8), cute.assume(d_o_t_stride, divby=8)), 1,
+                cute.assume(d_o_h_stride, divby=8)
+            )
+        )
+    )
     shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
     delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
     d_k = cute.make_tensor(d_k_ptr, cute.make_layout((S, 8, 128), stride=(d_k_s_stride, d_k_h_stride, 1)))
     d_v = cute.make_tensor(d_v_ptr, cute.make_layout((S, 8, 128), stride=(d_v_s_stride, d_v_h_stride, 1)))
-    scoring, summing = varlen_attention_grad_3_units()
+    mma_qk, mma_pv = varlen_attention_grad_3_units()
     layouts = varlen_attention_grad_3_layouts()
     tma_q, q = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), q, cute.slice_(layouts[2], (None, None, 0)), (64, 128)
@@ -979,20 +1108,40 @@ def launch_varlen_attention_grad_3(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_p
     tma_d_o, d_o = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), d_o, cute.slice_(layouts[4], (None, None, 0)), (64, 128)
     )
-    varlen_attention_grad_3(scoring, summing, tma_q, q, tma_d_o, d_o, k, v, begin_q, end_q, begin_k, end_k, shift, delta, d_k, d_v, J, B, T, S, scale).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    varlen_attention_grad_3(
+        mma_qk, mma_pv, tma_q, q, tma_d_o, d_o, k, v, begin_q, end_q, begin_k, end_k, shift, delta, d_k, d_v, J, B, T,
+        S, scale
+    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
-def call(kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B, S, J, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride):
+def call(
+    kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B,
+    S, J, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride,
+    d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, q_t_stride,
+    q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride,
+    d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 3) // 4) * 8 * 1
     if programs > 0:
-        kernels.varlen_attention_grad_1((programs,), o, lse, d_o, d_lse, shift, delta, T, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride)
+        kernels.varlen_attention_grad_1(
+            (programs,), o, lse, d_o, d_lse, shift, delta, T, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+            lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride,
+            shift_h_stride, delta_t_stride, delta_h_stride
+        )
     programs = (Q * 4 // 128 + B) * 8
     if programs > 0:
-        kernels.varlen_attention_grad_2((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, scale)
+        kernels.varlen_attention_grad_2(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, q_t_stride,
+            q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride,
+            d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride, d_q_h_stride,
+            d_q_g_stride, scale
+        )
     programs = (J * 1 // 128 + B) * 8
     if programs > 0:
-        kernels.varlen_attention_grad_3((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, J, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride, scale)
+        kernels.varlen_attention_grad_3(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, J, B, T, q_t_stride,
+            q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride,
+            d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride,
+            d_v_s_stride, d_v_h_stride, scale
+        )

@@ -37,55 +37,61 @@ def negative_zero():
 
 
 @triton.jit
-def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     # The state of two disjoint sets: centred softmax_sum().
-    m = tl.maximum(max_a, max_b)
-    equal = m == float("-inf")
-    chosen = tl.where(equal, 0.0, m)
-    difference = max_a - chosen
-    product = difference * 1.442695
-    exp2 = tl.exp2(product)
-    larger = tl.maximum(difference, -3.4028234663852886e+38)
-    equal_2 = m == float("-inf")
-    chosen_2 = tl.where(equal_2, 0.0, m)
-    difference_2 = max_b - chosen_2
-    product_2 = difference_2 * 1.442695
-    exp2_2 = tl.exp2(product_2)
-    larger_2 = tl.maximum(difference_2, -3.4028234663852886e+38)
-    product_3 = sum_a * exp2
-    product_4 = sum_b * exp2_2
-    total = product_3 + product_4
-    product_5 = centred_a * exp2
-    product_6 = centred_b * exp2_2
-    fused = tl.fma(product_3, larger, product_5)
-    fused_2 = tl.fma(product_4, larger_2, product_6)
-    total_2 = fused + fused_2
-    return m, total, total_2
+    m = tl.maximum(m_a, m_b)
+    is_empty = m == float("-inf")
+    m_safe = tl.where(is_empty, 0.0, m)
+    alpha_a_distance = m_a - m_safe
+    alpha_a_exponent = alpha_a_distance * 1.442695
+    alpha_a = tl.exp2(alpha_a_exponent)
+    larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+    is_empty_2 = m == float("-inf")
+    m_safe_2 = tl.where(is_empty_2, 0.0, m)
+    alpha_b_distance = m_b - m_safe_2
+    alpha_b_exponent = alpha_b_distance * 1.442695
+    alpha_b = tl.exp2(alpha_b_exponent)
+    larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+    l_a_scaled = l_a * alpha_a
+    l_b_scaled = l_b * alpha_b
+    l = l_a_scaled + l_b_scaled
+    product = centred_a * alpha_a
+    product_2 = centred_b * alpha_b
+    fma_sum = tl.fma(l_a_scaled, larger, product)
+    fma_sum_2 = tl.fma(l_b_scaled, larger_2, product_2)
+    total = fma_sum + fma_sum_2
+    return m, l, total
 
 
 @triton.jit
-def softmax_sum_over_v_piece(max, sum, centred):
+def softmax_sum_over_v_piece(m, l, centred):
     # The states merged over V.piece, pairwise: two terms at a time, so that no layout chooses.
-    max, sum, centred = tl.reduce((tl.reshape(max, (32, 4, 2)), tl.reshape(sum, (32, 4, 2)), tl.reshape(centred, (32, 4, 2))), 2, merge_softmax_sum)
-    max, sum, centred = tl.reduce((tl.reshape(max, (32, 2, 2)), tl.reshape(sum, (32, 2, 2)), tl.reshape(centred, (32, 2, 2))), 2, merge_softmax_sum)
-    max, sum, centred = tl.reduce((tl.reshape(max, (32, 2)), tl.reshape(sum, (32, 2)), tl.reshape(centred, (32, 2))), 1, merge_softmax_sum)
-    return tl.reshape(max, (32, 1)), tl.reshape(sum, (32, 1)), tl.reshape(centred, (32, 1))
+    m, l, centred = tl.reduce(
+        (tl.reshape(m, (32, 4, 2)), tl.reshape(l, (32, 4, 2)), tl.reshape(centred, (32, 4, 2))), 2, merge_softmax_sum
+    )
+    m, l, centred = tl.reduce(
+        (tl.reshape(m, (32, 2, 2)), tl.reshape(l, (32, 2, 2)), tl.reshape(centred, (32, 2, 2))), 2, merge_softmax_sum
+    )
+    m, l, centred = tl.reduce(
+        (tl.reshape(m, (32, 2)), tl.reshape(l, (32, 2)), tl.reshape(centred, (32, 2))), 1, merge_softmax_sum
+    )
+    return tl.reshape(m, (32, 1)), tl.reshape(l, (32, 1)), tl.reshape(centred, (32, 1))
 
 
 @triton.jit
-def merge_total(sum_a, sum_b):
+def merge_total(total_a, total_b):
     # The state of two disjoint sets: total().
-    s = sum_a + sum_b
-    return s
+    total = total_a + total_b
+    return total
 
 
 @triton.jit
-def total_over_v_piece(sum):
+def total_over_v_piece(total):
     # The states merged over V.piece, pairwise: two terms at a time, so that no layout chooses.
-    sum = tl.reduce(tl.reshape(sum, (32, 4, 2)), 2, merge_total)
-    sum = tl.reduce(tl.reshape(sum, (32, 2, 2)), 2, merge_total)
-    sum = tl.reduce(tl.reshape(sum, (32, 2)), 1, merge_total)
-    return tl.reshape(sum, (32, 1))
+    total = tl.reduce(tl.reshape(total, (32, 4, 2)), 2, merge_total)
+    total = tl.reduce(tl.reshape(total, (32, 2, 2)), 2, merge_total)
+    total = tl.reduce(tl.reshape(total, (32, 2)), 1, merge_total)
+    return tl.reshape(total, (32, 1))
 
 
 @triton.jit
@@ -121,10 +127,19 @@ def portable_log(x):
 
 
 @triton.jit
-def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1_ptr, centred_of_step2_ptr, sum_of_step3_ptr, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index):
+def linear_logp_1(
+    hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1_ptr, centred_of_step2_ptr, sum_of_step3_ptr, T,
+    hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride,
+    sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride,
+    sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index
+):
     # A program owns 1 of V.step, 1 of V.piece, 128 of T (stream_dot).
-    hidden_tiles = tl.make_tensor_descriptor(hidden_ptr, shape=[T, 4096], strides=[hidden_t_stride, 1], block_shape=[128, 64])
-    weight_tiles = tl.make_tensor_descriptor(weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[256, 64])
+    hidden_tiles = tl.make_tensor_descriptor(
+        hidden_ptr, shape=[T, 4096], strides=[hidden_t_stride, 1], block_shape=[128, 64]
+    )
+    weight_tiles = tl.make_tensor_descriptor(
+        weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[256, 64]
+    )
     for program in tl.range(tl.program_id(0), 63 * 8 * ((T + 127) // 128), tl.num_programs(0)):
         band = 16 * 504
         band_first = program // band * 16
@@ -137,117 +152,170 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
         v_piece = column % 8
         v_step = program_2
         ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:61
-        product = v_piece * 16032  # linear_logp.py:64
-        piece_begin = tl.minimum(product, 128256)  # linear_logp.py:64
-        total = piece_begin + 16032  # linear_logp.py:64
-        piece_end = tl.minimum(total, 128256)  # linear_logp.py:64
-        product_2 = v_step * 256  # linear_logp.py:64
-        total_2 = piece_begin + product_2  # linear_logp.py:64
-        v_lane = tl.arange(0, 256)[None, :]  # linear_logp.py:64
-        v = total_2 + v_lane  # linear_logp.py:64
-        exists = v < piece_end  # linear_logp.py:64
-        differs = ids != ignore_index  # logp.py:200
-        exists_2 = exists & differs  # linear_logp.py:64
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
-        for d_first in tl.range(0, 4096, 64):  # linear_logp.py:65
-            hidden = hidden_tiles.load([t_first, d_first])  # linear_logp.py:65
-            weight = weight_tiles.load([total_2, d_first])  # linear_logp.py:65
-            z = tl.dot(hidden, weight.T, z)  # linear_logp.py:65
-        product_3 = z * inv_temperature  # logp.py:57
-        chosen = tl.where(exists_2, product_3, float("-inf"))  # linear_logp.py:64
-        m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
-        equal = m_chunk == float("-inf")  # linear_logp.py:64
-        chosen_2 = tl.where(equal, 0.0, m_chunk)  # linear_logp.py:64
-        difference = chosen - chosen_2  # linear_logp.py:64
-        product_4 = difference * 1.442695  # linear_logp.py:64
-        e = tl.exp2(product_4)  # linear_logp.py:64
-        larger = tl.maximum(difference, -3.4028234663852886e+38)  # linear_logp.py:64
-        product_5 = e * larger  # linear_logp.py:64
-        s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
-        centred_chunk = sum_over_v_lane(product_5)  # linear_logp.py:64
-        selected_v_lane = tl.full((128, 1), negative_zero(), tl.float32)  # linear_logp.py:64
-        ahead = ids - total_2  # linear_logp.py:64
-        here = (ahead >= 0) & (ahead < 256)  # linear_logp.py:64
-        if tl.max(tl.reshape(here.to(tl.int32), (128,)), 0) > 0:  # linear_logp.py:64
-            as_i64 = v.to(tl.int64)  # linear_logp.py:71
-            equal_2 = as_i64 == ids  # linear_logp.py:71
-            chosen_3 = tl.where(equal_2, product_3, negative_zero())  # linear_logp.py:71
-            chosen_4 = tl.where(exists_2, chosen_3, negative_zero())  # linear_logp.py:64
-            selected_v_lane = sum_over_v_lane(chosen_4)  # linear_logp.py:64
-        tl.store(max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, m_chunk, mask=t_inside)  # linear_logp.py:64
-        tl.store(sum_of_step1_ptr + v_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, s_chunk, mask=t_inside)  # linear_logp.py:64
-        tl.store(centred_of_step2_ptr + v_step.to(tl.int64) * centred_of_step2_v_step_stride + v_piece.to(tl.int64) * centred_of_step2_v_piece_stride + t, centred_chunk, mask=t_inside)  # linear_logp.py:64
-        tl.store(sum_of_step3_ptr + v_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, selected_v_lane, mask=t_inside)  # linear_logp.py:64
+        piece_begin_product = v_piece * 16032  # linear_logp.py:64
+        piece_begin = tl.minimum(piece_begin_product, 128256)
+        piece_end_sum = piece_begin + 16032
+        piece_end = tl.minimum(piece_end_sum, 128256)
+        v_step_times_256 = v_step * 256
+        v_begin = piece_begin + v_step_times_256
+        v_lane = tl.arange(0, 256)[None, :]
+        v = v_begin + v_lane
+        exists = v < piece_end
+        active = ids != ignore_index  # logp.py:200
+        exists_2 = exists & active  # linear_logp.py:64
+        product = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
+        for d_first in tl.range(0, 4096, 64):
+            hidden = hidden_tiles.load([t_first, d_first])
+            weight = weight_tiles.load([v_begin, d_first])
+            product = tl.dot(hidden, weight.T, product)
+        z = product * inv_temperature  # logp.py:57
+        z_masked = tl.where(exists_2, z, float("-inf"))  # linear_logp.py:64
+        m_chunk = max_over_v_lane(z_masked)
+        is_empty = m_chunk == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_chunk)
+        p_distance = z_masked - m_safe
+        p_exponent = p_distance * 1.442695
+        p = tl.exp2(p_exponent)
+        centred_chunk_larger = tl.maximum(p_distance, -3.4028234663852886e+38)
+        centred_chunk_product = p * centred_chunk_larger
+        l_chunk = sum_over_v_lane(p)
+        centred_chunk = sum_over_v_lane(centred_chunk_product)
+        selected_v_lane = tl.full((128, 1), negative_zero(), tl.float32)
+        ahead = ids - v_begin
+        here = (ahead >= 0) & (ahead < 256)
+        if tl.max(tl.reshape(here.to(tl.int32), (128,)), 0) > 0:
+            v_i64 = v.to(tl.int64)  # linear_logp.py:71
+            sum_of_step3_value_equal = v_i64 == ids
+            z_masked_2 = tl.where(sum_of_step3_value_equal, z, negative_zero())
+            z_masked_masked = tl.where(exists_2, z_masked_2, negative_zero())  # linear_logp.py:64
+            selected_v_lane = sum_over_v_lane(z_masked_masked)
+        tl.store(
+            max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride
+            + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t,
+            m_chunk, mask=t_inside
+        )
+        tl.store(
+            sum_of_step1_ptr + v_step.to(tl.int64) * sum_of_step1_v_step_stride
+            + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t,
+            l_chunk, mask=t_inside
+        )
+        tl.store(
+            centred_of_step2_ptr + v_step.to(tl.int64) * centred_of_step2_v_step_stride
+            + v_piece.to(tl.int64) * centred_of_step2_v_piece_stride + t,
+            centred_chunk, mask=t_inside
+        )
+        tl.store(
+            sum_of_step3_ptr + v_step.to(tl.int64) * sum_of_step3_v_step_stride
+            + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t,
+            selected_v_lane, mask=t_inside
+        )
 
 
 @triton.jit
-def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, entropy_ptr, max_of_step_ptr, sum_of_step1_ptr, centred_of_step2_ptr, sum_of_step3_ptr, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors_ptr, ignore_index):
+def linear_logp_2(
+    ids_ptr, logp_ptr, lse_ptr, entropy_ptr, max_of_step_ptr, sum_of_step1_ptr, centred_of_step2_ptr, sum_of_step3_ptr,
+    T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride,
+    centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride,
+    sum_of_step3_v_piece_stride, errors_ptr, ignore_index
+):
     # A program owns 32 of T (merge).
     t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
     t_inside = t < T
     ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:61
-    differs = ids != ignore_index  # logp.py:200
+    active = ids != ignore_index  # logp.py:200
     v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:64
-    m = tl.full((32, 8), float("-inf"), tl.float32)  # linear_logp.py:64
-    s = tl.full((32, 8), 0.0, tl.float32)  # linear_logp.py:64
-    centred = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:64
-    s_2 = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:64
-    for v_step_step in tl.range(0, 63, loop_unroll_factor=4):  # linear_logp.py:64
-        max_of_step = tl.load(max_of_step_ptr + v_step_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:64
-        sum_of_step1 = tl.load(sum_of_step1_ptr + v_step_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:64
-        centred_of_step2 = tl.load(centred_of_step2_ptr + v_step_step.to(tl.int64) * centred_of_step2_v_step_stride + v_piece.to(tl.int64) * centred_of_step2_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:64
-        sum_of_step3 = tl.load(sum_of_step3_ptr + v_step_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:64
-        m_2 = tl.maximum(m, max_of_step)  # linear_logp.py:64
-        equal = m_2 == float("-inf")  # linear_logp.py:64
-        chosen = tl.where(equal, 0.0, m_2)  # linear_logp.py:64
-        difference = m - chosen  # linear_logp.py:64
-        product = difference * 1.442695  # linear_logp.py:64
-        exp2 = tl.exp2(product)  # linear_logp.py:64
-        larger = tl.maximum(difference, -3.4028234663852886e+38)  # linear_logp.py:64
-        difference_2 = max_of_step - chosen  # linear_logp.py:64
-        product_2 = difference_2 * 1.442695  # linear_logp.py:64
-        exp2_2 = tl.exp2(product_2)  # linear_logp.py:64
-        larger_2 = tl.maximum(difference_2, -3.4028234663852886e+38)  # linear_logp.py:64
-        product_3 = s * exp2  # linear_logp.py:64
-        product_4 = sum_of_step1 * exp2_2  # linear_logp.py:64
-        total = product_3 + product_4  # linear_logp.py:64
-        product_5 = centred * exp2  # linear_logp.py:64
-        product_6 = centred_of_step2 * exp2_2  # linear_logp.py:64
-        fused = tl.fma(product_3, larger, product_5)  # linear_logp.py:64
-        fused_2 = tl.fma(product_4, larger_2, product_6)  # linear_logp.py:64
-        total_2 = fused + fused_2  # linear_logp.py:64
-        s_3 = s_2 + sum_of_step3  # linear_logp.py:64
-        m, s, centred, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
-    m_2, s_3, centred_2 = softmax_sum_over_v_piece(m, s, centred)  # linear_logp.py:64
-    s_4 = total_over_v_piece(s_2)  # linear_logp.py:64
-    at_most = ids >= 0  # linear_logp.py:78
-    below = ids < 128256  # linear_logp.py:78
-    both = at_most & below  # linear_logp.py:78
-    log = portable_log(s_3)  # linear_logp.py:83
-    total = m_2 + log  # linear_logp.py:83
-    chosen = tl.where(both, s_4, float("nan"))  # linear_logp.py:84
-    difference = chosen - total  # linear_logp.py:84
-    is_nan = difference != difference  # linear_logp.py:85
-    both_2 = differs & is_nan  # linear_logp.py:85
-    bad_row = tl.where(both_2 & t_inside, t + 1, 0)  # linear_logp.py:85
-    bad_row_2 = tl.max(tl.reshape(bad_row, (32,)), 0)  # linear_logp.py:85
-    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:85
-    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:85
-    chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:87
-    chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:88
-    quotient = tl.div_rn(centred_2, s_3)  # linear_logp.py:89
-    difference_2 = log - quotient  # linear_logp.py:89
-    chosen_4 = tl.where(differs, difference_2, 0.0)  # linear_logp.py:89
-    tl.store(logp_ptr + t, chosen_2, mask=t_inside)  # linear_logp.py:86
-    tl.store(lse_ptr + t, chosen_3, mask=t_inside)  # linear_logp.py:86
-    tl.store(entropy_ptr + t, chosen_4, mask=t_inside)  # linear_logp.py:86
+    m = tl.full((32, 8), float("-inf"), tl.float32)
+    l = tl.full((32, 8), 0.0, tl.float32)
+    centred = tl.full((32, 8), negative_zero(), tl.float32)
+    total = tl.full((32, 8), negative_zero(), tl.float32)
+    for v_step_step in tl.range(0, 63, loop_unroll_factor=4):
+        max_of_step = tl.load(
+            max_of_step_ptr + v_step_step.to(tl.int64) * max_of_step_v_step_stride
+            + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t,
+            mask=t_inside, other=0.0
+        )
+        sum_of_step1 = tl.load(
+            sum_of_step1_ptr + v_step_step.to(tl.int64) * sum_of_step1_v_step_stride
+            + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t,
+            mask=t_inside, other=0.0
+        )
+        centred_of_step2 = tl.load(
+            centred_of_step2_ptr + v_step_step.to(tl.int64) * centred_of_step2_v_step_stride
+            + v_piece.to(tl.int64) * centred_of_step2_v_piece_stride + t,
+            mask=t_inside, other=0.0
+        )
+        sum_of_step3 = tl.load(
+            sum_of_step3_ptr + v_step_step.to(tl.int64) * sum_of_step3_v_step_stride
+            + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t,
+            mask=t_inside, other=0.0
+        )
+        m_2 = tl.maximum(m, max_of_step)
+        is_empty = m_2 == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_2)
+        alpha_a_distance = m - m_safe
+        alpha_a_exponent = alpha_a_distance * 1.442695
+        alpha_a = tl.exp2(alpha_a_exponent)
+        centred_larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+        alpha_b_distance = max_of_step - m_safe
+        alpha_b_exponent = alpha_b_distance * 1.442695
+        alpha_b = tl.exp2(alpha_b_exponent)
+        centred_larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+        l_a_scaled = l * alpha_a
+        l_b_scaled = sum_of_step1 * alpha_b
+        l_2 = l_a_scaled + l_b_scaled
+        centred_times_alpha_a = centred * alpha_a
+        centred_of_step2_times_alpha_b = centred_of_step2 * alpha_b
+        centred_fma_sum = tl.fma(l_a_scaled, centred_larger, centred_times_alpha_a)
+        centred_fma_sum_2 = tl.fma(l_b_scaled, centred_larger_2, centred_of_step2_times_alpha_b)
+        centred_sum = centred_fma_sum + centred_fma_sum_2
+        total_2 = total + sum_of_step3
+        m, l, centred, total = m_2, l_2, centred_sum, total_2
+    m_2, l_2, centred_2 = softmax_sum_over_v_piece(m, l, centred)
+    total_2 = total_over_v_piece(total)
+    ids_ge_0 = ids >= 0  # linear_logp.py:78
+    inside_below = ids < 128256
+    inside = ids_ge_0 & inside_below
+    log_l = portable_log(l_2)  # linear_logp.py:83
+    lse = m_2 + log_l
+    hit_masked = tl.where(inside, total_2, float("nan"))  # linear_logp.py:84
+    chosen = hit_masked - lse
+    is_nan_chosen = chosen != chosen  # linear_logp.py:85
+    both = active & is_nan_chosen
+    bad_row = tl.where(both & t_inside, t + 1, 0)
+    bad_row_2 = tl.max(tl.reshape(bad_row, (32,)), 0)
+    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")
+    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")
+    chosen_masked = tl.where(active, chosen, 0.0)  # linear_logp.py:87
+    lse_masked = tl.where(active, lse, 0.0)  # linear_logp.py:88
+    centred_over_l = tl.div_rn(centred_2, l_2)  # linear_logp.py:89
+    entropy_value_difference = log_l - centred_over_l
+    entropy_value_difference_masked = tl.where(active, entropy_value_difference, 0.0)
+    tl.store(logp_ptr + t, chosen_masked, mask=t_inside)  # linear_logp.py:86
+    tl.store(lse_ptr + t, lse_masked, mask=t_inside)
+    tl.store(entropy_ptr + t, entropy_value_difference_masked, mask=t_inside)
 
 
-def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
+def call(
+    kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy,
+    inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride,
+    max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+    centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min(63 * 8 * ((T + 127) // 128), 132)
     if programs > 0:
-        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
+        kernels.linear_logp_1(
+            (programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T,
+            hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride,
+            sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+            centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature,
+            ignore_index
+        )
     programs = ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors, ignore_index)
+        kernels.linear_logp_2(
+            (programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T,
+            max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride,
+            sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride,
+            sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors, ignore_index
+        )

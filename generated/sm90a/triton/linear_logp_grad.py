@@ -21,7 +21,9 @@ def halves(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def linear_logp_grad_1(hidden_ptr, ids_ptr, order_ptr, rows_ptr, hidden_t_stride, rows_t_within_stride, ignore_index, T_piece):
+def linear_logp_grad_1(
+    hidden_ptr, ids_ptr, order_ptr, rows_ptr, hidden_t_stride, rows_t_within_stride, ignore_index, T_piece
+):
     # A program owns 1 of T.within, 2048 of D (rows).
     program = tl.program_id(0)
     program_2 = program // 2
@@ -30,19 +32,26 @@ def linear_logp_grad_1(hidden_ptr, ids_ptr, order_ptr, rows_ptr, hidden_t_stride
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
     order = tl.load(order_ptr + t)  # linear_logp.py:124
-    ids = tl.load(ids_ptr + order)  # linear_logp.py:124
+    ids = tl.load(ids_ptr + order)
     hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:129
-    differs = ids != ignore_index  # logp.py:200
-    as_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:129
-    chosen = tl.where(differs, hidden, as_bf16)  # linear_logp.py:129
-    tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, chosen)  # linear_logp.py:129
+    active = ids != ignore_index  # logp.py:200
+    _0_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:129
+    rows_value = tl.where(active, hidden, _0_bf16)
+    tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, rows_value)
 
 
 @triton.jit
-def linear_logp_grad_2(weight_ptr, ids_ptr, lse_ptr, entropy_ptr, order_ptr, d_logp_ptr, d_lse_ptr, d_entropy_ptr, rows_ptr, dz_ptr, T_length, rows_t_within_stride, weight_v_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece, V_piece):
+def linear_logp_grad_2(
+    weight_ptr, ids_ptr, lse_ptr, entropy_ptr, order_ptr, d_logp_ptr, d_lse_ptr, d_entropy_ptr, rows_ptr, dz_ptr,
+    T_length, rows_t_within_stride, weight_v_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece, V_piece
+):
     # A program owns 128 of T.within, 256 of V.within (dot_map).
-    rows_tiles = tl.make_tensor_descriptor(rows_ptr, shape=[T_length, 4096], strides=[rows_t_within_stride, 1], block_shape=[128, 64])
-    weight_tiles = tl.make_tensor_descriptor(weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[256, 64])
+    rows_tiles = tl.make_tensor_descriptor(
+        rows_ptr, shape=[T_length, 4096], strides=[rows_t_within_stride, 1], block_shape=[128, 64]
+    )
+    weight_tiles = tl.make_tensor_descriptor(
+        weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[256, 64]
+    )
     for program in tl.range(tl.program_id(0), ((T_length + 127) // 128) * 63, tl.num_programs(0)):
         band = 16 * 63
         band_first = program // band * 16
@@ -59,49 +68,59 @@ def linear_logp_grad_2(weight_ptr, ids_ptr, lse_ptr, entropy_ptr, order_ptr, d_l
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
         order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:124
-        ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)  # linear_logp.py:124
-        differs = ids != ignore_index  # logp.py:200
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:130
-        for d_first in tl.range(0, 4096, 64):  # linear_logp.py:130
-            rows = rows_tiles.load([t_within_first, d_first])  # linear_logp.py:130
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:130
-            z = tl.dot(rows, weight.T, z)  # linear_logp.py:130
+        ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)
+        active = ids != ignore_index  # logp.py:200
+        product = tl.zeros((128, 256), tl.float32)  # linear_logp.py:130
+        for d_first in tl.range(0, 4096, 64):
+            rows = rows_tiles.load([t_within_first, d_first])
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
+            product = tl.dot(rows, weight.T, product)
         lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:132
         entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:122
-        d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:122
-        d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:122
-        d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:122
-        product = z * inv_temperature  # logp.py:57
-        difference = product - lse  # logp.py:186
-        product_2 = difference * 1.442695  # logp.py:187
-        exp2 = tl.exp2(product_2)  # logp.py:187
-        difference_2 = d_lse - d_logp  # logp.py:208
-        product_3 = exp2 * difference_2  # logp.py:188
-        equal = exp2 == 0.0  # logp.py:191
-        product_4 = d_entropy * exp2  # logp.py:191
-        total = difference + entropy  # logp.py:191
-        product_5 = product_4 * total  # logp.py:191
-        chosen = tl.where(equal, 0.0, product_5)  # logp.py:191
-        difference_3 = product_3 - chosen  # logp.py:191
-        at_most = ids >= 0  # logp.py:193
-        below = ids < 128256  # logp.py:193
-        both = at_most & below  # logp.py:193
-        chosen_2 = tl.where(both, ids, -1)  # logp.py:194
-        as_i32 = chosen_2.to(tl.int32)  # logp.py:194
-        equal_2 = v == as_i32  # logp.py:194
-        chosen_3 = tl.where(equal_2, d_logp, 0.0)  # logp.py:194
-        total_2 = difference_3 + chosen_3  # logp.py:194
-        product_6 = total_2 * inv_temperature  # logp.py:63
-        chosen_4 = tl.where(differs, product_6, 0.0)  # linear_logp.py:133
-        as_bf16 = chosen_4.to(tl.bfloat16)  # linear_logp.py:133
-        tl.store(dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, as_bf16, mask=t_within_inside & v_within_inside)  # linear_logp.py:133
+        d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)
+        d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)
+        d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)
+        z = product * inv_temperature  # logp.py:57
+        centred = z - lse  # logp.py:186
+        centred_times_log2e = centred * 1.442695  # logp.py:187
+        p = tl.exp2(centred_times_log2e)
+        d_lse_minus_d_logp = d_lse - d_logp  # logp.py:208
+        dz = p * d_lse_minus_d_logp  # logp.py:188
+        p_is_0 = p == 0.0  # logp.py:191
+        d_entropy_times_p = d_entropy * p
+        centred_plus_entropy = centred + entropy
+        dz_product = d_entropy_times_p * centred_plus_entropy
+        dz_product_or_0 = tl.where(p_is_0, 0.0, dz_product)
+        dz_2 = dz - dz_product_or_0
+        ids_ge_0 = ids >= 0  # logp.py:193
+        inside_below = ids < 128256
+        inside = ids_ge_0 & inside_below
+        ids_masked = tl.where(inside, ids, -1)  # logp.py:194
+        ids_masked_i32 = ids_masked.to(tl.int32)
+        dz_equal = v == ids_masked_i32
+        d_logp_masked = tl.where(dz_equal, d_logp, 0.0)
+        dz_3 = dz_2 + d_logp_masked
+        dz_times_inv_temperature = dz_3 * inv_temperature  # logp.py:63
+        dz_times_inv_temperature_masked = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:133
+        dz_times_inv_temperature_masked_bf16 = dz_times_inv_temperature_masked.to(tl.bfloat16)
+        tl.store(
+            dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, dz_times_inv_temperature_masked_bf16,
+            mask=t_within_inside & v_within_inside
+        )
 
 
 @triton.jit
-def linear_logp_grad_3_0(weight_ptr, dz_ptr, merged_3_0_ptr, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, V_piece):
+def linear_logp_grad_3_0(
+    weight_ptr, dz_ptr, merged_3_0_ptr, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride,
+    V_piece
+):
     # A program owns 128 of T.within, 256 of D (dot_map).
-    dz_tiles = tl.make_tensor_descriptor(dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64])
-    weight_tiles = tl.make_tensor_descriptor(weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[64, 256])
+    dz_tiles = tl.make_tensor_descriptor(
+        dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
+    )
+    weight_tiles = tl.make_tensor_descriptor(
+        weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[64, 256]
+    )
     for program in tl.range(tl.program_id(0), ((T_length + 127) // 128) * 16, tl.num_programs(0)):
         band = 16 * 16
         band_first = program // band * 16
@@ -113,19 +132,28 @@ def linear_logp_grad_3_0(weight_ptr, dz_ptr, merged_3_0_ptr, T_length, dz_t_with
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
-        for v_within_first in tl.range(0, 16032, 64):  # linear_logp.py:136
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:136
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:136
-            z = tl.dot(dz, weight, z)  # linear_logp.py:136
-        tl.store(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, z, mask=t_within_inside)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        for v_within_first in tl.range(0, 16032, 64):
+            dz = dz_tiles.load([t_within_first, v_within_first])
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
+            d_hidden = tl.dot(dz, weight, d_hidden)
+        tl.store(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, d_hidden, mask=t_within_inside
+        )
 
 
 @triton.jit
-def linear_logp_grad_3_1(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece):
+def linear_logp_grad_3_1(
+    weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, T_length, dz_t_within_stride, weight_v_stride,
+    merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece
+):
     # A program owns 128 of T.within, 256 of D (dot_map).
-    dz_tiles = tl.make_tensor_descriptor(dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64])
-    weight_tiles = tl.make_tensor_descriptor(weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[64, 256])
+    dz_tiles = tl.make_tensor_descriptor(
+        dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
+    )
+    weight_tiles = tl.make_tensor_descriptor(
+        weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[64, 256]
+    )
     for program in tl.range(tl.program_id(0), ((T_length + 127) // 128) * 16, tl.num_programs(0)):
         band = 16 * 16
         band_first = program // band * 16
@@ -137,37 +165,60 @@ def linear_logp_grad_3_1(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, T_l
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
-        for v_within_first in tl.range(0, 16032, 64):  # linear_logp.py:136
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:136
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:136
-            z = tl.dot(dz, weight, z)  # linear_logp.py:136
-        low, high = halves(z, 128, 128)  # linear_logp.py:136
-        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:136
-        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:136
-        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:136
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + low_2  # linear_logp.py:136
-        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:136
-        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:136
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + high_2  # linear_logp.py:136
-        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:136
-        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:136
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + low_3  # linear_logp.py:136
-        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:136
-        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:136
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + high_3  # linear_logp.py:136
-        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        for v_within_first in tl.range(0, 16032, 64):
+            dz = dz_tiles.load([t_within_first, v_within_first])
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
+            d_hidden = tl.dot(dz, weight, d_hidden)
+        low, high = halves(d_hidden, 128, 128)
+        low_2, high_2 = halves(low, 128, 64)
+        low_3, high_3 = halves(high, 128, 64)
+        d_2 = d_first + tl.arange(0, 64)[None, :]
+        earlier = tl.load(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + low_2
+        tl.store(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside
+        )
+        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]
+        earlier = tl.load(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + high_2
+        tl.store(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside
+        )
+        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]
+        earlier = tl.load(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + low_3
+        tl.store(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside
+        )
+        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]
+        earlier = tl.load(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + high_3
+        tl.store(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside
+        )
 
 
 @triton.jit
-def linear_logp_grad_3_2(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, merged_3_2_ptr, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, V_piece):
+def linear_logp_grad_3_2(
+    weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, merged_3_2_ptr, T_length, dz_t_within_stride, weight_v_stride,
+    merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, V_piece
+):
     # A program owns 128 of T.within, 256 of D (dot_map).
-    dz_tiles = tl.make_tensor_descriptor(dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64])
-    weight_tiles = tl.make_tensor_descriptor(weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[64, 256])
+    dz_tiles = tl.make_tensor_descriptor(
+        dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
+    )
+    weight_tiles = tl.make_tensor_descriptor(
+        weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[64, 256]
+    )
     for program in tl.range(tl.program_id(0), ((T_length + 127) // 128) * 16, tl.num_programs(0)):
         band = 16 * 16
         band_first = program // band * 16
@@ -179,45 +230,77 @@ def linear_logp_grad_3_2(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, mer
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
-        for v_within_first in tl.range(0, 16032, 64):  # linear_logp.py:136
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:136
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:136
-            z = tl.dot(dz, weight, z)  # linear_logp.py:136
-        low, high = halves(z, 128, 128)  # linear_logp.py:136
-        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:136
-        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:136
-        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:136
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + low_2  # linear_logp.py:136
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_2 = earlier_2 + merged  # linear_logp.py:136
-        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:136
-        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:136
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + high_2  # linear_logp.py:136
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_2 = earlier_2 + merged  # linear_logp.py:136
-        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:136
-        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:136
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + low_3  # linear_logp.py:136
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_2 = earlier_2 + merged  # linear_logp.py:136
-        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:136
-        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:136
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + high_3  # linear_logp.py:136
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_2 = earlier_2 + merged  # linear_logp.py:136
-        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        for v_within_first in tl.range(0, 16032, 64):
+            dz = dz_tiles.load([t_within_first, v_within_first])
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
+            d_hidden = tl.dot(dz, weight, d_hidden)
+        low, high = halves(d_hidden, 128, 128)
+        low_2, high_2 = halves(low, 128, 64)
+        low_3, high_3 = halves(high, 128, 64)
+        d_2 = d_first + tl.arange(0, 64)[None, :]
+        earlier = tl.load(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + low_2
+        earlier_2 = tl.load(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_2 = earlier_2 + merged
+        tl.store(
+            merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside
+        )
+        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]
+        earlier = tl.load(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + high_2
+        earlier_2 = tl.load(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_2 = earlier_2 + merged
+        tl.store(
+            merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside
+        )
+        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]
+        earlier = tl.load(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + low_3
+        earlier_2 = tl.load(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_2 = earlier_2 + merged
+        tl.store(
+            merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside
+        )
+        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]
+        earlier = tl.load(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + high_3
+        earlier_2 = tl.load(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_2 = earlier_2 + merged
+        tl.store(
+            merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside
+        )
 
 
 @triton.jit
-def linear_logp_grad_3_3(weight_ptr, order_ptr, d_hidden_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, merged_3_2_ptr, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, T_piece, V_piece):
+def linear_logp_grad_3_3(
+    weight_ptr, order_ptr, d_hidden_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, merged_3_2_ptr, T_length,
+    dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride,
+    merged_3_2_t_within_stride, d_hidden_t_stride, T_piece, V_piece
+):
     # A program owns 128 of T.within, 256 of D (dot_map).
-    dz_tiles = tl.make_tensor_descriptor(dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64])
-    weight_tiles = tl.make_tensor_descriptor(weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[64, 256])
+    dz_tiles = tl.make_tensor_descriptor(
+        dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
+    )
+    weight_tiles = tl.make_tensor_descriptor(
+        weight_ptr, shape=[128256, 4096], strides=[weight_v_stride, 1], block_shape=[64, 256]
+    )
     for program in tl.range(tl.program_id(0), ((T_length + 127) // 128) * 16, tl.num_programs(0)):
         band = 16 * 16
         band_first = program // band * 16
@@ -232,57 +315,87 @@ def linear_logp_grad_3_3(weight_ptr, order_ptr, d_hidden_ptr, dz_ptr, merged_3_0
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032
         order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:124
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
-        for v_within_first in tl.range(0, 16032, 64):  # linear_logp.py:136
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:136
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:136
-            z = tl.dot(dz, weight, z)  # linear_logp.py:136
-        low, high = halves(z, 128, 128)  # linear_logp.py:136
-        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:136
-        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:136
-        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:136
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + low_2  # linear_logp.py:136
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_2 = earlier_2 + merged  # linear_logp.py:136
-        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_3 = earlier_3 + merged_2  # linear_logp.py:136
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:109
-        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:109
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + high_2  # linear_logp.py:136
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_2 = earlier_2 + merged  # linear_logp.py:136
-        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_3 = earlier_3 + merged_2  # linear_logp.py:136
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:109
-        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:109
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + low_3  # linear_logp.py:136
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_2 = earlier_2 + merged  # linear_logp.py:136
-        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_3 = earlier_3 + merged_2  # linear_logp.py:136
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:109
-        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:109
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged = earlier + high_3  # linear_logp.py:136
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_2 = earlier_2 + merged  # linear_logp.py:136
-        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:136
-        merged_3 = earlier_3 + merged_2  # linear_logp.py:136
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:109
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        for v_within_first in tl.range(0, 16032, 64):
+            dz = dz_tiles.load([t_within_first, v_within_first])
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
+            d_hidden = tl.dot(dz, weight, d_hidden)
+        low, high = halves(d_hidden, 128, 128)
+        low_2, high_2 = halves(low, 128, 64)
+        low_3, high_3 = halves(high, 128, 64)
+        d_2 = d_first + tl.arange(0, 64)[None, :]
+        earlier = tl.load(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + low_2
+        earlier_2 = tl.load(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_2 = earlier_2 + merged
+        earlier_3 = tl.load(
+            merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_3 = earlier_3 + merged_2
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
+        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]
+        earlier = tl.load(  # linear_logp.py:136
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + high_2
+        earlier_2 = tl.load(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_2 = earlier_2 + merged
+        earlier_3 = tl.load(
+            merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_3 = earlier_3 + merged_2
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
+        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]
+        earlier = tl.load(  # linear_logp.py:136
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + low_3
+        earlier_2 = tl.load(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_2 = earlier_2 + merged
+        earlier_3 = tl.load(
+            merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_3 = earlier_3 + merged_2
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
+        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]
+        earlier = tl.load(  # linear_logp.py:136
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged = earlier + high_3
+        earlier_2 = tl.load(
+            merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_2 = earlier_2 + merged
+        earlier_3 = tl.load(
+            merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
+        )
+        merged_3 = earlier_3 + merged_2
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
 
 
 @triton.jit
-def linear_logp_grad_4(d_weight_ptr, rows_ptr, dz_ptr, T_length, dz_t_within_stride, rows_t_within_stride, d_weight_v_stride, V_piece):
+def linear_logp_grad_4(
+    d_weight_ptr, rows_ptr, dz_ptr, T_length, dz_t_within_stride, rows_t_within_stride, d_weight_v_stride, V_piece
+):
     # A program owns 128 of V.within, 256 of D (dot_map).
-    dz_tiles = tl.make_tensor_descriptor(dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[64, 128])
-    rows_tiles = tl.make_tensor_descriptor(rows_ptr, shape=[T_length, 4096], strides=[rows_t_within_stride, 1], block_shape=[64, 256])
+    dz_tiles = tl.make_tensor_descriptor(
+        dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[64, 128]
+    )
+    rows_tiles = tl.make_tensor_descriptor(
+        rows_ptr, shape=[T_length, 4096], strides=[rows_t_within_stride, 1], block_shape=[64, 256]
+    )
     for program in tl.range(tl.program_id(0), 2016, tl.num_programs(0)):
         band = 16 * 16
         band_first = program // band * 16
@@ -295,42 +408,70 @@ def linear_logp_grad_4(d_weight_ptr, rows_ptr, dz_ptr, T_length, dz_t_within_str
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
-        for t_within_first in tl.range(0, T_length, 64):  # linear_logp.py:138
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:138
-            rows = rows_tiles.load([t_within_first, d_first])  # linear_logp.py:138
-            z = tl.dot(dz.T, rows, z)  # linear_logp.py:138
-        as_bf16 = z.to(tl.bfloat16)  # linear_logp.py:111
-        tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, as_bf16, mask=v_within_inside)  # linear_logp.py:111
+        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
+        for t_within_first in tl.range(0, T_length, 64):
+            dz = dz_tiles.load([t_within_first, v_within_first])
+            rows = rows_tiles.load([t_within_first, d_first])
+            d_weight = tl.dot(dz.T, rows, d_weight)
+        d_weight_bf16 = d_weight.to(tl.bfloat16)  # linear_logp.py:111
+        tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, d_weight_bf16, mask=v_within_inside)
 
 
-def call(kernels, hidden, ids, order, rows, weight, lse, entropy, d_logp, d_lse, d_entropy, dz, merged_3_0, merged_3_1, merged_3_2, d_hidden, d_weight, ignore_index, inv_temperature, T, hidden_t_stride, rows_t_within_stride, weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, d_weight_v_stride):
+def call(
+    kernels, hidden, ids, order, rows, weight, lse, entropy, d_logp, d_lse, d_entropy, dz, merged_3_0, merged_3_1,
+    merged_3_2, d_hidden, d_weight, ignore_index, inv_temperature, T, hidden_t_stride, rows_t_within_stride,
+    weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride,
+    merged_3_2_t_within_stride, d_hidden_t_stride, d_weight_v_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     for T_piece in range((T + 8191) // 8192):
         T_length = min(8192, T - T_piece * 8192)
         programs = T_length * 2
         if programs > 0:
-            kernels.linear_logp_grad_1((programs,), hidden, ids, order, rows, hidden_t_stride, rows_t_within_stride, ignore_index, T_piece)
+            kernels.linear_logp_grad_1(
+                (programs,), hidden, ids, order, rows, hidden_t_stride, rows_t_within_stride, ignore_index, T_piece
+            )
         for V_piece in range(8):
             programs = min(((T_length + 127) // 128) * 63, 132)
             if programs > 0:
-                kernels.linear_logp_grad_2((programs,), weight, ids, lse, entropy, order, d_logp, d_lse, d_entropy, rows, dz, T_length, rows_t_within_stride, weight_v_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece, V_piece)
+                kernels.linear_logp_grad_2(
+                    (programs,), weight, ids, lse, entropy, order, d_logp, d_lse, d_entropy, rows, dz, T_length,
+                    rows_t_within_stride, weight_v_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece,
+                    V_piece
+                )
             if V_piece in (0, 2, 4, 6):
                 programs = min(((T_length + 127) // 128) * 16, 132)
                 if programs > 0:
-                    kernels.linear_logp_grad_3_0((programs,), weight, dz, merged_3_0, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, V_piece)
+                    kernels.linear_logp_grad_3_0(
+                        (programs,), weight, dz, merged_3_0, T_length, dz_t_within_stride, weight_v_stride,
+                        merged_3_0_t_within_stride, V_piece
+                    )
             if V_piece in (1, 5):
                 programs = min(((T_length + 127) // 128) * 16, 132)
                 if programs > 0:
-                    kernels.linear_logp_grad_3_1((programs,), weight, dz, merged_3_0, merged_3_1, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece)
+                    kernels.linear_logp_grad_3_1(
+                        (programs,), weight, dz, merged_3_0, merged_3_1, T_length, dz_t_within_stride, weight_v_stride,
+                        merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece
+                    )
             if V_piece == 3:
                 programs = min(((T_length + 127) // 128) * 16, 132)
                 if programs > 0:
-                    kernels.linear_logp_grad_3_2((programs,), weight, dz, merged_3_0, merged_3_1, merged_3_2, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, V_piece)
+                    kernels.linear_logp_grad_3_2(
+                        (programs,), weight, dz, merged_3_0, merged_3_1, merged_3_2, T_length, dz_t_within_stride,
+                        weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride,
+                        merged_3_2_t_within_stride, V_piece
+                    )
             if V_piece == 7:
                 programs = min(((T_length + 127) // 128) * 16, 132)
                 if programs > 0:
-                    kernels.linear_logp_grad_3_3((programs,), weight, order, d_hidden, dz, merged_3_0, merged_3_1, merged_3_2, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, T_piece, V_piece)
+                    kernels.linear_logp_grad_3_3(
+                        (programs,), weight, order, d_hidden, dz, merged_3_0, merged_3_1, merged_3_2, T_length,
+                        dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride,
+                        merged_3_2_t_within_stride, d_hidden_t_stride, T_piece, V_piece
+                    )
             programs = min(126 * 16, 132)
             if programs > 0:
-                kernels.linear_logp_grad_4((programs,), d_weight, rows, dz, T_length, dz_t_within_stride, rows_t_within_stride, d_weight_v_stride, V_piece)
+                kernels.linear_logp_grad_4(
+                    (programs,), d_weight, rows, dz, T_length, dz_t_within_stride, rows_t_within_stride,
+                    d_weight_v_stride, V_piece
+                )

@@ -38,39 +38,45 @@ def sum_over_v_lane(x):
 
 
 @triton.jit
-def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     # The state of two disjoint sets: centred softmax_sum().
-    m = tl.maximum(max_a, max_b)
-    equal = m == float("-inf")
-    chosen = tl.where(equal, 0.0, m)
-    difference = max_a - chosen
-    product = difference * 1.442695
-    exp2 = tl.exp2(product)
-    larger = tl.maximum(difference, -3.4028234663852886e+38)
-    equal_2 = m == float("-inf")
-    chosen_2 = tl.where(equal_2, 0.0, m)
-    difference_2 = max_b - chosen_2
-    product_2 = difference_2 * 1.442695
-    exp2_2 = tl.exp2(product_2)
-    larger_2 = tl.maximum(difference_2, -3.4028234663852886e+38)
-    product_3 = sum_a * exp2
-    product_4 = sum_b * exp2_2
-    total = product_3 + product_4
-    product_5 = centred_a * exp2
-    product_6 = centred_b * exp2_2
-    fused = tl.fma(product_3, larger, product_5)
-    fused_2 = tl.fma(product_4, larger_2, product_6)
-    total_2 = fused + fused_2
-    return m, total, total_2
+    m = tl.maximum(m_a, m_b)
+    is_empty = m == float("-inf")
+    m_safe = tl.where(is_empty, 0.0, m)
+    alpha_a_distance = m_a - m_safe
+    alpha_a_exponent = alpha_a_distance * 1.442695
+    alpha_a = tl.exp2(alpha_a_exponent)
+    larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+    is_empty_2 = m == float("-inf")
+    m_safe_2 = tl.where(is_empty_2, 0.0, m)
+    alpha_b_distance = m_b - m_safe_2
+    alpha_b_exponent = alpha_b_distance * 1.442695
+    alpha_b = tl.exp2(alpha_b_exponent)
+    larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+    l_a_scaled = l_a * alpha_a
+    l_b_scaled = l_b * alpha_b
+    l = l_a_scaled + l_b_scaled
+    product = centred_a * alpha_a
+    product_2 = centred_b * alpha_b
+    fma_sum = tl.fma(l_a_scaled, larger, product)
+    fma_sum_2 = tl.fma(l_b_scaled, larger_2, product_2)
+    total = fma_sum + fma_sum_2
+    return m, l, total
 
 
 @triton.jit
-def softmax_sum_over_v_piece(max, sum, centred):
+def softmax_sum_over_v_piece(m, l, centred):
     # The states merged over V.piece, pairwise: two terms at a time, so that no layout chooses.
-    max, sum, centred = tl.reduce((tl.reshape(max, (4, 2)), tl.reshape(sum, (4, 2)), tl.reshape(centred, (4, 2))), 1, merge_softmax_sum)
-    max, sum, centred = tl.reduce((tl.reshape(max, (2, 2)), tl.reshape(sum, (2, 2)), tl.reshape(centred, (2, 2))), 1, merge_softmax_sum)
-    max, sum, centred = tl.reduce((tl.reshape(max, (2,)), tl.reshape(sum, (2,)), tl.reshape(centred, (2,))), 0, merge_softmax_sum)
-    return max, sum, centred
+    m, l, centred = tl.reduce(
+        (tl.reshape(m, (4, 2)), tl.reshape(l, (4, 2)), tl.reshape(centred, (4, 2))), 1, merge_softmax_sum
+    )
+    m, l, centred = tl.reduce(
+        (tl.reshape(m, (2, 2)), tl.reshape(l, (2, 2)), tl.reshape(centred, (2, 2))), 1, merge_softmax_sum
+    )
+    m, l, centred = tl.reduce(
+        (tl.reshape(m, (2,)), tl.reshape(l, (2,)), tl.reshape(centred, (2,))), 0, merge_softmax_sum
+    )
+    return m, l, centred
 
 
 @triton.jit
@@ -106,125 +112,132 @@ def portable_log(x):
 
 
 @triton.jit
-def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, errors_ptr, inv_temperature, ignore_index):
+def logp(
+    logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, errors_ptr, inv_temperature, ignore_index
+):
     # A program owns 1 of T (rows).
     t = tl.program_id(0)
     ids = tl.load(ids_ptr + t)  # logp.py:134
-    at_most = ids >= 0  # logp.py:146
-    below = ids < 128256  # logp.py:146
-    both = at_most & below  # logp.py:146
-    as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)  # logp.py:146
-    logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + ids, mask=both, other=as_bf16)  # logp.py:146
-    differs = ids != ignore_index  # logp.py:200
+    ids_ge_0 = ids >= 0  # logp.py:146
+    logits_guard_below = ids < 128256
+    logits_guard = ids_ge_0 & logits_guard_below
+    as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)
+    logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + ids, mask=logits_guard, other=as_bf16)
+    active = ids != ignore_index  # logp.py:200
     v_piece = tl.arange(0, 8)[None, :, None, None]  # logp.py:138
-    product = v_piece * 16032  # logp.py:138
-    total = product + 16032  # logp.py:138
-    v_lane = tl.arange(0, 4)[:, None, None, None] * 64 + tl.arange(0, 8)[None, None, :, None] * 8 + tl.arange(0, 8)[None, None, None, :]  # logp.py:138
-    steps = tl.where(differs, tl.full((), 63, tl.int32), 0)  # logp.py:138
-    full_steps = tl.where(differs, tl.full((), 62, tl.int32), 0)  # logp.py:138
-    m = tl.full((1, 8, 1, 1), float("-inf"), tl.float32)  # logp.py:138
-    s = tl.full((1, 8, 1, 1), 0.0, tl.float32)  # logp.py:138
-    centred = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:138
-    for v_step in tl.range(0, full_steps):  # logp.py:138
-        product_2 = v_step * 256  # logp.py:138
-        total_2 = product + product_2  # logp.py:138
-        v = total_2 + v_lane  # logp.py:138
+    piece_begin_product = v_piece * 16032
+    piece_end_sum = piece_begin_product + 16032
+    v_lane = (
+        tl.arange(0, 4)[:, None, None, None] * 64 + tl.arange(0, 8)[None, None, :, None] * 8
+        + tl.arange(0, 8)[None, None, None, :]
+    )
+    steps = tl.where(active, tl.full((), 63, tl.int32), 0)
+    full_steps = tl.where(active, tl.full((), 62, tl.int32), 0)
+    m = tl.full((1, 8, 1, 1), float("-inf"), tl.float32)
+    l = tl.full((1, 8, 1, 1), 0.0, tl.float32)
+    centred = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)
+    for v_step in tl.range(0, full_steps):
+        v_step_times_256 = v_step * 256
+        v_begin = piece_begin_product + v_step_times_256
+        v = v_begin + v_lane
         logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v)  # logp.py:139
-        as_f32 = logits_2.to(tl.float32)  # logp.py:48
-        product_3 = as_f32 * inv_temperature  # logp.py:57
-        m_chunk = max_over_v_lane(product_3)  # logp.py:138
-        equal = m_chunk == float("-inf")  # logp.py:138
-        chosen = tl.where(equal, 0.0, m_chunk)  # logp.py:138
-        difference = product_3 - chosen  # logp.py:138
-        product_4 = difference * 1.442695  # logp.py:138
-        e = tl.exp2(product_4)  # logp.py:138
-        larger = tl.maximum(difference, -3.4028234663852886e+38)  # logp.py:138
-        product_5 = e * larger  # logp.py:138
-        s_chunk = sum_over_v_lane(e)  # logp.py:138
-        centred_chunk = sum_over_v_lane(product_5)  # logp.py:138
-        m_2 = tl.maximum(m, m_chunk)  # logp.py:138
-        equal_2 = m_2 == float("-inf")  # logp.py:138
-        chosen_2 = tl.where(equal_2, 0.0, m_2)  # logp.py:138
-        difference_2 = m - chosen_2  # logp.py:138
-        product_6 = difference_2 * 1.442695  # logp.py:138
-        exp2 = tl.exp2(product_6)  # logp.py:138
-        larger_2 = tl.maximum(difference_2, -3.4028234663852886e+38)  # logp.py:138
-        difference_3 = m_chunk - chosen_2  # logp.py:138
-        product_7 = difference_3 * 1.442695  # logp.py:138
-        exp2_2 = tl.exp2(product_7)  # logp.py:138
-        larger_3 = tl.maximum(difference_3, -3.4028234663852886e+38)  # logp.py:138
-        product_8 = s * exp2  # logp.py:138
-        product_9 = s_chunk * exp2_2  # logp.py:138
-        total_3 = product_8 + product_9  # logp.py:138
-        product_10 = centred * exp2  # logp.py:138
-        product_11 = centred_chunk * exp2_2  # logp.py:138
-        fused = tl.fma(product_8, larger_2, product_10)  # logp.py:138
-        fused_2 = tl.fma(product_9, larger_3, product_11)  # logp.py:138
-        total_4 = fused + fused_2  # logp.py:138
-        m, s, centred = m_2, total_3, total_4  # logp.py:138
-    for v_step in tl.range(full_steps, steps):  # logp.py:138
-        product_2 = v_step * 256  # logp.py:138
-        total_2 = product + product_2  # logp.py:138
-        v = total_2 + v_lane  # logp.py:138
-        exists = v < total  # logp.py:138
-        exists_2 = exists & differs  # logp.py:138
+        z = logits_2.to(tl.float32)  # logp.py:48
+        z_2 = z * inv_temperature  # logp.py:57
+        m_chunk = max_over_v_lane(z_2)  # logp.py:138
+        is_empty = m_chunk == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_chunk)
+        p_distance = z_2 - m_safe
+        p_exponent = p_distance * 1.442695
+        p = tl.exp2(p_exponent)
+        centred_chunk_larger = tl.maximum(p_distance, -3.4028234663852886e+38)
+        centred_chunk_product = p * centred_chunk_larger
+        l_chunk = sum_over_v_lane(p)
+        centred_chunk = sum_over_v_lane(centred_chunk_product)
+        m_2 = tl.maximum(m, m_chunk)
+        is_empty_2 = m_2 == float("-inf")
+        m_safe_2 = tl.where(is_empty_2, 0.0, m_2)
+        alpha_a_distance = m - m_safe_2
+        alpha_a_exponent = alpha_a_distance * 1.442695
+        alpha_a = tl.exp2(alpha_a_exponent)
+        centred_larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+        alpha_b_distance = m_chunk - m_safe_2
+        alpha_b_exponent = alpha_b_distance * 1.442695
+        alpha_b = tl.exp2(alpha_b_exponent)
+        centred_larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+        l_a_scaled = l * alpha_a
+        l_b_scaled = l_chunk * alpha_b
+        l_2 = l_a_scaled + l_b_scaled
+        centred_times_alpha_a = centred * alpha_a
+        centred_chunk_times_alpha_b = centred_chunk * alpha_b
+        centred_fma_sum = tl.fma(l_a_scaled, centred_larger, centred_times_alpha_a)
+        centred_fma_sum_2 = tl.fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b)
+        centred_sum = centred_fma_sum + centred_fma_sum_2
+        m, l, centred = m_2, l_2, centred_sum
+    for v_step in tl.range(full_steps, steps):
+        v_step_times_256 = v_step * 256
+        v_begin = piece_begin_product + v_step_times_256
+        v = v_begin + v_lane
+        exists = v < piece_end_sum
+        exists_2 = exists & active
         logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists_2, other=0.0)  # logp.py:139
-        as_f32 = logits_2.to(tl.float32)  # logp.py:48
-        product_3 = as_f32 * inv_temperature  # logp.py:57
-        chosen = tl.where(exists_2, product_3, float("-inf"))  # logp.py:138
-        m_chunk = max_over_v_lane(chosen)  # logp.py:138
-        equal = m_chunk == float("-inf")  # logp.py:138
-        chosen_2 = tl.where(equal, 0.0, m_chunk)  # logp.py:138
-        difference = chosen - chosen_2  # logp.py:138
-        product_4 = difference * 1.442695  # logp.py:138
-        e = tl.exp2(product_4)  # logp.py:138
-        larger = tl.maximum(difference, -3.4028234663852886e+38)  # logp.py:138
-        product_5 = e * larger  # logp.py:138
-        s_chunk = sum_over_v_lane(e)  # logp.py:138
-        centred_chunk = sum_over_v_lane(product_5)  # logp.py:138
-        m_2 = tl.maximum(m, m_chunk)  # logp.py:138
-        equal_2 = m_2 == float("-inf")  # logp.py:138
-        chosen_3 = tl.where(equal_2, 0.0, m_2)  # logp.py:138
-        difference_2 = m - chosen_3  # logp.py:138
-        product_6 = difference_2 * 1.442695  # logp.py:138
-        exp2 = tl.exp2(product_6)  # logp.py:138
-        larger_2 = tl.maximum(difference_2, -3.4028234663852886e+38)  # logp.py:138
-        difference_3 = m_chunk - chosen_3  # logp.py:138
-        product_7 = difference_3 * 1.442695  # logp.py:138
-        exp2_2 = tl.exp2(product_7)  # logp.py:138
-        larger_3 = tl.maximum(difference_3, -3.4028234663852886e+38)  # logp.py:138
-        product_8 = s * exp2  # logp.py:138
-        product_9 = s_chunk * exp2_2  # logp.py:138
-        total_3 = product_8 + product_9  # logp.py:138
-        product_10 = centred * exp2  # logp.py:138
-        product_11 = centred_chunk * exp2_2  # logp.py:138
-        fused = tl.fma(product_8, larger_2, product_10)  # logp.py:138
-        fused_2 = tl.fma(product_9, larger_3, product_11)  # logp.py:138
-        total_4 = fused + fused_2  # logp.py:138
-        m, s, centred = m_2, total_3, total_4  # logp.py:138
-    m_2, s_2, centred_2 = softmax_sum_over_v_piece(m, s, centred)  # logp.py:138
-    as_f32 = logits.to(tl.float32)  # logp.py:48
-    product_2 = as_f32 * inv_temperature  # logp.py:57
-    log = portable_log(s_2)  # logp.py:149
-    total_2 = m_2 + log  # logp.py:149
-    difference = product_2 - total_2  # logp.py:150
-    is_nan = difference != difference  # logp.py:151
-    both_2 = differs & is_nan  # logp.py:151
-    bad_row = tl.where(both_2, t + 1, 0)  # logp.py:151
-    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # logp.py:151
-    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # logp.py:151
-    chosen = tl.where(differs, difference, 0.0)  # logp.py:153
-    chosen_2 = tl.where(differs, total_2, 0.0)  # logp.py:154
-    quotient = tl.div_rn(centred_2, s_2)  # logp.py:155
-    difference_2 = log - quotient  # logp.py:155
-    chosen_3 = tl.where(differs, difference_2, 0.0)  # logp.py:155
-    tl.store(logp_ptr + t, chosen)  # logp.py:152
-    tl.store(lse_ptr + t, chosen_2)  # logp.py:152
-    tl.store(entropy_ptr + t, chosen_3)  # logp.py:152
+        z = logits_2.to(tl.float32)  # logp.py:48
+        z_2 = z * inv_temperature  # logp.py:57
+        z_masked = tl.where(exists_2, z_2, float("-inf"))  # logp.py:138
+        m_chunk = max_over_v_lane(z_masked)
+        is_empty = m_chunk == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_chunk)
+        p_distance = z_masked - m_safe
+        p_exponent = p_distance * 1.442695
+        p = tl.exp2(p_exponent)
+        centred_chunk_larger = tl.maximum(p_distance, -3.4028234663852886e+38)
+        centred_chunk_product = p * centred_chunk_larger
+        l_chunk = sum_over_v_lane(p)
+        centred_chunk = sum_over_v_lane(centred_chunk_product)
+        m_2 = tl.maximum(m, m_chunk)
+        is_empty_2 = m_2 == float("-inf")
+        m_safe_2 = tl.where(is_empty_2, 0.0, m_2)
+        alpha_a_distance = m - m_safe_2
+        alpha_a_exponent = alpha_a_distance * 1.442695
+        alpha_a = tl.exp2(alpha_a_exponent)
+        centred_larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+        alpha_b_distance = m_chunk - m_safe_2
+        alpha_b_exponent = alpha_b_distance * 1.442695
+        alpha_b = tl.exp2(alpha_b_exponent)
+        centred_larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+        l_a_scaled = l * alpha_a
+        l_b_scaled = l_chunk * alpha_b
+        l_2 = l_a_scaled + l_b_scaled
+        centred_times_alpha_a = centred * alpha_a
+        centred_chunk_times_alpha_b = centred_chunk * alpha_b
+        centred_fma_sum = tl.fma(l_a_scaled, centred_larger, centred_times_alpha_a)
+        centred_fma_sum_2 = tl.fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b)
+        centred_sum = centred_fma_sum + centred_fma_sum_2
+        m, l, centred = m_2, l_2, centred_sum
+    m_2, l_2, centred_2 = softmax_sum_over_v_piece(m, l, centred)
+    z = logits.to(tl.float32)  # logp.py:48
+    hit = z * inv_temperature  # logp.py:57
+    log_l = portable_log(l_2)  # logp.py:149
+    lse = m_2 + log_l
+    chosen = hit - lse  # logp.py:150
+    is_nan_chosen = chosen != chosen  # logp.py:151
+    both = active & is_nan_chosen
+    bad_row = tl.where(both, t + 1, 0)
+    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")
+    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")
+    chosen_masked = tl.where(active, chosen, 0.0)  # logp.py:153
+    lse_masked = tl.where(active, lse, 0.0)  # logp.py:154
+    centred_over_l = tl.div_rn(centred_2, l_2)  # logp.py:155
+    entropy_value_difference = log_l - centred_over_l
+    entropy_value_difference_masked = tl.where(active, entropy_value_difference, 0.0)
+    tl.store(logp_ptr + t, chosen_masked)  # logp.py:152
+    tl.store(lse_ptr + t, lse_masked)
+    tl.store(entropy_ptr + t, entropy_value_difference_masked)
 
 
 def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T
     if programs > 0:
-        kernels.logp((programs,), logits, ids, logp, lse, entropy, logits_t_stride, errors, inv_temperature, ignore_index)
+        kernels.logp(
+            (programs,), logits, ids, logp, lse, entropy, logits_t_stride, errors, inv_temperature, ignore_index
+        )

@@ -9,7 +9,10 @@ import triton.language as tl
 
 
 @triton.jit
-def logp_grad(logits_ptr, ids_ptr, lse_ptr, entropy_ptr, d_logp_ptr, d_lse_ptr, d_entropy_ptr, d_logits_ptr, logits_t_stride, d_logits_t_stride, inv_temperature, ignore_index):
+def logp_grad(
+    logits_ptr, ids_ptr, lse_ptr, entropy_ptr, d_logp_ptr, d_lse_ptr, d_entropy_ptr, d_logits_ptr, logits_t_stride,
+    d_logits_t_stride, inv_temperature, ignore_index
+):
     # A program owns 1 of T, 2048 of V (rows).
     program = tl.program_id(0)
     program_2 = program // 63
@@ -19,40 +22,47 @@ def logp_grad(logits_ptr, ids_ptr, lse_ptr, entropy_ptr, d_logp_ptr, d_lse_ptr, 
     ids = tl.load(ids_ptr + t)  # logp.py:168
     lse = tl.load(lse_ptr + t)  # logp.py:186
     d_lse = tl.load(d_lse_ptr + t)  # logp.py:208
-    d_logp = tl.load(d_logp_ptr + t)  # logp.py:208
+    d_logp = tl.load(d_logp_ptr + t)
     d_entropy = tl.load(d_entropy_ptr + t)  # logp.py:191
-    entropy = tl.load(entropy_ptr + t)  # logp.py:191
-    differs = ids != ignore_index  # logp.py:200
-    logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=differs & v_inside, other=0.0)  # logp.py:171
-    as_f32 = logits.to(tl.float32)  # logp.py:48
-    product = as_f32 * inv_temperature  # logp.py:57
-    difference = product - lse  # logp.py:186
-    product_2 = difference * 1.442695  # logp.py:187
-    exp2 = tl.exp2(product_2)  # logp.py:187
-    difference_2 = d_lse - d_logp  # logp.py:208
-    product_3 = exp2 * difference_2  # logp.py:188
-    equal = exp2 == 0.0  # logp.py:191
-    product_4 = d_entropy * exp2  # logp.py:191
-    total = difference + entropy  # logp.py:191
-    product_5 = product_4 * total  # logp.py:191
-    chosen = tl.where(equal, 0.0, product_5)  # logp.py:191
-    difference_3 = product_3 - chosen  # logp.py:191
-    at_most = ids >= 0  # logp.py:193
-    below = ids < 128256  # logp.py:193
-    both = at_most & below  # logp.py:193
-    chosen_2 = tl.where(both, ids, -1)  # logp.py:194
-    as_i32 = chosen_2.to(tl.int32)  # logp.py:194
-    equal_2 = v == as_i32  # logp.py:194
-    chosen_3 = tl.where(equal_2, d_logp, 0.0)  # logp.py:194
-    total_2 = difference_3 + chosen_3  # logp.py:194
-    product_6 = total_2 * inv_temperature  # logp.py:63
-    chosen_4 = tl.where(differs, product_6, 0.0)  # logp.py:175
-    as_bf16 = chosen_4.to(tl.bfloat16)  # logp.py:178
-    tl.store(d_logits_ptr + t.to(tl.int64) * d_logits_t_stride + v, as_bf16, mask=v_inside)  # logp.py:178
+    entropy = tl.load(entropy_ptr + t)
+    active = ids != ignore_index  # logp.py:200
+    # logp.py:171
+    logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=active & v_inside, other=0.0)
+    z = logits.to(tl.float32)  # logp.py:48
+    z_2 = z * inv_temperature  # logp.py:57
+    centred = z_2 - lse  # logp.py:186
+    centred_times_log2e = centred * 1.442695  # logp.py:187
+    p = tl.exp2(centred_times_log2e)
+    d_lse_minus_d_logp = d_lse - d_logp  # logp.py:208
+    dz = p * d_lse_minus_d_logp  # logp.py:188
+    p_is_0 = p == 0.0  # logp.py:191
+    d_entropy_times_p = d_entropy * p
+    centred_plus_entropy = centred + entropy
+    dz_product = d_entropy_times_p * centred_plus_entropy
+    dz_product_or_0 = tl.where(p_is_0, 0.0, dz_product)
+    dz_2 = dz - dz_product_or_0
+    ids_ge_0 = ids >= 0  # logp.py:193
+    inside_below = ids < 128256
+    inside = ids_ge_0 & inside_below
+    ids_masked = tl.where(inside, ids, -1)  # logp.py:194
+    ids_masked_i32 = ids_masked.to(tl.int32)
+    dz_equal = v == ids_masked_i32
+    d_logp_masked = tl.where(dz_equal, d_logp, 0.0)
+    dz_3 = dz_2 + d_logp_masked
+    dz_times_inv_temperature = dz_3 * inv_temperature  # logp.py:63
+    grad = tl.where(active, dz_times_inv_temperature, 0.0)  # logp.py:175
+    grad_bf16 = grad.to(tl.bfloat16)  # logp.py:178
+    tl.store(d_logits_ptr + t.to(tl.int64) * d_logits_t_stride + v, grad_bf16, mask=v_inside)
 
 
-def call(kernels, logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, inv_temperature, ignore_index, T, logits_t_stride, d_logits_t_stride):
+def call(
+    kernels, logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, inv_temperature, ignore_index, T,
+    logits_t_stride, d_logits_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 63
     if programs > 0:
-        kernels.logp_grad((programs,), logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, logits_t_stride, d_logits_t_stride, inv_temperature, ignore_index)
+        kernels.logp_grad(
+            (programs,), logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, logits_t_stride,
+            d_logits_t_stride, inv_temperature, ignore_index
+        )

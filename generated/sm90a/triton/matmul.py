@@ -29,38 +29,42 @@ def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residua
         column = program % band // band_rows
         n_first = column * 256
         n = n_first + tl.arange(0, 256)[None, :]
-        z = tl.zeros((128, 256), tl.float32)  # matmul.py:26
-        for k_first in tl.range(0, 4096, 64):  # matmul.py:26
-            x = x_tiles.load([t_first, k_first])  # matmul.py:26
-            w = w_tiles.load([n_first, k_first])  # matmul.py:26
-            z = tl.dot(x, w.T, z)  # matmul.py:26
-        low, high = halves(z, 128, 128)  # matmul.py:26
-        low_2, high_2 = halves(low, 128, 64)  # matmul.py:26
-        low_3, high_3 = halves(high, 128, 64)  # matmul.py:26
-        n_2 = n_first + tl.arange(0, 64)[None, :]  # matmul.py:26
-        residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)  # matmul.py:45
-        as_f32 = residual.to(tl.float32)  # matmul.py:45
-        total = low_2 + as_f32  # matmul.py:45
-        as_bf16 = total.to(tl.bfloat16)  # matmul.py:46
-        tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, as_bf16, mask=t_inside)  # matmul.py:46
-        n_2 = n_first + 64 + tl.arange(0, 64)[None, :]  # matmul.py:46
-        residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)  # matmul.py:45
-        as_f32 = residual.to(tl.float32)  # matmul.py:45
-        total = high_2 + as_f32  # matmul.py:45
-        as_bf16 = total.to(tl.bfloat16)  # matmul.py:46
-        tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, as_bf16, mask=t_inside)  # matmul.py:46
-        n_2 = n_first + 128 + tl.arange(0, 64)[None, :]  # matmul.py:46
-        residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)  # matmul.py:45
-        as_f32 = residual.to(tl.float32)  # matmul.py:45
-        total = low_3 + as_f32  # matmul.py:45
-        as_bf16 = total.to(tl.bfloat16)  # matmul.py:46
-        tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, as_bf16, mask=t_inside)  # matmul.py:46
-        n_2 = n_first + 192 + tl.arange(0, 64)[None, :]  # matmul.py:46
-        residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)  # matmul.py:45
-        as_f32 = residual.to(tl.float32)  # matmul.py:45
-        total = high_3 + as_f32  # matmul.py:45
-        as_bf16 = total.to(tl.bfloat16)  # matmul.py:46
-        tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, as_bf16, mask=t_inside)  # matmul.py:46
+        y = tl.zeros((128, 256), tl.float32)  # matmul.py:26
+        for k_first in tl.range(0, 4096, 64):
+            x = x_tiles.load([t_first, k_first])
+            w = w_tiles.load([n_first, k_first])
+            y = tl.dot(x, w.T, y)
+        low, high = halves(y, 128, 128)
+        low_2, high_2 = halves(low, 128, 64)
+        low_3, high_3 = halves(high, 128, 64)
+        n_2 = n_first + tl.arange(0, 64)[None, :]
+        # matmul.py:45
+        residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)
+        residual_f32 = residual.to(tl.float32)
+        y_2 = low_2 + residual_f32
+        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:46
+        tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, y_bf16, mask=t_inside)
+        n_2 = n_first + 64 + tl.arange(0, 64)[None, :]
+        # matmul.py:45
+        residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)
+        residual_f32 = residual.to(tl.float32)
+        y_2 = high_2 + residual_f32
+        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:46
+        tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, y_bf16, mask=t_inside)
+        n_2 = n_first + 128 + tl.arange(0, 64)[None, :]
+        # matmul.py:45
+        residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)
+        residual_f32 = residual.to(tl.float32)
+        y_2 = low_3 + residual_f32
+        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:46
+        tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, y_bf16, mask=t_inside)
+        n_2 = n_first + 192 + tl.arange(0, 64)[None, :]
+        # matmul.py:45
+        residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)
+        residual_f32 = residual.to(tl.float32)
+        y_2 = high_3 + residual_f32
+        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:46
+        tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, y_bf16, mask=t_inside)
 
 
 def call(kernels, x, w, residual, y, T, x_t_stride, w_n_stride, residual_t_stride, y_t_stride):

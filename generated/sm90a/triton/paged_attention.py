@@ -96,7 +96,12 @@ def portable_log(x):
 
 
 @triton.jit
-def paged_attention(q_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_lens_ptr, begin_q_ptr, end_q_ptr, o_ptr, lse_ptr, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, M, P, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale):
+def paged_attention(
+    q_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_lens_ptr, begin_q_ptr, end_q_ptr, o_ptr, lse_ptr,
+    k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, Q, B, T,
+    q_t_stride, q_h_stride, q_g_stride, M, P, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+    lse_g_stride, scale
+):
     # A program owns 1 of H, 128 of W, 1 of B, 16 of Q*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 16 + B
@@ -110,211 +115,251 @@ def paged_attention(q_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_le
     q_g = first + tl.arange(0, 16)[:, None]
     w = tl.arange(0, 128)[None, :]
     h = tl.program_id(0) // tiles
-    begin_q = tl.load(begin_q_ptr + b)  # attention.py:301
-    end_q = tl.load(end_q_ptr + b)  # attention.py:302
-    context_lens = tl.load(context_lens_ptr + b)  # attention.py:303
-    q = q_g // 4  # attention.py:301
-    difference = end_q - begin_q  # attention.py:302
-    total = begin_q + q  # attention.py:303
-    below = q < difference  # attention.py:303
-    at_most = total >= 0  # attention.py:203
-    below_2 = total < T  # attention.py:203
-    both = at_most & below_2  # attention.py:203
-    both_2 = below & both  # attention.py:203
-    g = q_g % 4  # attention.py:203
-    q_2 = tl.load(q_ptr + h.to(tl.int64) * q_h_stride + total.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e, mask=both_2, other=0.0)  # attention.py:203
-    difference_2 = context_lens - difference  # attention.py:303
-    total_2 = q + difference_2  # attention.py:303
-    total_3 = total_2 + 1  # attention.py:309
-    larger = tl.maximum(context_lens, 0)  # attention.py:205
-    larger_2 = tl.maximum(total_3, 0)  # attention.py:205
-    seen = tl.minimum(larger, larger_2)  # attention.py:205
-    full_steps = seen // 64  # attention.py:205
-    total_4 = seen + 63  # attention.py:205
-    steps = total_4 // 64  # attention.py:205
-    s_lane = tl.arange(0, 64)[None, :]  # attention.py:205
-    product = scale * 1.442695  # attention.py:277
-    first_full_steps = tl.min(tl.reshape(full_steps, (16,)), 0)  # attention.py:205
-    max_of_piece = tl.full((16, 1), float("-inf"), tl.float32)  # attention.py:205
-    sum_of_piece = tl.full((16, 1), 0.0, tl.float32)  # attention.py:205
-    o_of_piece = tl.full((16, 128), 0.0, tl.float32)  # attention.py:205
-    m = tl.full((16, 1), float("-inf"), tl.float32)  # attention.py:205
-    s = tl.full((16, 1), negative_zero(), tl.float32)  # attention.py:205
-    o = tl.full((16, 128), negative_zero(), tl.float32)  # attention.py:205
-    for s_step in tl.range(0, first_full_steps, num_stages=3):  # attention.py:205
-        product_2 = s_step * 64  # attention.py:205
-        s_2 = product_2 + s_lane  # attention.py:205
-        quotient = s_2 // 64  # attention.py:206
-        at_most_2 = quotient >= 0  # attention.py:206
-        below_3 = quotient < M  # attention.py:206
-        both_3 = at_most_2 & below_3  # attention.py:206
-        block_table = tl.load(block_table_ptr + b.to(tl.int64) * block_table_b_stride + quotient, mask=both_3, other=0)  # attention.py:206
-        remainder = s_2 % 64  # attention.py:206
-        at_most_3 = block_table >= 0  # attention.py:207
-        below_4 = block_table < P  # attention.py:207
-        both_4 = at_most_3 & below_4  # attention.py:207
-        at_most_4 = remainder >= 0  # attention.py:207
-        below_5 = remainder < 64  # attention.py:207
-        both_5 = at_most_4 & below_5  # attention.py:207
-        both_6 = both_4 & both_5  # attention.py:207
-        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:207
-        s_3 = product_2 + s_lane_2  # attention.py:207
-        quotient_2 = s_3 // 64  # attention.py:207
-        at_most_5 = quotient_2 >= 0  # attention.py:207
-        below_6 = quotient_2 < M  # attention.py:207
-        both_7 = at_most_5 & below_6  # attention.py:207
-        block_table_2 = tl.load(block_table_ptr + b.to(tl.int64) * block_table_b_stride + quotient_2, mask=both_7, other=0)  # attention.py:207
-        remainder_2 = s_3 % 64  # attention.py:207
-        at_most_6 = block_table_2 >= 0  # attention.py:207
-        below_7 = block_table_2 < P  # attention.py:207
-        both_8 = at_most_6 & below_7  # attention.py:207
-        at_most_7 = remainder_2 >= 0  # attention.py:207
-        below_8 = remainder_2 < 64  # attention.py:207
-        both_9 = at_most_7 & below_8  # attention.py:207
-        both_10 = both_8 & both_9  # attention.py:207
-        k_cache = tl.load(k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride + remainder_2.to(tl.int64) * k_cache_o_stride + e, mask=both_10, other=0.0)  # attention.py:207
-        z = tl.dot(q_2, k_cache.T)  # attention.py:207
-        v_cache = tl.load(v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride + remainder_2.to(tl.int64) * v_cache_o_stride + w, mask=both_10, other=0.0)  # attention.py:208
-        product_3 = z * product  # attention.py:277
-        remainder_3 = s_step % 8  # attention.py:205
-        turn = remainder_3 == 0  # attention.py:205
-        if turn:  # attention.py:205
-            m_2 = tl.maximum(m, max_of_piece)  # attention.py:205
-            equal = m_2 == float("-inf")  # attention.py:205
-            chosen = tl.where(equal, 0.0, m_2)  # attention.py:205
-            difference_3 = m - chosen  # attention.py:205
-            exp2 = tl.exp2(difference_3)  # attention.py:205
-            difference_4 = max_of_piece - chosen  # attention.py:205
-            exp2_2 = tl.exp2(difference_4)  # attention.py:205
-            product_4 = s * exp2  # attention.py:205
-            product_5 = sum_of_piece * exp2_2  # attention.py:205
-            total_5 = product_4 + product_5  # attention.py:205
-            product_6 = o * exp2  # attention.py:205
-            product_7 = o_of_piece * exp2_2  # attention.py:205
-            total_6 = product_6 + product_7  # attention.py:205
-            max_of_piece, m, s, o = tl.full((16, 1), float("-inf"), tl.float32), m_2, total_5, total_6  # attention.py:205
-        m_chunk = max_over_s_lane(product_3)  # attention.py:205
-        total_5 = max_of_piece + 8.0  # attention.py:205
-        below_9 = total_5 < m_chunk  # attention.py:205
-        m_new = tl.where(below_9, m_chunk, max_of_piece)  # attention.py:205
-        equal = m_new == float("-inf")  # attention.py:205
-        chosen = tl.where(equal, 0.0, m_new)  # attention.py:205
-        difference_3 = max_of_piece - chosen  # attention.py:205
-        again = tl.exp2(difference_3)  # attention.py:205
-        difference_4 = product_3 - chosen  # attention.py:205
-        e_2 = tl.exp2(difference_4)  # attention.py:205
-        product_4 = sum_of_piece * again  # attention.py:205
-        s_chunk = sum_over_s_lane(e_2)  # attention.py:205
-        s_new = product_4 + s_chunk  # attention.py:205
-        o_before = o_of_piece * again  # attention.py:205
-        p = e_2.to(tl.bfloat16)  # attention.py:205
-        o_new = tl.dot(p, v_cache, o_before)  # attention.py:205
-        max_of_piece, sum_of_piece, o_of_piece = m_new, s_new, o_new  # attention.py:205
-    last_steps = tl.max(tl.reshape(steps, (16,)), 0)  # attention.py:205
-    for s_step in tl.range(first_full_steps, last_steps, num_stages=3):  # attention.py:205
-        product_2 = s_step * 64  # attention.py:205
-        s_2 = product_2 + s_lane  # attention.py:205
-        exists = s_2 < context_lens  # attention.py:205
-        quotient = s_2 // 64  # attention.py:206
-        at_most_2 = quotient >= 0  # attention.py:206
-        below_3 = quotient < M  # attention.py:206
-        both_3 = at_most_2 & below_3  # attention.py:206
-        both_4 = exists & both_3  # attention.py:206
-        block_table = tl.load(block_table_ptr + b.to(tl.int64) * block_table_b_stride + quotient, mask=both_4, other=0)  # attention.py:206
-        remainder = s_2 % 64  # attention.py:206
-        at_most_3 = block_table >= 0  # attention.py:207
-        below_4 = block_table < P  # attention.py:207
-        both_5 = at_most_3 & below_4  # attention.py:207
-        at_most_4 = remainder >= 0  # attention.py:207
-        below_5 = remainder < 64  # attention.py:207
-        both_6 = at_most_4 & below_5  # attention.py:207
-        both_7 = both_5 & both_6  # attention.py:207
-        both_8 = exists & both_7  # attention.py:207
-        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:207
-        s_3 = product_2 + s_lane_2  # attention.py:207
-        quotient_2 = s_3 // 64  # attention.py:207
-        exists_2 = s_3 < context_lens  # attention.py:207
-        at_most_5 = quotient_2 >= 0  # attention.py:207
-        below_6 = quotient_2 < M  # attention.py:207
-        both_9 = at_most_5 & below_6  # attention.py:207
-        both_10 = exists_2 & both_9  # attention.py:207
-        block_table_2 = tl.load(block_table_ptr + b.to(tl.int64) * block_table_b_stride + quotient_2, mask=both_10, other=0)  # attention.py:207
-        remainder_2 = s_3 % 64  # attention.py:207
-        at_most_6 = block_table_2 >= 0  # attention.py:207
-        below_7 = block_table_2 < P  # attention.py:207
-        both_11 = at_most_6 & below_7  # attention.py:207
-        at_most_7 = remainder_2 >= 0  # attention.py:207
-        below_8 = remainder_2 < 64  # attention.py:207
-        both_12 = at_most_7 & below_8  # attention.py:207
-        both_13 = both_11 & both_12  # attention.py:207
-        both_14 = exists_2 & both_13  # attention.py:207
-        k_cache = tl.load(k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride + remainder_2.to(tl.int64) * k_cache_o_stride + e, mask=both_14, other=0.0)  # attention.py:207
-        below_9 = s_2 < total_3  # attention.py:205
-        exists_3 = exists & below_9  # attention.py:205
-        z = tl.dot(q_2, k_cache.T)  # attention.py:207
-        v_cache = tl.load(v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride + remainder_2.to(tl.int64) * v_cache_o_stride + w, mask=both_14, other=0.0)  # attention.py:208
-        product_3 = z * product  # attention.py:277
-        remainder_3 = s_step % 8  # attention.py:205
-        turn = remainder_3 == 0  # attention.py:205
-        if turn:  # attention.py:205
-            m_2 = tl.maximum(m, max_of_piece)  # attention.py:205
-            equal = m_2 == float("-inf")  # attention.py:205
-            chosen = tl.where(equal, 0.0, m_2)  # attention.py:205
-            difference_3 = m - chosen  # attention.py:205
-            exp2 = tl.exp2(difference_3)  # attention.py:205
-            difference_4 = max_of_piece - chosen  # attention.py:205
-            exp2_2 = tl.exp2(difference_4)  # attention.py:205
-            product_4 = s * exp2  # attention.py:205
-            product_5 = sum_of_piece * exp2_2  # attention.py:205
-            total_5 = product_4 + product_5  # attention.py:205
-            product_6 = o * exp2  # attention.py:205
-            product_7 = o_of_piece * exp2_2  # attention.py:205
-            total_6 = product_6 + product_7  # attention.py:205
-            max_of_piece, m, s, o = tl.full((16, 1), float("-inf"), tl.float32), m_2, total_5, total_6  # attention.py:205
-        chosen = tl.where(exists_3, product_3, float("-inf"))  # attention.py:205
-        m_chunk = max_over_s_lane(chosen)  # attention.py:205
-        total_5 = max_of_piece + 8.0  # attention.py:205
-        below_10 = total_5 < m_chunk  # attention.py:205
-        m_new = tl.where(below_10, m_chunk, max_of_piece)  # attention.py:205
-        equal = m_new == float("-inf")  # attention.py:205
-        chosen_2 = tl.where(equal, 0.0, m_new)  # attention.py:205
-        difference_3 = max_of_piece - chosen_2  # attention.py:205
-        again = tl.exp2(difference_3)  # attention.py:205
-        difference_4 = chosen - chosen_2  # attention.py:205
-        e_2 = tl.exp2(difference_4)  # attention.py:205
-        product_4 = sum_of_piece * again  # attention.py:205
-        s_chunk = sum_over_s_lane(e_2)  # attention.py:205
-        s_new = product_4 + s_chunk  # attention.py:205
-        o_before = o_of_piece * again  # attention.py:205
-        p = e_2.to(tl.bfloat16)  # attention.py:205
-        o_new = tl.dot(p, v_cache, o_before)  # attention.py:205
-        max_of_piece, sum_of_piece, o_of_piece = m_new, s_new, o_new  # attention.py:205
-    m_2 = tl.maximum(m, max_of_piece)  # attention.py:205
-    equal = m_2 == float("-inf")  # attention.py:205
-    chosen = tl.where(equal, 0.0, m_2)  # attention.py:205
-    difference_3 = m - chosen  # attention.py:205
-    exp2 = tl.exp2(difference_3)  # attention.py:205
-    difference_4 = max_of_piece - chosen  # attention.py:205
-    exp2_2 = tl.exp2(difference_4)  # attention.py:205
-    product_2 = s * exp2  # attention.py:205
-    product_3 = sum_of_piece * exp2_2  # attention.py:205
-    total_5 = product_2 + product_3  # attention.py:205
-    product_4 = o * exp2  # attention.py:205
-    product_5 = o_of_piece * exp2_2  # attention.py:205
-    total_6 = product_4 + product_5  # attention.py:205
-    equal_2 = total_5 == 0.0  # attention.py:325
-    quotient = divided(total_6, total_5)  # attention.py:325
-    chosen_2 = tl.where(equal_2, 0.0, quotient)  # attention.py:325
-    total_7 = chosen_2 + 0.0  # attention.py:325
-    as_bf16 = total_7.to(tl.bfloat16)  # attention.py:326
-    tl.store(o_ptr + h.to(tl.int64) * o_h_stride + total.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w, as_bf16, mask=below)  # attention.py:326
-    log = portable_log(total_5)  # attention.py:327
-    fused = tl.fma(m_2, 0.6931472, log)  # attention.py:327
-    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + total, fused, mask=below)  # attention.py:327
+    begin_q = tl.load(begin_q_ptr + b)  # attention.py:305
+    end_q = tl.load(end_q_ptr + b)  # attention.py:306
+    context_lens = tl.load(context_lens_ptr + b)  # attention.py:307
+    query = q_g // 4  # attention.py:305
+    count = end_q - begin_q  # attention.py:306
+    token = begin_q + query  # attention.py:307
+    inside = query < count
+    token_ge_0 = token >= 0  # attention.py:204
+    token_lt_T = token < T
+    q_guard = token_ge_0 & token_lt_T
+    q_guard_2 = inside & q_guard
+    g = q_g % 4
+    q = tl.load(
+        q_ptr + h.to(tl.int64) * q_h_stride + token.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e,
+        mask=q_guard_2, other=0.0
+    )
+    context_lens_minus_count = context_lens - count  # attention.py:307
+    key = query + context_lens_minus_count
+    key_plus_1 = key + 1  # attention.py:313
+    length = tl.maximum(context_lens, 0)  # attention.py:206
+    visible = tl.maximum(key_plus_1, 0)
+    seen = tl.minimum(length, visible)
+    full_steps = seen // 64
+    seen_plus_63 = seen + 63
+    steps = seen_plus_63 // 64
+    s_lane = tl.arange(0, 64)[None, :]
+    scale_times_log2e = scale * 1.442695  # attention.py:281
+    first_full_steps = tl.min(tl.reshape(full_steps, (16,)), 0)  # attention.py:206
+    m_piece = tl.full((16, 1), float("-inf"), tl.float32)
+    l_piece = tl.full((16, 1), 0.0, tl.float32)
+    acc_o = tl.full((16, 128), 0.0, tl.float32)
+    m_before = tl.full((16, 1), float("-inf"), tl.float32)
+    l_before = tl.full((16, 1), negative_zero(), tl.float32)
+    o_before = tl.full((16, 128), negative_zero(), tl.float32)
+    for s_step in tl.range(0, first_full_steps, num_stages=3):
+        s_step_times_64 = s_step * 64
+        j = s_step_times_64 + s_lane
+        j_over_64 = j // 64  # attention.py:207
+        block_table_guard_at_most = j_over_64 >= 0
+        block_table_guard_below = j_over_64 < M
+        block_table_guard = block_table_guard_at_most & block_table_guard_below
+        block_table = tl.load(
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + j_over_64, mask=block_table_guard, other=0
+        )
+        slot = j % 64
+        block_table_ge_0 = block_table >= 0  # attention.py:208
+        block_table_lt_P = block_table < P
+        k_cache_guard = block_table_ge_0 & block_table_lt_P
+        slot_ge_0 = slot >= 0
+        slot_lt_64 = slot < 64
+        k_cache_guard_2 = slot_ge_0 & slot_lt_64
+        k_cache_guard_3 = k_cache_guard & k_cache_guard_2
+        s_lane_2 = tl.arange(0, 64)[:, None]
+        j_2 = s_step_times_64 + s_lane_2
+        j_over_64_2 = j_2 // 64
+        block_table_guard_at_most_2 = j_over_64_2 >= 0
+        block_table_guard_below_2 = j_over_64_2 < M
+        block_table_guard_2 = block_table_guard_at_most_2 & block_table_guard_below_2
+        block_table_2 = tl.load(
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + j_over_64_2, mask=block_table_guard_2, other=0
+        )
+        slot_2 = j_2 % 64
+        block_table_ge_0_2 = block_table_2 >= 0
+        block_table_lt_P_2 = block_table_2 < P
+        k_cache_guard_4 = block_table_ge_0_2 & block_table_lt_P_2
+        slot_ge_0_2 = slot_2 >= 0
+        slot_lt_64_2 = slot_2 < 64
+        k_cache_guard_5 = slot_ge_0_2 & slot_lt_64_2
+        k_cache_guard_6 = k_cache_guard_4 & k_cache_guard_5
+        k_cache = tl.load(
+            k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride
+            + slot_2.to(tl.int64) * k_cache_o_stride + e,
+            mask=k_cache_guard_6, other=0.0
+        )
+        qk = tl.dot(q, k_cache.T)
+        v_cache = tl.load(  # attention.py:210
+            v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride
+            + slot_2.to(tl.int64) * v_cache_o_stride + w,
+            mask=k_cache_guard_6, other=0.0
+        )
+        s = qk * scale_times_log2e  # attention.py:281
+        s_step_mod_8 = s_step % 8  # attention.py:206
+        new_piece = s_step_mod_8 == 0
+        if new_piece:
+            m = tl.maximum(m_before, m_piece)
+            is_empty = m == float("-inf")
+            m_safe = tl.where(is_empty, 0.0, m)
+            alpha_a_exponent = m_before - m_safe
+            alpha_a = tl.exp2(alpha_a_exponent)
+            alpha_b_exponent = m_piece - m_safe
+            alpha_b = tl.exp2(alpha_b_exponent)
+            l_a_scaled = l_before * alpha_a
+            l_b_scaled = l_piece * alpha_b
+            l = l_a_scaled + l_b_scaled
+            o_a_scaled = o_before * alpha_a
+            o_b_scaled = acc_o * alpha_b
+            o = o_a_scaled + o_b_scaled
+            m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
+        m_chunk = max_over_s_lane(s)
+        m_limit = m_piece + 8.0
+        m_grows = m_limit < m_chunk
+        m_new = tl.where(m_grows, m_chunk, m_piece)
+        is_empty = m_new == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_new)
+        alpha_exponent = m_piece - m_safe
+        alpha = tl.exp2(alpha_exponent)
+        p_exponent = s - m_safe
+        p = tl.exp2(p_exponent)
+        l_scaled = l_piece * alpha
+        l_chunk = sum_over_s_lane(p)
+        l_new = l_scaled + l_chunk
+        acc_o_scaled = acc_o * alpha
+        p_bf16 = p.to(tl.bfloat16)
+        acc_o_new = tl.dot(p_bf16, v_cache, acc_o_scaled)
+        m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
+    last_steps = tl.max(tl.reshape(steps, (16,)), 0)
+    for s_step in tl.range(first_full_steps, last_steps, num_stages=3):
+        s_step_times_64 = s_step * 64
+        j = s_step_times_64 + s_lane
+        exists = j < context_lens
+        j_over_64 = j // 64  # attention.py:207
+        block_table_guard_at_most = j_over_64 >= 0
+        block_table_guard_below = j_over_64 < M
+        block_table_guard = block_table_guard_at_most & block_table_guard_below
+        block_table_guard_2 = exists & block_table_guard
+        block_table = tl.load(
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + j_over_64, mask=block_table_guard_2, other=0
+        )
+        slot = j % 64
+        block_table_ge_0 = block_table >= 0  # attention.py:208
+        block_table_lt_P = block_table < P
+        k_cache_guard = block_table_ge_0 & block_table_lt_P
+        slot_ge_0 = slot >= 0
+        slot_lt_64 = slot < 64
+        k_cache_guard_2 = slot_ge_0 & slot_lt_64
+        k_cache_guard_3 = k_cache_guard & k_cache_guard_2
+        k_cache_guard_4 = exists & k_cache_guard_3
+        s_lane_2 = tl.arange(0, 64)[:, None]
+        j_2 = s_step_times_64 + s_lane_2
+        j_over_64_2 = j_2 // 64
+        exists_2 = j_2 < context_lens
+        block_table_guard_at_most_2 = j_over_64_2 >= 0
+        block_table_guard_below_2 = j_over_64_2 < M
+        block_table_guard_3 = block_table_guard_at_most_2 & block_table_guard_below_2
+        block_table_guard_4 = exists_2 & block_table_guard_3
+        block_table_2 = tl.load(
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + j_over_64_2, mask=block_table_guard_4, other=0
+        )
+        slot_2 = j_2 % 64
+        block_table_ge_0_2 = block_table_2 >= 0
+        block_table_lt_P_2 = block_table_2 < P
+        k_cache_guard_5 = block_table_ge_0_2 & block_table_lt_P_2
+        slot_ge_0_2 = slot_2 >= 0
+        slot_lt_64_2 = slot_2 < 64
+        k_cache_guard_6 = slot_ge_0_2 & slot_lt_64_2
+        k_cache_guard_7 = k_cache_guard_5 & k_cache_guard_6
+        k_cache_guard_8 = exists_2 & k_cache_guard_7
+        k_cache = tl.load(
+            k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride
+            + slot_2.to(tl.int64) * k_cache_o_stride + e,
+            mask=k_cache_guard_8, other=0.0
+        )
+        exists_below = j < key_plus_1  # attention.py:206
+        exists_3 = exists & exists_below
+        qk = tl.dot(q, k_cache.T)  # attention.py:208
+        v_cache = tl.load(  # attention.py:210
+            v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride
+            + slot_2.to(tl.int64) * v_cache_o_stride + w,
+            mask=k_cache_guard_8, other=0.0
+        )
+        s = qk * scale_times_log2e  # attention.py:281
+        s_step_mod_8 = s_step % 8  # attention.py:206
+        new_piece = s_step_mod_8 == 0
+        if new_piece:
+            m = tl.maximum(m_before, m_piece)
+            is_empty = m == float("-inf")
+            m_safe = tl.where(is_empty, 0.0, m)
+            alpha_a_exponent = m_before - m_safe
+            alpha_a = tl.exp2(alpha_a_exponent)
+            alpha_b_exponent = m_piece - m_safe
+            alpha_b = tl.exp2(alpha_b_exponent)
+            l_a_scaled = l_before * alpha_a
+            l_b_scaled = l_piece * alpha_b
+            l = l_a_scaled + l_b_scaled
+            o_a_scaled = o_before * alpha_a
+            o_b_scaled = acc_o * alpha_b
+            o = o_a_scaled + o_b_scaled
+            m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
+        s_masked = tl.where(exists_3, s, float("-inf"))
+        m_chunk = max_over_s_lane(s_masked)
+        m_limit = m_piece + 8.0
+        m_grows = m_limit < m_chunk
+        m_new = tl.where(m_grows, m_chunk, m_piece)
+        is_empty = m_new == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_new)
+        alpha_exponent = m_piece - m_safe
+        alpha = tl.exp2(alpha_exponent)
+        p_exponent = s_masked - m_safe
+        p = tl.exp2(p_exponent)
+        l_scaled = l_piece * alpha
+        l_chunk = sum_over_s_lane(p)
+        l_new = l_scaled + l_chunk
+        acc_o_scaled = acc_o * alpha
+        p_bf16 = p.to(tl.bfloat16)
+        acc_o_new = tl.dot(p_bf16, v_cache, acc_o_scaled)
+        m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
+    m = tl.maximum(m_before, m_piece)
+    is_empty = m == float("-inf")
+    m_safe = tl.where(is_empty, 0.0, m)
+    alpha_a_exponent = m_before - m_safe
+    alpha_a = tl.exp2(alpha_a_exponent)
+    alpha_b_exponent = m_piece - m_safe
+    alpha_b = tl.exp2(alpha_b_exponent)
+    l_a_scaled = l_before * alpha_a
+    l_b_scaled = l_piece * alpha_b
+    l = l_a_scaled + l_b_scaled
+    o_a_scaled = o_before * alpha_a
+    o_b_scaled = acc_o * alpha_b
+    o = o_a_scaled + o_b_scaled
+    l_is_0 = l == 0.0  # attention.py:329
+    o_over_l = divided(o, l)
+    o_over_l_or_0 = tl.where(l_is_0, 0.0, o_over_l)
+    mean = o_over_l_or_0 + 0.0
+    mean_bf16 = mean.to(tl.bfloat16)  # attention.py:330
+    tl.store(
+        o_ptr + h.to(tl.int64) * o_h_stride + token.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w,
+        mean_bf16, mask=inside
+    )
+    log_l = portable_log(l)  # attention.py:331
+    lse_value = tl.fma(m, 0.6931472, log_l)
+    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + token, lse_value, mask=inside)
 
 
-def call(kernels, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, scale, Q, B, T, M, P, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, q_t_stride, q_h_stride, q_g_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, scale, Q, B, T, M, P,
+    k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride,
+    q_t_stride, q_h_stride, q_g_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+    lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (Q * 4 // 16 + B) * 8 * 1
     if programs > 0:
-        kernels.paged_attention((programs,), q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, M, P, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.paged_attention(
+            (programs,), q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, k_cache_p_stride,
+            k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, Q, B, T,
+            q_t_stride, q_h_stride, q_g_stride, M, P, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride,
+            lse_h_stride, lse_g_stride, scale
+        )

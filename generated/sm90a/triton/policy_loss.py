@@ -132,208 +132,224 @@ def sum_over_s_piece_lane_2(x):
 
 
 @triton.jit
-def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_ptr, active_ptr, sequence_ptr, per_token_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, S, T, B, beta, surrogate_least, surrogate_most):
+def policy_loss_1(
+    logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_ptr, active_ptr, sequence_ptr, per_token_ptr,
+    sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, S, T, B, beta, surrogate_least,
+    surrogate_most
+):
     # A program owns 1 of S.piece (rows).
     s_piece = tl.program_id(0)
-    product = s_piece * 1024  # loss.py:79
-    piece_begin = tl.minimum(S, product)  # loss.py:79
-    total = piece_begin + 1024  # loss.py:79
-    piece_end = tl.minimum(S, total)  # loss.py:79
-    difference = piece_end - piece_begin  # loss.py:79
-    total_2 = difference + 1023  # loss.py:79
-    steps = total_2 // 1024  # loss.py:79
-    full_steps = difference // 1024  # loss.py:79
-    s_lane = tl.arange(0, 1024)  # loss.py:79
-    s = negative_zero()  # loss.py:79
-    s_2 = tl.full((), 0, tl.int32)  # loss.py:79
-    s_3 = tl.full((), 0, tl.int32)  # loss.py:79
-    s_4 = negative_zero()  # loss.py:79
-    for s_step in tl.range(0, full_steps):  # loss.py:79
-        product_2 = s_step * 1024  # loss.py:79
-        total_3 = piece_begin + product_2  # loss.py:79
-        s_5 = total_3 + s_lane  # loss.py:79
-        order = tl.load(order_ptr + s_5)  # loss.py:80
-        at_most = order >= 0  # policy.py:140
-        below = order < T  # policy.py:140
-        both = at_most & below  # policy.py:140
-        active = tl.load(active_ptr + order, mask=both, other=0)  # policy.py:140
-        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # policy.py:140
-        at_most_2 = sequence >= 0  # policy.py:146
-        below_2 = sequence < B  # policy.py:146
-        both_2 = at_most_2 & below_2  # policy.py:146
-        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # policy.py:146
-        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # policy.py:140
-        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # policy.py:140
-        ref_logp = tl.load(ref_logp_ptr + order, mask=both, other=0.0)  # policy.py:140
-        difference_2 = logp - old_logp  # policy.py:191
-        exp = portable_exp(difference_2)  # policy.py:369
-        equal = advantages == 0.0  # policy.py:371
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:371
-        product_3 = chosen * advantages  # surrogates.py:58
-        negative = product_3 * -1.0  # surrogates.py:58
-        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:61
-        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:63
-        product_4 = smaller * advantages  # surrogates.py:64
-        negative_2 = product_4 * -1.0  # surrogates.py:64
-        below_3 = negative < negative_2  # surrogates.py:67
-        unless = ~below_3  # surrogates.py:67
-        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:68
-        unless_2 = ~unless  # surrogates.py:77
-        difference_3 = ref_logp - logp  # policy.py:331
-        k3 = portable_k3(difference_3)  # loss.py:23
-        product_5 = beta * k3  # policy.py:386
-        total_4 = chosen_2 + product_5  # policy.py:386
-        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:499
-        tl.store(per_token_ptr + order, chosen_3)  # policy.py:499
-        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:500
-        as_i32 = active.to(tl.int32)  # policy.py:500
-        both_3 = active & unless_2  # policy.py:517
-        as_i32_2 = both_3.to(tl.int32)  # policy.py:517
-        negative_3 = difference_2 * -1.0  # policy.py:519
-        k3_2 = portable_k3(negative_3)  # policy.py:519
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:519
-        sum_s_lane = sum_over_s_lane(chosen_4)  # loss.py:79
-        sum_s_lane_2 = sum_over_s_lane_2(as_i32)  # loss.py:79
-        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2)  # loss.py:79
-        sum_s_lane_4 = sum_over_s_lane(chosen_5)  # loss.py:79
-        s_6 = s + sum_s_lane  # loss.py:79
-        s_7 = s_2 + sum_s_lane_2  # loss.py:79
-        s_8 = s_3 + sum_s_lane_3  # loss.py:79
-        s_9 = s_4 + sum_s_lane_4  # loss.py:79
-        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:79
-    for s_step in tl.range(full_steps, steps):  # loss.py:79
-        product_2 = s_step * 1024  # loss.py:79
-        total_3 = piece_begin + product_2  # loss.py:79
-        s_5 = total_3 + s_lane  # loss.py:79
-        exists = s_5 < piece_end  # loss.py:79
-        order = tl.load(order_ptr + s_5, mask=exists, other=0)  # loss.py:80
-        at_most = order >= 0  # policy.py:140
-        below = order < T  # policy.py:140
-        both = at_most & below  # policy.py:140
-        both_2 = exists & both  # policy.py:140
-        active = tl.load(active_ptr + order, mask=both_2, other=0)  # policy.py:140
-        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # policy.py:140
-        at_most_2 = sequence >= 0  # policy.py:146
-        below_2 = sequence < B  # policy.py:146
-        both_3 = at_most_2 & below_2  # policy.py:146
-        both_4 = exists & both_3  # policy.py:146
-        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # policy.py:146
-        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:140
-        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:140
-        ref_logp = tl.load(ref_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:140
-        difference_2 = logp - old_logp  # policy.py:191
-        exp = portable_exp(difference_2)  # policy.py:369
-        equal = advantages == 0.0  # policy.py:371
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:371
-        product_3 = chosen * advantages  # surrogates.py:58
-        negative = product_3 * -1.0  # surrogates.py:58
-        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:61
-        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:63
-        product_4 = smaller * advantages  # surrogates.py:64
-        negative_2 = product_4 * -1.0  # surrogates.py:64
-        below_3 = negative < negative_2  # surrogates.py:67
-        unless = ~below_3  # surrogates.py:67
-        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:68
-        unless_2 = ~unless  # surrogates.py:77
-        difference_3 = ref_logp - logp  # policy.py:331
-        k3 = portable_k3(difference_3)  # loss.py:23
-        product_5 = beta * k3  # policy.py:386
-        total_4 = chosen_2 + product_5  # policy.py:386
-        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:499
-        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # policy.py:499
-        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:500
-        as_i32 = active.to(tl.int32)  # policy.py:500
-        both_5 = active & unless_2  # policy.py:517
-        as_i32_2 = both_5.to(tl.int32)  # policy.py:517
-        negative_3 = difference_2 * -1.0  # policy.py:519
-        k3_2 = portable_k3(negative_3)  # policy.py:519
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:519
-        chosen_6 = tl.where(exists, chosen_4, negative_zero())  # loss.py:79
-        sum_s_lane = sum_over_s_lane(chosen_6)  # loss.py:79
-        chosen_7 = tl.where(exists, as_i32, 0)  # loss.py:79
-        sum_s_lane_2 = sum_over_s_lane_2(chosen_7)  # loss.py:79
-        chosen_8 = tl.where(exists, as_i32_2, 0)  # loss.py:79
-        sum_s_lane_3 = sum_over_s_lane_2(chosen_8)  # loss.py:79
-        chosen_9 = tl.where(exists, chosen_5, negative_zero())  # loss.py:79
-        sum_s_lane_4 = sum_over_s_lane(chosen_9)  # loss.py:79
-        s_6 = s + sum_s_lane  # loss.py:79
-        s_7 = s_2 + sum_s_lane_2  # loss.py:79
-        s_8 = s_3 + sum_s_lane_3  # loss.py:79
-        s_9 = s_4 + sum_s_lane_4  # loss.py:79
-        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:79
-    tl.store(sum_of_piece_ptr + s_piece, s)  # loss.py:79
-    tl.store(sum_of_piece1_ptr + s_piece, s_2)  # loss.py:79
-    tl.store(sum_of_piece2_ptr + s_piece, s_3)  # loss.py:79
-    tl.store(sum_of_piece3_ptr + s_piece, s_4)  # loss.py:79
+    s_piece_times_1024 = s_piece * 1024  # loss.py:79
+    piece_begin = tl.minimum(S, s_piece_times_1024)
+    piece_begin_plus_1024 = piece_begin + 1024
+    piece_end = tl.minimum(S, piece_begin_plus_1024)
+    piece_end_minus_piece_begin = piece_end - piece_begin
+    steps_sum = piece_end_minus_piece_begin + 1023
+    steps = steps_sum // 1024
+    full_steps = piece_end_minus_piece_begin // 1024
+    s_lane = tl.arange(0, 1024)
+    total = negative_zero()
+    total_2 = tl.full((), 0, tl.int32)
+    total_3 = tl.full((), 0, tl.int32)
+    total_4 = negative_zero()
+    for s_step in tl.range(0, full_steps):
+        s_step_times_1024 = s_step * 1024
+        s_begin = piece_begin + s_step_times_1024
+        s = s_begin + s_lane
+        order = tl.load(order_ptr + s)  # loss.py:80
+        order_ge_0 = order >= 0  # policy.py:140
+        order_lt_T = order < T
+        active_guard = order_ge_0 & order_lt_T
+        active = tl.load(active_ptr + order, mask=active_guard, other=0)
+        sequence = tl.load(sequence_ptr + order, mask=active_guard, other=0)
+        sequence_ge_0 = sequence >= 0  # policy.py:146
+        sequence_lt_B = sequence < B
+        advantages_guard = sequence_ge_0 & sequence_lt_B
+        advantages = tl.load(advantages_ptr + sequence, mask=advantages_guard, other=0.0)
+        logp = tl.load(logp_ptr + order, mask=active_guard, other=0.0)  # policy.py:140
+        old_logp = tl.load(old_logp_ptr + order, mask=active_guard, other=0.0)
+        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard, other=0.0)
+        log_ratio = logp - old_logp  # policy.py:191
+        ratio = portable_exp(log_ratio)  # policy.py:369
+        advantages_is_0 = advantages == 0.0  # policy.py:371
+        ratio_2 = tl.where(advantages_is_0, 1.0, ratio)
+        ratio_times_advantages = ratio_2 * advantages  # surrogates.py:58
+        plain = ratio_times_advantages * -1.0
+        bounded = tl.maximum(ratio_2, surrogate_least)  # surrogates.py:61
+        bounded_2 = tl.minimum(bounded, surrogate_most)  # surrogates.py:63
+        bounded_times_advantages = bounded_2 * advantages  # surrogates.py:64
+        limited = bounded_times_advantages * -1.0
+        plain_lt_limited = plain < limited  # surrogates.py:67
+        flows = ~plain_lt_limited
+        value = tl.where(flows, plain, limited)  # surrogates.py:68
+        clipped = ~flows  # surrogates.py:77
+        raw = ref_logp - logp  # policy.py:331
+        value_2 = portable_k3(raw)  # loss.py:23
+        beta_times_value = beta * value_2  # policy.py:386
+        value_3 = value + beta_times_value
+        value_masked = tl.where(active, value_3, 0.0)  # policy.py:499
+        tl.store(per_token_ptr + order, value_masked)
+        loss = tl.where(active, value_3, negative_zero())  # policy.py:500
+        count = active.to(tl.int32)
+        active_and_clipped = active & clipped  # policy.py:517
+        clipped_2 = active_and_clipped.to(tl.int32)
+        neg_log_ratio = log_ratio * -1.0  # policy.py:519
+        total_k3 = portable_k3(neg_log_ratio)
+        total_k3_masked = tl.where(active, total_k3, negative_zero())
+        sum_s_lane = sum_over_s_lane(loss)  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(count)
+        sum_s_lane_3 = sum_over_s_lane_2(clipped_2)
+        sum_s_lane_4 = sum_over_s_lane(total_k3_masked)
+        total_5 = total + sum_s_lane
+        total_6 = total_2 + sum_s_lane_2
+        total_7 = total_3 + sum_s_lane_3
+        total_8 = total_4 + sum_s_lane_4
+        total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
+    for s_step in tl.range(full_steps, steps):
+        s_step_times_1024 = s_step * 1024
+        s_begin = piece_begin + s_step_times_1024
+        s = s_begin + s_lane
+        exists = s < piece_end
+        order = tl.load(order_ptr + s, mask=exists, other=0)  # loss.py:80
+        order_ge_0 = order >= 0  # policy.py:140
+        order_lt_T = order < T
+        active_guard = order_ge_0 & order_lt_T
+        active_guard_2 = exists & active_guard
+        active = tl.load(active_ptr + order, mask=active_guard_2, other=0)
+        sequence = tl.load(sequence_ptr + order, mask=active_guard_2, other=0)
+        sequence_ge_0 = sequence >= 0  # policy.py:146
+        sequence_lt_B = sequence < B
+        advantages_guard = sequence_ge_0 & sequence_lt_B
+        advantages_guard_2 = exists & advantages_guard
+        advantages = tl.load(advantages_ptr + sequence, mask=advantages_guard_2, other=0.0)
+        logp = tl.load(logp_ptr + order, mask=active_guard_2, other=0.0)  # policy.py:140
+        old_logp = tl.load(old_logp_ptr + order, mask=active_guard_2, other=0.0)
+        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard_2, other=0.0)
+        log_ratio = logp - old_logp  # policy.py:191
+        ratio = portable_exp(log_ratio)  # policy.py:369
+        advantages_is_0 = advantages == 0.0  # policy.py:371
+        ratio_2 = tl.where(advantages_is_0, 1.0, ratio)
+        ratio_times_advantages = ratio_2 * advantages  # surrogates.py:58
+        plain = ratio_times_advantages * -1.0
+        bounded = tl.maximum(ratio_2, surrogate_least)  # surrogates.py:61
+        bounded_2 = tl.minimum(bounded, surrogate_most)  # surrogates.py:63
+        bounded_times_advantages = bounded_2 * advantages  # surrogates.py:64
+        limited = bounded_times_advantages * -1.0
+        plain_lt_limited = plain < limited  # surrogates.py:67
+        flows = ~plain_lt_limited
+        value = tl.where(flows, plain, limited)  # surrogates.py:68
+        clipped = ~flows  # surrogates.py:77
+        raw = ref_logp - logp  # policy.py:331
+        value_2 = portable_k3(raw)  # loss.py:23
+        beta_times_value = beta * value_2  # policy.py:386
+        value_3 = value + beta_times_value
+        value_masked = tl.where(active, value_3, 0.0)  # policy.py:499
+        tl.store(per_token_ptr + order, value_masked, mask=exists)
+        loss = tl.where(active, value_3, negative_zero())  # policy.py:500
+        count = active.to(tl.int32)
+        active_and_clipped = active & clipped  # policy.py:517
+        clipped_2 = active_and_clipped.to(tl.int32)
+        neg_log_ratio = log_ratio * -1.0  # policy.py:519
+        total_k3 = portable_k3(neg_log_ratio)
+        total_k3_masked = tl.where(active, total_k3, negative_zero())
+        loss_masked = tl.where(exists, loss, negative_zero())  # loss.py:79
+        sum_s_lane = sum_over_s_lane(loss_masked)
+        count_masked = tl.where(exists, count, 0)
+        sum_s_lane_2 = sum_over_s_lane_2(count_masked)
+        clipped_masked = tl.where(exists, clipped_2, 0)
+        sum_s_lane_3 = sum_over_s_lane_2(clipped_masked)
+        total_k3_masked_masked = tl.where(exists, total_k3_masked, negative_zero())
+        sum_s_lane_4 = sum_over_s_lane(total_k3_masked_masked)
+        total_5 = total + sum_s_lane
+        total_6 = total_2 + sum_s_lane_2
+        total_7 = total_3 + sum_s_lane_3
+        total_8 = total_4 + sum_s_lane_4
+        total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
+    tl.store(sum_of_piece_ptr + s_piece, total)
+    tl.store(sum_of_piece1_ptr + s_piece, total_2)
+    tl.store(sum_of_piece2_ptr + s_piece, total_3)
+    tl.store(sum_of_piece3_ptr + s_piece, total_4)
 
 
 @triton.jit
-def policy_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, S):
+def policy_loss_2(
+    loss_ptr, count_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr,
+    sum_of_piece3_ptr, S
+):
     # A program owns everything (rows).
-    total = ((S + 1023) // 1024) + 4095  # loss.py:79
-    steps = total // 4096  # loss.py:79
-    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:79
-    s_piece_lane = tl.arange(0, 4096)  # loss.py:79
-    s = negative_zero()  # loss.py:79
-    s_2 = tl.full((), 0, tl.int32)  # loss.py:79
-    s_3 = tl.full((), 0, tl.int32)  # loss.py:79
-    s_4 = negative_zero()  # loss.py:79
-    for s_piece_step in tl.range(0, full_steps):  # loss.py:79
-        product = s_piece_step * 4096  # loss.py:79
-        s_piece = product + s_piece_lane  # loss.py:79
-        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)  # loss.py:79
-        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)  # loss.py:79
-        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)  # loss.py:79
-        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece)  # loss.py:79
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # loss.py:79
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)  # loss.py:79
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2)  # loss.py:79
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3)  # loss.py:79
-        s_5 = s + sum_s_piece_lane  # loss.py:79
-        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:79
-        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
-        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:79
-        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:79
-    for s_piece_step in tl.range(full_steps, steps):  # loss.py:79
-        product = s_piece_step * 4096  # loss.py:79
-        s_piece = product + s_piece_lane  # loss.py:79
-        exists = s_piece < ((S + 1023) // 1024)  # loss.py:79
-        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece, mask=exists, other=0.0)  # loss.py:79
-        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece, mask=exists, other=0)  # loss.py:79
-        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)  # loss.py:79
-        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0.0)  # loss.py:79
-        chosen = tl.where(exists, sum_of_piece, negative_zero())  # loss.py:79
-        sum_s_piece_lane = sum_over_s_piece_lane(chosen)  # loss.py:79
-        chosen_2 = tl.where(exists, sum_of_piece1, 0)  # loss.py:79
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2)  # loss.py:79
-        chosen_3 = tl.where(exists, sum_of_piece2, 0)  # loss.py:79
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3)  # loss.py:79
-        chosen_4 = tl.where(exists, sum_of_piece3, negative_zero())  # loss.py:79
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4)  # loss.py:79
-        s_5 = s + sum_s_piece_lane  # loss.py:79
-        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:79
-        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
-        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:79
-        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:79
-    larger = tl.maximum(s_2, 1)  # policy.py:566
-    as_f32 = larger.to(tl.float32)  # policy.py:566
-    total_2 = s + 0.0  # policy.py:568
-    quotient = tl.div_rn(total_2, as_f32)  # policy.py:560
-    as_f32_2 = s_3.to(tl.float32)  # policy.py:573
-    quotient_2 = tl.div_rn(as_f32_2, as_f32)  # policy.py:573
-    total_3 = s_4 + 0.0  # policy.py:575
-    quotient_3 = tl.div_rn(total_3, as_f32)  # policy.py:575
-    tl.store(loss_ptr, quotient)  # policy.py:473
-    tl.store(count_ptr, s_2)  # policy.py:473
-    tl.store(clip_fraction_ptr, quotient_2)  # policy.py:473
-    tl.store(approx_kl_ptr, quotient_3)  # policy.py:473
+    s_piece_count_plus_4095 = ((S + 1023) // 1024) + 4095  # loss.py:79
+    steps = s_piece_count_plus_4095 // 4096
+    full_steps = ((S + 1023) // 1024) // 4096
+    s_piece_lane = tl.arange(0, 4096)
+    loss = negative_zero()
+    count = tl.full((), 0, tl.int32)
+    clipped = tl.full((), 0, tl.int32)
+    moved = negative_zero()
+    for s_piece_step in tl.range(0, full_steps):
+        s_piece_step_times_4096 = s_piece_step * 4096
+        s_piece = s_piece_step_times_4096 + s_piece_lane
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)
+        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece)
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2)
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3)
+        total = loss + sum_s_piece_lane
+        total_2 = count + sum_s_piece_lane_2
+        total_3 = clipped + sum_s_piece_lane_3
+        total_4 = moved + sum_s_piece_lane_4
+        loss, count, clipped, moved = total, total_2, total_3, total_4
+    for s_piece_step in tl.range(full_steps, steps):
+        s_piece_step_times_4096 = s_piece_step * 4096
+        s_piece = s_piece_step_times_4096 + s_piece_lane
+        exists = s_piece < ((S + 1023) // 1024)
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece, mask=exists, other=0.0)
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece, mask=exists, other=0)
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)
+        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0.0)
+        sum_of_piece_masked = tl.where(exists, sum_of_piece, negative_zero())
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_masked)
+        sum_of_piece1_masked = tl.where(exists, sum_of_piece1, 0)
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_masked)
+        sum_of_piece2_masked = tl.where(exists, sum_of_piece2, 0)
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_masked)
+        sum_of_piece3_masked = tl.where(exists, sum_of_piece3, negative_zero())
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_masked)
+        total = loss + sum_s_piece_lane
+        total_2 = count + sum_s_piece_lane_2
+        total_3 = clipped + sum_s_piece_lane_3
+        total_4 = moved + sum_s_piece_lane_4
+        loss, count, clipped, moved = total, total_2, total_3, total_4
+    count_max_1 = tl.maximum(count, 1)  # policy.py:566
+    tokens = count_max_1.to(tl.float32)
+    x = loss + 0.0  # policy.py:568
+    loss_2 = tl.div_rn(x, tokens)  # policy.py:560
+    clipped_f32 = clipped.to(tl.float32)  # policy.py:573
+    clip_fraction = tl.div_rn(clipped_f32, tokens)
+    moved_plus_0 = moved + 0.0  # policy.py:575
+    approx_kl_value = tl.div_rn(moved_plus_0, tokens)
+    tl.store(loss_ptr, loss_2)  # policy.py:473
+    tl.store(count_ptr, count)
+    tl.store(clip_fraction_ptr, clip_fraction)
+    tl.store(approx_kl_ptr, approx_kl_value)
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):
+def call(
+    kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1,
+    sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((S + 1023) // 1024)
     if programs > 0:
-        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most)
+        kernels.policy_loss_1(
+            (programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece,
+            sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most
+        )
     programs = 1
     if programs > 0:
-        kernels.policy_loss_2((programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S)
+        kernels.policy_loss_2(
+            (programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2,
+            sum_of_piece3, S
+        )

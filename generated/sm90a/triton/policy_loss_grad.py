@@ -78,51 +78,60 @@ def portable_expm1(x):
 
 
 @triton.jit
-def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, active_ptr, sequence_ptr, count_ptr, d_loss_ptr, d_logp_ptr, T, B, beta, surrogate_least, surrogate_most):
+def policy_loss_grad(
+    logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, active_ptr, sequence_ptr, count_ptr, d_loss_ptr, d_logp_ptr,
+    T, B, beta, surrogate_least, surrogate_most
+):
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     t_inside = t < T
     d_loss = tl.load(d_loss_ptr)  # policy.py:707
     count = tl.load(count_ptr)  # policy.py:550
     active = tl.load(active_ptr + t, mask=t_inside, other=0)  # policy.py:140
-    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # policy.py:140
-    at_most = sequence >= 0  # policy.py:146
-    below = sequence < B  # policy.py:146
-    both = at_most & below  # policy.py:146
-    advantages = tl.load(advantages_ptr + sequence, mask=both & t_inside, other=0.0)  # policy.py:146
+    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)
+    sequence_ge_0 = sequence >= 0  # policy.py:146
+    sequence_lt_B = sequence < B
+    advantages_guard = sequence_ge_0 & sequence_lt_B
+    advantages = tl.load(advantages_ptr + sequence, mask=advantages_guard & t_inside, other=0.0)
     logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:140
-    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:140
-    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:140
-    larger = tl.maximum(count, 1)  # policy.py:550
-    as_f32 = larger.to(tl.float32)  # policy.py:550
-    quotient = tl.div_rn(d_loss, as_f32)  # policy.py:560
-    difference = logp - old_logp  # policy.py:191
-    exp = portable_exp(difference)  # policy.py:369
-    equal = advantages == 0.0  # policy.py:371
-    chosen = tl.where(equal, 1.0, exp)  # policy.py:371
-    product = chosen * advantages  # surrogates.py:58
-    negative = product * -1.0  # surrogates.py:58
-    larger_2 = tl.maximum(chosen, surrogate_least)  # surrogates.py:61
-    smaller = tl.minimum(larger_2, surrogate_most)  # surrogates.py:63
-    product_2 = smaller * advantages  # surrogates.py:64
-    negative_2 = product_2 * -1.0  # surrogates.py:64
-    below_2 = negative < negative_2  # surrogates.py:67
-    unless = ~below_2  # surrogates.py:67
-    differs = advantages != 0.0  # surrogates.py:76
-    both_2 = unless & differs  # surrogates.py:76
-    chosen_2 = tl.where(both_2, negative, 0.0)  # surrogates.py:76
-    difference_2 = ref_logp - logp  # policy.py:331
-    expm1 = portable_expm1(difference_2)  # loss.py:36
-    negative_3 = expm1 * -1.0  # loss.py:36
-    product_3 = beta * negative_3  # policy.py:386
-    total = chosen_2 + product_3  # policy.py:457
-    product_4 = quotient * total  # policy.py:619
-    chosen_3 = tl.where(active, product_4, 0.0)  # policy.py:600
-    tl.store(d_logp_ptr + t, chosen_3, mask=t_inside)  # policy.py:602
+    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)
+    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)
+    count_max_1 = tl.maximum(count, 1)  # policy.py:550
+    denominator = count_max_1.to(tl.float32)
+    scale = tl.div_rn(d_loss, denominator)  # policy.py:560
+    log_ratio = logp - old_logp  # policy.py:191
+    ratio = portable_exp(log_ratio)  # policy.py:369
+    advantages_is_0 = advantages == 0.0  # policy.py:371
+    ratio_2 = tl.where(advantages_is_0, 1.0, ratio)
+    ratio_times_advantages = ratio_2 * advantages  # surrogates.py:58
+    plain = ratio_times_advantages * -1.0
+    bounded = tl.maximum(ratio_2, surrogate_least)  # surrogates.py:61
+    bounded_2 = tl.minimum(bounded, surrogate_most)  # surrogates.py:63
+    bounded_times_advantages = bounded_2 * advantages  # surrogates.py:64
+    limited = bounded_times_advantages * -1.0
+    plain_lt_limited = plain < limited  # surrogates.py:67
+    flows = ~plain_lt_limited
+    advantages_not_0 = advantages != 0.0  # surrogates.py:76
+    slope_both = flows & advantages_not_0
+    slope = tl.where(slope_both, plain, 0.0)
+    raw = ref_logp - logp  # policy.py:331
+    expm1_raw = portable_expm1(raw)  # loss.py:36
+    slope_2 = expm1_raw * -1.0
+    by_logp = beta * slope_2  # policy.py:386
+    slope_3 = slope + by_logp  # policy.py:457
+    scale_times_slope = scale * slope_3  # policy.py:619
+    d_logp = tl.where(active, scale_times_slope, 0.0)  # policy.py:600
+    tl.store(d_logp_ptr + t, d_logp, mask=t_inside)  # policy.py:602
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):
+def call(
+    kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least,
+    surrogate_most, T, B
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 2047) // 2048)
     if programs > 0:
-        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most)
+        kernels.policy_loss_grad(
+            (programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta,
+            surrogate_least, surrogate_most
+        )

@@ -116,7 +116,14 @@ def portable_log(x):
 
 
 @triton.jit
-def prefix_attention_1(q_ptr, k_prefix_ptr, v_prefix_ptr, begin_prefix_ptr, end_prefix_ptr, begin_asks_ptr, end_asks_ptr, place_ptr, m_of_piece_ptr, s_of_piece_ptr, o_of_piece_ptr, m_of_prompt_ptr, s_of_prompt_ptr, o_of_prompt_ptr, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, C, N, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale):
+def prefix_attention_1(
+    q_ptr, k_prefix_ptr, v_prefix_ptr, begin_prefix_ptr, end_prefix_ptr, begin_asks_ptr, end_asks_ptr, place_ptr,
+    m_of_piece_ptr, s_of_piece_ptr, o_of_piece_ptr, m_of_prompt_ptr, s_of_prompt_ptr, o_of_prompt_ptr,
+    k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, C, N, T, q_t_stride, q_h_stride,
+    q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride,
+    o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride,
+    s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale
+):
     # A program owns 1 of H, 1 of N, 128 of W, 64 of C*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     tiles = C * 4 // 64 + N
@@ -130,114 +137,155 @@ def prefix_attention_1(q_ptr, k_prefix_ptr, v_prefix_ptr, begin_prefix_ptr, end_
     c_g = first + tl.arange(0, 64)[:, None]
     w = tl.arange(0, 128)[None, :]
     h = tl.program_id(0) // tiles
-    begin_prefix = tl.load(begin_prefix_ptr + n)  # attention.py:247
-    begin_asks = tl.load(begin_asks_ptr + n)  # attention.py:247
-    end_asks = tl.load(end_asks_ptr + n)  # attention.py:248
-    end_prefix = tl.load(end_prefix_ptr + n)  # attention.py:251
-    c = c_g // 4  # attention.py:248
-    total = begin_asks + c  # attention.py:248
-    difference = end_asks - begin_asks  # attention.py:248
-    below = c < difference  # attention.py:248
-    place = tl.load(place_ptr + total, mask=below, other=1073741824)  # attention.py:249
-    at_most = total >= 0  # attention.py:250
-    below_2 = total < T  # attention.py:250
-    both = at_most & below_2  # attention.py:250
-    both_2 = below & both  # attention.py:250
-    g = c_g % 4  # attention.py:250
-    q = tl.load(q_ptr + h.to(tl.int64) * q_h_stride + total.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e, mask=both_2, other=0.0)  # attention.py:250
-    difference_2 = end_prefix - begin_prefix  # attention.py:251
-    quotient = difference_2 // 64  # attention.py:251
-    product = quotient * 64  # attention.py:251
-    total_2 = begin_prefix + product  # attention.py:253
-    total_3 = place + 1  # attention.py:309
-    total_4 = total_3 + begin_prefix  # attention.py:309
-    difference_3 = total_2 - begin_prefix  # attention.py:253
-    larger = tl.maximum(difference_3, 0)  # attention.py:253
-    difference_4 = total_4 - begin_prefix  # attention.py:253
-    larger_2 = tl.maximum(difference_4, 0)  # attention.py:253
-    seen = tl.minimum(larger, larger_2)  # attention.py:253
-    full_steps = seen // 64  # attention.py:253
-    total_5 = seen + 63  # attention.py:253
-    steps = total_5 // 64  # attention.py:253
-    k_lane = tl.arange(0, 64)[None, :]  # attention.py:253
-    product_2 = scale * 1.442695  # attention.py:277
-    last_steps = tl.max(tl.reshape(steps, (64,)), 0)  # attention.py:253
-    max_of_piece = tl.full((64, 1), float("-inf"), tl.float32)  # attention.py:253
-    sum_of_piece = tl.full((64, 1), 0.0, tl.float32)  # attention.py:253
-    o_of_piece = tl.full((64, 128), 0.0, tl.float32)  # attention.py:253
-    m = tl.full((64, 1), float("-inf"), tl.float32)  # attention.py:253
-    s = tl.full((64, 1), negative_zero(), tl.float32)  # attention.py:253
-    o = tl.full((64, 128), negative_zero(), tl.float32)  # attention.py:253
-    k_prefix_base = k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride  # attention.py:253
-    v_prefix_base = v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride  # attention.py:253
-    apart = v_prefix_base.to(tl.int64) - k_prefix_base.to(tl.int64)  # attention.py:253
-    alone = (k_prefix_k_stride != v_prefix_k_stride) | (apart == 0) | (tl.abs(apart) >= 1 << 40)  # attention.py:253
-    ordered = alone | (apart > 0)  # attention.py:253
-    k_prefix_half = tl.where(ordered, 0, 1)  # attention.py:253
-    v_prefix_half = 1 - k_prefix_half  # attention.py:253
-    k_prefix_rows = tl.make_tensor_descriptor(tl.where(ordered, k_prefix_base, v_prefix_base), shape=[2, total_2, 128], strides=[tl.where(alone, 8, tl.abs(apart) // 2), k_prefix_k_stride, 1], block_shape=[1, 64, 128])  # attention.py:253
-    v_prefix_rows = k_prefix_rows  # attention.py:253
-    if alone:  # attention.py:253
-        v_prefix_half, v_prefix_rows = 0, tl.make_tensor_descriptor(v_prefix_base, shape=[1, total_2, 128], strides=[8, v_prefix_k_stride, 1], block_shape=[1, 64, 128])  # attention.py:253
-    first_full_steps = tl.min(tl.reshape(full_steps, (64,)), 0)  # attention.py:253
-    for k_step in tl.range(0, last_steps, num_stages=3):  # attention.py:253
-        product_3 = k_step * 64  # attention.py:253
-        total_6 = begin_prefix + product_3  # attention.py:253
-        k_prefix = tl.reshape(k_prefix_rows.load([k_prefix_half, total_6, 0]), (64, 128))  # attention.py:254
-        z = tl.dot(q, k_prefix.T)  # attention.py:245
-        v_prefix = tl.reshape(v_prefix_rows.load([v_prefix_half, total_6, 0]), (64, 128))  # attention.py:254
-        product_4 = z * product_2  # attention.py:277
-        remainder = k_step % 8  # attention.py:253
-        turn = remainder == 0  # attention.py:253
-        if turn:  # attention.py:253
-            m_2 = tl.maximum(m, max_of_piece)  # attention.py:253
-            equal = m_2 == float("-inf")  # attention.py:253
-            chosen = tl.where(equal, 0.0, m_2)  # attention.py:253
-            difference_5 = m - chosen  # attention.py:253
-            exp2 = tl.exp2(difference_5)  # attention.py:253
-            difference_6 = max_of_piece - chosen  # attention.py:253
-            exp2_2 = tl.exp2(difference_6)  # attention.py:253
-            product_5 = s * exp2  # attention.py:253
-            product_6 = sum_of_piece * exp2_2  # attention.py:253
-            total_7 = product_5 + product_6  # attention.py:253
-            product_7 = o * exp2  # attention.py:253
-            product_8 = o_of_piece * exp2_2  # attention.py:253
-            total_8 = product_7 + product_8  # attention.py:253
-            max_of_piece, m, s, o = tl.full((64, 1), float("-inf"), tl.float32), m_2, total_7, total_8  # attention.py:253
-        chosen = product_4  # attention.py:253
-        if k_step >= first_full_steps:  # attention.py:253
-            k = total_6 + k_lane  # attention.py:253
-            exists = k < total_2  # attention.py:253
-            below_3 = k < total_4  # attention.py:253
-            exists_2 = exists & below_3  # attention.py:253
-            chosen = tl.where(exists_2, product_4, float("-inf"))  # attention.py:253
-        m_chunk = max_over_k_lane(chosen)  # attention.py:253
-        total_7 = max_of_piece + 8.0  # attention.py:253
-        below_3 = total_7 < m_chunk  # attention.py:253
-        m_new = tl.where(below_3, m_chunk, max_of_piece)  # attention.py:253
-        equal = m_new == float("-inf")  # attention.py:253
-        chosen_2 = tl.where(equal, 0.0, m_new)  # attention.py:253
-        difference_5 = max_of_piece - chosen_2  # attention.py:253
-        again = tl.exp2(difference_5)  # attention.py:253
-        difference_6 = chosen - chosen_2  # attention.py:253
-        e_2 = tl.exp2(difference_6)  # attention.py:253
-        product_5 = sum_of_piece * again  # attention.py:253
-        s_chunk = sum_over_k_lane(e_2)  # attention.py:253
-        s_new = product_5 + s_chunk  # attention.py:253
-        o_before = o_of_piece * again  # attention.py:253
-        p = e_2.to(tl.bfloat16)  # attention.py:253
-        o_new = tl.dot(p, v_prefix, o_before)  # attention.py:253
-        max_of_piece, sum_of_piece, o_of_piece = m_new, s_new, o_new  # attention.py:253
-    tl.store(m_of_piece_ptr + h.to(tl.int64) * m_of_piece_h_stride + total.to(tl.int64) * m_of_piece_t_stride + g, max_of_piece, mask=below)  # attention.py:285
-    tl.store(s_of_piece_ptr + h.to(tl.int64) * s_of_piece_h_stride + total.to(tl.int64) * s_of_piece_t_stride + g, sum_of_piece, mask=below)  # attention.py:285
-    tl.store(o_of_piece_ptr + h.to(tl.int64) * o_of_piece_h_stride + total.to(tl.int64) * o_of_piece_t_stride + g.to(tl.int64) * o_of_piece_g_stride + w, o_of_piece, mask=below)  # attention.py:285
-    tl.store(m_of_prompt_ptr + h.to(tl.int64) * m_of_prompt_h_stride + total.to(tl.int64) * m_of_prompt_t_stride + g, m, mask=below)  # attention.py:285
-    tl.store(s_of_prompt_ptr + h.to(tl.int64) * s_of_prompt_h_stride + total.to(tl.int64) * s_of_prompt_t_stride + g, s, mask=below)  # attention.py:285
-    tl.store(o_of_prompt_ptr + h.to(tl.int64) * o_of_prompt_h_stride + total.to(tl.int64) * o_of_prompt_t_stride + g.to(tl.int64) * o_of_prompt_g_stride + w, o, mask=below)  # attention.py:285
+    begin_prefix = tl.load(begin_prefix_ptr + n)  # attention.py:249
+    begin_asks = tl.load(begin_asks_ptr + n)
+    end_asks = tl.load(end_asks_ptr + n)  # attention.py:250
+    end_prefix = tl.load(end_prefix_ptr + n)  # attention.py:253
+    c = c_g // 4  # attention.py:250
+    token = begin_asks + c
+    end_asks_minus_begin_asks = end_asks - begin_asks
+    inside = c < end_asks_minus_begin_asks
+    place = tl.load(place_ptr + token, mask=inside, other=1073741824)  # attention.py:251
+    token_ge_0 = token >= 0  # attention.py:252
+    token_lt_T = token < T
+    q_guard = token_ge_0 & token_lt_T
+    q_guard_2 = inside & q_guard
+    g = c_g % 4
+    q = tl.load(
+        q_ptr + h.to(tl.int64) * q_h_stride + token.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e,
+        mask=q_guard_2, other=0.0
+    )
+    end_prefix_minus_begin_prefix = end_prefix - begin_prefix  # attention.py:253
+    whole_quotient = end_prefix_minus_begin_prefix // 64
+    whole = whole_quotient * 64
+    begin_prefix_plus_whole = begin_prefix + whole  # attention.py:255
+    place_plus_1 = place + 1  # attention.py:313
+    until = place_plus_1 + begin_prefix
+    length_difference = begin_prefix_plus_whole - begin_prefix  # attention.py:255
+    length = tl.maximum(length_difference, 0)
+    until_minus_begin_prefix = until - begin_prefix
+    visible = tl.maximum(until_minus_begin_prefix, 0)
+    seen = tl.minimum(length, visible)
+    full_steps = seen // 64
+    seen_plus_63 = seen + 63
+    steps = seen_plus_63 // 64
+    k_lane = tl.arange(0, 64)[None, :]
+    scale_times_log2e = scale * 1.442695  # attention.py:281
+    last_steps = tl.max(tl.reshape(steps, (64,)), 0)  # attention.py:255
+    x = tl.full((64, 1), float("-inf"), tl.float32)
+    x_2 = tl.full((64, 1), 0.0, tl.float32)
+    x_3 = tl.full((64, 128), 0.0, tl.float32)
+    x_4 = tl.full((64, 1), float("-inf"), tl.float32)
+    x_5 = tl.full((64, 1), negative_zero(), tl.float32)
+    x_6 = tl.full((64, 128), negative_zero(), tl.float32)
+    k_prefix_base = k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride
+    v_prefix_base = v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride
+    apart = v_prefix_base.to(tl.int64) - k_prefix_base.to(tl.int64)
+    alone = (k_prefix_k_stride != v_prefix_k_stride) | (apart == 0) | (tl.abs(apart) >= 1 << 40)
+    ordered = alone | (apart > 0)
+    k_prefix_half = tl.where(ordered, 0, 1)
+    v_prefix_half = 1 - k_prefix_half
+    k_prefix_rows = tl.make_tensor_descriptor(
+        tl.where(ordered, k_prefix_base, v_prefix_base), shape=[2, begin_prefix_plus_whole, 128],
+        strides=[tl.where(alone, 8, tl.abs(apart) // 2), k_prefix_k_stride, 1], block_shape=[1, 64, 128]
+    )
+    v_prefix_rows = k_prefix_rows
+    if alone:
+        v_prefix_half, v_prefix_rows = (
+            0,
+            tl.make_tensor_descriptor(
+                v_prefix_base, shape=[1, begin_prefix_plus_whole, 128], strides=[8, v_prefix_k_stride, 1],
+                block_shape=[1, 64, 128]
+            )
+        )
+    first_full_steps = tl.min(tl.reshape(full_steps, (64,)), 0)
+    for k_step in tl.range(0, last_steps, num_stages=3):
+        k_step_times_64 = k_step * 64
+        k_begin = begin_prefix + k_step_times_64
+        k_prefix = tl.reshape(k_prefix_rows.load([k_prefix_half, k_begin, 0]), (64, 128))  # attention.py:256
+        qk = tl.dot(q, k_prefix.T)  # attention.py:247
+        v_prefix = tl.reshape(v_prefix_rows.load([v_prefix_half, k_begin, 0]), (64, 128))  # attention.py:257
+        s = qk * scale_times_log2e  # attention.py:281
+        k_step_mod_8 = k_step % 8  # attention.py:255
+        new_piece = k_step_mod_8 == 0
+        if new_piece:
+            m = tl.maximum(x_4, x)
+            is_empty = m == float("-inf")
+            m_safe = tl.where(is_empty, 0.0, m)
+            alpha_a_exponent = x_4 - m_safe
+            alpha_a = tl.exp2(alpha_a_exponent)
+            alpha_b_exponent = x - m_safe
+            alpha_b = tl.exp2(alpha_b_exponent)
+            l_a_scaled = x_5 * alpha_a
+            l_b_scaled = x_2 * alpha_b
+            l = l_a_scaled + l_b_scaled
+            o_a_scaled = x_6 * alpha_a
+            o_b_scaled = x_3 * alpha_b
+            o = o_a_scaled + o_b_scaled
+            x, x_4, x_5, x_6 = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
+        s_masked = s
+        if k_step >= first_full_steps:
+            j = k_begin + k_lane
+            exists = j < begin_prefix_plus_whole
+            j_lt_until = j < until
+            exists_2 = exists & j_lt_until
+            s_masked = tl.where(exists_2, s, float("-inf"))
+        m_chunk = max_over_k_lane(s_masked)
+        m_limit = x + 8.0
+        m_grows = m_limit < m_chunk
+        m_new = tl.where(m_grows, m_chunk, x)
+        is_empty = m_new == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_new)
+        alpha_exponent = x - m_safe
+        alpha = tl.exp2(alpha_exponent)
+        p_exponent = s_masked - m_safe
+        p = tl.exp2(p_exponent)
+        l_scaled = x_2 * alpha
+        l_chunk = sum_over_k_lane(p)
+        l_new = l_scaled + l_chunk
+        acc_o_scaled = x_3 * alpha
+        p_bf16 = p.to(tl.bfloat16)
+        acc_o_new = tl.dot(p_bf16, v_prefix, acc_o_scaled)
+        x, x_2, x_3 = m_new, l_new, acc_o_new
+    tl.store(  # attention.py:289
+        m_of_piece_ptr + h.to(tl.int64) * m_of_piece_h_stride + token.to(tl.int64) * m_of_piece_t_stride + g, x,
+        mask=inside
+    )
+    tl.store(
+        s_of_piece_ptr + h.to(tl.int64) * s_of_piece_h_stride + token.to(tl.int64) * s_of_piece_t_stride + g, x_2,
+        mask=inside
+    )
+    tl.store(
+        o_of_piece_ptr + h.to(tl.int64) * o_of_piece_h_stride + token.to(tl.int64) * o_of_piece_t_stride
+        + g.to(tl.int64) * o_of_piece_g_stride + w,
+        x_3, mask=inside
+    )
+    tl.store(
+        m_of_prompt_ptr + h.to(tl.int64) * m_of_prompt_h_stride + token.to(tl.int64) * m_of_prompt_t_stride + g, x_4,
+        mask=inside
+    )
+    tl.store(
+        s_of_prompt_ptr + h.to(tl.int64) * s_of_prompt_h_stride + token.to(tl.int64) * s_of_prompt_t_stride + g, x_5,
+        mask=inside
+    )
+    tl.store(
+        o_of_prompt_ptr + h.to(tl.int64) * o_of_prompt_h_stride + token.to(tl.int64) * o_of_prompt_t_stride
+        + g.to(tl.int64) * o_of_prompt_g_stride + w,
+        x_6, mask=inside
+    )
 
 
 @triton.jit
-def prefix_attention_2(q_ptr, k_prefix_ptr, v_prefix_ptr, k_ptr, v_ptr, begin_shared_ptr, end_shared_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, m_of_piece_ptr, s_of_piece_ptr, o_of_piece_ptr, m_of_prompt_ptr, s_of_prompt_ptr, o_of_prompt_ptr, o_ptr, lse_ptr, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale):
+def prefix_attention_2(
+    q_ptr, k_prefix_ptr, v_prefix_ptr, k_ptr, v_ptr, begin_shared_ptr, end_shared_ptr, begin_q_ptr, end_q_ptr,
+    begin_k_ptr, end_k_ptr, m_of_piece_ptr, s_of_piece_ptr, o_of_piece_ptr, m_of_prompt_ptr, s_of_prompt_ptr,
+    o_of_prompt_ptr, o_ptr, lse_ptr, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride,
+    q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride,
+    o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride,
+    s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_prefix_k_stride,
+    k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+    lse_g_stride, scale
+):
     # A program owns 1 of H, 128 of W, 1 of B, 128 of Q*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 128 + B
@@ -251,203 +299,277 @@ def prefix_attention_2(q_ptr, k_prefix_ptr, v_prefix_ptr, k_ptr, v_ptr, begin_sh
     q_g = first + tl.arange(0, 128)[:, None]
     w = tl.arange(0, 128)[None, :]
     h = tl.program_id(0) // tiles
-    begin_shared = tl.load(begin_shared_ptr + b)  # attention.py:256
-    begin_k = tl.load(begin_k_ptr + b)  # attention.py:256
-    end_shared = tl.load(end_shared_ptr + b)  # attention.py:257
-    end_k = tl.load(end_k_ptr + b)  # attention.py:258
-    begin_q = tl.load(begin_q_ptr + b)  # attention.py:301
-    end_q = tl.load(end_q_ptr + b)  # attention.py:302
-    g = q_g % 4  # attention.py:250
-    q = q_g // 4  # attention.py:301
-    difference = end_q - begin_q  # attention.py:302
-    total = begin_q + q  # attention.py:303
-    below = q < difference  # attention.py:303
-    at_most = total >= 0  # attention.py:260
-    below_2 = total < T  # attention.py:260
-    both = at_most & below_2  # attention.py:260
-    both_2 = below & both  # attention.py:260
-    q_2 = tl.load(q_ptr + h.to(tl.int64) * q_h_stride + total.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e, mask=both_2, other=0.0)  # attention.py:260
-    product = scale * 1.442695  # attention.py:277
-    difference_2 = end_shared - begin_shared  # attention.py:257
-    difference_3 = end_k - begin_k  # attention.py:258
-    total_2 = difference_2 + difference_3  # attention.py:258
-    difference_4 = total_2 - difference  # attention.py:303
-    total_3 = q + difference_4  # attention.py:303
-    m_of_piece = tl.load(m_of_piece_ptr + h.to(tl.int64) * m_of_piece_h_stride + total.to(tl.int64) * m_of_piece_t_stride + g, mask=below, other=0.0)  # attention.py:261
-    s_of_piece = tl.load(s_of_piece_ptr + h.to(tl.int64) * s_of_piece_h_stride + total.to(tl.int64) * s_of_piece_t_stride + g, mask=below, other=0.0)  # attention.py:261
-    o_of_piece = tl.load(o_of_piece_ptr + h.to(tl.int64) * o_of_piece_h_stride + total.to(tl.int64) * o_of_piece_t_stride + g.to(tl.int64) * o_of_piece_g_stride + w, mask=below, other=0.0)  # attention.py:261
-    m_of_prompt = tl.load(m_of_prompt_ptr + h.to(tl.int64) * m_of_prompt_h_stride + total.to(tl.int64) * m_of_prompt_t_stride + g, mask=below, other=0.0)  # attention.py:261
-    s_of_prompt = tl.load(s_of_prompt_ptr + h.to(tl.int64) * s_of_prompt_h_stride + total.to(tl.int64) * s_of_prompt_t_stride + g, mask=below, other=0.0)  # attention.py:261
-    o_of_prompt = tl.load(o_of_prompt_ptr + h.to(tl.int64) * o_of_prompt_h_stride + total.to(tl.int64) * o_of_prompt_t_stride + g.to(tl.int64) * o_of_prompt_g_stride + w, mask=below, other=0.0)  # attention.py:261
-    quotient = difference_2 // 64  # attention.py:262
-    product_2 = quotient * 64  # attention.py:262
-    total_4 = total_3 + 1  # attention.py:309
-    larger = tl.maximum(total_2, 0)  # attention.py:263
-    larger_2 = tl.maximum(total_4, 0)  # attention.py:263
-    seen = tl.minimum(larger, larger_2)  # attention.py:263
-    full_steps = seen // 64  # attention.py:263
-    quotient_2 = product_2 // 64  # attention.py:263
-    first_step = tl.maximum(quotient_2, 0)  # attention.py:263
-    full_steps_2 = tl.maximum(first_step, full_steps)  # attention.py:263
-    total_5 = seen + 63  # attention.py:263
-    steps = total_5 // 64  # attention.py:263
-    s_lane = tl.arange(0, 64)[None, :]  # attention.py:263
-    first_full_steps_2 = tl.min(tl.reshape(full_steps_2, (128,)), 0)  # attention.py:263
-    max_of_piece = m_of_piece  # attention.py:263
-    sum_of_piece = s_of_piece  # attention.py:263
-    o_of_piece_2 = o_of_piece  # attention.py:263
-    m = m_of_prompt  # attention.py:263
-    s = s_of_prompt  # attention.py:263
-    o = o_of_prompt  # attention.py:263
-    for s_step in tl.range(first_step, first_full_steps_2, num_stages=2):  # attention.py:263
-        product_3 = s_step * 64  # attention.py:263
-        s_2 = product_3 + s_lane  # attention.py:263
-        at_most_2 = difference_2 <= s_2  # attention.py:264
-        total_6 = begin_shared + s_2  # attention.py:265
-        difference_5 = s_2 - difference_2  # attention.py:265
-        total_7 = begin_k + difference_5  # attention.py:265
-        unless = ~at_most_2  # attention.py:267
-        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:267
-        s_3 = product_3 + s_lane_2  # attention.py:267
-        difference_6 = s_3 - difference_2  # attention.py:267
-        total_8 = begin_k + difference_6  # attention.py:267
-        at_most_3 = difference_2 <= s_3  # attention.py:267
-        total_9 = begin_shared + s_3  # attention.py:267
-        unless_2 = ~at_most_3  # attention.py:267
-        k_prefix = tl.load(k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + total_9.to(tl.int64) * k_prefix_k_stride + e, mask=unless_2, other=0.0)  # attention.py:267
-        k = tl.load(k_ptr + h.to(tl.int64) * k_h_stride + total_8.to(tl.int64) * k_s_stride + e, mask=at_most_3, other=k_prefix)  # attention.py:267
-        v_prefix = tl.load(v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride + total_9.to(tl.int64) * v_prefix_k_stride + w, mask=unless_2, other=0.0)  # attention.py:267
-        v = tl.load(v_ptr + h.to(tl.int64) * v_h_stride + total_8.to(tl.int64) * v_s_stride + w, mask=at_most_3, other=v_prefix)  # attention.py:267
-        z = tl.dot(q_2, k.T)  # attention.py:245
-        product_4 = z * product  # attention.py:277
-        remainder = s_step % 8  # attention.py:263
-        turn = remainder == 0  # attention.py:263
-        if turn:  # attention.py:263
-            m_2 = tl.maximum(m, max_of_piece)  # attention.py:263
-            equal = m_2 == float("-inf")  # attention.py:263
-            chosen = tl.where(equal, 0.0, m_2)  # attention.py:263
-            difference_7 = m - chosen  # attention.py:263
-            exp2 = tl.exp2(difference_7)  # attention.py:263
-            difference_8 = max_of_piece - chosen  # attention.py:263
-            exp2_2 = tl.exp2(difference_8)  # attention.py:263
-            product_5 = s * exp2  # attention.py:263
-            product_6 = sum_of_piece * exp2_2  # attention.py:263
-            total_10 = product_5 + product_6  # attention.py:263
-            product_7 = o * exp2  # attention.py:263
-            product_8 = o_of_piece_2 * exp2_2  # attention.py:263
-            total_11 = product_7 + product_8  # attention.py:263
-            max_of_piece, m, s, o = tl.full((128, 1), float("-inf"), tl.float32), m_2, total_10, total_11  # attention.py:263
-        m_chunk = max_over_s_lane(product_4)  # attention.py:263
-        total_10 = max_of_piece + 8.0  # attention.py:263
-        below_3 = total_10 < m_chunk  # attention.py:263
-        m_new = tl.where(below_3, m_chunk, max_of_piece)  # attention.py:263
-        equal = m_new == float("-inf")  # attention.py:263
-        chosen = tl.where(equal, 0.0, m_new)  # attention.py:263
-        difference_7 = max_of_piece - chosen  # attention.py:263
-        again = tl.exp2(difference_7)  # attention.py:263
-        difference_8 = product_4 - chosen  # attention.py:263
-        e_2 = tl.exp2(difference_8)  # attention.py:263
-        product_5 = sum_of_piece * again  # attention.py:263
-        s_chunk = sum_over_s_lane(e_2)  # attention.py:263
-        s_new = product_5 + s_chunk  # attention.py:263
-        o_before = o_of_piece_2 * again  # attention.py:263
-        p = e_2.to(tl.bfloat16)  # attention.py:263
-        o_new = tl.dot(p, v, o_before)  # attention.py:263
-        max_of_piece, sum_of_piece, o_of_piece_2 = m_new, s_new, o_new  # attention.py:263
-    last_steps = tl.max(tl.reshape(steps, (128,)), 0)  # attention.py:263
-    for s_step in tl.range(first_full_steps_2, last_steps, num_stages=2):  # attention.py:263
-        product_3 = s_step * 64  # attention.py:263
-        s_2 = product_3 + s_lane  # attention.py:263
-        exists = s_2 < total_2  # attention.py:263
-        at_most_2 = difference_2 <= s_2  # attention.py:264
-        total_6 = begin_shared + s_2  # attention.py:265
-        difference_5 = s_2 - difference_2  # attention.py:265
-        total_7 = begin_k + difference_5  # attention.py:265
-        unless = ~at_most_2  # attention.py:267
-        both_3 = exists & unless  # attention.py:267
-        both_4 = exists & at_most_2  # attention.py:267
-        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:267
-        s_3 = product_3 + s_lane_2  # attention.py:267
-        difference_6 = s_3 - difference_2  # attention.py:267
-        total_8 = begin_k + difference_6  # attention.py:267
-        exists_2 = s_3 < total_2  # attention.py:267
-        at_most_3 = difference_2 <= s_3  # attention.py:267
-        both_5 = exists_2 & at_most_3  # attention.py:267
-        total_9 = begin_shared + s_3  # attention.py:267
-        unless_2 = ~at_most_3  # attention.py:267
-        both_6 = exists_2 & unless_2  # attention.py:267
-        k_prefix = tl.load(k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + total_9.to(tl.int64) * k_prefix_k_stride + e, mask=both_6, other=0.0)  # attention.py:267
-        k = tl.load(k_ptr + h.to(tl.int64) * k_h_stride + total_8.to(tl.int64) * k_s_stride + e, mask=both_5, other=k_prefix)  # attention.py:267
-        v_prefix = tl.load(v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride + total_9.to(tl.int64) * v_prefix_k_stride + w, mask=both_6, other=0.0)  # attention.py:267
-        v = tl.load(v_ptr + h.to(tl.int64) * v_h_stride + total_8.to(tl.int64) * v_s_stride + w, mask=both_5, other=v_prefix)  # attention.py:267
-        below_3 = s_2 < total_4  # attention.py:263
-        exists_3 = exists & below_3  # attention.py:263
-        z = tl.dot(q_2, k.T)  # attention.py:245
-        product_4 = z * product  # attention.py:277
-        remainder = s_step % 8  # attention.py:263
-        turn = remainder == 0  # attention.py:263
-        if turn:  # attention.py:263
-            m_2 = tl.maximum(m, max_of_piece)  # attention.py:263
-            equal = m_2 == float("-inf")  # attention.py:263
-            chosen = tl.where(equal, 0.0, m_2)  # attention.py:263
-            difference_7 = m - chosen  # attention.py:263
-            exp2 = tl.exp2(difference_7)  # attention.py:263
-            difference_8 = max_of_piece - chosen  # attention.py:263
-            exp2_2 = tl.exp2(difference_8)  # attention.py:263
-            product_5 = s * exp2  # attention.py:263
-            product_6 = sum_of_piece * exp2_2  # attention.py:263
-            total_10 = product_5 + product_6  # attention.py:263
-            product_7 = o * exp2  # attention.py:263
-            product_8 = o_of_piece_2 * exp2_2  # attention.py:263
-            total_11 = product_7 + product_8  # attention.py:263
-            max_of_piece, m, s, o = tl.full((128, 1), float("-inf"), tl.float32), m_2, total_10, total_11  # attention.py:263
-        chosen = tl.where(exists_3, product_4, float("-inf"))  # attention.py:263
-        m_chunk = max_over_s_lane(chosen)  # attention.py:263
-        total_10 = max_of_piece + 8.0  # attention.py:263
-        below_4 = total_10 < m_chunk  # attention.py:263
-        m_new = tl.where(below_4, m_chunk, max_of_piece)  # attention.py:263
-        equal = m_new == float("-inf")  # attention.py:263
-        chosen_2 = tl.where(equal, 0.0, m_new)  # attention.py:263
-        difference_7 = max_of_piece - chosen_2  # attention.py:263
-        again = tl.exp2(difference_7)  # attention.py:263
-        difference_8 = chosen - chosen_2  # attention.py:263
-        e_2 = tl.exp2(difference_8)  # attention.py:263
-        product_5 = sum_of_piece * again  # attention.py:263
-        s_chunk = sum_over_s_lane(e_2)  # attention.py:263
-        s_new = product_5 + s_chunk  # attention.py:263
-        o_before = o_of_piece_2 * again  # attention.py:263
-        p = e_2.to(tl.bfloat16)  # attention.py:263
-        o_new = tl.dot(p, v, o_before)  # attention.py:263
-        max_of_piece, sum_of_piece, o_of_piece_2 = m_new, s_new, o_new  # attention.py:263
-    m_2 = tl.maximum(m, max_of_piece)  # attention.py:263
-    equal = m_2 == float("-inf")  # attention.py:263
-    chosen = tl.where(equal, 0.0, m_2)  # attention.py:263
-    difference_5 = m - chosen  # attention.py:263
-    exp2 = tl.exp2(difference_5)  # attention.py:263
-    difference_6 = max_of_piece - chosen  # attention.py:263
-    exp2_2 = tl.exp2(difference_6)  # attention.py:263
-    product_3 = s * exp2  # attention.py:263
-    product_4 = sum_of_piece * exp2_2  # attention.py:263
-    total_6 = product_3 + product_4  # attention.py:263
-    product_5 = o * exp2  # attention.py:263
-    product_6 = o_of_piece_2 * exp2_2  # attention.py:263
-    total_7 = product_5 + product_6  # attention.py:263
-    equal_2 = total_6 == 0.0  # attention.py:325
-    quotient_3 = divided(total_7, total_6)  # attention.py:325
-    chosen_2 = tl.where(equal_2, 0.0, quotient_3)  # attention.py:325
-    total_8 = chosen_2 + 0.0  # attention.py:325
-    as_bf16 = total_8.to(tl.bfloat16)  # attention.py:326
-    tl.store(o_ptr + h.to(tl.int64) * o_h_stride + total.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w, as_bf16, mask=below)  # attention.py:326
-    log = portable_log(total_6)  # attention.py:327
-    fused = tl.fma(m_2, 0.6931472, log)  # attention.py:327
-    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + total, fused, mask=below)  # attention.py:327
+    begin_shared = tl.load(begin_shared_ptr + b)  # attention.py:259
+    begin_k = tl.load(begin_k_ptr + b)
+    end_shared = tl.load(end_shared_ptr + b)  # attention.py:260
+    end_k = tl.load(end_k_ptr + b)  # attention.py:261
+    begin_q = tl.load(begin_q_ptr + b)  # attention.py:305
+    end_q = tl.load(end_q_ptr + b)  # attention.py:306
+    g = q_g % 4  # attention.py:252
+    query = q_g // 4  # attention.py:305
+    count = end_q - begin_q  # attention.py:306
+    token = begin_q + query  # attention.py:307
+    inside = query < count
+    token_ge_0 = token >= 0  # attention.py:263
+    token_lt_T = token < T
+    q_guard = token_ge_0 & token_lt_T
+    q_guard_2 = inside & q_guard
+    q = tl.load(
+        q_ptr + h.to(tl.int64) * q_h_stride + token.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e,
+        mask=q_guard_2, other=0.0
+    )
+    scale_times_log2e = scale * 1.442695  # attention.py:281
+    shared = end_shared - begin_shared  # attention.py:260
+    end_k_minus_begin_k = end_k - begin_k  # attention.py:261
+    keys = shared + end_k_minus_begin_k
+    keys_minus_count = keys - count  # attention.py:307
+    key = query + keys_minus_count
+    m_of_piece = tl.load(  # attention.py:264
+        m_of_piece_ptr + h.to(tl.int64) * m_of_piece_h_stride + token.to(tl.int64) * m_of_piece_t_stride + g,
+        mask=inside, other=0.0
+    )
+    s_of_piece = tl.load(
+        s_of_piece_ptr + h.to(tl.int64) * s_of_piece_h_stride + token.to(tl.int64) * s_of_piece_t_stride + g,
+        mask=inside, other=0.0
+    )
+    o_of_piece = tl.load(
+        o_of_piece_ptr + h.to(tl.int64) * o_of_piece_h_stride + token.to(tl.int64) * o_of_piece_t_stride
+        + g.to(tl.int64) * o_of_piece_g_stride + w,
+        mask=inside, other=0.0
+    )
+    m_of_prompt = tl.load(
+        m_of_prompt_ptr + h.to(tl.int64) * m_of_prompt_h_stride + token.to(tl.int64) * m_of_prompt_t_stride + g,
+        mask=inside, other=0.0
+    )
+    s_of_prompt = tl.load(
+        s_of_prompt_ptr + h.to(tl.int64) * s_of_prompt_h_stride + token.to(tl.int64) * s_of_prompt_t_stride + g,
+        mask=inside, other=0.0
+    )
+    o_of_prompt = tl.load(
+        o_of_prompt_ptr + h.to(tl.int64) * o_of_prompt_h_stride + token.to(tl.int64) * o_of_prompt_t_stride
+        + g.to(tl.int64) * o_of_prompt_g_stride + w,
+        mask=inside, other=0.0
+    )
+    shared_over_64 = shared // 64  # attention.py:265
+    skipped = shared_over_64 * 64
+    key_plus_1 = key + 1  # attention.py:313
+    length = tl.maximum(keys, 0)  # attention.py:266
+    visible = tl.maximum(key_plus_1, 0)
+    seen = tl.minimum(length, visible)
+    full_steps = seen // 64
+    skipped_over_64 = skipped // 64
+    first_step = tl.maximum(skipped_over_64, 0)
+    full_steps_2 = tl.maximum(first_step, full_steps)
+    seen_plus_63 = seen + 63
+    steps = seen_plus_63 // 64
+    s_lane = tl.arange(0, 64)[None, :]
+    first_full_steps_2 = tl.min(tl.reshape(full_steps_2, (128,)), 0)
+    m_piece = m_of_piece
+    l_piece = s_of_piece
+    acc_o = o_of_piece
+    m_before = m_of_prompt
+    l_before = s_of_prompt
+    o_before = o_of_prompt
+    for s_step in tl.range(first_step, first_full_steps_2, num_stages=2):
+        s_step_times_64 = s_step * 64
+        j = s_step_times_64 + s_lane
+        own = shared <= j  # attention.py:267
+        begin_shared_plus_j = begin_shared + j  # attention.py:268
+        j_minus_shared = j - shared
+        total = begin_k + j_minus_shared
+        not_own = ~own  # attention.py:270
+        s_lane_2 = tl.arange(0, 64)[:, None]
+        j_2 = s_step_times_64 + s_lane_2
+        j_minus_shared_2 = j_2 - shared
+        total_2 = begin_k + j_minus_shared_2
+        own_2 = shared <= j_2
+        begin_shared_plus_j_2 = begin_shared + j_2
+        not_own_2 = ~own_2
+        k_prefix = tl.load(
+            k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + begin_shared_plus_j_2.to(tl.int64) * k_prefix_k_stride
+            + e,
+            mask=not_own_2, other=0.0
+        )
+        k = tl.load(
+            k_ptr + h.to(tl.int64) * k_h_stride + total_2.to(tl.int64) * k_s_stride + e, mask=own_2, other=k_prefix
+        )
+        v_prefix = tl.load(
+            v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride + begin_shared_plus_j_2.to(tl.int64) * v_prefix_k_stride
+            + w,
+            mask=not_own_2, other=0.0
+        )
+        v = tl.load(
+            v_ptr + h.to(tl.int64) * v_h_stride + total_2.to(tl.int64) * v_s_stride + w, mask=own_2, other=v_prefix
+        )
+        qk = tl.dot(q, k.T)  # attention.py:247
+        s = qk * scale_times_log2e  # attention.py:281
+        s_step_mod_8 = s_step % 8  # attention.py:266
+        new_piece = s_step_mod_8 == 0
+        if new_piece:
+            m = tl.maximum(m_before, m_piece)
+            is_empty = m == float("-inf")
+            m_safe = tl.where(is_empty, 0.0, m)
+            alpha_a_exponent = m_before - m_safe
+            alpha_a = tl.exp2(alpha_a_exponent)
+            alpha_b_exponent = m_piece - m_safe
+            alpha_b = tl.exp2(alpha_b_exponent)
+            l_a_scaled = l_before * alpha_a
+            l_b_scaled = l_piece * alpha_b
+            l = l_a_scaled + l_b_scaled
+            o_a_scaled = o_before * alpha_a
+            o_b_scaled = acc_o * alpha_b
+            o = o_a_scaled + o_b_scaled
+            m_piece, m_before, l_before, o_before = tl.full((128, 1), float("-inf"), tl.float32), m, l, o
+        m_chunk = max_over_s_lane(s)
+        m_limit = m_piece + 8.0
+        m_grows = m_limit < m_chunk
+        m_new = tl.where(m_grows, m_chunk, m_piece)
+        is_empty = m_new == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_new)
+        alpha_exponent = m_piece - m_safe
+        alpha = tl.exp2(alpha_exponent)
+        p_exponent = s - m_safe
+        p = tl.exp2(p_exponent)
+        l_scaled = l_piece * alpha
+        l_chunk = sum_over_s_lane(p)
+        l_new = l_scaled + l_chunk
+        acc_o_scaled = acc_o * alpha
+        p_bf16 = p.to(tl.bfloat16)
+        acc_o_new = tl.dot(p_bf16, v, acc_o_scaled)
+        m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
+    last_steps = tl.max(tl.reshape(steps, (128,)), 0)
+    for s_step in tl.range(first_full_steps_2, last_steps, num_stages=2):
+        s_step_times_64 = s_step * 64
+        j = s_step_times_64 + s_lane
+        exists = j < keys
+        own = shared <= j  # attention.py:267
+        begin_shared_plus_j = begin_shared + j  # attention.py:268
+        j_minus_shared = j - shared
+        total = begin_k + j_minus_shared
+        not_own = ~own  # attention.py:270
+        k_prefix_guard = exists & not_own
+        k_guard = exists & own
+        s_lane_2 = tl.arange(0, 64)[:, None]
+        j_2 = s_step_times_64 + s_lane_2
+        j_minus_shared_2 = j_2 - shared
+        total_2 = begin_k + j_minus_shared_2
+        exists_2 = j_2 < keys
+        own_2 = shared <= j_2
+        k_guard_2 = exists_2 & own_2
+        begin_shared_plus_j_2 = begin_shared + j_2
+        not_own_2 = ~own_2
+        k_prefix_guard_2 = exists_2 & not_own_2
+        k_prefix = tl.load(
+            k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + begin_shared_plus_j_2.to(tl.int64) * k_prefix_k_stride
+            + e,
+            mask=k_prefix_guard_2, other=0.0
+        )
+        k = tl.load(
+            k_ptr + h.to(tl.int64) * k_h_stride + total_2.to(tl.int64) * k_s_stride + e, mask=k_guard_2, other=k_prefix
+        )
+        v_prefix = tl.load(
+            v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride + begin_shared_plus_j_2.to(tl.int64) * v_prefix_k_stride
+            + w,
+            mask=k_prefix_guard_2, other=0.0
+        )
+        v = tl.load(
+            v_ptr + h.to(tl.int64) * v_h_stride + total_2.to(tl.int64) * v_s_stride + w, mask=k_guard_2, other=v_prefix
+        )
+        exists_below = j < key_plus_1  # attention.py:266
+        exists_3 = exists & exists_below
+        qk = tl.dot(q, k.T)  # attention.py:247
+        s = qk * scale_times_log2e  # attention.py:281
+        s_step_mod_8 = s_step % 8  # attention.py:266
+        new_piece = s_step_mod_8 == 0
+        if new_piece:
+            m = tl.maximum(m_before, m_piece)
+            is_empty = m == float("-inf")
+            m_safe = tl.where(is_empty, 0.0, m)
+            alpha_a_exponent = m_before - m_safe
+            alpha_a = tl.exp2(alpha_a_exponent)
+            alpha_b_exponent = m_piece - m_safe
+            alpha_b = tl.exp2(alpha_b_exponent)
+            l_a_scaled = l_before * alpha_a
+            l_b_scaled = l_piece * alpha_b
+            l = l_a_scaled + l_b_scaled
+            o_a_scaled = o_before * alpha_a
+            o_b_scaled = acc_o * alpha_b
+            o = o_a_scaled + o_b_scaled
+            m_piece, m_before, l_before, o_before = tl.full((128, 1), float("-inf"), tl.float32), m, l, o
+        s_masked = tl.where(exists_3, s, float("-inf"))
+        m_chunk = max_over_s_lane(s_masked)
+        m_limit = m_piece + 8.0
+        m_grows = m_limit < m_chunk
+        m_new = tl.where(m_grows, m_chunk, m_piece)
+        is_empty = m_new == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_new)
+        alpha_exponent = m_piece - m_safe
+        alpha = tl.exp2(alpha_exponent)
+        p_exponent = s_masked - m_safe
+        p = tl.exp2(p_exponent)
+        l_scaled = l_piece * alpha
+        l_chunk = sum_over_s_lane(p)
+        l_new = l_scaled + l_chunk
+        acc_o_scaled = acc_o * alpha
+        p_bf16 = p.to(tl.bfloat16)
+        acc_o_new = tl.dot(p_bf16, v, acc_o_scaled)
+        m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
+    m = tl.maximum(m_before, m_piece)
+    is_empty = m == float("-inf")
+    m_safe = tl.where(is_empty, 0.0, m)
+    alpha_a_exponent = m_before - m_safe
+    alpha_a = tl.exp2(alpha_a_exponent)
+    alpha_b_exponent = m_piece - m_safe
+    alpha_b = tl.exp2(alpha_b_exponent)
+    l_a_scaled = l_before * alpha_a
+    l_b_scaled = l_piece * alpha_b
+    l = l_a_scaled + l_b_scaled
+    o_a_scaled = o_before * alpha_a
+    o_b_scaled = acc_o * alpha_b
+    o = o_a_scaled + o_b_scaled
+    l_is_0 = l == 0.0  # attention.py:329
+    o_over_l = divided(o, l)
+    o_over_l_or_0 = tl.where(l_is_0, 0.0, o_over_l)
+    mean = o_over_l_or_0 + 0.0
+    mean_bf16 = mean.to(tl.bfloat16)  # attention.py:330
+    tl.store(
+        o_ptr + h.to(tl.int64) * o_h_stride + token.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w,
+        mean_bf16, mask=inside
+    )
+    log_l = portable_log(l)  # attention.py:331
+    lse_value = tl.fma(m, 0.6931472, log_l)
+    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + token, lse_value, mask=inside)
 
 
-def call(kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, o, lse, scale, C, N, T, Q, B, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece,
+    o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+    o, lse, scale, C, N, T, Q, B, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride,
+    q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride,
+    s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride,
+    m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
+    o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride,
+    lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (C * 4 // 64 + N) * 8 * 1
     if programs > 0:
-        kernels.prefix_attention_1((programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, C, N, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale)
+        kernels.prefix_attention_1(
+            (programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece,
+            s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k_prefix_k_stride, k_prefix_h_stride,
+            v_prefix_k_stride, v_prefix_h_stride, C, N, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride,
+            m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride,
+            o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride,
+            o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale
+        )
     programs = (Q * 4 // 128 + B) * 8 * 1
     if programs > 0:
-        kernels.prefix_attention_2((programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.prefix_attention_2(
+            (programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+            m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, k_s_stride, k_h_stride,
+            v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride,
+            m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride,
+            o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride,
+            o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_prefix_k_stride, k_prefix_h_stride,
+            v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale
+        )

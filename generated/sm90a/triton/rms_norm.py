@@ -58,36 +58,45 @@ def portable_rsqrt(x):
 
 
 @triton.jit
-def rms_norm(x_ptr, weight_ptr, residual_ptr, y_ptr, residual_out_ptr, rstd_ptr, x_t_stride, residual_t_stride, y_t_stride, residual_out_t_stride, eps):
+def rms_norm(
+    x_ptr, weight_ptr, residual_ptr, y_ptr, residual_out_ptr, rstd_ptr, x_t_stride, residual_t_stride, y_t_stride,
+    residual_out_t_stride, eps
+):
     # A program owns 1 of T (rows).
     t = tl.program_id(0)
     n = tl.arange(0, 4096)  # norm.py:34
-    x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + n)  # norm.py:34
+    x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + n)
     residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n)  # norm.py:36
     weight = tl.load(weight_ptr + n)  # norm.py:16
-    as_f32 = x.to(tl.float32)  # norm.py:34
-    as_f32_2 = residual.to(tl.float32)  # norm.py:36
-    total = as_f32 + as_f32_2  # norm.py:36
-    as_bf16 = total.to(tl.bfloat16)  # norm.py:37
-    as_f32_3 = as_bf16.to(tl.float32)  # norm.py:39
-    product = as_f32_3 * as_f32_3  # norm.py:40
-    sum_n = sum_over_n(product)  # norm.py:40
-    quotient = tl.div_rn(sum_n, 4096.0)  # norm.py:40
-    total_2 = quotient + eps  # norm.py:41
-    rsqrt = portable_rsqrt(total_2)  # norm.py:41
-    product_2 = as_f32_3 * rsqrt  # norm.py:42
-    as_bf16_2 = product_2.to(tl.bfloat16)  # norm.py:44
-    as_f32_4 = as_bf16_2.to(tl.float32)  # norm.py:44
-    as_f32_5 = weight.to(tl.float32)  # norm.py:16
-    product_3 = as_f32_4 * as_f32_5  # norm.py:46
-    as_bf16_3 = product_3.to(tl.bfloat16)  # norm.py:46
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, as_bf16_3)  # norm.py:45
-    tl.store(residual_out_ptr + t.to(tl.int64) * residual_out_t_stride + n, as_bf16)  # norm.py:45
-    tl.store(rstd_ptr + t, rsqrt)  # norm.py:45
+    h = x.to(tl.float32)  # norm.py:34
+    residual_f32 = residual.to(tl.float32)  # norm.py:36
+    h_2 = h + residual_f32
+    rounded = h_2.to(tl.bfloat16)  # norm.py:37
+    h_3 = rounded.to(tl.float32)  # norm.py:39
+    h_times_h = h_3 * h_3  # norm.py:40
+    sum_n = sum_over_n(h_times_h)
+    mean = tl.div_rn(sum_n, 4096.0)
+    mean_plus_eps = mean + eps  # norm.py:41
+    rstd = portable_rsqrt(mean_plus_eps)
+    n_2 = h_3 * rstd  # norm.py:42
+    n_bf16 = n_2.to(tl.bfloat16)  # norm.py:44
+    n_3 = n_bf16.to(tl.float32)
+    weight_f32 = weight.to(tl.float32)  # norm.py:16
+    y_value_product = n_3 * weight_f32  # norm.py:46
+    y_value_product_bf16 = y_value_product.to(tl.bfloat16)
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, y_value_product_bf16)  # norm.py:45
+    tl.store(residual_out_ptr + t.to(tl.int64) * residual_out_t_stride + n, rounded)
+    tl.store(rstd_ptr + t, rstd)
 
 
-def call(kernels, x, weight, residual, y, residual_out, rstd, eps, T, x_t_stride, residual_t_stride, y_t_stride, residual_out_t_stride):
+def call(
+    kernels, x, weight, residual, y, residual_out, rstd, eps, T, x_t_stride, residual_t_stride, y_t_stride,
+    residual_out_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T
     if programs > 0:
-        kernels.rms_norm((programs,), x, weight, residual, y, residual_out, rstd, x_t_stride, residual_t_stride, y_t_stride, residual_out_t_stride, eps)
+        kernels.rms_norm(
+            (programs,), x, weight, residual, y, residual_out, rstd, x_t_stride, residual_t_stride, y_t_stride,
+            residual_out_t_stride, eps
+        )

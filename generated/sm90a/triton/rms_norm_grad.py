@@ -34,65 +34,77 @@ def sum_over_n(x):
 
 
 @triton.jit
-def rms_norm_grad_1(weight_ptr, residual_out_ptr, rstd_ptr, d_y_ptr, d_residual_out_ptr, d_x_ptr, d_residual_ptr, sum_of_piece_ptr, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride):
+def rms_norm_grad_1(
+    weight_ptr, residual_out_ptr, rstd_ptr, d_y_ptr, d_residual_out_ptr, d_x_ptr, d_residual_ptr, sum_of_piece_ptr, T,
+    residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride,
+    sum_of_piece_t_piece_stride
+):
     # A program owns 1 of T.piece (rows).
     t_piece = tl.program_id(0)
     n = tl.arange(0, 4096)  # norm.py:16
-    weight = tl.load(weight_ptr + n)  # norm.py:16
-    as_f32 = weight.to(tl.float32)  # norm.py:16
-    product = t_piece * 64  # norm.py:61
-    piece_begin = tl.minimum(T, product)  # norm.py:61
-    total = piece_begin + 64  # norm.py:61
-    piece_end = tl.minimum(T, total)  # norm.py:61
-    difference = piece_end - piece_begin  # norm.py:61
-    s = tl.full((4096,), negative_zero(), tl.float32)  # norm.py:61
-    for t_step in tl.range(0, difference, num_stages=3):  # norm.py:61
-        total_2 = piece_begin + t_step  # norm.py:61
-        rstd = tl.load(rstd_ptr + total_2)  # norm.py:62
-        residual_out = tl.load(residual_out_ptr + total_2.to(tl.int64) * residual_out_t_stride + n)  # norm.py:63
-        d_y = tl.load(d_y_ptr + total_2.to(tl.int64) * d_y_t_stride + n)  # norm.py:64
-        d_residual_out = tl.load(d_residual_out_ptr + total_2.to(tl.int64) * d_residual_out_t_stride + n)  # norm.py:69
-        as_f32_2 = residual_out.to(tl.float32)  # norm.py:63
-        product_2 = as_f32_2 * rstd  # norm.py:63
-        as_f32_3 = d_y.to(tl.float32)  # norm.py:64
-        product_3 = as_f32_3 * as_f32  # norm.py:65
-        product_4 = product_3 * product_2  # norm.py:66
-        sum_n = sum_over_n(product_4)  # norm.py:66
-        quotient = tl.div_rn(sum_n, 4096.0)  # norm.py:66
-        product_5 = product_2 * quotient  # norm.py:67
-        difference_2 = product_3 - product_5  # norm.py:67
-        product_6 = difference_2 * rstd  # norm.py:67
-        as_f32_4 = d_residual_out.to(tl.float32)  # norm.py:69
-        total_3 = product_6 + as_f32_4  # norm.py:69
-        as_bf16 = total_3.to(tl.bfloat16)  # norm.py:70
-        tl.store(d_x_ptr + total_2.to(tl.int64) * d_x_t_stride + n, as_bf16)  # norm.py:72
-        tl.store(d_residual_ptr + total_2.to(tl.int64) * d_residual_t_stride + n, as_bf16)  # norm.py:74
-        as_bf16_2 = product_2.to(tl.bfloat16)  # norm.py:76
-        as_f32_5 = as_bf16_2.to(tl.float32)  # norm.py:76
-        product_7 = as_f32_3 * as_f32_5  # norm.py:76
-        s_2 = s + product_7  # norm.py:61
-        s = s_2  # norm.py:61
-    tl.store(sum_of_piece_ptr + t_piece.to(tl.int64) * sum_of_piece_t_piece_stride + n, s)  # norm.py:61
+    weight = tl.load(weight_ptr + n)
+    w = weight.to(tl.float32)
+    t_piece_times_64 = t_piece * 64  # norm.py:61
+    piece_begin = tl.minimum(T, t_piece_times_64)
+    piece_begin_plus_64 = piece_begin + 64
+    piece_end = tl.minimum(T, piece_begin_plus_64)
+    piece_end_minus_piece_begin = piece_end - piece_begin
+    total = tl.full((4096,), negative_zero(), tl.float32)
+    for t_step in tl.range(0, piece_end_minus_piece_begin, num_stages=3):
+        t = piece_begin + t_step
+        rstd = tl.load(rstd_ptr + t)  # norm.py:62
+        residual_out = tl.load(residual_out_ptr + t.to(tl.int64) * residual_out_t_stride + n)  # norm.py:63
+        d_y = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + n)  # norm.py:64
+        d_residual_out = tl.load(d_residual_out_ptr + t.to(tl.int64) * d_residual_out_t_stride + n)  # norm.py:69
+        residual_out_f32 = residual_out.to(tl.float32)  # norm.py:63
+        n_2 = residual_out_f32 * rstd
+        g = d_y.to(tl.float32)  # norm.py:64
+        gw = g * w  # norm.py:65
+        gw_times_n = gw * n_2  # norm.py:66
+        sum_n = sum_over_n(gw_times_n)
+        mean = tl.div_rn(sum_n, 4096.0)
+        n_times_mean = n_2 * mean  # norm.py:67
+        dh_difference = gw - n_times_mean
+        dh = dh_difference * rstd
+        d_residual_out_f32 = d_residual_out.to(tl.float32)  # norm.py:69
+        dh_2 = dh + d_residual_out_f32
+        grad = dh_2.to(tl.bfloat16)  # norm.py:70
+        tl.store(d_x_ptr + t.to(tl.int64) * d_x_t_stride + n, grad)  # norm.py:72
+        tl.store(d_residual_ptr + t.to(tl.int64) * d_residual_t_stride + n, grad)  # norm.py:74
+        n_bf16 = n_2.to(tl.bfloat16)  # norm.py:76
+        n_bf16_f32 = n_bf16.to(tl.float32)
+        total_product = g * n_bf16_f32
+        total_2 = total + total_product  # norm.py:61
+        total = total_2
+    tl.store(sum_of_piece_ptr + t_piece.to(tl.int64) * sum_of_piece_t_piece_stride + n, total)
 
 
 @triton.jit
 def rms_norm_grad_2(d_weight_ptr, sum_of_piece_ptr, T, sum_of_piece_t_piece_stride):
     # A program owns 32 of N (merge).
     n = tl.program_id(0) * 32 + tl.arange(0, 32)
-    s = tl.full((32,), negative_zero(), tl.float32)  # norm.py:61
-    for t_piece_step in tl.range(0, ((T + 63) // 64), loop_unroll_factor=64):  # norm.py:61
-        sum_of_piece = tl.load(sum_of_piece_ptr + t_piece_step.to(tl.int64) * sum_of_piece_t_piece_stride + n)  # norm.py:61
-        s_2 = s + sum_of_piece  # norm.py:61
-        s = s_2  # norm.py:61
-    as_bf16 = s.to(tl.bfloat16)  # norm.py:77
-    tl.store(d_weight_ptr + n, as_bf16)  # norm.py:77
+    dw = tl.full((32,), negative_zero(), tl.float32)  # norm.py:61
+    for t_piece_step in tl.range(0, ((T + 63) // 64), loop_unroll_factor=64):
+        sum_of_piece = tl.load(sum_of_piece_ptr + t_piece_step.to(tl.int64) * sum_of_piece_t_piece_stride + n)
+        total = dw + sum_of_piece
+        dw = total
+    dw_bf16 = dw.to(tl.bfloat16)  # norm.py:77
+    tl.store(d_weight_ptr + n, dw_bf16)
 
 
-def call(kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride):
+def call(
+    kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T,
+    residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride,
+    sum_of_piece_t_piece_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 63) // 64)
     if programs > 0:
-        kernels.rms_norm_grad_1((programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride)
+        kernels.rms_norm_grad_1(
+            (programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T,
+            residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride,
+            sum_of_piece_t_piece_stride
+        )
     programs = 128
     if programs > 0:
         kernels.rms_norm_grad_2((programs,), d_weight, sum_of_piece, T, sum_of_piece_t_piece_stride)

@@ -9,7 +9,10 @@ import triton.language as tl
 
 
 @triton.jit
-def rope(x_ptr, cos_ptr, sin_ptr, position_ids_ptr, y_ptr, P, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride, y_t_stride, y_h_stride):
+def rope(
+    x_ptr, cos_ptr, sin_ptr, position_ids_ptr, y_ptr, P, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride, y_t_stride,
+    y_h_stride
+):
     # A program owns 1 of T, 32 of H, 64 of C (rows).
     program = tl.program_id(0)
     program_2 = program // 1
@@ -18,37 +21,44 @@ def rope(x_ptr, cos_ptr, sin_ptr, position_ids_ptr, y_ptr, P, cos_p_stride, sin_
     h = (program_2 % 1) * 32 + tl.arange(0, 32)[:, None]
     t = program_3
     position_ids = tl.load(position_ids_ptr + t)  # model.py:70
-    at_most = position_ids >= 0  # model.py:71
-    as_i64 = P.to(tl.int64)  # model.py:71
-    below = position_ids < as_i64  # model.py:71
-    both = at_most & below  # model.py:71
-    cos = tl.load(cos_ptr + position_ids * cos_p_stride + c, mask=both, other=float("nan"))  # model.py:71
-    sin = tl.load(sin_ptr + position_ids * sin_p_stride + c, mask=both, other=float("nan"))  # model.py:71
-    total = c + 64  # model.py:48
-    at_most_2 = c >= 0  # model.py:49
-    below_2 = c < 128  # model.py:49
-    both_2 = at_most_2 & below_2  # model.py:49
-    x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + h.to(tl.int64) * x_h_stride + c, mask=both_2, other=0.0)  # model.py:49
-    at_most_3 = total >= 0  # model.py:49
-    below_3 = total < 128  # model.py:49
-    both_3 = at_most_3 & below_3  # model.py:49
-    x_2 = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + h.to(tl.int64) * x_h_stride + total, mask=both_3, other=0.0)  # model.py:49
-    as_f32 = x.to(tl.float32)  # model.py:49
-    as_f32_2 = x_2.to(tl.float32)  # model.py:49
-    product = as_f32 * cos  # model.py:53
-    product_2 = as_f32_2 * sin  # model.py:53
-    difference = product - product_2  # model.py:53
-    as_bf16 = difference.to(tl.bfloat16)  # model.py:53
-    product_3 = as_f32_2 * cos  # model.py:54
-    product_4 = as_f32 * sin  # model.py:54
-    total_2 = product_3 + product_4  # model.py:54
-    as_bf16_2 = total_2.to(tl.bfloat16)  # model.py:54
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + c, as_bf16)  # model.py:50
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + total, as_bf16_2)  # model.py:50
+    position_ids_ge_0 = position_ids >= 0  # model.py:71
+    P_i64 = P.to(tl.int64)
+    cos_guard_below = position_ids < P_i64
+    cos_guard = position_ids_ge_0 & cos_guard_below
+    cos = tl.load(cos_ptr + position_ids * cos_p_stride + c, mask=cos_guard, other=float("nan"))
+    sin = tl.load(sin_ptr + position_ids * sin_p_stride + c, mask=cos_guard, other=float("nan"))
+    second = c + 64  # model.py:48
+    c_ge_0 = c >= 0  # model.py:49
+    c_lt_128 = c < 128
+    x_guard = c_ge_0 & c_lt_128
+    x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + h.to(tl.int64) * x_h_stride + c, mask=x_guard, other=0.0)
+    second_ge_0 = second >= 0
+    second_lt_128 = second < 128
+    x_guard_2 = second_ge_0 & second_lt_128
+    x_2 = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + h.to(tl.int64) * x_h_stride + second, mask=x_guard_2, other=0.0)
+    a = x.to(tl.float32)
+    b = x_2.to(tl.float32)
+    a_times_cos = a * cos  # model.py:53
+    b_times_sin = b * sin
+    y_value_difference = a_times_cos - b_times_sin
+    y_value_difference_bf16 = y_value_difference.to(tl.bfloat16)
+    b_times_cos = b * cos  # model.py:54
+    a_times_sin = a * sin
+    y_value_sum = b_times_cos + a_times_sin
+    y_value_sum_bf16 = y_value_sum.to(tl.bfloat16)
+    # model.py:50
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + c, y_value_difference_bf16)
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + second, y_value_sum_bf16)
 
 
-def call(kernels, x, cos, sin, position_ids, y, P, T, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride, y_t_stride, y_h_stride):
+def call(
+    kernels, x, cos, sin, position_ids, y, P, T, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride, y_t_stride,
+    y_h_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 1 * 1
     if programs > 0:
-        kernels.rope((programs,), x, cos, sin, position_ids, y, P, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride, y_t_stride, y_h_stride)
+        kernels.rope(
+            (programs,), x, cos, sin, position_ids, y, P, cos_p_stride, sin_p_stride, x_t_stride, x_h_stride,
+            y_t_stride, y_h_stride
+        )

@@ -63,15 +63,15 @@ def swiglu(gate_ptr, up_ptr, y_ptr, gate_t_stride, up_t_stride, y_t_stride):
     t = program_2
     gate = tl.load(gate_ptr + t.to(tl.int64) * gate_t_stride + n)  # model.py:27
     up = tl.load(up_ptr + t.to(tl.int64) * up_t_stride + n)  # model.py:29
-    as_f32 = gate.to(tl.float32)  # model.py:27
-    sigmoid = portable_sigmoid(as_f32)  # model.py:28
-    product = as_f32 * sigmoid  # model.py:28
-    as_bf16 = product.to(tl.bfloat16)  # model.py:28
-    as_f32_2 = as_bf16.to(tl.float32)  # model.py:29
-    as_f32_3 = up.to(tl.float32)  # model.py:29
-    product_2 = as_f32_2 * as_f32_3  # model.py:29
-    as_bf16_2 = product_2.to(tl.bfloat16)  # model.py:29
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, as_bf16_2)  # model.py:29
+    g = gate.to(tl.float32)  # model.py:27
+    sigmoid_g = portable_sigmoid(g)  # model.py:28
+    silu_product = g * sigmoid_g
+    silu = silu_product.to(tl.bfloat16)
+    silu_f32 = silu.to(tl.float32)  # model.py:29
+    up_f32 = up.to(tl.float32)
+    y_value_product = silu_f32 * up_f32
+    y_value_product_bf16 = y_value_product.to(tl.bfloat16)
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, y_value_product_bf16)
 
 
 def call(kernels, gate, up, y, T, gate_t_stride, up_t_stride, y_t_stride):

@@ -55,37 +55,45 @@ def portable_sigmoid(x):
 
 
 @triton.jit
-def swiglu_grad(gate_ptr, up_ptr, d_y_ptr, d_gate_ptr, d_up_ptr, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride):
+def swiglu_grad(
+    gate_ptr, up_ptr, d_y_ptr, d_gate_ptr, d_up_ptr, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride,
+    d_up_t_stride
+):
     # A program owns 1 of T, 2048 of N (rows).
     program = tl.program_id(0)
     program_2 = program // 6
     n = (program % 6) * 2048 + tl.arange(0, 2048)
     t = program_2
     gate = tl.load(gate_ptr + t.to(tl.int64) * gate_t_stride + n)  # model.py:35
-    up = tl.load(up_ptr + t.to(tl.int64) * up_t_stride + n)  # model.py:35
-    d_y = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + n)  # model.py:35
-    as_f32 = gate.to(tl.float32)  # model.py:35
-    as_f32_2 = up.to(tl.float32)  # model.py:35
-    as_f32_3 = d_y.to(tl.float32)  # model.py:35
-    sigmoid = portable_sigmoid(as_f32)  # model.py:36
-    product = as_f32_3 * as_f32_2  # model.py:37
-    difference = 1.0 - sigmoid  # model.py:37
-    product_2 = as_f32 * difference  # model.py:37
-    total = product_2 + 1.0  # model.py:37
-    product_3 = sigmoid * total  # model.py:37
-    product_4 = product * product_3  # model.py:37
-    product_5 = as_f32 * sigmoid  # model.py:38
-    as_bf16 = product_5.to(tl.bfloat16)  # model.py:38
-    as_f32_4 = as_bf16.to(tl.float32)  # model.py:38
-    product_6 = as_f32_3 * as_f32_4  # model.py:38
-    as_bf16_2 = product_4.to(tl.bfloat16)  # model.py:40
-    as_bf16_3 = product_6.to(tl.bfloat16)  # model.py:41
-    tl.store(d_gate_ptr + t.to(tl.int64) * d_gate_t_stride + n, as_bf16_2)  # model.py:39
-    tl.store(d_up_ptr + t.to(tl.int64) * d_up_t_stride + n, as_bf16_3)  # model.py:39
+    up = tl.load(up_ptr + t.to(tl.int64) * up_t_stride + n)
+    d_y = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + n)
+    g = gate.to(tl.float32)
+    u = up.to(tl.float32)
+    d = d_y.to(tl.float32)
+    s = portable_sigmoid(g)  # model.py:36
+    d_times_u = d * u  # model.py:37
+    _1_minus_s = 1.0 - s
+    d_gate_product = g * _1_minus_s
+    d_gate_sum = d_gate_product + 1.0
+    d_gate_product_2 = s * d_gate_sum
+    d_gate = d_times_u * d_gate_product_2
+    g_times_s = g * s  # model.py:38
+    g_times_s_bf16 = g_times_s.to(tl.bfloat16)
+    g_times_s_bf16_f32 = g_times_s_bf16.to(tl.float32)
+    d_up = d * g_times_s_bf16_f32
+    d_gate_bf16 = d_gate.to(tl.bfloat16)  # model.py:40
+    d_up_bf16 = d_up.to(tl.bfloat16)  # model.py:41
+    tl.store(d_gate_ptr + t.to(tl.int64) * d_gate_t_stride + n, d_gate_bf16)  # model.py:39
+    tl.store(d_up_ptr + t.to(tl.int64) * d_up_t_stride + n, d_up_bf16)
 
 
-def call(kernels, gate, up, d_y, d_gate, d_up, T, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride):
+def call(
+    kernels, gate, up, d_y, d_gate, d_up, T, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 6
     if programs > 0:
-        kernels.swiglu_grad((programs,), gate, up, d_y, d_gate, d_up, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride)
+        kernels.swiglu_grad(
+            (programs,), gate, up, d_y, d_gate, d_up, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride,
+            d_up_t_stride
+        )

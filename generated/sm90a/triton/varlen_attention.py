@@ -96,7 +96,11 @@ def portable_log(x):
 
 
 @triton.jit
-def varlen_attention(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, o_ptr, lse_ptr, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale):
+def varlen_attention(
+    q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, o_ptr, lse_ptr, k_s_stride, k_h_stride,
+    v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride,
+    lse_h_stride, lse_g_stride, scale
+):
     # A program owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 64 + B
@@ -112,125 +116,146 @@ def varlen_attention(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, e
     h = tl.program_id(0) // tiles
     begin_k = tl.load(begin_k_ptr + b)  # attention.py:75
     end_k = tl.load(end_k_ptr + b)  # attention.py:76
-    begin_q = tl.load(begin_q_ptr + b)  # attention.py:301
-    end_q = tl.load(end_q_ptr + b)  # attention.py:302
-    q = q_g // 4  # attention.py:301
-    difference = end_q - begin_q  # attention.py:302
-    total = begin_q + q  # attention.py:303
-    below = q < difference  # attention.py:303
-    at_most = total >= 0  # attention.py:77
-    below_2 = total < T  # attention.py:77
-    both = at_most & below_2  # attention.py:77
-    both_2 = below & both  # attention.py:77
-    g = q_g % 4  # attention.py:77
-    q_2 = tl.load(q_ptr + h.to(tl.int64) * q_h_stride + total.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e, mask=both_2, other=0.0)  # attention.py:77
-    difference_2 = end_k - begin_k  # attention.py:76
-    difference_3 = difference_2 - difference  # attention.py:303
-    total_2 = q + difference_3  # attention.py:303
-    total_3 = total_2 + 1  # attention.py:309
-    total_4 = total_3 + begin_k  # attention.py:309
-    larger = tl.maximum(difference_2, 0)  # attention.py:79
-    difference_4 = total_4 - begin_k  # attention.py:79
-    larger_2 = tl.maximum(difference_4, 0)  # attention.py:79
-    seen = tl.minimum(larger, larger_2)  # attention.py:79
-    full_steps = seen // 64  # attention.py:79
-    total_5 = seen + 63  # attention.py:79
-    steps = total_5 // 64  # attention.py:79
-    s_lane = tl.arange(0, 64)[None, :]  # attention.py:79
-    product = scale * 1.442695  # attention.py:277
+    begin_q = tl.load(begin_q_ptr + b)  # attention.py:305
+    end_q = tl.load(end_q_ptr + b)  # attention.py:306
+    query = q_g // 4  # attention.py:305
+    count = end_q - begin_q  # attention.py:306
+    token = begin_q + query  # attention.py:307
+    inside = query < count
+    token_ge_0 = token >= 0  # attention.py:77
+    token_lt_T = token < T
+    q_guard = token_ge_0 & token_lt_T
+    q_guard_2 = inside & q_guard
+    g = q_g % 4
+    q = tl.load(
+        q_ptr + h.to(tl.int64) * q_h_stride + token.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e,
+        mask=q_guard_2, other=0.0
+    )
+    keys = end_k - begin_k  # attention.py:76
+    keys_minus_count = keys - count  # attention.py:307
+    key = query + keys_minus_count
+    key_plus_1 = key + 1  # attention.py:313
+    until = key_plus_1 + begin_k
+    length = tl.maximum(keys, 0)  # attention.py:79
+    until_minus_begin_k = until - begin_k
+    visible = tl.maximum(until_minus_begin_k, 0)
+    seen = tl.minimum(length, visible)
+    full_steps = seen // 64
+    seen_plus_63 = seen + 63
+    steps = seen_plus_63 // 64
+    s_lane = tl.arange(0, 64)[None, :]
+    scale_times_log2e = scale * 1.442695  # attention.py:281
     last_steps = tl.max(tl.reshape(steps, (64,)), 0)  # attention.py:79
-    max_of_piece = tl.full((64, 1), float("-inf"), tl.float32)  # attention.py:79
-    sum_of_piece = tl.full((64, 1), 0.0, tl.float32)  # attention.py:79
-    o_of_piece = tl.full((64, 128), 0.0, tl.float32)  # attention.py:79
-    m = tl.full((64, 1), float("-inf"), tl.float32)  # attention.py:79
-    s = tl.full((64, 1), negative_zero(), tl.float32)  # attention.py:79
-    o = tl.full((64, 128), negative_zero(), tl.float32)  # attention.py:79
-    k_base = k_ptr + h.to(tl.int64) * k_h_stride  # attention.py:79
-    v_base = v_ptr + h.to(tl.int64) * v_h_stride  # attention.py:79
-    apart = v_base.to(tl.int64) - k_base.to(tl.int64)  # attention.py:79
-    alone = (k_s_stride != v_s_stride) | (apart == 0) | (tl.abs(apart) >= 1 << 40)  # attention.py:79
-    ordered = alone | (apart > 0)  # attention.py:79
-    k_half = tl.where(ordered, 0, 1)  # attention.py:79
-    v_half = 1 - k_half  # attention.py:79
-    k_rows = tl.make_tensor_descriptor(tl.where(ordered, k_base, v_base), shape=[2, end_k, 128], strides=[tl.where(alone, 8, tl.abs(apart) // 2), k_s_stride, 1], block_shape=[1, 64, 128])  # attention.py:79
-    v_rows = k_rows  # attention.py:79
-    if alone:  # attention.py:79
-        v_half, v_rows = 0, tl.make_tensor_descriptor(v_base, shape=[1, end_k, 128], strides=[8, v_s_stride, 1], block_shape=[1, 64, 128])  # attention.py:79
-    first_full_steps = tl.min(tl.reshape(full_steps, (64,)), 0)  # attention.py:79
-    for s_step in tl.range(0, last_steps, num_stages=3):  # attention.py:79
-        product_2 = s_step * 64  # attention.py:79
-        total_6 = begin_k + product_2  # attention.py:79
-        k = tl.reshape(k_rows.load([k_half, total_6, 0]), (64, 128))  # attention.py:80
-        z = tl.dot(q_2, k.T)  # attention.py:80
-        v = tl.reshape(v_rows.load([v_half, total_6, 0]), (64, 128))  # attention.py:81
-        product_3 = z * product  # attention.py:277
-        remainder = s_step % 8  # attention.py:79
-        turn = remainder == 0  # attention.py:79
-        if turn:  # attention.py:79
-            m_2 = tl.maximum(m, max_of_piece)  # attention.py:79
-            equal = m_2 == float("-inf")  # attention.py:79
-            chosen = tl.where(equal, 0.0, m_2)  # attention.py:79
-            difference_5 = m - chosen  # attention.py:79
-            exp2 = tl.exp2(difference_5)  # attention.py:79
-            difference_6 = max_of_piece - chosen  # attention.py:79
-            exp2_2 = tl.exp2(difference_6)  # attention.py:79
-            product_4 = s * exp2  # attention.py:79
-            product_5 = sum_of_piece * exp2_2  # attention.py:79
-            total_7 = product_4 + product_5  # attention.py:79
-            product_6 = o * exp2  # attention.py:79
-            product_7 = o_of_piece * exp2_2  # attention.py:79
-            total_8 = product_6 + product_7  # attention.py:79
-            max_of_piece, m, s, o = tl.full((64, 1), float("-inf"), tl.float32), m_2, total_7, total_8  # attention.py:79
-        chosen = product_3  # attention.py:79
-        if s_step >= first_full_steps:  # attention.py:79
-            s_2 = total_6 + s_lane  # attention.py:79
-            exists = s_2 < end_k  # attention.py:79
-            below_3 = s_2 < total_4  # attention.py:79
-            exists_2 = exists & below_3  # attention.py:79
-            chosen = tl.where(exists_2, product_3, float("-inf"))  # attention.py:79
-        m_chunk = max_over_s_lane(chosen)  # attention.py:79
-        total_7 = max_of_piece + 8.0  # attention.py:79
-        below_3 = total_7 < m_chunk  # attention.py:79
-        m_new = tl.where(below_3, m_chunk, max_of_piece)  # attention.py:79
-        equal = m_new == float("-inf")  # attention.py:79
-        chosen_2 = tl.where(equal, 0.0, m_new)  # attention.py:79
-        difference_5 = max_of_piece - chosen_2  # attention.py:79
-        again = tl.exp2(difference_5)  # attention.py:79
-        difference_6 = chosen - chosen_2  # attention.py:79
-        e_2 = tl.exp2(difference_6)  # attention.py:79
-        product_4 = sum_of_piece * again  # attention.py:79
-        s_chunk = sum_over_s_lane(e_2)  # attention.py:79
-        s_new = product_4 + s_chunk  # attention.py:79
-        o_before = o_of_piece * again  # attention.py:79
-        p = e_2.to(tl.bfloat16)  # attention.py:79
-        o_new = tl.dot(p, v, o_before)  # attention.py:79
-        max_of_piece, sum_of_piece, o_of_piece = m_new, s_new, o_new  # attention.py:79
-    m_2 = tl.maximum(m, max_of_piece)  # attention.py:79
-    equal = m_2 == float("-inf")  # attention.py:79
-    chosen = tl.where(equal, 0.0, m_2)  # attention.py:79
-    difference_5 = m - chosen  # attention.py:79
-    exp2 = tl.exp2(difference_5)  # attention.py:79
-    difference_6 = max_of_piece - chosen  # attention.py:79
-    exp2_2 = tl.exp2(difference_6)  # attention.py:79
-    product_2 = s * exp2  # attention.py:79
-    product_3 = sum_of_piece * exp2_2  # attention.py:79
-    total_6 = product_2 + product_3  # attention.py:79
-    product_4 = o * exp2  # attention.py:79
-    product_5 = o_of_piece * exp2_2  # attention.py:79
-    total_7 = product_4 + product_5  # attention.py:79
-    equal_2 = total_6 == 0.0  # attention.py:325
-    quotient = divided(total_7, total_6)  # attention.py:325
-    chosen_2 = tl.where(equal_2, 0.0, quotient)  # attention.py:325
-    total_8 = chosen_2 + 0.0  # attention.py:325
-    as_bf16 = total_8.to(tl.bfloat16)  # attention.py:326
-    tl.store(o_ptr + h.to(tl.int64) * o_h_stride + total.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w, as_bf16, mask=below)  # attention.py:326
-    log = portable_log(total_6)  # attention.py:327
-    fused = tl.fma(m_2, 0.6931472, log)  # attention.py:327
-    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + total, fused, mask=below)  # attention.py:327
+    m_piece = tl.full((64, 1), float("-inf"), tl.float32)
+    l_piece = tl.full((64, 1), 0.0, tl.float32)
+    acc_o = tl.full((64, 128), 0.0, tl.float32)
+    m_before = tl.full((64, 1), float("-inf"), tl.float32)
+    l_before = tl.full((64, 1), negative_zero(), tl.float32)
+    o_before = tl.full((64, 128), negative_zero(), tl.float32)
+    k_base = k_ptr + h.to(tl.int64) * k_h_stride
+    v_base = v_ptr + h.to(tl.int64) * v_h_stride
+    apart = v_base.to(tl.int64) - k_base.to(tl.int64)
+    alone = (k_s_stride != v_s_stride) | (apart == 0) | (tl.abs(apart) >= 1 << 40)
+    ordered = alone | (apart > 0)
+    k_half = tl.where(ordered, 0, 1)
+    v_half = 1 - k_half
+    k_rows = tl.make_tensor_descriptor(
+        tl.where(ordered, k_base, v_base), shape=[2, end_k, 128],
+        strides=[tl.where(alone, 8, tl.abs(apart) // 2), k_s_stride, 1], block_shape=[1, 64, 128]
+    )
+    v_rows = k_rows
+    if alone:
+        v_half, v_rows = (
+            0,
+            tl.make_tensor_descriptor(
+                v_base, shape=[1, end_k, 128], strides=[8, v_s_stride, 1], block_shape=[1, 64, 128]
+            )
+        )
+    first_full_steps = tl.min(tl.reshape(full_steps, (64,)), 0)
+    for s_step in tl.range(0, last_steps, num_stages=3):
+        s_step_times_64 = s_step * 64
+        s_begin = begin_k + s_step_times_64
+        k = tl.reshape(k_rows.load([k_half, s_begin, 0]), (64, 128))  # attention.py:80
+        qk = tl.dot(q, k.T)
+        v = tl.reshape(v_rows.load([v_half, s_begin, 0]), (64, 128))  # attention.py:81
+        s = qk * scale_times_log2e  # attention.py:281
+        s_step_mod_8 = s_step % 8  # attention.py:79
+        new_piece = s_step_mod_8 == 0
+        if new_piece:
+            m = tl.maximum(m_before, m_piece)
+            is_empty = m == float("-inf")
+            m_safe = tl.where(is_empty, 0.0, m)
+            alpha_a_exponent = m_before - m_safe
+            alpha_a = tl.exp2(alpha_a_exponent)
+            alpha_b_exponent = m_piece - m_safe
+            alpha_b = tl.exp2(alpha_b_exponent)
+            l_a_scaled = l_before * alpha_a
+            l_b_scaled = l_piece * alpha_b
+            l = l_a_scaled + l_b_scaled
+            o_a_scaled = o_before * alpha_a
+            o_b_scaled = acc_o * alpha_b
+            o = o_a_scaled + o_b_scaled
+            m_piece, m_before, l_before, o_before = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
+        s_masked = s
+        if s_step >= first_full_steps:
+            j = s_begin + s_lane
+            exists = j < end_k
+            j_lt_until = j < until
+            exists_2 = exists & j_lt_until
+            s_masked = tl.where(exists_2, s, float("-inf"))
+        m_chunk = max_over_s_lane(s_masked)
+        m_limit = m_piece + 8.0
+        m_grows = m_limit < m_chunk
+        m_new = tl.where(m_grows, m_chunk, m_piece)
+        is_empty = m_new == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_new)
+        alpha_exponent = m_piece - m_safe
+        alpha = tl.exp2(alpha_exponent)
+        p_exponent = s_masked - m_safe
+        p = tl.exp2(p_exponent)
+        l_scaled = l_piece * alpha
+        l_chunk = sum_over_s_lane(p)
+        l_new = l_scaled + l_chunk
+        acc_o_scaled = acc_o * alpha
+        p_bf16 = p.to(tl.bfloat16)
+        acc_o_new = tl.dot(p_bf16, v, acc_o_scaled)
+        m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
+    m = tl.maximum(m_before, m_piece)
+    is_empty = m == float("-inf")
+    m_safe = tl.where(is_empty, 0.0, m)
+    alpha_a_exponent = m_before - m_safe
+    alpha_a = tl.exp2(alpha_a_exponent)
+    alpha_b_exponent = m_piece - m_safe
+    alpha_b = tl.exp2(alpha_b_exponent)
+    l_a_scaled = l_before * alpha_a
+    l_b_scaled = l_piece * alpha_b
+    l = l_a_scaled + l_b_scaled
+    o_a_scaled = o_before * alpha_a
+    o_b_scaled = acc_o * alpha_b
+    o = o_a_scaled + o_b_scaled
+    l_is_0 = l == 0.0  # attention.py:329
+    o_over_l = divided(o, l)
+    o_over_l_or_0 = tl.where(l_is_0, 0.0, o_over_l)
+    mean = o_over_l_or_0 + 0.0
+    mean_bf16 = mean.to(tl.bfloat16)  # attention.py:330
+    tl.store(
+        o_ptr + h.to(tl.int64) * o_h_stride + token.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w,
+        mean_bf16, mask=inside
+    )
+    log_l = portable_log(l)  # attention.py:331
+    lse_value = tl.fma(m, 0.6931472, log_l)
+    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + token, lse_value, mask=inside)
 
 
-def call(kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, k_s_stride, k_h_stride, v_s_stride, v_h_stride, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, k_s_stride, k_h_stride, v_s_stride,
+    v_h_stride, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (Q * 4 // 64 + B) * 8 * 1
     if programs > 0:
-        kernels.varlen_attention((programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.varlen_attention(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, k_s_stride, k_h_stride, v_s_stride,
+            v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+            lse_g_stride, scale
+        )

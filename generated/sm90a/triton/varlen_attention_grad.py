@@ -35,7 +35,11 @@ def segment_of(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def varlen_attention_grad_1(o_ptr, lse_ptr, d_o_ptr, d_lse_ptr, shift_ptr, delta_ptr, T, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride):
+def varlen_attention_grad_1(
+    o_ptr, lse_ptr, d_o_ptr, d_lse_ptr, shift_ptr, delta_ptr, T, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride,
+    d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride,
+    delta_t_stride, delta_h_stride
+):
     # A program owns 1 of H, 2 of T, 4 of G (rows).
     program = tl.program_id(0)
     program_2 = program // 1
@@ -44,24 +48,43 @@ def varlen_attention_grad_1(o_ptr, lse_ptr, d_o_ptr, d_lse_ptr, shift_ptr, delta
     t = (program_2 % ((T + 1) // 2)) * 2 + tl.arange(0, 2)[:, None, None]
     t_inside = t < T
     h = program_3
-    lse = tl.load(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + t, mask=t_inside, other=0.0)  # attention.py:97
+    # attention.py:97
+    lse = tl.load(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + t, mask=t_inside, other=0.0)
     w = tl.arange(0, 128)[None, None, :]  # attention.py:99
-    d_o = tl.load(d_o_ptr + h.to(tl.int64) * d_o_h_stride + t.to(tl.int64) * d_o_t_stride + g.to(tl.int64) * d_o_g_stride + w, mask=t_inside, other=0.0)  # attention.py:99
-    o = tl.load(o_ptr + h.to(tl.int64) * o_h_stride + t.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w, mask=t_inside, other=0.0)  # attention.py:99
-    d_lse = tl.load(d_lse_ptr + h.to(tl.int64) * d_lse_h_stride + g.to(tl.int64) * d_lse_g_stride + t, mask=t_inside, other=0.0)  # attention.py:100
-    product = lse * 1.442695  # attention.py:97
-    negative = product * -1.0  # attention.py:97
-    tl.store(shift_ptr + h.to(tl.int64) * shift_h_stride + t.to(tl.int64) * shift_t_stride + g, negative, mask=t_inside)  # attention.py:97
-    as_f32 = d_o.to(tl.float32)  # attention.py:99
-    as_f32_2 = o.to(tl.float32)  # attention.py:99
-    product_2 = as_f32 * as_f32_2  # attention.py:99
-    sum_w = sum_over_w(product_2)  # attention.py:99
-    difference = sum_w - d_lse  # attention.py:100
-    tl.store(delta_ptr + h.to(tl.int64) * delta_h_stride + t.to(tl.int64) * delta_t_stride + g, difference, mask=t_inside)  # attention.py:100
+    d_o = tl.load(
+        d_o_ptr + h.to(tl.int64) * d_o_h_stride + t.to(tl.int64) * d_o_t_stride + g.to(tl.int64) * d_o_g_stride + w,
+        mask=t_inside, other=0.0
+    )
+    o = tl.load(
+        o_ptr + h.to(tl.int64) * o_h_stride + t.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w,
+        mask=t_inside, other=0.0
+    )
+    d_lse = tl.load(  # attention.py:100
+        d_lse_ptr + h.to(tl.int64) * d_lse_h_stride + g.to(tl.int64) * d_lse_g_stride + t, mask=t_inside, other=0.0
+    )
+    lse_times_log2e = lse * 1.442695  # attention.py:97
+    shift_value_neg = lse_times_log2e * -1.0
+    tl.store(
+        shift_ptr + h.to(tl.int64) * shift_h_stride + t.to(tl.int64) * shift_t_stride + g, shift_value_neg,
+        mask=t_inside
+    )
+    d_o_f32 = d_o.to(tl.float32)  # attention.py:99
+    o_f32 = o.to(tl.float32)
+    row_product = d_o_f32 * o_f32
+    row = sum_over_w(row_product)
+    delta_value = row - d_lse  # attention.py:100
+    tl.store(
+        delta_ptr + h.to(tl.int64) * delta_h_stride + t.to(tl.int64) * delta_t_stride + g, delta_value, mask=t_inside
+    )
 
 
 @triton.jit
-def varlen_attention_grad_2(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, d_o_ptr, shift_ptr, delta_ptr, d_q_ptr, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, scale):
+def varlen_attention_grad_2(
+    q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, d_o_ptr, shift_ptr, delta_ptr, d_q_ptr,
+    k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride,
+    d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride,
+    d_q_h_stride, d_q_g_stride, scale
+):
     # A program owns 1 of H, 1 of B, 128 of Q*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     w = tl.arange(0, 128)[None, :]
@@ -77,64 +100,86 @@ def varlen_attention_grad_2(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k
     h = tl.program_id(0) // tiles
     begin_k = tl.load(begin_k_ptr + b)  # attention.py:112
     end_k = tl.load(end_k_ptr + b)  # attention.py:113
-    begin_q = tl.load(begin_q_ptr + b)  # attention.py:301
-    end_q = tl.load(end_q_ptr + b)  # attention.py:302
+    begin_q = tl.load(begin_q_ptr + b)  # attention.py:305
+    end_q = tl.load(end_q_ptr + b)  # attention.py:306
     g = q_g % 4  # attention.py:97
-    q = q_g // 4  # attention.py:301
-    difference = end_q - begin_q  # attention.py:302
-    total = begin_q + q  # attention.py:303
-    below = q < difference  # attention.py:303
-    q_2 = tl.load(q_ptr + h.to(tl.int64) * q_h_stride + total.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e, mask=below, other=0.0)  # attention.py:114
-    d_o = tl.load(d_o_ptr + h.to(tl.int64) * d_o_h_stride + total.to(tl.int64) * d_o_t_stride + g.to(tl.int64) * d_o_g_stride + w, mask=below, other=0.0)  # attention.py:115
-    difference_2 = end_k - begin_k  # attention.py:113
-    difference_3 = difference_2 - difference  # attention.py:303
-    total_2 = q + difference_3  # attention.py:303
-    shift = tl.load(shift_ptr + h.to(tl.int64) * shift_h_stride + total.to(tl.int64) * shift_t_stride + g, mask=below, other=0.0)  # attention.py:116
-    delta = tl.load(delta_ptr + h.to(tl.int64) * delta_h_stride + total.to(tl.int64) * delta_t_stride + g, mask=below, other=0.0)  # attention.py:117
-    total_3 = total_2 + 1  # attention.py:309
-    total_4 = total_3 + begin_k  # attention.py:309
-    larger = tl.maximum(difference_2, 0)  # attention.py:119
-    difference_4 = total_4 - begin_k  # attention.py:119
-    larger_2 = tl.maximum(difference_4, 0)  # attention.py:119
-    seen = tl.minimum(larger, larger_2)  # attention.py:119
-    full_steps = seen // 64  # attention.py:119
-    total_5 = seen + 63  # attention.py:119
-    steps = total_5 // 64  # attention.py:119
-    z_lane = tl.arange(0, 64)[None, :]  # attention.py:119
-    product = scale * 1.442695  # attention.py:166
+    query = q_g // 4  # attention.py:305
+    count = end_q - begin_q  # attention.py:306
+    token = begin_q + query  # attention.py:307
+    inside = query < count
+    q = tl.load(  # attention.py:114
+        q_ptr + h.to(tl.int64) * q_h_stride + token.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e,
+        mask=inside, other=0.0
+    )
+    d_o = tl.load(  # attention.py:115
+        d_o_ptr + h.to(tl.int64) * d_o_h_stride + token.to(tl.int64) * d_o_t_stride + g.to(tl.int64) * d_o_g_stride + w,
+        mask=inside, other=0.0
+    )
+    keys = end_k - begin_k  # attention.py:113
+    keys_minus_count = keys - count  # attention.py:307
+    key = query + keys_minus_count
+    shift = tl.load(  # attention.py:116
+        shift_ptr + h.to(tl.int64) * shift_h_stride + token.to(tl.int64) * shift_t_stride + g, mask=inside, other=0.0
+    )
+    delta = tl.load(  # attention.py:117
+        delta_ptr + h.to(tl.int64) * delta_h_stride + token.to(tl.int64) * delta_t_stride + g, mask=inside, other=0.0
+    )
+    key_plus_1 = key + 1  # attention.py:313
+    until = key_plus_1 + begin_k
+    length = tl.maximum(keys, 0)  # attention.py:119
+    until_minus_begin_k = until - begin_k
+    visible = tl.maximum(until_minus_begin_k, 0)
+    seen = tl.minimum(length, visible)
+    full_steps = seen // 64
+    seen_plus_63 = seen + 63
+    steps = seen_plus_63 // 64
+    z_lane = tl.arange(0, 64)[None, :]
+    scale_times_log2e = scale * 1.442695  # attention.py:167
     last_steps = tl.max(tl.reshape(steps, (128,)), 0)  # attention.py:119
-    s = tl.full((128, 128), 0.0, tl.float32)  # attention.py:119
-    k_rows = tl.make_tensor_descriptor(k_ptr + h.to(tl.int64) * k_h_stride, shape=[end_k, 128], strides=[k_s_stride, 1], block_shape=[64, 128])  # attention.py:119
-    v_rows = tl.make_tensor_descriptor(v_ptr + h.to(tl.int64) * v_h_stride, shape=[end_k, 128], strides=[v_s_stride, 1], block_shape=[64, 128])  # attention.py:119
-    first_full_steps = tl.min(tl.reshape(full_steps, (128,)), 0)  # attention.py:119
-    for z_step in tl.range(0, last_steps, num_stages=3):  # attention.py:119
-        product_2 = z_step * 64  # attention.py:119
-        total_6 = begin_k + product_2  # attention.py:119
-        k = k_rows.load([total_6, 0])  # attention.py:120
-        v = v_rows.load([total_6, 0])  # attention.py:120
-        z = tl.dot(q_2, k.T)  # attention.py:121
-        fused = tl.fma(z, product, shift)  # attention.py:166
-        exp2 = tl.exp2(fused)  # attention.py:166
-        z_2 = tl.dot(d_o, v.T)  # attention.py:122
-        difference_5 = z_2 - delta  # attention.py:122
-        chosen = exp2  # attention.py:119
-        if z_step >= first_full_steps:  # attention.py:119
-            z_3 = total_6 + z_lane  # attention.py:119
-            exists = z_3 < end_k  # attention.py:119
-            below_2 = z_3 < total_4  # attention.py:119
-            exists_2 = exists & below_2  # attention.py:119
-            chosen = tl.where(exists_2, exp2, 0.0)  # attention.py:119
-        product_3 = chosen * difference_5  # attention.py:119
-        p = product_3.to(tl.bfloat16)  # attention.py:119
-        sum_new = tl.dot(p, k, s)  # attention.py:119
-        s = sum_new  # attention.py:119
-    product_2 = s * scale  # attention.py:123
-    as_bf16 = product_2.to(tl.bfloat16)  # attention.py:123
-    tl.store(d_q_ptr + h.to(tl.int64) * d_q_h_stride + total.to(tl.int64) * d_q_t_stride + g.to(tl.int64) * d_q_g_stride + e, as_bf16, mask=below)  # attention.py:124
+    dq = tl.full((128, 128), 0.0, tl.float32)
+    k_rows = tl.make_tensor_descriptor(
+        k_ptr + h.to(tl.int64) * k_h_stride, shape=[end_k, 128], strides=[k_s_stride, 1], block_shape=[64, 128]
+    )
+    v_rows = tl.make_tensor_descriptor(
+        v_ptr + h.to(tl.int64) * v_h_stride, shape=[end_k, 128], strides=[v_s_stride, 1], block_shape=[64, 128]
+    )
+    first_full_steps = tl.min(tl.reshape(full_steps, (128,)), 0)
+    for z_step in tl.range(0, last_steps, num_stages=3):
+        z_step_times_64 = z_step * 64
+        z_begin = begin_k + z_step_times_64
+        k = k_rows.load([z_begin, 0])  # attention.py:120
+        v = v_rows.load([z_begin, 0])
+        s = tl.dot(q, k.T)  # attention.py:121
+        p_fma_sum = tl.fma(s, scale_times_log2e, shift)  # attention.py:167
+        p = tl.exp2(p_fma_sum)
+        dp = tl.dot(d_o, v.T)  # attention.py:122
+        dp_minus_delta = dp - delta  # attention.py:123
+        p_masked = p  # attention.py:119
+        if z_step >= first_full_steps:
+            j = z_begin + z_lane
+            exists = j < end_k
+            j_lt_until = j < until
+            exists_2 = exists & j_lt_until
+            p_masked = tl.where(exists_2, p, 0.0)
+        ds = p_masked * dp_minus_delta
+        ds_bf16 = ds.to(tl.bfloat16)
+        acc_new = tl.dot(ds_bf16, k, dq)
+        dq = acc_new
+    dq_times_scale = dq * scale  # attention.py:124
+    dq_times_scale_bf16 = dq_times_scale.to(tl.bfloat16)
+    tl.store(
+        d_q_ptr + h.to(tl.int64) * d_q_h_stride + token.to(tl.int64) * d_q_t_stride + g.to(tl.int64) * d_q_g_stride + e,
+        dq_times_scale_bf16, mask=inside
+    )
 
 
 @triton.jit
-def varlen_attention_grad_3(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, d_o_ptr, shift_ptr, delta_ptr, d_k_ptr, d_v_ptr, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, J, B, k_s_stride, k_h_stride, v_s_stride, v_h_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride, scale):
+def varlen_attention_grad_3(
+    q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, d_o_ptr, shift_ptr, delta_ptr, d_k_ptr,
+    d_v_ptr, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, J, B, k_s_stride, k_h_stride,
+    v_s_stride, v_h_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride,
+    d_v_s_stride, d_v_h_stride, scale
+):
     # A program owns 1 of H, 128 of J, 1 of B (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     w = tl.arange(0, 128)[None, :]
@@ -150,81 +195,117 @@ def varlen_attention_grad_3(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k
     h = tl.program_id(0) // tiles
     begin_k = tl.load(begin_k_ptr + b)  # attention.py:112
     end_k = tl.load(end_k_ptr + b)  # attention.py:113
-    begin_q = tl.load(begin_q_ptr + b)  # attention.py:301
-    end_q = tl.load(end_q_ptr + b)  # attention.py:302
-    difference = end_k - begin_k  # attention.py:113
-    total = begin_k + j  # attention.py:131
-    below = j < difference  # attention.py:131
-    k = tl.load(k_ptr + h.to(tl.int64) * k_h_stride + total.to(tl.int64) * k_s_stride + e, mask=below, other=0.0)  # attention.py:132
-    v = tl.load(v_ptr + h.to(tl.int64) * v_h_stride + total.to(tl.int64) * v_s_stride + w, mask=below, other=0.0)  # attention.py:132
-    difference_2 = end_q - begin_q  # attention.py:302
-    product = scale * 1.442695  # attention.py:166
-    total_2 = j + difference_2  # attention.py:135
-    difference_3 = total_2 - difference  # attention.py:135
-    total_3 = begin_q + difference_3  # attention.py:157
-    product_2 = total_3 * 4  # attention.py:157
-    product_3 = begin_q * 4  # attention.py:137
-    product_4 = end_q * 4  # attention.py:137
-    difference_4 = product_4 - product_3  # attention.py:137
-    larger = tl.maximum(difference_4, 0)  # attention.py:137
-    full_steps = larger // 64  # attention.py:137
-    difference_5 = product_2 - product_3  # attention.py:137
-    unseen = tl.maximum(difference_5, 0)  # attention.py:137
-    first_step = unseen // 64  # attention.py:137
-    total_4 = larger + 63  # attention.py:137
-    steps = total_4 // 64  # attention.py:137
-    total_5 = unseen + 63  # attention.py:137
-    quotient = total_5 // 64  # attention.py:137
-    first_full_step = tl.minimum(quotient, steps)  # attention.py:137
-    r_lane = tl.arange(0, 64)[None, :]  # attention.py:137
-    first_first_step = tl.min(tl.reshape(first_step, (128,)), 0)  # attention.py:137
-    s = tl.full((128, 128), 0.0, tl.float32)  # attention.py:137
-    s_2 = tl.full((128, 128), 0.0, tl.float32)  # attention.py:137
-    q_rows = tl.make_tensor_descriptor(q_ptr + h.to(tl.int64) * q_h_stride, shape=[product_4 // 4, 4, 128], strides=[q_t_stride, q_g_stride, 1], block_shape=[16, 4, 128])  # attention.py:137
-    d_o_rows = tl.make_tensor_descriptor(d_o_ptr + h.to(tl.int64) * d_o_h_stride, shape=[product_4 // 4, 4, 128], strides=[d_o_t_stride, d_o_g_stride, 1], block_shape=[16, 4, 128])  # attention.py:137
-    last_first_full_step = tl.max(tl.reshape(first_full_step, (128,)), 0)  # attention.py:137
-    for r_step in tl.range(first_first_step, steps, num_stages=2):  # attention.py:137
-        product_5 = r_step * 64  # attention.py:137
-        total_6 = product_3 + product_5  # attention.py:137
-        r = total_6 + r_lane  # attention.py:137
-        exists = r < product_4  # attention.py:137
-        quotient_2 = r // 4  # attention.py:138
-        remainder = r % 4  # attention.py:138
-        q = tl.reshape(q_rows.load([total_6 // 4, 0, 0]), (64, 128))  # attention.py:139
-        d_o = tl.reshape(d_o_rows.load([total_6 // 4, 0, 0]), (64, 128))  # attention.py:139
-        shift = tl.load(shift_ptr + h.to(tl.int64) * shift_h_stride + quotient_2.to(tl.int64) * shift_t_stride + remainder, mask=exists, other=0.0)  # attention.py:140
-        delta = tl.load(delta_ptr + h.to(tl.int64) * delta_h_stride + quotient_2.to(tl.int64) * delta_t_stride + remainder, mask=exists, other=0.0)  # attention.py:141
-        z = tl.dot(k, q.T)  # attention.py:142
-        fused = tl.fma(z, product, shift)  # attention.py:166
-        exp2 = tl.exp2(fused)  # attention.py:166
-        z_2 = tl.dot(v, d_o.T)  # attention.py:146
-        difference_6 = z_2 - delta  # attention.py:146
-        chosen = exp2  # attention.py:137
-        if (r_step < last_first_full_step) | (r_step >= full_steps):  # attention.py:137
-            at_most = product_2 <= r  # attention.py:137
-            exists_2 = exists & at_most  # attention.py:137
-            chosen = tl.where(exists_2, exp2, 0.0)  # attention.py:137
-        p = chosen.to(tl.bfloat16)  # attention.py:137
-        sum_new = tl.dot(p, d_o, s)  # attention.py:137
-        product_6 = chosen * difference_6  # attention.py:137
-        p_2 = product_6.to(tl.bfloat16)  # attention.py:137
-        sum_new_2 = tl.dot(p_2, q, s_2)  # attention.py:137
-        s, s_2 = sum_new, sum_new_2  # attention.py:137
-    product_5 = s_2 * scale  # attention.py:148
-    as_bf16 = product_5.to(tl.bfloat16)  # attention.py:148
-    tl.store(d_k_ptr + h.to(tl.int64) * d_k_h_stride + total.to(tl.int64) * d_k_s_stride + e, as_bf16, mask=below)  # attention.py:148
-    as_bf16_2 = s.to(tl.bfloat16)  # attention.py:150
-    tl.store(d_v_ptr + h.to(tl.int64) * d_v_h_stride + total.to(tl.int64) * d_v_s_stride + w, as_bf16_2, mask=below)  # attention.py:150
+    begin_q = tl.load(begin_q_ptr + b)  # attention.py:305
+    end_q = tl.load(end_q_ptr + b)  # attention.py:306
+    keys = end_k - begin_k  # attention.py:113
+    token = begin_k + j  # attention.py:131
+    inside = j < keys
+    # attention.py:132
+    k = tl.load(k_ptr + h.to(tl.int64) * k_h_stride + token.to(tl.int64) * k_s_stride + e, mask=inside, other=0.0)
+    v = tl.load(v_ptr + h.to(tl.int64) * v_h_stride + token.to(tl.int64) * v_s_stride + w, mask=inside, other=0.0)
+    count = end_q - begin_q  # attention.py:306
+    scale_times_log2e = scale * 1.442695  # attention.py:167
+    key_plus_count = j + count  # attention.py:135
+    query = key_plus_count - keys
+    begin_q_plus_query = begin_q + query  # attention.py:158
+    since = begin_q_plus_query * 4
+    begin_q_times_4 = begin_q * 4  # attention.py:137
+    end_q_times_4 = end_q * 4
+    length_difference = end_q_times_4 - begin_q_times_4
+    length = tl.maximum(length_difference, 0)
+    full_steps = length // 64
+    unseen_difference = since - begin_q_times_4
+    unseen = tl.maximum(unseen_difference, 0)
+    first_step = unseen // 64
+    length_plus_63 = length + 63
+    steps = length_plus_63 // 64
+    unseen_plus_63 = unseen + 63
+    first_full_step_quotient = unseen_plus_63 // 64
+    first_full_step = tl.minimum(first_full_step_quotient, steps)
+    r_lane = tl.arange(0, 64)[None, :]
+    first_first_step = tl.min(tl.reshape(first_step, (128,)), 0)
+    dv = tl.full((128, 128), 0.0, tl.float32)
+    dk = tl.full((128, 128), 0.0, tl.float32)
+    q_rows = tl.make_tensor_descriptor(
+        q_ptr + h.to(tl.int64) * q_h_stride, shape=[end_q_times_4 // 4, 4, 128], strides=[q_t_stride, q_g_stride, 1],
+        block_shape=[16, 4, 128]
+    )
+    d_o_rows = tl.make_tensor_descriptor(
+        d_o_ptr + h.to(tl.int64) * d_o_h_stride, shape=[end_q_times_4 // 4, 4, 128],
+        strides=[d_o_t_stride, d_o_g_stride, 1], block_shape=[16, 4, 128]
+    )
+    last_first_full_step = tl.max(tl.reshape(first_full_step, (128,)), 0)
+    for r_step in tl.range(first_first_step, steps, num_stages=2):
+        r_step_times_64 = r_step * 64
+        r_begin = begin_q_times_4 + r_step_times_64
+        r = r_begin + r_lane
+        exists = r < end_q_times_4
+        asks = r // 4  # attention.py:138
+        head = r % 4
+        q = tl.reshape(q_rows.load([r_begin // 4, 0, 0]), (64, 128))  # attention.py:139
+        d_o = tl.reshape(d_o_rows.load([r_begin // 4, 0, 0]), (64, 128))
+        shift = tl.load(  # attention.py:140
+            shift_ptr + h.to(tl.int64) * shift_h_stride + asks.to(tl.int64) * shift_t_stride + head, mask=exists,
+            other=0.0
+        )
+        delta = tl.load(  # attention.py:141
+            delta_ptr + h.to(tl.int64) * delta_h_stride + asks.to(tl.int64) * delta_t_stride + head, mask=exists,
+            other=0.0
+        )
+        s = tl.dot(k, q.T)  # attention.py:142
+        p_fma_sum = tl.fma(s, scale_times_log2e, shift)  # attention.py:167
+        p = tl.exp2(p_fma_sum)
+        dp = tl.dot(v, d_o.T)  # attention.py:146
+        dp_minus_delta = dp - delta  # attention.py:147
+        p_masked = p  # attention.py:137
+        if (r_step < last_first_full_step) | (r_step >= full_steps):
+            since_le_r = since <= r
+            exists_2 = exists & since_le_r
+            p_masked = tl.where(exists_2, p, 0.0)
+        p_masked_bf16 = p_masked.to(tl.bfloat16)
+        acc_new = tl.dot(p_masked_bf16, d_o, dv)
+        ds = p_masked * dp_minus_delta
+        ds_bf16 = ds.to(tl.bfloat16)
+        acc_new_2 = tl.dot(ds_bf16, q, dk)
+        dv, dk = acc_new, acc_new_2
+    dk_times_scale = dk * scale  # attention.py:149
+    dk_times_scale_bf16 = dk_times_scale.to(tl.bfloat16)
+    tl.store(
+        d_k_ptr + h.to(tl.int64) * d_k_h_stride + token.to(tl.int64) * d_k_s_stride + e, dk_times_scale_bf16,
+        mask=inside
+    )
+    dv_bf16 = dv.to(tl.bfloat16)  # attention.py:151
+    tl.store(d_v_ptr + h.to(tl.int64) * d_v_h_stride + token.to(tl.int64) * d_v_s_stride + w, dv_bf16, mask=inside)
 
 
-def call(kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B, J, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, q_t_stride, q_h_stride, q_g_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride):
+def call(
+    kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B,
+    J, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, o_t_stride, o_h_stride, o_g_stride,
+    d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, k_s_stride,
+    k_h_stride, v_s_stride, v_h_stride, q_t_stride, q_h_stride, q_g_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride,
+    d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = 8 * ((T + 1) // 2) * 1
     if programs > 0:
-        kernels.varlen_attention_grad_1((programs,), o, lse, d_o, d_lse, shift, delta, T, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride)
+        kernels.varlen_attention_grad_1(
+            (programs,), o, lse, d_o, d_lse, shift, delta, T, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride,
+            d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride,
+            shift_h_stride, delta_t_stride, delta_h_stride
+        )
     programs = (Q * 4 // 128 + B) * 8
     if programs > 0:
-        kernels.varlen_attention_grad_2((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, scale)
+        kernels.varlen_attention_grad_2(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, k_s_stride, k_h_stride,
+            v_s_stride, v_h_stride, Q, B, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride,
+            shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride,
+            scale
+        )
     programs = (J * 1 // 128 + B) * 8
     if programs > 0:
-        kernels.varlen_attention_grad_3((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, J, B, k_s_stride, k_h_stride, v_s_stride, v_h_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride, scale)
+        kernels.varlen_attention_grad_3(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, q_t_stride, q_h_stride,
+            q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, J, B, k_s_stride, k_h_stride, v_s_stride, v_h_stride,
+            shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride,
+            d_v_h_stride, scale
+        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Combine, Decl, Fn2, Kernel, Result, Turn, Value, const_bits, const_value
+from rlk.ir.nodes import Combine, Decl, Kernel, Result, Turn, Value, const_bits, const_value
 from rlk.ir.tree import Order, Rule
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
@@ -24,27 +24,6 @@ POINTERS = {
     DType.BOOL: "*i1",
 }
 SCALARS = {DType.F32: "fp32", DType.I32: "i32", DType.I64: "i64", DType.U32: "u32", DType.BOOL: "i1"}
-
-STEMS = {
-    Fn2.ADD: "total",
-    Fn2.SUB: "difference",
-    Fn2.MUL: "product",
-    Fn2.DIV: "quotient",
-    Fn2.MOD: "remainder",
-    Fn2.MAX: "larger",
-    Fn2.MIN: "smaller",
-    Fn2.AND: "both",
-    Fn2.OR: "either",
-    Fn2.XOR: "xor",
-    Fn2.SHL: "shifted",
-    Fn2.SHR: "shifted",
-    Fn2.LT: "below",
-    Fn2.LE: "at_most",
-    Fn2.EQ: "equal",
-    Fn2.NE: "differs",
-    Fn2.MULHI: "high",
-}
-"""How a value that the author gave no name is called after its function."""
 
 
 VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}

@@ -43,9 +43,9 @@ from rlk.ir.nodes import (
 from rlk.ir.tree import Ascending, Order, Rule, bind
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.lines import Function, Line, place_of
-from rlk.lower.common.names import Names, axis_name
+from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.prelude import Helper, Helpers
-from rlk.lower.common.spelling import STEMS, VERBS, constant_cast, order_name, yielded_names
+from rlk.lower.common.spelling import VERBS, constant_cast, order_name, yielded_names
 from rlk.lower.cute import text
 from rlk.lower.cute.functions import functions, portable
 from rlk.lower.cute.memory import Memory
@@ -303,7 +303,7 @@ class Emitter:
     def merger(self, merge: Merge) -> str:
         """Write the function that merges two states of a monoid: `ir.fold`'s definition on elements."""
         b = Builder()
-        state = merge.monoid.state
+        state = merge.monoid.symbols
         dtypes = [self.tile(s).dtype for s in merge.states]
         one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
         results = fold.merge(b, merge.monoid, one, two, merge.exp2)
@@ -328,24 +328,3 @@ class Emitter:
 
 def _stem_of(reduce: Reduce) -> str:
     return f"{VERBS[reduce.fn]}_{axis_name(reduce.over)}"
-
-
-def stem(let: Let) -> str:
-    """Return a name for a value that the author gave none."""
-    match let.node:
-        case Map2(fn=fn2):
-            return STEMS[fn2]
-        case Map1(fn=fn1):
-            return {"neg": "negative", "abs": "magnitude", "not": "unless", "isnan": "is_nan"}.get(
-                fn1.value, fn1.value
-            )
-        case Math(fn=fn):
-            return "power" if fn is MathFn.EXP2 else f"{fn.value}_of"
-        case Fma():
-            return "fused_sum"
-        case Select():
-            return "chosen"
-        case Cast(dtype=dtype) | Bits(dtype=dtype):
-            return f"as_{dtype.value}"
-        case _:
-            return "value"

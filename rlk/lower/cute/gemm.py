@@ -32,10 +32,10 @@ from rlk.ir.types import DType, TileType
 from rlk.lower.common.contract import contractions
 from rlk.lower.common.hoist_masks import NOWHERE, never_negative
 from rlk.lower.common.lines import Line
-from rlk.lower.common.names import axis_name
+from rlk.lower.common.names import axis_name, stem
 from rlk.lower.common.one_hot import OneHotSum, one_hot_sums
 from rlk.lower.cute import text
-from rlk.lower.cute.emit import Emitter, stem
+from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.epilogue_vectorize import Vectors, vectors
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines

@@ -43,6 +43,7 @@ class Memory(Arguments):
         self.span: Span | None = None  # of a thread's list that is written now; None: all of it
         self.writer = ""  # predicate of the thread that stores row values
         for decl in self.plan.kernel.params:
+            self.e.names.tensors.add(decl.name)
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
 
     def layout(self, decl: Decl) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -10,7 +10,9 @@ from rlk.ir.nodes import Program
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.host_loops import host_lines
+from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
@@ -52,7 +54,7 @@ def lower(
     looped = {each.kernel for each in program.order if each.turns}
     written, builds, launch, about = [], [], {}, []
     used: list[CallArg] = []
-    for kernel, schedule in zip(program.kernels, schedules, strict=True):
+    for kernel, schedule in zip(map(named, program.kernels), schedules, strict=True):
         placed = plan(kernel, schedule, target, signature)
         if isinstance(placed, ContractionPlan):
             made = contraction.write(placed, helpers, checks, loop_indices)
@@ -77,6 +79,6 @@ def lower(
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(about))
     functions = sources("cute", (helpers[name] for name in sorted(helpers)))
-    source = render("cute", "module.py.j2", Module(header, functions, tuple(written), host))
+    source = laid_out(render("cute", "module.py.j2", Module(header, functions, tuple(written), host)))
     file = f"rlk/{target.folder}/cute/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="cute")

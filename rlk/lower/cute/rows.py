@@ -328,7 +328,11 @@ class RowsEmitter(Emitter):
             return
         axes = union(*(self.tile(s).axes for s in merge.states))
         given = [self.over(axes, s) for s in merge.states]
-        thread_values, state, lists = self.thread_value_layouts[merge.over], merge.monoid.state, self.current
+        thread_values, state, lists = (
+            self.thread_value_layouts[merge.over],
+            merge.monoid.symbols,
+            self.current,
+        )
         tree = merging(thread_values, lists, self.order(merge), state, self.merger(merge))
         left = tuple(s for s in lists if s.axis != merge.over)
         result = ", ".join(s if left else f"{s}[0]" for s in state)

@@ -47,9 +47,9 @@ from rlk.ir.nodes import (
 from rlk.ir.tree import Ascending, bind
 from rlk.ir.types import DType, TileType, TupleType, Type
 from rlk.lower.common.lines import Function, Line, place_of
-from rlk.lower.common.names import Names, axis_name
+from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.prelude import Helper, Helpers
-from rlk.lower.common.spelling import STEMS, VERBS, constant_cast, order_name, yielded_names
+from rlk.lower.common.spelling import VERBS, constant_cast, order_name, yielded_names
 from rlk.lower.common.thread_values import ThreadValues, first_along_others, nearest_first
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.attention import Chained
@@ -297,7 +297,7 @@ class Emitter:
             case Result(of=of, index=index):
                 self.text[let.value] = self.many[of][index]
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
-                self.value(let, _stem(let), lambda: self.expression(let))
+                self.value(let, stem(let), lambda: self.expression(let))
             case Philox(counter=counter, key=key):
                 self.random(let, (*counter, *key))
             case Stream() | Keep():
@@ -464,7 +464,7 @@ class Emitter:
         if isinstance(merge.order, Ascending) or merge.onto is not None:
             raise InternalError(Code.INTERNAL, let.loc, what=f"pieces of {merge.over} merged in one launch")
         assert isinstance(let.type, TupleType)
-        thread_values, state = self.plan.thread_values(merge.over), merge.monoid.state
+        thread_values, state = self.plan.thread_values(merge.over), merge.monoid.symbols
         if thread_values is None:
             self.many[let.value] = tuple(map(self.whole, merge.states))
             return
@@ -498,7 +498,7 @@ class Emitter:
     def merger(self, merge: Merge, dtypes: Sequence[DType]) -> str:
         """Return the macro that merges two states of a monoid: `ir.fold`'s definition on elements."""
         b = Builder()
-        state = merge.monoid.state
+        state = merge.monoid.symbols
         one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
         results = fold.merge(b, merge.monoid, one, two, merge.exp2)
         inner = Emitter(replace(self.plan, thread_value_layouts=()), self.helpers.found, self.checks)
@@ -534,24 +534,3 @@ def buffer_name(dtype: DType, component: int) -> str:
 def _component(name: str) -> str:
     """Return the name of a component where it would hide a builtin."""
     return {"max": "m", "sum": "s"}.get(name, name)
-
-
-def _stem(let: Let) -> str:
-    """Return a name for a value that the author gave none."""
-    match let.node:
-        case Map2(fn=fn2):
-            return STEMS[fn2]
-        case Map1(fn=fn1):
-            return {"neg": "negative", "abs": "magnitude", "not": "unless", "isnan": "is_nan"}.get(
-                fn1.value, fn1.value
-            )
-        case Math(fn=fn):
-            return fn.value
-        case Fma():
-            return "fused"
-        case Select():
-            return "chosen"
-        case Cast(dtype=dtype) | Bits(dtype=dtype):
-            return f"as_{dtype.value}"
-        case _:
-            return "value"

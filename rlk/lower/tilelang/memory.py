@@ -35,6 +35,7 @@ class Memory(Arguments):
         self.limit: tuple[Axis, str] | None = None  # of segments: what is more than the index of each row
         self.writers: dict[int, str] = {}
         for decl in self.plan.kernel.params:
+            self.e.names.tensors.add(decl.name)
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
         self.e.names.taken.add(ERRORS)
 

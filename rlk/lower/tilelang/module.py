@@ -18,7 +18,9 @@ from rlk.lower.common.emitted import (
     Signature,
 )
 from rlk.lower.common.host_loops import host_lines
+from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, Helpers, sources
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
@@ -70,7 +72,7 @@ def lower(
     kernels, builds, emitters = [], [], []
     launch: dict[str, list[str]] = {}
     used: list[CallArg] = []
-    for kernel, schedule in zip(program.kernels, schedules, strict=True):
+    for kernel, schedule in zip(map(named, program.kernels), schedules, strict=True):
         placed = plan(kernel, schedule, target, signature)
         emitter = Emitter(placed, helpers, checks)
         emitters.append(emitter)
@@ -91,7 +93,9 @@ def lower(
     macros = (helpers[name] for name in sorted(helpers) if name not in FRAME)
     written = sources("tilelang", (*frame.found.values(), *macros))
     imports = tuple(dict.fromkeys(line for emitter in emitters for line in emitter.dots.imports))
-    source = render("tilelang", "module.py.j2", Module(header, imports, written, tuple(kernels), host))
+    source = laid_out(
+        render("tilelang", "module.py.j2", Module(header, imports, written, tuple(kernels), host))
+    )
     file = f"rlk/{target.folder}/tilelang/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="tilelang")
 

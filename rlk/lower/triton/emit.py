@@ -47,11 +47,11 @@ from rlk.ir.nodes import (
 from rlk.ir.tree import Ascending
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.lines import Function, Line, place_of
-from rlk.lower.common.names import Names, axis_name
+from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.one_hot import OneHotSum, one_hot_sums
 from rlk.lower.common.prelude import Helper, Helpers
 from rlk.lower.common.rescale import rescale_of
-from rlk.lower.common.spelling import STEMS, VERBS, constant_cast, yielded_names
+from rlk.lower.common.spelling import VERBS, constant_cast, yielded_names
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
@@ -235,7 +235,7 @@ class Emitter:
                 if self.tile(chosen).axes == self.tile(let.value).axes:
                     self.text[let.value] = self[chosen]
                     return
-        self.text[let.value] = self.let(let.name or _stem(let), self.expression(let))
+        self.text[let.value] = self.let(let.name or stem(let), self.expression(let))
 
     def expression(self, let: Let) -> str:
         """Return the right-hand side of an elementwise node."""
@@ -361,7 +361,7 @@ class Emitter:
         over, axes, order = merge.over, self.tile(merge.states[0]).axes, merge.order
         if order is Ascending.ASCENDING:
             raise InternalError(Code.INTERNAL, let.loc, what=f"pieces of {over} merged in one launch")
-        state = merge.monoid.state
+        state = merge.monoid.symbols
         if not any(d.axis == over for d in self.plan.dims):
             self.many[let.value] = tuple(self[s] for s in merge.states)
             return
@@ -391,7 +391,7 @@ class Emitter:
     def merger(self, name: str, merge: Merge, dtypes: tuple[DType, ...]) -> Function:
         """Return the function that merges two states of a monoid: `ir.fold`'s definition on scalars."""
         b = Builder()
-        state = merge.monoid.state
+        state = merge.monoid.symbols
         one = tuple(b.fresh(TileType(d)) for d in dtypes)
         two = tuple(b.fresh(TileType(d)) for d in dtypes)
         results = fold.merge(b, merge.monoid, one, two, merge.exp2)
@@ -500,24 +500,3 @@ class Emitter:
             return self[value]
         name = f"{'first' if pick == 'tl.min' else 'last'}_{self[value]}"
         return self.let(name, f"{pick}(tl.reshape({self[value]}, ({math.prod(shape)},)), 0)")
-
-
-def _stem(let: Let) -> str:
-    """Return a name for a value that the author gave none."""
-    match let.node:
-        case Map2(fn=fn2):
-            return STEMS[fn2]
-        case Map1(fn=fn1):
-            return {"neg": "negative", "abs": "magnitude", "not": "unless", "isnan": "is_nan"}.get(
-                fn1.value, fn1.value
-            )
-        case Math(fn=fn):
-            return fn.value
-        case Fma():
-            return "fused"
-        case Select():
-            return "chosen"
-        case Cast(dtype=dtype) | Bits(dtype=dtype):
-            return f"as_{dtype.value}"
-        case _:
-            return "value"

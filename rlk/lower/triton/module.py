@@ -13,7 +13,9 @@ from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
 from rlk.lower.common.host_loops import host_lines, length_name
+from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
@@ -54,7 +56,7 @@ def lower(
     launch: dict[str, list[str]] = {}
     loop_indices = abi.turn_axes(program)
     used: list[CallArg] = []
-    for kernel, schedule in zip(program.kernels, schedules, strict=True):
+    for kernel, schedule in zip(map(named, program.kernels), schedules, strict=True):
         placed = plan(kernel, schedule, target, signature, version)
         emitter = Emitter(placed, helpers, checks)
         body = emitter.run()
@@ -70,7 +72,7 @@ def lower(
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
     functions = sources("triton", (*helpers.values(), *kernels))
-    source = render("triton", "module.py.j2", Module(header, functions, host))
+    source = laid_out(render("triton", "module.py.j2", Module(header, functions, host)))
     file = f"rlk/{target.folder}/triton/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file)
 

@@ -29,12 +29,11 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType
 from rlk.lower.common.lines import Line
-from rlk.lower.common.names import axis_name, stride_name
+from rlk.lower.common.names import axis_name, stem, stride_name
 from rlk.lower.common.rescale import rescale_of
 from rlk.lower.cute.attention.masks import MaskEmitter
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
-from rlk.lower.cute.attention.producer import PLACE, ROWS, TRANSPOSED, numbered
-from rlk.lower.cute.emit import stem
+from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, numbered
 from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
@@ -129,18 +128,18 @@ class ConsumerEmitter(MaskEmitter):
             return f"{name}[r]"
         if fragment not in self.plan.sums:
             raise refused(f"a loop that carries a list along {fragment.axis}", self.plan.target)
-        unit = numbered("summing", self.plan.units.index(fragment.length))
+        unit = numbered("mma_pv", self.plan.units.index(fragment.length))
         if index in self.plan.waiting:
             self.keep(name, fragment, init)
             return f"{name}[r, c]"
         shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {fragment.length}))"
-        self.line(f"{name}_acc = cute.make_rmem_tensor({shape}, Float32)")
+        self.line(f"{name}{FRAGMENT} = cute.make_rmem_tensor({shape}, Float32)")
         if isinstance(node, Load):
-            self.line(f"{name} = by_rows({name}_acc, {fragment.length // 8})")
+            self.line(f"{name} = by_rows({name}{FRAGMENT}, {fragment.length // 8})")
             self.begin_list(name, fragment, init)
             return f"{name}[r, c]"
-        self.line(f"{name}_acc.fill({self[init]})")
-        self.line(f"{name} = by_rows({name}_acc, {fragment.length // 8})")
+        self.line(f"{name}{FRAGMENT}.fill({self[init]})")
+        self.line(f"{name} = by_rows({name}{FRAGMENT}, {fragment.length // 8})")
         return f"{name}[r, c]"
 
     def keep(self, name: str, fragment: Fragment, init: Value) -> None:
@@ -262,10 +261,10 @@ class ConsumerEmitter(MaskEmitter):
         self.written.add(score)
         users = [let for let in lets if score in operands(let.node)]
         both = "[[{} for c in range(" + str(self.plan.scores.count) + ")] for r in range(" + str(ROWS) + ")]"
-        self.text[score] = "acc_scores[r, c]"
+        self.text[score] = f"{self.score_names[0]}[r, c]"
         self.whole.add(score)
         if not all(map(self.direct, users)):
-            name = self.let("held_scores", both.format("acc_scores[r, c]"))
+            name = self.let(f"{self.score_names[0]}_list", both.format(f"{self.score_names[0]}[r, c]"))
             self.text[score] = f"{name}[r]"
             self.whole.discard(score)
             return
@@ -291,7 +290,7 @@ class ConsumerEmitter(MaskEmitter):
         (sums,), place = part.sums, self.place_of(part, 0)
         dot = sums.node
         assert isinstance(dot, Dot) and dot.onto is not None
-        self.targets = {dot.a: "probs[r, c]", dot.onto: place}
+        self.targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: place}
         left = [let for let in lets if let != sums]
         needed = backward_slice([dot.a, dot.onto], {let.value: let for let in left}, self.operands)
         reduces, late = [let for let in left if isinstance(let.node, Reduce)], {}
@@ -404,16 +403,18 @@ class ConsumerEmitter(MaskEmitter):
         a, b = (self.factor(part.scores[index], side) for side in "ab")
         self.uses("multiply")
         given = f"{a.param}_factor[None, None, None, 0], {b.param}_factor[None, None, None, {state}.index]"
-        acc, count = numbered("acc_of_scores", index), a.elements // INSTRUCTION
-        self.line(f"multiply(scoring, {acc}, {given}, False, {count})")
+        acc, count = self.score_names[index] + FRAGMENT, a.elements // INSTRUCTION
+        self.line(f"multiply(mma_qk, {acc}, {given}, False, {count})")
 
     def sum(self, part: Step, index: int, state: str) -> None:
         """Issue O += P V."""
         b, count = self.factor(part.sums[index], "b"), self.plan.scores.length // INSTRUCTION
-        unit = numbered("summing", self.plan.units.index(self.plan.sums[index].length))
+        unit = numbered("mma_pv", self.plan.units.index(self.plan.sums[index].length))
         view = f"{b.param}_{TRANSPOSED[1] if b.along else 'factor'}"
         acc = self.place_of(part, index).removesuffix("[r, c]")
-        given = f"{acc}_acc, {numbered('acc_of_probs', index)}, {view}[None, None, None, {state}.index]"
+        given = (
+            f"{acc}{FRAGMENT}, {self.prob_names[index]}{FRAGMENT}, {view}[None, None, None, {state}.index]"
+        )
         self.line(f"multiply({unit}, {given}, True, {count})")
 
     def factor(self, let: Let, side: str) -> Copies:

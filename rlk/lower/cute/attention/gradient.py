@@ -10,11 +10,10 @@ from itertools import pairwise
 
 from rlk.ir.nodes import Dot, Let, Load, Value
 from rlk.lower.common.lines import Line
-from rlk.lower.common.names import axis_name
+from rlk.lower.common.names import axis_name, stem
 from rlk.lower.cute.attention.consumer import EACH_ROW, ConsumerEmitter
 from rlk.lower.cute.attention.plan import Step
-from rlk.lower.cute.attention.producer import ROWS, numbered
-from rlk.lower.cute.emit import stem
+from rlk.lower.cute.attention.producer import ROWS
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import refused
 from rlk.passes.walk import backward_slice
@@ -81,7 +80,7 @@ class GradientEmitter(ConsumerEmitter):
         begun, last = 0, len(part.scores) - 1
         for i, score in enumerate(part.scores):
             self.line(f"warpgroup.wait_group({last - i + begun})")
-            self.text[score.value] = f"{numbered('acc_scores', i)}[r, c]"
+            self.text[score.value] = f"{self.score_names[i]}[r, c]"
             self.whole.add(score.value)
             self.written.add(score.value)
             now = self.of_phase(part, left, i)
@@ -105,7 +104,7 @@ class GradientEmitter(ConsumerEmitter):
             self.at(let)
             self.column(let)
             self.written.add(let.value)
-        self.targets = {probs_of(part.sums[k]): f"{numbered('probs', k)}[r, c]" for k in sums}
+        self.targets = {probs_of(part.sums[k]): f"{self.prob_names[k]}[r, c]" for k in sums}
         now = [let for let in now if let not in columns]
         ends = self.waiting(now, left) - {let.value for let in left}
         if not all(map(self.listed, ends)):

@@ -14,7 +14,7 @@ from rlk.lower.cute import text
 from rlk.lower.cute.attention.consumer import ConsumerEmitter
 from rlk.lower.cute.attention.gradient import GradientEmitter
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies
-from rlk.lower.cute.attention.producer import TRANSPOSED, Place, numbered
+from rlk.lower.cute.attention.producer import FRAGMENT, TRANSPOSED, Place, numbered
 from rlk.lower.cute.attention.scheduler import SchedulerEmitter
 from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
@@ -153,6 +153,8 @@ class AttentionText:
     work_counter: str
     vectorized: bool  # whether the epilogue stores vectors through shared memory
     kept: tuple[Kept, ...]
+    score_names: tuple[str, ...]
+    prob_names: tuple[str, ...]
     about: str
 
     @property
@@ -214,12 +216,12 @@ class AttentionText:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        return tuple(Unit(numbered("summing", i), width) for i, width in enumerate(self.plan.units))
+        return tuple(Unit(numbered("mma_pv", i), width) for i, width in enumerate(self.plan.units))
 
     @property
     def instructions(self) -> str:
         """The instructions of a kernel, as arguments have them."""
-        return ", ".join(("scoring", *(unit.name for unit in self.units)))
+        return ", ".join(("mma_qk", *(unit.name for unit in self.units)))
 
     @property
     def tma_loads(self) -> tuple[View, ...]:
@@ -253,17 +255,14 @@ class AttentionText:
 
     @property
     def scores(self) -> tuple[Accumulator, ...]:
-        count = range(len(self.plan.last.scores))
-        return tuple(
-            Accumulator(numbered("acc_scores", i), numbered("acc_of_scores", i), "scoring") for i in count
-        )
+        return tuple(Accumulator(name, name + FRAGMENT, "mma_qk") for name in self.score_names)
 
     @property
     def probs(self) -> tuple[Accumulator, ...]:
         units = (self.units[self.plan.units.index(fragment.length)].name for fragment in self.plan.sums)
         return tuple(
-            Accumulator(numbered("probs", i), numbered("acc_of_probs", i), unit)
-            for i, unit in enumerate(units)
+            Accumulator(name, name + FRAGMENT, unit)
+            for name, unit in zip(self.prob_names, units, strict=True)
         )
 
     @property
@@ -324,6 +323,8 @@ def write(
         work_counter=emitter.work_counter,
         vectorized=emitter.vectorized,
         kept=tuple(Kept(*each) for each in emitter.kept.items()),
+        score_names=emitter.score_names,
+        prob_names=emitter.prob_names,
         about=AHEAD if plan.ahead else IN_TURN,
     )
     return KernelText(
@@ -364,9 +365,9 @@ def _views(plan: AttentionPlan) -> Iterator[View]:
         forms = []
         if copies.along:
             tma_tile = f"({copies.rows}, {copies.elements})"
-            forms.append(("scoring", "ROW_MAJOR", f"({rows}, {chunk}, {copies.elements})", tma_tile))
+            forms.append(("mma_qk", "ROW_MAJOR", f"({rows}, {chunk}, {copies.elements})", tma_tile))
         if copies.transposed:
-            unit = numbered("summing", plan.units.index(copies.elements))
+            unit = numbered("mma_pv", plan.units.index(copies.elements))
             tma_tile = f"({copies.elements}, {copies.rows})"
             forms.append((unit, "COL_MAJOR", f"({rows}, {copies.elements}, {chunk})", tma_tile))
         for i, (unit, major, shape, tma_tile) in enumerate(forms):

@@ -34,14 +34,13 @@ ROWS = 2  # of an accumulator that a thread has a part of
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
     "thread block warp epilogue_tile vectors group lane memory put get got mine row quad first_of_quad r c i "
-    "j column down stream programs tiles tile first count rows probs scores sums scoring summing acc_scores "
-    "acc_of_scores acc_of_probs only share full_steps last_steps "
-    "first_steps late_steps layouts rescales".split()
+    "j column down stream programs tiles tile first count rows mma_qk mma_pv only share full_steps "
+    "last_steps first_steps late_steps layouts rescales".split()
 )
 
 
 TRANSPOSED = ("transposed", "transposed_factor")
-OF_PRODUCTS = ("acc_scores", "acc_of_scores", "probs", "acc_of_probs", "summing")
+FRAGMENT = "_fragment"  # behind the name of a wgmma register fragment, which has a view by rows
 
 
 def numbered(name: str, index: int) -> str:
@@ -89,9 +88,12 @@ class AttentionEmitter(Emitter):
                 f"{copies.param}_{what}" for what in ("ring", "tiles", "factor", *TRANSPOSED)
             }
         self.names.taken |= {f"{each.param}_numbers" for each in plan.numbers} | {plan.numbers_ring}
-        count = range(1, 1 + max(len(plan.last.scores), len(plan.sums)))
-        self.names.taken |= {numbered(name, i) for name in OF_PRODUCTS for i in count}
+        self.names.taken |= {numbered("mma_pv", i) for i in range(len(plan.sums))}
         self.lets = {let.value: let for let in walk(plan.kernel.body)}
+        self.score_names = tuple(self.fragment_name(let.name or "s") for let in plan.last.scores)
+        self.prob_names = tuple(
+            self.fragment_name(self.lets[operands(let.node)[0]].name or "p") for let in plan.last.sums
+        )
         self.rowwise: set[Value] = set()
         self.whole: set[Value] = set()
         self.columns: set[Value] = set()  # of those, the indices that count along a row
@@ -99,6 +101,12 @@ class AttentionEmitter(Emitter):
         self.targets: dict[Value, str] = {}
         self.written: set[Value] = set()
         self.fragments = {fragment.axis: fragment for fragment in (plan.scores, *plan.sums)}
+
+    def fragment_name(self, hint: str) -> str:
+        """Return the name of a wgmma fragment's view by rows."""
+        name = self.names.fresh(hint)
+        self.names.taken.add(name + FRAGMENT)
+        return name
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -251,7 +259,7 @@ class AttentionEmitter(Emitter):
     def steps(self) -> tuple[Line, ...]:
         """Return the lines that compute a tile's step range in every warp: each lane takes some rows."""
         count = self.plan.rows.tile // LANES
-        with self.isolated(scope=False):
+        with self.isolated(scope=self.plan.dynamic_schedule):  # else they are beside a consumer's names
             axis = self.plan.rows.axis
             rows = self.let(axis_name(axis), self.both(f"first + lane + {LANES} * r", count))
             self.fragments, self.memory.coordinates[axis] = {}, f"{rows}[r]"
