@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlk.runtime import cute
+from rlk.backends import cute
 from rlk.runtime import dispatch as runtime
 
 if "RLK_CACHE_DIR" not in os.environ:  # workers and children find it set: tests leave the user's store alone
