@@ -68,7 +68,7 @@ class Lower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wheels:
-    """What wheels of a backend's kernels need.
+    """The needs of wheels of a backend's kernels.
 
     targets: for which there are wheels; on these it stands in for other backends, and they for it. requires:
     requirements of the wheel's metadata beside rlk. host_code: whether the binaries hold code of the host, so
@@ -150,5 +150,5 @@ class Backend:
 
     @property
     def compiler(self) -> str:
-        """Where a compile process finds `compile`: "module:function"."""
+        """The place of `compile` for a compile process: "module:function"."""
         return f"{self.compile.__module__}:{self.compile.__qualname__}"
