@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from rlk.backends.triton import SHOWN_VERSION
 from rlk.errors import UnsupportedError
 from rlk.ir.nodes import Block, Check, Kernel, Program
 from rlk.lower import cute, tilelang, triton
@@ -18,7 +19,7 @@ from rlk.lower.common.emitted import CallArg, From, Signature
 from rlk.passes.pipeline import launched
 from rlk.runtime import dispatch
 from rlk.runtime.invocation import Invocation, geometry_of
-from rlk.runtime.reference import TRITON, placed, reference_extents, reference_gradient, reference_variant
+from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
 from rlk.runtime.registry import operators
 from rlk.schedule.cute_tiles import by_warpgroups
 from rlk.schedule.heuristics import choose
@@ -48,7 +49,7 @@ def calls(
 ) -> Iterator[tuple[str, tuple[CallArg, ...]]]:
     """Yield the parameters of `call` in the text of each lowering that has a form for a program."""
     chosen = tuple(choose(kernel, H200, signature, extents) for kernel in program.kernels)
-    yield "triton", triton.lower(program, chosen, H200, signature, version=TRITON).call
+    yield "triton", triton.lower(program, chosen, H200, signature, version=SHOWN_VERSION).call
     for name, lowering, scheduled in (
         ("cute", cute, lambda: by_warpgroups(program, chosen, H200, extents)),
         ("tilelang", tilelang, lambda: by_tilelang_tiles(program, chosen, extents, H200)),

@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 
 from rlk.interp.run import run
 from rlk.ir.nodes import Loop, MathModel
+from rlk.lower import triton
 from rlk.lower.common.peel import peel
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
@@ -149,7 +150,7 @@ def test_programs_that_take_longest_come_first() -> None:
 
 def edited(pattern: str, new: str, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Return how many results differ from the oracle's after an edit of the generated text."""
-    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
+    edit_text(monkeypatch, triton, substituted(pattern, new))
     inputs = pulled(inputs)
     ran = interpreted(inputs, 16)
     want = run(gradient_of(inputs), inputs, softmax=MathModel.SM90, extents=longest(inputs))

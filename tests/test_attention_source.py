@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 from rlk.errors import ScheduleError, UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.nodes import Loop, MathModel, Store
+from rlk.lower import triton
 from rlk.lower.common.rescale import rescale_of
 from rlk.lower.common.segments import segments
 from rlk.passes.pipeline import launched
@@ -130,7 +131,7 @@ def test_few_rows_have_their_pieces_apart(more: dict[str, int], apart: bool) -> 
 
 def edited(pattern: str, new: str, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return how many results differ from the oracle's after an edit of the generated text."""
-    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
+    edit_text(monkeypatch, triton, substituted(pattern, new))
     ran, want = interpreted(inputs, 16), oracle(inputs)
     return sum(differing(ran.tensors[n], want[n], "bf16" if n == "o" else None) for n in ("o", "lse"))
 

@@ -17,6 +17,7 @@ pytest.importorskip("triton")
 from rlk.interp.floats import bf16_bits
 from rlk.interp.run import run
 from rlk.ir.nodes import MathModel
+from rlk.lower import triton
 from rlk.lower.triton.functions import functions
 from rlk.schedule.attention import scheduled
 from rlk.schedule.heuristics import choose
@@ -185,7 +186,7 @@ def test_a_forward_asks_for_one_descriptor_and_gradients_do_not() -> None:
 def test_two_tensors_farther_apart_than_strides_reach_have_a_descriptor_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    edit_text(monkeypatch, generated.triton, substituted("1 << 40", "1 << 4"))
+    edit_text(monkeypatch, triton, substituted("1 << 40", "1 << 4"))
     assert_same(forward(lying("keys first"), shared_kv_descriptor=True), oracle(ONE_WIDTH), RESULTS)
 
 
@@ -201,7 +202,7 @@ def test_two_tensors_farther_apart_than_strides_reach_have_a_descriptor_each(
 def test_an_edit_of_a_shared_descriptor_is_seen(
     how: str, pattern: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
+    edit_text(monkeypatch, triton, substituted(pattern, new))
     inputs = lying(how)
     assert refused_or_different(inputs)
 
@@ -249,14 +250,12 @@ def test_heads_that_do_not_divide_a_step_are_read_by_pointers() -> None:
     ],
 )
 def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
+    edit_text(monkeypatch, triton, substituted(pattern, new))
     assert different(forward(RAGGED, 16), oracle(RAGGED), RESULTS)
 
 
 def test_a_box_that_does_not_end_with_its_sequence_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    edit_text(
-        monkeypatch, generated.triton, substituted(r"shape=\[end_k,", "shape=[tl.minimum(end_k + 5, 675),")
-    )
+    edit_text(monkeypatch, triton, substituted(r"shape=\[end_k,", "shape=[tl.minimum(end_k + 5, 675),"))
     with pytest.raises(AssertionError):
         test_a_neighbour_of_nan_is_not_seen()
 
@@ -271,7 +270,7 @@ def test_a_box_that_does_not_end_with_its_sequence_is_seen(monkeypatch: pytest.M
 )
 def test_an_edit_of_a_gradient_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = pulled(RAGGED)
-    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
+    edit_text(monkeypatch, triton, substituted(pattern, new))
     assert different(backward(inputs), pulled_back(inputs), GRADIENTS)
 
 

@@ -13,6 +13,7 @@ from edited_text import edit_text, substituted
 from rlk import ops
 from rlk.errors import LaunchError, SpecError, UnsupportedError
 from rlk.lang import Axis, L, Outputs, Tensor, Variant, bf16, f16, f32, i32, i64, op
+from rlk.lower import cute, triton
 from rlk.ops import attention
 from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.calls import call
@@ -250,7 +251,7 @@ def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest
     given = drawn((600,), ((1, 2),))
     inputs, want = inputs_of(given, monkeypatch), unshared(given, math="sm90")
     assert_same_bits(interpreted(inputs).tensors["lse"].reshape(4, 3), as_array(want.lse))
-    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
+    edit_text(monkeypatch, triton, substituted(pattern, new))
     assert differing(interpreted(inputs).tensors["lse"].reshape(4, 3), as_array(want.lse))
 
 
@@ -316,7 +317,7 @@ def test_an_edit_of_cute_text_is_seen(pattern: str, new: str, monkeypatch: pytes
     pytest.importorskip("triton")
     given = of_16(drawn((600,), ((1, 2),)))
     inputs, want = inputs_of(given, monkeypatch), unshared(given, math="sm90")
-    edit_text(monkeypatch, generated.cute, substituted(pattern, new))
+    edit_text(monkeypatch, cute, substituted(pattern, new))
     assert differing(by_cute(inputs).tensors["o"].reshape(want.o.shape), as_array(want.o))
 
 

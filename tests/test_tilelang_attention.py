@@ -28,7 +28,6 @@ from rlk.schedule.schedule import Schedule
 from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.specs.attention import prefix_attention
 from rlk.target.facts import target
-from rlk.testing import generated
 from rlk.testing.bits import differing
 from rlk.testing.generated import Ran, run_generated
 from rlk.testing.simulators.cdna import hip, host, lint
@@ -215,7 +214,7 @@ def test_machine_code_has_the_bits_of_the_oracle(form: str, on: str) -> None:
     ],
 )
 def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    edit_text(monkeypatch, generated.tilelang, substituted(pattern, new))
+    edit_text(monkeypatch, tilelang, substituted(pattern, new))
     assert differences(ran(PLAIN), wanted(PLAIN))
 
 

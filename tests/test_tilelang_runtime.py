@@ -224,8 +224,8 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     env = replace(Env.current(), backend="tilelang")
     monkeypatch.setattr(Env, "current", staticmethod(lambda: env))
     monkeypatch.setattr(build, "store", lambda: Store(tmp_path / "store", limit=1 << 30))
-    for module in ("ahead", "dispatch", "invocation"):
-        monkeypatch.setattr(f"rlk.runtime.{module}.target_of", lambda device: ladder.MI300X)
+    for place in ("rlk.runtime.prefetch", "rlk.runtime.dispatch", "rlk.runtime.invocation"):
+        monkeypatch.setattr(f"{place}.target_of", lambda device: ladder.MI300X)
     monkeypatch.setattr("rlk.runtime.dispatch._asked", lambda on, tensors: "tilelang")
     yield
     selection._invocations.clear()

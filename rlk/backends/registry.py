@@ -9,7 +9,7 @@ from importlib import metadata
 
 from rlk.backends import cute, tilelang, triton
 from rlk.backends.interface import Backend
-from rlk.env import ENTRY_POINTS, Env, accept_backend, refuse_backend
+from rlk.env import BACKENDS, ENTRY_POINTS, Env, accept_backend, refuse_backend
 from rlk.errors import Code, InternalError, LaunchError
 from rlk.target.facts import Target
 
@@ -71,7 +71,7 @@ def _refused(field: str, value: object, wanted: str) -> LaunchError:
 def find(name: str) -> Backend | None:
     """Return a backend by name: a registered one, else that of an installed entry point, else None."""
     found = _backends.get(name)
-    return _from_entry_point(name) if found is None else found
+    return _from_entry_point(name) if found is None and name not in BACKENDS else found
 
 
 @cache

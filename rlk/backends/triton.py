@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from rlk.backends.source import executed
 from rlk.env import Env
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.resources import installing
-from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.runtime.record import MODULE, SCRATCH, LaunchRecord, ModuleRecord
 from rlk.target.facts import TARGETS, Target
 
 NAME = "triton"
@@ -93,6 +94,23 @@ def compile_triton(emitted: Emitted, target: str, folder: Path) -> None:
             knobs.compilation.disable_line_info = True
         records = [_compile(triton, module, kernel, target, folder) for kernel in emitted.kernels]
     ModuleRecord(tuple(records), emitted.call, emitted.checks, emitted.backend).write(folder)
+
+
+def compile_in_scratch(emitted: Emitted, target: str, folder: Path) -> None:
+    """Compile in a process that does nothing else: what Triton leaves behind goes with its scratch folder."""
+    with _scratch():
+        compile_triton(emitted, target, folder)
+
+
+@contextmanager
+def _scratch() -> Iterator[None]:
+    """Hold temporary files in a folder whose name says whose it is: who kills this process removes it."""
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
 
 
 def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, folder: Path) -> LaunchRecord:
@@ -214,7 +232,7 @@ BACKEND = Backend(
     install=lambda: installing(NAME),
     toolchain=_toolchain,
     lower=_lower,
-    compile=compile_triton,
+    compile=compile_in_scratch,
     load=load_binaries,
     complete=True,
     choosing=_choosing,

@@ -11,15 +11,13 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import TextIO
 
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.record import SCRATCH, decode_request
+from rlk.runtime.record import decode_request
 
 _PAUSE = 0.5  # seconds between looks at whether the parent lives
 
@@ -42,19 +40,7 @@ def compile_module(emitted: Emitted, target: str, folder: Path, by: str) -> None
     """Compile a module with its backend's compiler, the function `by`: "module:function"."""
     module, _, name = by.partition(":")
     compiler = attrgetter(name)(import_module(module))
-    with _scratch():
-        compiler(emitted, target, folder)
-
-
-@contextmanager
-def _scratch() -> Iterator[None]:
-    """Hold temporary files in a folder whose name says whose it is: who kills this process removes it."""
-    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as folder:
-        tempfile.tempdir = folder
-        try:
-            yield
-        finally:
-            tempfile.tempdir = None
+    compiler(emitted, target, folder)
 
 
 def _end_with(parent: int) -> None:
