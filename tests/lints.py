@@ -64,6 +64,7 @@ READ_OTHER_TEXT = {
     "rlk/lower/triton/module.py": "the version of the compiler",
     "rlk/lower/cute/attention/consumer.py": "a view of an accumulator, as one of its elements is written",
     "rlk/lower/cute/attention/kernel.py": "the arguments of a kernel",
+    "rlk/lower/cute/attention/step.py": "the lines of a step, whose free names are its arguments",
 }
 """Files of lowerings that read text, and which."""
 
