@@ -50,6 +50,10 @@ KNOWS_ROOT = RANK["ops"]  # from here up a package may use the names that rlk it
 KNOWS_TORCH = RANK["testing.bits"]
 COMPILERS = frozenset({"triton", "cutlass", "tilelang"})
 COMPILER_USERS = frozenset({"backends", "testing"})
+
+# Words that are operators' names and also plain words of a lowering.
+OPERATOR_WORDS = frozenset({"pack", "unpack", "argmax"})
+
 PRELUDE = re.compile(r"rlk/lower/(triton|cute|tilelang)/prelude\w*\.py")
 """Text that lowerings copy into generated modules: it may import compilers, and no module may import it."""
 PRELUDE_IMPORTS = re.compile(r"(triton|cutlass|tilelang|struct|rlk\.lower\.(triton|cute|tilelang)\.prelude)")
@@ -68,11 +72,9 @@ READ_OTHER_TEXT = {
     "rlk/lower/triton/module.py": "the version of the compiler",
     "rlk/lower/cute/attention/consumer.py": "a view of an accumulator, as one of its elements is written",
     "rlk/lower/cute/attention/kernel.py": "the arguments of a kernel",
+    "rlk/lower/cute/attention/step.py": "the lines of a step, whose free names are its arguments",
 }
 """Files of lowerings that read text, and which."""
-
-# Words that are operators' names and also plain words of a lowering.
-OPERATOR_WORDS = frozenset({"pack", "unpack", "argmax"})
 
 
 @dataclass(frozen=True, slots=True)
