@@ -27,7 +27,7 @@ _BAD_NAMES = {
     errno.ENAMETOOLONG,
     errno.EINVAL,
     errno.EILSEQ,
-}  # what a file system says of names that it lacks
+}  # a file system's errors for names that it cannot store
 
 
 class StoreError(Exception):
@@ -67,7 +67,7 @@ def export_entries(entries: Iterable[Entry], path: Path) -> int:
 
 
 def _whole(entry: Entry) -> list[tuple[str, bytes]]:
-    """Return the files of an entry, its manifest first; none of one that is damaged or evicted."""
+    """Return the files of an entry, its manifest first; nothing if it is damaged or was evicted."""
     try:
         manifest = read_manifest(entry.path, entry.name)
         manifest.check_sizes(entry.path)
@@ -81,8 +81,9 @@ def _whole(entry: Entry) -> list[tuple[str, bytes]]:
 def import_entries(store: Store, path: Path) -> Imported:
     """Add the entries of an archive to a store, each checked as at a load; entries that are there stay.
 
-    Kernels are code: the digests say that an entry is whole, not who made it. Raises OSError for a file that
-    cannot be read, tarfile.TarError for one that is no tar, and StoreError where nothing would be kept.
+    Kernels are code: the digests prove that an entry is complete, not who made it. Raises OSError for a file
+    that cannot be read, tarfile.TarError for one that is no tar, and StoreError if the store takes no
+    entries.
     """
     if store.refused is not None:
         raise StoreError(store.refused)
@@ -102,7 +103,7 @@ def import_entries(store: Store, path: Path) -> Imported:
 
 @contextmanager
 def _room(store: Store) -> Iterator[Path]:
-    """Make a folder on a store's disk, for as long as the block lasts."""
+    """Make a folder on a store's disk for the duration of the block."""
     place = Path(_written(tempfile.mkdtemp, prefix="import.", dir=store.root / "staging"))
     try:
         yield place
@@ -111,7 +112,7 @@ def _room(store: Store) -> Iterator[Path]:
 
 
 def _written(work: Callable[..., Made], *arguments: Any, **options: Any) -> Made:
-    """Do what concerns the store's disk alone: its failures are not the archive's."""
+    """Do work on the store's disk, whose failures raise StoreError, not those of the archive."""
     try:
         return work(*arguments, **options)
     except OSError as error:
@@ -119,13 +120,13 @@ def _written(work: Callable[..., Made], *arguments: Any, **options: Any) -> Made
 
 
 def _unpacked(archive: tarfile.TarFile, place: Path) -> dict[str, str]:
-    """Write the plain files of an archive below `place`; return what holds anything else, and why."""
+    """Write the plain files of an archive below `place`; return the names of refused members, and why."""
     refused: dict[str, str] = {}
     for count, member in enumerate(archive):
         entry, _, name = member.name.partition("/")
         why = _wrong(member, entry, name, count)
         if member.size < 0:
-            raise tarfile.ReadError("a member has less than no bytes")  # what follows it cannot be found
+            raise tarfile.ReadError("a member has less than no bytes")  # the next member cannot be found
         stream = None if why else archive.extractfile(member)
         if stream is None:
             refused.setdefault(entry, why or "cannot be read")

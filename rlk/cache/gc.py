@@ -33,7 +33,7 @@ class Entry:
 
 
 def is_of_calls(entry: Entry) -> bool:
-    """Return whether an entry holds no kernel, but says which one a call runs."""
+    """Return whether an entry is a record of a call (which kernel it runs), and not a kernel."""
     return isinstance(entry.key, dict) and entry.key.get("backend") == CALLS
 
 
@@ -64,14 +64,14 @@ def entries(root: Path) -> tuple[Entry, ...]:
 
 
 def evict(root: Path, limit: int, grace: float) -> tuple[Entry, ...]:
-    """Remove the least recently used entries that `limit` bytes cannot hold; return them."""
+    """Remove least recently used entries until at most `limit` bytes remain; return the removed."""
     now = clock(root)
 
     def stale(entry: Entry) -> bool:
-        """Of other versions of rlk, mostly: small, and so never in the way of a limit of bytes."""
+        """Return whether an entry is a long unused record of a call: too small for a limit of bytes."""
         return is_of_calls(entry) and now - entry.last_used > _MONTH
 
-    # a use that lies ahead of the store's clock says nothing: such entries go next
+    # a time of use in the future of the store's clock is wrong: such entries are removed next
     present = sorted(
         entries(root / "entries"), key=lambda e: (not stale(e), e.last_used <= now + grace, e.last_used)
     )
@@ -87,7 +87,7 @@ def evict(root: Path, limit: int, grace: float) -> tuple[Entry, ...]:
 
 
 def clock(root: Path) -> float:
-    """Return the time by the clock that dates files below `root`: another machine's on a shared disk."""
+    """Return the time of the clock that dates files below `root`: another machine's on a shared disk."""
     try:
         handle, path = tempfile.mkstemp(prefix="clock.", dir=root / "staging")
     except OSError:
@@ -100,7 +100,7 @@ def clock(root: Path) -> float:
 
 
 def _remove(root: Path, entry: Entry) -> bool:
-    """Take the entry away whole, so that a reader sees all of it or nothing; skip one that is being built."""
+    """Remove an entry atomically, so that readers see all of it or nothing; skip one that is being built."""
     lock = root / "locks" / f"{entry.name}.lock"
     aside = root / "staging" / f"evicted.{os.getpid()}.{os.urandom(4).hex()}"
     with hold(lock, 0.0) as outcome:
@@ -116,13 +116,13 @@ def _remove(root: Path, entry: Entry) -> bool:
 
 
 def sweep(root: Path) -> None:
-    """Remove what nobody builds in for a day, and all but the newest quarantined entries."""
+    """Remove staging folders without a builder for a day, and all but the newest quarantined entries."""
     now = clock(root)
     for path in _listing(root / "staging"):
         if now - _changed(path, now) > _DAY:
             with hold(root / "locks" / f"{path.name.split('.')[0]}.lock", 0.0) as outcome:
                 if outcome is not Hold.TIMED_OUT:  # the lock of an entry that is being built is held
-                    remove(path)  # what stays is tried again at the next sweep
+                    remove(path)  # remaining files are tried again at the next sweep
     aside = sorted(_listing(root / "quarantine"), key=lambda path: _changed(path, now), reverse=True)
     for path in aside[_KEPT_IN_QUARANTINE:]:
         remove(path)

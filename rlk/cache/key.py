@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from rlk.digest import Json, digest, plain
 
 CALLS = "calls"
-"""The `backend` of entries that hold no kernel, but say which one a call runs."""
+"""The `backend` of records of calls: entries without a kernel, which name the kernel that a call runs."""
 Flag = tuple[str, str | int | bool]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Everything that changes the bytes of an entry: of a built kernel nothing that is known only at a call.
+    """Everything that changes the bytes of an entry; for kernels nothing that is known only at a call.
 
     `ir`, `emitter` are digests; `schedule` is a frozen dataclass or None; `toolchain` pairs tools with their
     versions; `flags` holds compile options and the compilers' environment variables; `abi` names the layout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlk.cache.manifest import BadEntry, Manifest, read_manifest
 
-# Errors that say nothing of what is read: this process has too much open, or a server was away.
+# Errors that do not prove an entry bad: this process has too many open files, or a server was away.
 PASSING_ERRORS = {
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT,
 }  # fmt: skip

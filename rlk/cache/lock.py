@@ -74,6 +74,6 @@ def _release(handle: int) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_UN)
     except OSError:
-        pass  # closing does it too, where nobody shares the description
+        pass  # closing unlocks too, unless another process shares the description
     finally:
         os.close(handle)

@@ -92,9 +92,9 @@ def _checked(folder: Path, name: str, kind: Callable[[int], bool], what: str, tr
 
 
 def read_plain(path: Path, largest: int, trust: Trust) -> bytes:
-    """Return what a plain file holds; raise BadEntry for a link, or a pipe, which is not waited for.
+    """Return the content of a plain file; raise BadEntry for a link or a pipe, without waiting for a pipe.
 
-    Raises BadEntry also for more than `largest` bytes and for what `trust` does not believe; OSError.
+    Raises BadEntry also for more than `largest` bytes and for files that `trust` refuses; OSError.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -118,7 +118,7 @@ def read_plain(path: Path, largest: int, trust: Trust) -> bytes:
 def read_manifest(folder: Path, name: str) -> Manifest:
     """Read and check the manifest of entry `name`; raises BadEntry, or FileNotFoundError without a folder.
 
-    What another user owns or can write is bad: the folder that entries lie in, the entry, its manifest.
+    The folder of entries, the entry and its manifest are bad if another user owns them or can write to them.
     """
     trust = Trust.own()
     for place, what in ((folder.parent, "the folder that holds it"), (folder, "it")):
@@ -158,7 +158,7 @@ def _decode(data: bytes, name: str) -> Manifest:
 
 
 def is_inside(name: str) -> bool:
-    """Tell whether a name is one that `describe` writes: relative, forward, and of nothing but names."""
+    """Return whether a name is one that `describe` writes: relative, without `.` and `..`."""
     parts = name.split("/")
     return (
         0 < len(name)
@@ -170,9 +170,9 @@ def is_inside(name: str) -> bool:
 
 
 def describe(folder: Path, key: Json, label: str) -> Manifest:
-    """Return the manifest of the files that now stand in `folder`, and flush them to the disk.
+    """Return the manifest of the files in `folder`, and flush them to the disk.
 
-    Whatever the umask of their builder was, no other user can write them afterwards.
+    Afterwards no other user can write them, whatever the builder's umask was.
     """
     files = []
     for path in below(folder):

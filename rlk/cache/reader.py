@@ -16,10 +16,10 @@ logger = logging.getLogger("rlk.cache")
 
 
 class Reader:
-    """The entries below a root directory that the machine's owner fills, such as one baked into an image.
+    """The entries below a root directory that the machine's owner fills, such as one in a container image.
 
-    A root that another user than this one and the superuser owns, or can write, holds nothing: kernels are
-    code. A bad entry is none, and is named in the log once.
+    A root that a user other than this one and the superuser owns, or can write, counts as empty: kernels are
+    code. A bad entry counts as missing, and is logged once.
     """
 
     def __init__(self, root: Path) -> None:

@@ -9,7 +9,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove(path: Path) -> bool:
-    """Remove what stands at a path, links themselves; return whether nothing is left. Never raises OSError.
+    """Remove a file, folder or link (not its target); return whether nothing is left. Never raises OSError.
 
     shutil.rmtree calls itself for each folder: thousands in one another end it with RecursionError.
     """
@@ -34,9 +34,9 @@ def remove(path: Path) -> bool:
 
 
 def _raise_folders(top: int) -> bool:
-    """Remove the files of a folder and of those in it, whose own folders move up; tell if any are left.
+    """Remove files of a folder and of its subfolders, whose own subfolders move up; return if any are left.
 
-    What cannot be removed raises OSError once the rest is gone.
+    Raises OSError for a file that cannot be removed, after the others were.
     """
     kept: OSError | None = None
     left = False
@@ -63,7 +63,7 @@ def _unlink(name: str, folder: int) -> bool:
 
 
 def _empty(top: int, name: str) -> bool:
-    """Remove a folder in `top`; return whether it had folders, which then stand in `top`."""
+    """Remove a folder in `top`; return whether it had folders, which are moved to `top`."""
     handle = os.open(name, _FOLDER, dir_fd=top)
     try:
         inside = _listing(handle)

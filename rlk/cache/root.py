@@ -14,7 +14,7 @@ from rlk.cache.trust import Trust
 
 MARKER = ".rlk-store"
 _SAYS = b"A store of rlk's kernels: what stands here is removed as it sees fit. `rlk cache ls` lists it.\n"
-# What each folder of a store holds. A store that was made before there was a marker is known by these names.
+# Names inside each folder of a store, by which a store without a marker (of an old version) is recognized.
 _HOLDS = {
     "entries": re.compile(r"[0-9a-f]{2}"),
     "locks": re.compile(r".+\.lock"),
@@ -27,10 +27,10 @@ _TEMPORARY_PLACES = (None, "/dev/shm", "/var/tmp")  # None: where TMPDIR says
 
 
 def open_root(root: Path) -> str | None:
-    """Make a store of `root`, with its folders, unless it is one; say why it cannot be trusted, or None.
+    """Make `root` a store, with its folders, unless it is one; return why it cannot be trusted, or None.
 
-    Nothing is written into a directory that holds something else, whoever owns it. A store that is read-only
-    is fine, and so is one that belongs to the superuser.
+    Nothing is written into a directory with other files, whoever owns it. A read-only store is fine, and so
+    is one that belongs to the superuser.
     """
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def _believed(place: Path, status: os.stat_result) -> str | None:
 
 
 def _foreign(root: Path) -> str | None:
-    """Say what a directory holds, if it is not a store."""
+    """Return a description of a directory that is not a store, or None."""
     held = set(os.listdir(root)) - _NO_FILE_OF_ANYBODY
     if MARKER in held:
         status = os.lstat(root / MARKER)
@@ -72,7 +72,7 @@ def _foreign(root: Path) -> str | None:
 
 
 def _stray(root: Path, name: str) -> list[str]:
-    """Return what a folder that has the name of a store's holds, and a store's does not."""
+    """Return the names in a folder of a store that a store does not have."""
     if not stat.S_ISDIR(os.lstat(root / name).st_mode):
         return ["."]
     held = sorted(os.listdir(root / name))
@@ -106,9 +106,9 @@ def _inside(folder: Path) -> str | None:
 
 
 def share(root: Path) -> int:
-    """Let every user of the machine read the entries of a store; return how many files and folders changed.
+    """Let every user of the machine read the entries of a store; return the number of changed modes.
 
-    Nobody else may write them, so that they stay trusted. Raises OSError where a mode cannot be changed.
+    No other user may write them, so that they stay trusted. Raises OSError if a mode cannot be changed.
     """
     places = [root, root / "entries", *(root / "entries").rglob("*")]
     changed = 0
@@ -139,7 +139,7 @@ def temporary_root() -> Path:
 
 
 def is_there(temporary: Path) -> bool:
-    """Tell whether a directory that `temporary_root` made is still there, and still this user's."""
+    """Return whether a directory that `temporary_root` made still exists, and still belongs to this user."""
     try:
         status = os.lstat(temporary)
     except OSError:

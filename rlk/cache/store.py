@@ -1,4 +1,4 @@
-"""Lookup, building and atomic publication of entries; damaged ones are set aside, never raised."""
+"""Lookup, building and atomic publication of entries; damaged ones are quarantined, never raised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Counters", "Entry", "Finding", "Store"]
 
 logger = logging.getLogger("rlk.cache")
 
-# Errors of the place where files are written, as opposed to errors of what is being built.
+# Errors of the disk where files are written, as opposed to errors of the builder.
 _STORAGE_ERRORS = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EFBIG,
     errno.EMFILE, errno.ENFILE, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV,
@@ -45,7 +45,7 @@ class Counters:
 
     `waited`: built by another process meanwhile. `quarantined`: damaged entries moved aside. `unpublished`:
     built into a temporary directory because the store could not take it. `trouble`: failed file operations
-    that were survived. `refused`: roots that were not trusted.
+    with a fallback. `refused`: roots that were not trusted.
     """
 
     hits: int = 0
@@ -65,7 +65,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A damaged entry that `Store.verify` moved aside, and what was wrong with it."""
+    """A damaged entry that `Store.verify` quarantined, and the reason."""
 
     name: str
     problem: str
@@ -90,8 +90,8 @@ class Store:
     """Entries below one root directory, shared by processes and threads.
 
     `limit` is the size in bytes to which publishing trims the store; None never trims. A root that another
-    user could write, or that holds other files and no store, is replaced by a temporary directory, with a
-    warning: `refused` says why, as the predicate of a sentence. `trouble` is the last failure survived.
+    user could write, or with other files and no store, is replaced by a temporary directory, with a warning:
+    `refused` is the reason, as the predicate of a sentence. `trouble` is the last failure that was handled.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Store:
 
     @property
     def root(self) -> Path:
-        """The directory in use: the one that was named or, where that is refused, a temporary one."""
+        """The directory in use: the given one or, if that is refused, a temporary one."""
         if self.refused is None:
             return self._root
         fallback = self._temporary_root() / "store"
@@ -130,7 +130,7 @@ class Store:
         return fallback
 
     def why_lost(self, path: Path) -> str | None:
-        """Return why what stands at a path ends with this process, None where it is kept."""
+        """Return why the entry at a path is removed with this process; None if it stays."""
         with self._guard:
             lost = any(path.is_relative_to(place) for place in self._temporary)
         if not lost:
@@ -138,11 +138,11 @@ class Store:
         return f"{self._root} {self.refused}" if self.refused else f"{self._root}: {self.trouble}"
 
     def get_or_build(self, key: CacheKey, build: Callable[[Path], None], *, label: str = "") -> Path:
-        """Return a directory that holds what `build` wrote for `key`, building at most once among processes.
+        """Return the directory of the entry for `key`, written by `build` at most once among processes.
 
-        `build` gets an empty directory and writes plain files into it; whatever it raises is passed on,
-        except failures of the store's own disk, after which it runs again on a temporary directory. The
-        result must not be changed, and should be read soon: later it may be evicted.
+        `build` gets an empty directory and writes plain files into it; its exceptions are passed on, except
+        failures of the store's own disk, after which it runs again on a temporary directory. The result must
+        not be changed, and should be read soon: later it may be evicted.
         """
         name = key.digest()
         found = self._load(name, quarantine=False)
@@ -170,10 +170,10 @@ class Store:
         return result
 
     def offer(self, key: CacheKey, write: Callable[[Path], None], *, label: str = "") -> bool:
-        """Publish what `write` writes for `key`, if that is easily done; return whether it was.
+        """Try to publish the files that `write` writes for `key`; return whether it succeeded.
 
-        For what can be done without: no lock is waited for, nothing is put elsewhere, no failure of the disk
-        is raised or reported above the level of debugging, and it counts as no build.
+        For dispensable entries: it waits for no lock, has no fallback directory, raises no failure of the
+        disk, logs failures at the debug level, and does not count as a build.
         """
         name = key.digest()
         with hold(self.root / "locks" / f"{name}.lock", 0.0) as outcome:
@@ -217,7 +217,7 @@ class Store:
         return evicted
 
     def verify(self) -> tuple[Finding, ...]:
-        """Hash every file of every entry; move damaged entries aside and report them."""
+        """Hash every file of every entry; quarantine damaged entries and return them."""
         findings = []
         for path in eviction.folders(self.root / "entries"):
             try:
@@ -232,9 +232,9 @@ class Store:
         return tuple(findings)
 
     def adopt(self, folder: Path, name: str) -> bool:
-        """Publish what stands in a folder of the store's disk as entry `name`; False where there is one.
+        """Publish a folder on the store's disk as entry `name`; return False if the entry exists.
 
-        The folder is moved. Raises BadEntry for what is not that entry, whole and alone; OSError.
+        The folder is moved. Raises BadEntry unless it has exactly the files of that entry; OSError.
         """
         manifest = hashed(folder, name)
         paths = below(folder)
@@ -255,7 +255,7 @@ class Store:
         return self.root / "entries" / name[:2] / name
 
     def _load(self, name: str, *, quarantine: bool) -> Path | None:
-        """Return the sound entry `name`, or None. Only the holder of its lock may move a bad one aside."""
+        """Return the sound entry `name`, or None. Only the holder of its lock may quarantine a bad one."""
         private = self._find_private(name)
         if private is not None:
             return private
@@ -272,7 +272,7 @@ class Store:
         return path
 
     def _find_private(self, name: str) -> Path | None:
-        """Return an entry that could not be published, as long as nobody clears it away."""
+        """Return an entry that could not be published, unless its temporary files were removed."""
         held = self._private.get(name)
         if held is None:
             return None
@@ -289,7 +289,7 @@ class Store:
         return folder
 
     def _place(self, name: str) -> Path:
-        """Return where an entry is to be published, in a folder that no other user can write."""
+        """Return the path of an entry to publish, in a folder that no other user can write."""
         path = self._entry(name)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         problem = Trust.own().problem(os.lstat(path.parent))
@@ -303,7 +303,7 @@ class Store:
         try:
             os.utime(path / MANIFEST)
         except OSError:
-            pass  # a read-only store is not evicted from either
+            pass  # a read-only store has no eviction
 
     def _quarantine(self, path: Path, problem: str) -> None:
         aside = self.root / "quarantine" / f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -342,7 +342,7 @@ class Store:
         return Path(tempfile.mkdtemp(prefix=f"{name}.", dir=self.root / "staging"))
 
     def _built(self, build: Callable[[Path], None], staging: Path) -> bool:
-        """Build on the store's disk; return False where that is what failed."""
+        """Build on the store's disk; return False if the disk failed."""
         try:
             self._step("staged")
             self._run(build, staging)
@@ -356,9 +356,9 @@ class Store:
         return True
 
     def _published(self, name: str, key: Json, label: str, staging: Path) -> Path | None:
-        """Publish what was built or, where the store cannot take it, keep it for this process; None: neither.
+        """Publish the staged files or, if the store cannot take them, keep them in this process; else None.
 
-        Whatever the operating system says against it, the kernel is there: no OSError is raised.
+        No OSError is raised: the kernel was built, and the call can use it.
         """
         manifest = None
         try:
@@ -372,7 +372,7 @@ class Store:
         return None if manifest is None else self._copied(name, manifest, staging)
 
     def _copied(self, name: str, manifest: Manifest, staging: Path) -> Path | None:
-        """Copy what was built to where only this process finds it; None where that fails too."""
+        """Copy the staged files to a directory of this process; None if that fails too."""
         try:
             folder = self._private_folder()
             shutil.copytree(staging, folder, symlinks=True, dirs_exist_ok=True)
@@ -410,7 +410,7 @@ class Store:
         return path
 
     def _build_private(self, name: str, build: Callable[[Path], None]) -> Path:
-        """Build where only this process will find it."""
+        """Build in a directory of this process."""
         folder = self._private_folder()
         self._run(build, folder)
         try:
@@ -428,19 +428,19 @@ class Store:
             return self._private.setdefault(name, (folder, manifest))[0]
 
     def _temporary_root(self) -> Path:
-        """Return a directory that ends with this process; a new one where somebody cleared it away."""
+        """Return a directory that is removed with this process; a new one if it was removed before."""
         with self._guard:
             if not self._temporary or not is_there(self._temporary[-1]):
                 self._temporary.append(temporary_root())
             return self._temporary[-1]
 
     def leave_parent(self) -> None:
-        """Take nothing from the process that this one was forked from: its temporary entries end with it."""
+        """Forget the temporary entries of the process that this one was forked from: it removes them."""
         self._guard = threading.Lock()  # another thread of the parent may have held it
         self._private, self._temporary = {}, []
 
     def _remove_dead_staging(self, name: str) -> None:
-        """Remove what killed builders of this key left: its lock is ours, so none of them is alive."""
+        """Remove the staging folders of killed builders of this key: its lock is held, so none is alive."""
         with self._survive("staging"):
             for folder in (self.root / "staging").glob(f"{name}.*"):
                 remove(folder)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The users whose files are believed, and the groups that may write them.
+    """The users whose files are trusted, and the groups that may write them.
 
-    Kernels are code: whoever can write one can run code as its reader.
+    Kernels are code: a user who can write one can run code as its reader.
     """
 
     owners: frozenset[int]
@@ -20,18 +20,18 @@ class Trust:
 
     @staticmethod
     def own() -> Trust:
-        """Trust this user, and the superuser, who can do anything anyway."""
+        """Trust this user and the superuser."""
         return Trust(frozenset({os.geteuid(), 0}))
 
     @staticmethod
     def like(place: Path) -> Trust:
-        """Trust also who can write what lies at `place`, such as the code that asks; raises OSError."""
+        """Trust also the users who can write the file at `place`, such as rlk's own code; raises OSError."""
         status = os.stat(place)
         groups = {status.st_gid} if status.st_mode & stat.S_IWGRP else set()
         return Trust(Trust.own().owners | {status.st_uid}, frozenset(groups))
 
     def problem(self, status: os.stat_result) -> str | None:
-        """Return why a file or a directory is not believed, as the predicate of a sentence, or None."""
+        """Return why a file or a directory is not trusted, as the predicate of a sentence, or None."""
         if status.st_uid not in self.owners:
             return f"belongs to user {status.st_uid}"
         mode = status.st_mode
@@ -40,7 +40,7 @@ class Trust:
         return None
 
     def foreign_link(self, path: Path) -> str | None:
-        """Return which user's link an absolute path that exists leads through, None where there is none."""
+        """Describe an untrusted link on an existing absolute path, with its owner; None without one."""
         for place in (*reversed(path.parents), path):
             status = os.lstat(place)
             if not stat.S_ISLNK(status.st_mode):

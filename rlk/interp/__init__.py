@@ -1,1 +1,1 @@
-"""The oracle: what every kernel must compute, bit for bit."""
+"""The oracle: a CPU interpreter of tile IR that defines the bits of every kernel."""

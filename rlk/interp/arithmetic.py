@@ -223,7 +223,7 @@ def minimum(a: Array, b: Array) -> Array:
 
 
 def identity(fn: Combine, dtype: np.dtype[Any]) -> float | int:
-    """Return what leaves every bit of all that it is combined with, from the limits of its type."""
+    """Return the identity of a reduction in a dtype."""
     limits = np.iinfo(dtype) if dtype.kind in "iu" else None
     match fn:
         case Combine.ADD:
@@ -249,7 +249,7 @@ def to_integer(x: Array, dtype: DType) -> Array:
 
 
 def storage(dtype: DType) -> type[np.generic]:
-    """Return the NumPy type that a tensor of a dtype is kept in; bf16 is kept as u16 patterns."""
+    """Return the NumPy type that stores a tensor of a dtype; bf16 is stored as u16 patterns."""
     match dtype:
         case DType.F32:
             return np.float32
@@ -262,7 +262,7 @@ def storage(dtype: DType) -> type[np.generic]:
 
 
 def decode(x: Array, dtype: DType) -> Array:
-    """Return stored values as the oracle holds them; floats that are f32 or f64 already stay so."""
+    """Convert stored values to the oracle's representation; f32 and f64 stay as they are."""
     match dtype:
         case DType.BF16 if x.dtype.kind in "ui":
             return floats.bf16_from_bits(x)
@@ -273,7 +273,7 @@ def decode(x: Array, dtype: DType) -> Array:
 
 
 def encode(x: Array, dtype: DType) -> Array:
-    """Return values as they are stored."""
+    """Convert values of the oracle to their stored form."""
     match dtype:
         case DType.BF16:
             bits: Array = floats.bf16_bits(x)

@@ -23,8 +23,8 @@ Array = NDArray[Any]
 F32 = NDArray[np.float32]
 
 WIDTH = 64  # columns whose accumulators advance together: the constant length of every vector loop
-COLUMNS = 4096  # columns that are prepared at a time: bounds the copy of b
-STEPS = 32  # groups of k whose factors stay in the second-level cache while all rows pass over them
+COLUMNS = 4096  # columns of b that are copied at a time, to bound memory
+STEPS = 32  # groups of k whose factors stay in the L2 cache for all rows
 
 ABSENT = -1000  # the exponent of a zero: below every real one
 BITS = {DType.BF16: 8, DType.F16: 11}  # significant bits of a factor
@@ -90,7 +90,7 @@ def _operand(x: Array) -> F32:
 
 
 def _wide_enough(a: F32, b: F32, acc: F32, advance: Callable[[F32, F32, F32], F32]) -> F32:
-    """Let the vector axis be the longer one where b has few rows: a product does not know its order."""
+    """Swap a and b if b has few rows, so that the vector axis is the longer one: products commute."""
     if len(b) < WIDTH // 2 < len(a):
         return np.ascontiguousarray(advance(b, a, acc.T).T)
     return advance(a, b, acc)
@@ -214,7 +214,7 @@ def _round_one(s, unit):  # type: ignore[no-untyped-def]
 
 @numba.njit
 def _special_one(a, b, c, n):  # type: ignore[no-untyped-def]
-    """Return IEEE's value of a sum with an infinity or a NaN, whatever its finite terms are."""
+    """Return the IEEE value of a sum with an infinity or a NaN; finite terms do not matter."""
     up, down = c == np.inf, c == -np.inf
     undefined = c != c
     for j in range(GROUP):
@@ -279,7 +279,7 @@ def _prepare(x, y, e, low, high, bits, floor, largest):  # type: ignore[no-untyp
 
 @numba.njit
 def _leaves_fast_range(c, low_a, high_a, low_b, high_b, old, slow):  # type: ignore[no-untyped-def]
-    """Keep the accumulators, mark the columns that need `_group_one`, and return whether there are any."""
+    """Save the accumulators, mark the columns that need `_group_one`, and return whether there are any."""
     some = np.int32(0)
     for n in range(WIDTH):
         field = np.int32((as_i32_one(c[n]) >> 23) & 255)

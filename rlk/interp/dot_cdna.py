@@ -1,4 +1,4 @@
-"""The arithmetic of AMD's matrix units, compiled: whole numbers for CDNA3, rounded pairs for CDNA2."""
+"""The arithmetic of AMD's matrix units, compiled: exact integers for CDNA3, rounded pairs for CDNA2."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _split(x: F32, bits: int, floor: int) -> tuple[Array, Array]:
 
 @numba.njit
 def _special_one(x, y, c, start):  # type: ignore[no-untyped-def]
-    """Return the group's result where it is no finite sum, and whether this is so."""
+    """Return the result of a group with an infinity or a NaN, and whether it has one."""
     plain = np.float64(c)
     up, down = False, False
     for k in range(start, start + GROUP):

@@ -1,6 +1,6 @@
-"""The arithmetic of the oracle: f32 stays f32, every operation rounds once, 16-bit floats are f32 that fit.
+"""The arithmetic of the oracle: f32 operations that round once; 16-bit floats are f32 numbers that fit.
 
-A bf16 or f16 value is held as the f32 of the same number; `*_bits` and `*_from_bits` are its storage.
+A bf16 or f16 value is represented by the f32 of the same number; `*_bits` and `*_from_bits` convert it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def to_f32(x: Array) -> Array:
 
 
 def to_int(x: Array, dtype: type[np.signedinteger[Any]] | type[np.unsignedinteger[Any]]) -> Array:
-    """Cut floats toward zero, saturating at the ends of an integer dtype; NaN gives 0, as cvt.rzi does."""
+    """Truncate floats toward zero, saturating at an integer dtype's limits; NaN gives 0, as cvt.rzi does."""
     limits = np.iinfo(dtype)
     wide = np.trunc(np.nan_to_num(np.asarray(x, np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
     # 2**63 - 1 is no f64: it rounds to 2**63, which is already too big

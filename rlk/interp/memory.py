@@ -1,4 +1,4 @@
-"""Sizes of axes and memory of parameters, as the interpreter of tile IR has them."""
+"""Extents of axes and buffers of parameters for the interpreter of tile IR."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def extents_of(program: Program, inputs: Mapping[str, Any], given: Mapping[str, 
 
 
 def extent(axis: Axis, extents: Mapping[str, int]) -> int:
-    """Return how many indices an axis has: elements, pieces, or lanes of a chunk."""
+    """Return the extent of an axis: the number of its elements, pieces, or lanes of a chunk."""
     fixed = axis.part is Part.LANE or (axis.part is Part.PIECE and axis.split is not None)
     if not fixed and axis.name not in extents:
         raise LaunchError(Code.ARG_MISSING, op="oracle", name=f"extent of {axis}", why="in extents=")
@@ -60,7 +60,7 @@ def extent(axis: Axis, extents: Mapping[str, int]) -> int:
 def buffer(
     op: str, decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int], arithmetic: Arithmetic
 ) -> Array:
-    """Return the memory of a parameter; what nobody wrote yet is NaN, or -1 bits."""
+    """Return the buffer of a parameter, filled with NaN (integers: -1), so that missing stores show."""
     dtype = decl.type.dtype
     kept = arithmetic.float if arithmetic.float is np.float64 and dtype.is_float else ops.storage(dtype)
     if decl.name in inputs:
@@ -87,7 +87,7 @@ def flat(memory: Array) -> Array:
 
 
 def _held(data: Array, dtype: DType, arithmetic: Arithmetic) -> Array:
-    """Return an input of another storage as floats of the arithmetic."""
+    """Convert an input of another storage to floats of the arithmetic."""
     wide = ops.decode(data, dtype)
     return (
         wide.astype(arithmetic.float, copy=False) if wide.dtype.kind == "f" else wide.astype(arithmetic.float)

@@ -144,7 +144,7 @@ class TextMachine:
     def select(self, cond: str, a: str, b: str) -> str:
         return self.let(f"{a} if {cond} else {b}")
 
-    # numba widens i32 to i64: every integer result is cut back, which is the wrap-around that i32 has
+    # numba widens i32 to i64: every integer result is truncated, which is the wrap-around of i32
 
     def iadd(self, a: str, b: str) -> str:
         return self.let(f"int32({a} + {b})")

@@ -1,7 +1,7 @@
 """The oracle: executes programs of tile IR in NumPy, with one `match` and no optimisation.
 
-A tile is an array with one dim per axis that it varies along. Axes that nothing combines along may be cut
-into tiles of any size; the bits do not depend on the cut, and tests hold the IR to that.
+A tile is an array with one dim per axis that it varies along. Axes that are not reduced may be split into
+tiles of any size; tests check that the bits do not depend on it.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from rlk.ir.tree import ASCENDING, Rule, bind, padded
 from rlk.ir.types import DType, TileType
 
 FACTOR_ELEMENTS = 1 << 22  # of the largest factor of a contraction in a tile
-TILE_ELEMENTS = 1 << 17  # of the largest value in a tile: enough to hide Python, little enough for a cache
+TILE_ELEMENTS = 1 << 17  # of the largest value in a tile: amortizes Python's overhead, fits a cache
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """data has one dim per axis, in the kernel's order of axes."""
+    """An array and its axes: data has one dim per axis, in the kernel's order of axes."""
 
     data: Array
     axes: tuple[Axis, ...] = ()
@@ -80,9 +80,10 @@ Scope = dict[Value, Tile | State]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """tensors: outputs and workspaces as stored (bf16 as u16 patterns; f64 in wide mode).
+    """The result of a run.
 
-    errors: what each failing check reports, and at how many elements. rows: the last row of each.
+    tensors: outputs and workspaces as stored (bf16 as u16 patterns; f64 in wide mode). errors: the messages
+    of failing checks, and the number of elements that failed. rows: the last row of each.
     """
 
     tensors: dict[str, Array]
@@ -103,12 +104,12 @@ def run(
     tile: Mapping[str, int] | None = None,
     threads: int | None = None,
 ) -> Outcome:
-    """Return every bit that the program's stores write.
+    """Run a program and return the exact bits of its outputs and workspaces.
 
     inputs: tensors and scalars by name; 16-bit floats as f16 arrays, u16 patterns of bf16, or f32 that fit.
     An output given here is the buffer that is written. softmax: the model of exp2 in softmax folds. dots:
-    that of contractions that say chain16. extents: of axes that no input has. tile: sizes of parallel axes by
-    name, e.g. {"T": 3}; others are whole. Without it tiles fit a cache. Raises LaunchError on missing or
+    the model of contractions with chain16. extents: of axes that no input has. tile: sizes of parallel axes
+    by name, e.g. {"T": 3}; others are whole. Without it tiles fit a cache. Raises LaunchError on missing or
     misshaped inputs.
     """
     return _run(program, inputs, Exact(softmax, dots), extents or {}, tile, threads)
@@ -122,7 +123,7 @@ def run_wide(
     tile: Mapping[str, int] | None = None,
     threads: int | None = None,
 ) -> Outcome:
-    """Return what the program computes when every float is an f64 and nothing is rounded to 16 or 32 bits."""
+    """Run a program with every float an f64, without rounding to 16 or 32 bits."""
     return _run(program, inputs, Wide(), extents or {}, tile, threads)
 
 
@@ -157,7 +158,7 @@ def _run(
 
 
 class _Launch:
-    """A kernel with its memory, the order of its axes, and which of them may be cut into tiles."""
+    """A kernel with its memory, the order of its axes, and the parallel axes, which may be tiled."""
 
     def __init__(
         self, kernel: Kernel, memory: dict[str, Array], extents: Mapping[str, int], arithmetic: Arithmetic
@@ -187,7 +188,7 @@ class _Launch:
                 )
 
     def length(self, axis: Axis) -> int:
-        """Return the length of a tile's dim: an axis reduced at once is padded to a power of two."""
+        """Return the length of a tile's dim: an axis that is reduced whole is padded to a power of two."""
         n = extent(axis, self.extents)
         return padded(n) if axis in self.whole else n
 
@@ -207,7 +208,7 @@ def _tiles(launch: _Launch, wanted: Mapping[str, int] | None) -> Iterator[Ranges
     sizes = {axis: launch.length(axis) for axis in launch.parallel}
     steps = dict(sizes)
     if wanted is None:
-        # factors first: a tile of many products shares what it prepares of them
+        # factors first: a larger tile of a contraction copies its factors fewer times
         for factors, most in ((True, FACTOR_ELEMENTS), (False, TILE_ELEMENTS)):
             types = [t for t in launch.types if launch.contracted.isdisjoint(t.axes) is not factors]
             for axis in launch.parallel:
@@ -252,7 +253,7 @@ class _Tile:
             scope[let.value] = self.let(let, scope)
 
     def let(self, let: Let, scope: Scope) -> Tile | State:
-        """Return what a node computes: a tile, or the tiles of a loop or merge; () for an effect."""
+        """Evaluate a node: return a tile, or the tiles of a loop or merge; () for a store or check."""
         arithmetic = self.launch.arithmetic
 
         def get(value: Value) -> Tile:
@@ -323,7 +324,7 @@ class _Tile:
                 assert_never(let.node)
 
     def defined(self, fn: Fn2, a: Array, b: Array, dtype: DType, loc: Loc) -> None:
-        """Raise where a function of integers has no value that all machines agree on."""
+        """Raise where a function of integers has no portable value."""
         rule = fn.domain(dtype)
         if rule is None or not a.size or not b.size:
             return
@@ -413,7 +414,7 @@ class _Tile:
     # --- combines ---
 
     def dot(self, node: Dot, a: Tile, b: Tile, onto: Tile | None) -> Tile:
-        """Contract: a product of its own for every index of the axes that both factors keep."""
+        """Contract, with one product for every index of the batch axes."""
         kept = (axis for axis in (*(node.each or ()), node.over.pieces) if axis in a.axes and axis in b.axes)
         one = next(kept, None)
         if one is None:
@@ -462,7 +463,7 @@ class _Tile:
                 assert_never(node.fn)
 
     def padded(self, node: Reduce, x: Array, dim: int, loc: Loc) -> None:
-        """Raise where what lies beyond an axis would not leave every bit of what is combined with it."""
+        """Raise where the padding of a reduced axis is not the identity of the reduction."""
         n = extent(node.over, self.launch.extents)
         beyond = np.moveaxis(x, dim, 0)[n:]
         if beyond.size:

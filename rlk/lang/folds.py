@@ -1,4 +1,4 @@
-"""Folds, which absorb the chunks of a stream, and carries, which its steps hand on."""
+"""Folds, which reduce the chunks of a stream, and carries, the values from one step to the next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Fold(Folding):
         self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING, *, kept: bool = False,
         open: bool = False, after: tuple[Operand, ...] = (),
     ) -> None:  # fmt: skip
-        """open: leave the last piece as it is. after: go on with `states` of such a fold."""
+        """Declare a fold. open: do not merge the last piece. after: continue from `states` of such a fold."""
         self._absorbing: Absorbing | None = None
         self._lanes, self._kept, self._open, self._after = lanes, kept, open, after
 
@@ -67,7 +67,7 @@ class _Fold(Folding):
 
     @property
     def states(self) -> tuple[Tile, ...]:
-        """Of an open fold the state of the last piece, and behind it what those before it merged to."""
+        """The states of an open fold: that of the last piece, then the merged one of the pieces before it."""
         self._state(0)
         assert self._absorbing is not None
         return self._absorbing.states
@@ -76,7 +76,7 @@ class _Fold(Folding):
 class SoftmaxSum(_Fold):
     """The state (max, sum of e, sum of e * payload) of scores z, with e = exp2((z - max) * log2 e).
 
-    entropy: the state also has the sum of e * (z - max), of which the entropy of softmax(z) is made.
+    entropy: the state also has the sum of e * (z - max), from which the entropy of softmax(z) is computed.
     """
 
     what = "softmax_sum"
@@ -93,7 +93,7 @@ class SoftmaxSum(_Fold):
         """Absorb one chunk of scores, f32, and named payloads.
 
         On an axis whose leaf is the piece, a 16-bit payload with axes that the scores lack is contracted with
-        the weights, which are rounded to its type: chunk after chunk onto one accumulator a piece.
+        e, rounded to its dtype (O += P V): all chunks of a piece go into one accumulator.
         """
         self._names = tuple(payloads)
         self._absorb(Monoid(self.kind, self._names, self._lanes, self._centred), z, *payloads.values())
@@ -136,14 +136,14 @@ class SoftmaxSum(_Fold):
 class PowerSum(SoftmaxSum):
     """The state of scores in units of ln 2 (scores times log2 e), which need no product: e = exp2(z - max).
 
-    On an axis whose leaf is the piece this maximum stays until a chunk's exceeds it by more than 8.
+    On an axis whose leaf is the piece, max changes only if that of a chunk exceeds it by more than 8.
     """
 
     what = "power_sum"
     kind = Kind.POWER_SUM
 
     def lse(self) -> Tile:
-        """Return log sum exp of what the scores are log2(e) times: fma(max, ln 2, ln(sum)), portable ln."""
+        """Return log sum exp of scores * ln 2: fma(max, ln 2, ln(sum)), portable ln."""
         t = tracer(self.what)
         m, ln2, log = (t.use(as_tile(t, x)) for x in (self.max, LN2, _log(self.sum)))
         return t.wrap(t.at().let(Fma(m, ln2, log)))
@@ -151,7 +151,7 @@ class PowerSum(SoftmaxSum):
     def entropy(self) -> Tile:
         """Return the entropy of softmax of the scores times ln 2: fma(-centred / sum, ln 2, ln(sum)).
 
-        With a maximum that lags, ln(sum) may exceed the entropy by up to 8 ln 2, which cancels.
+        With a lagging maximum ln(sum) may exceed the entropy by up to 8 ln 2, which costs precision.
         """
         t = tracer(self.what)
         mean, ln2, log = (t.use(as_tile(t, x)) for x in (-(self.centred / self.sum), LN2, _log(self.sum)))
@@ -161,7 +161,7 @@ class PowerSum(SoftmaxSum):
 class SoftmaxStates(SoftmaxSum):
     """States of softmax sums along an axis, merged pairwise: neighbours first.
 
-    m, s, centred and payloads: what folds have as `max`, `sum`, `centred` and `payload(name)`.
+    m, s, centred and payloads: `max`, `sum`, `centred` and `payload(name)` of the folds.
     """
 
     what = "softmax_states"
@@ -184,7 +184,7 @@ class SoftmaxStates(SoftmaxSum):
 
 
 class Total(_Fold):
-    """The sum of what is absorbed: a tree inside a chunk, chunks ascending.
+    """The sum of the absorbed tiles: a tree inside a chunk, chunks ascending.
 
     kept: a sum for each piece of the axis and each lane of a chunk, steps ascending.
     """
@@ -192,9 +192,9 @@ class Total(_Fold):
     what = "total"
 
     def absorb(self, x: Operand, by: Operand | None = None, times: Operand | None = None) -> None:
-        """Absorb one chunk; by: 16-bit, contracted with x times `times` rounded to its type, onto one sum.
+        """Absorb one chunk. by: 16-bit, contracted with x * times (rounded to its dtype) in one accumulator.
 
-        Of what a row does not see x is 0: it adds nothing, bit for bit, where all else is finite.
+        Where an element is not visible to a row x counts as 0: if `by` is finite there, no bit changes.
         """
         axis, more = tracer(self.what).scope.axis, [y for y in (by, times) if y is not None]
         if by is not None and axis is not None and (axis.leaf == "chunk" or (axis.chunk or 1) < 16):
@@ -224,12 +224,12 @@ class Argmax(_Fold):
 
 
 class Carry:
-    """A value that each step of a stream hands to the next: the state of a recurrence."""
+    """A value carried from each step of a stream to the next: the state of a recurrence."""
 
     what = "carry"
 
     def __init__(self, init: Operand, *rows: Axis) -> None:
-        """Begin with `init`, for each index of these axes: those that the stream's segments belong to."""
+        """Begin with `init`, for each index of `rows`, the axes of the stream's segments."""
         t = tracer(self.what)
         self._init = as_tile(t, init)
         self._type = TileType(self._init.dtype, union(self._init.axes, rows))
@@ -237,13 +237,13 @@ class Carry:
 
     @property
     def value(self) -> Tile:
-        """In the stream what the step before left, at first `init`; after it what the last step left."""
+        """The value of the previous step inside the stream (`init` in the first), after it of the last."""
         t = tracer(self.what)
         carrying = self._in(t)
         return t.wrap(carrying.held) if carrying.last is None else carrying.last
 
     def hand(self, value: Operand) -> None:
-        """Leave a value to the next step."""
+        """Set the value for the next step."""
         t = tracer(self.what)
         carrying, tile = self._in(t), as_tile(t, value, self._type.dtype)
         if carrying.result is not None or carrying.last is not None:
@@ -255,7 +255,7 @@ class Carry:
         carrying.result = tile
 
     def _in(self, t: Tracer) -> Carrying:
-        """Return what the open stream knows of the carry; the first stream that names it has it."""
+        """Return the open stream's record of the carry; the first stream that uses the carry has it."""
         t.whole()
         if self._carrying is None:
             if t.scope.axis is None:

@@ -25,7 +25,7 @@ SpecFunction = Callable[..., Outputs]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One choice of everything that selects code: dtypes, which optional inputs are there, and statics."""
+    """One choice of everything that selects code: dtypes, present optional inputs, and statics."""
 
     dtypes: tuple[tuple[str, DType], ...] = ()
     present: frozenset[str] = frozenset()
@@ -83,7 +83,7 @@ class Vjp:
 class Op:
     """An operator, written once. `trace(variant)` gives its program of tile IR.
 
-    does: of a spec that was generated, a digest of what it does, where its function's text does not say it.
+    does: a digest of the computation of a generated spec, whose function's text does not determine it.
     """
 
     name: str
@@ -114,12 +114,12 @@ class Op:
         )
 
     def bounded(self, extents: Mapping[str, int]) -> dict[str, int]:
-        """Return extents with those of the axes that no tensor has: what none of their segments exceeds."""
+        """Return extents with bounds of the segment lengths of axes that no tensor has."""
         within = {name: math.prod(extents.get(of, 0) for of in factors) for name, factors in self.bounds}
         return within | dict(extents)
 
     def reference(self) -> Variant:
-        """Return the variant that stands for the operator: first dtypes, defaults, no optional input."""
+        """Return the reference variant of the operator: first dtypes, defaults, no optional input."""
         return Variant.of(dtype_choices(self.formals), frozenset(), static_defaults(self.formals))
 
     def trace(self, variant: Variant) -> Program:
@@ -156,7 +156,7 @@ def op(
     """Make an operator of a spec function.
 
     saves: the inputs and outputs that the gradient reads. bounds: for a dynamic axis that no tensor has, axes
-    whose extents' product none of its segments exceeds, nor, of segments of one tensor, all of them together.
+    whose product of extents bounds the length of each segment, and the sum of lengths of one tensor's.
     """
     within = tuple((a.name, tuple(x.name for x in of)) for a, of in (bounds or {}).items())
 
@@ -185,8 +185,8 @@ def generated(
 ) -> Op:
     """Make an operator of a spec whose parameters another program lists; `fn` takes them by keyword.
 
-    A name that ends in _ is completed by a digest of what the spec does, and specs that do the same become
-    one operator.
+    A name that ends in _ is completed by a digest of the spec's computation; specs with the same computation
+    become one operator.
     """
     formals = tuple(Formal(n, type) for n, type in inputs.items())
     made = Op(name, fn, formals, saves, doc, _loc(fn))
@@ -196,7 +196,7 @@ def generated(
         plain = made.reference()
         every = Variant(plain.dtypes, plain.present, plain.statics, frozenset(slopes.wrt))
         done = [print_program(program) for program in (made.trace(plain), made.gradient.trace(every))]
-        # what was traced has the provisional name in it
+        # the traced program has the provisional name in it
         made.does = digest(done)
         made.name, made._traced = f"{name}{made.does[:8]}", {}
     return _generated.setdefault(made.name, made)
@@ -293,7 +293,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
 
 
 def _check_gradients(vjp: Vjp, variant: Variant, program: Program) -> None:
-    """Raise unless every wanted gradient is written, nothing else, and each in the type of its input."""
+    """Raise unless exactly the wanted gradients are written, each in the type of its input."""
     got = {d.name: d.type for d in program.kernels[0].params if d.role is Role.OUT}
     inputs = {n: declared(vjp.op.formal(n), variant) for n in vjp.wrt}
     types = {f"d_{n}": d.type for n, d in inputs.items() if d is not None}

@@ -1,4 +1,4 @@
-"""The vocabulary of a spec: streams and folds, `L.sum`, `L.where`, `L.out`, and the functions of tiles."""
+"""The language of specs: streams and folds, `L.sum`, `L.where`, `L.out`, and functions of tiles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Outputs(dict[str, Tile]):
 
 
 class L:
-    """The functions of a spec. Tiles broadcast by axis name; a Python number takes the dtype it meets."""
+    """The functions of a spec. Tiles broadcast by axis name; numbers take the other operand's dtype."""
 
     # --- streams and folds ---
 
@@ -65,15 +65,15 @@ class L:
     ) -> Iterator[StreamVar]:
         """Iterate an axis chunk by chunk, ascending; the body is traced once.
 
-        begin, end: the segment of a ragged axis, i32 or i64 over the axis that owns the segments.
-        when: rows for which it is false see an empty axis: their folds keep the identity and nothing is read.
+        begin, end: the segment of a ragged axis, i32 or i64 over the axis of segments.
+        when: where it is false the axis is empty: folds keep the identity and nothing is read.
         reverse: from the last element to the first, one by one.
-        since, until: of an axis whose leaf is no chunk: all that a row sees of the segment, such as what is
-        before it. Chunks and pieces count from `begin`, whatever a row sees of them.
-        rows: an axis, the index of each row there, and whether it has one: where its state is kept if no
-        program can hold it. What is not kept may be anything and must not be stored.
-        after: how many elements from `begin` on, in whole chunks, another stream took whose states the folds
-        go on with: this one takes the others, and chunks and pieces count from `begin` all the same.
+        since, until: for an axis whose leaf is the piece or the segment: the bounds of the elements that are
+        visible to a row, as in causal or window attention. Chunks and pieces still count from `begin`.
+        rows: an axis, the index of each row along it, and a condition: where states of rows are materialized,
+        if they do not fit into a program. Where it is false a state is undefined and must not be stored.
+        after: the number of elements from `begin` on, in whole chunks, that another stream took, from whose
+        states the folds continue; this stream takes the others. Chunks and pieces still count from `begin`.
         """
         t = tracer("stream")
         over, *place = (None, None, None) if rows is None else rows
@@ -92,9 +92,9 @@ class L:
 
     @staticmethod
     def keep(x: Operand, name: str) -> Tile:
-        """Return x, written to memory and read back: what follows is launched after all of it is there.
+        """Return x, materialized to memory: its consumers are in later launches.
 
-        A value that several contractions need, such as a gradient with respect to scores, is computed once.
+        So a value that several contractions need, such as the gradient of scores, is computed once.
         """
         t = tracer("keep")
         if t.scope.axis is not None:
@@ -110,10 +110,10 @@ class L:
         where: Mapping[Axis, Tile] | None = None,
         when: Tile | None = None,
     ) -> TensorArg:
-        """Return x, written to memory, as a tensor that can be gathered from; else as `keep`.
+        """Return x, materialized to memory as with `keep`, as a tensor for gathers.
 
-        A number of each sequence, such as a sum over its tokens, is read this way by each of its tokens.
-        axes, where, when: of the tensor, and which of its elements are written, as `place` has them.
+        So tokens read a number of their sequence, such as a sum over its tokens.
+        axes, where, when: axes of the tensor, indices of the elements, and which are written, as in `place`.
         """
         t = tracer("table")
         if t.scope.axis is not None:
@@ -159,8 +159,8 @@ class L:
 
         f32: one accumulator takes the axis in ascending order; `rlk.ir.dotmodel` has the rules. An axis with
         `split` or `piece` is contracted piece by piece: pieces of a split merge pairwise, others ascending.
-        onto: of an axis with `piece`, the f32 sum that its pieces are added to, the first one first.
-        each: axes that both tiles have; every index of them has a contraction of its own.
+        onto: for an axis with `piece`, the f32 initial value of the ascending sum over pieces.
+        each: batch axes, which both tiles have; every index of them has a contraction of its own.
         """
         t = tracer("dot")
         x, y = as_tile(t, a), as_tile(t, b)
@@ -184,7 +184,7 @@ class L:
 
     @staticmethod
     def softmax_exp2(x: Operand) -> Tile:
-        """Return 2**x in the model of softmax folds: for gradients that must meet the forward's weights."""
+        """Return 2**x in the model of softmax folds, for gradients that recompute probabilities."""
         return L._math(MathFn.EXP2, x, MathModel.SOFTMAX)
 
     @staticmethod
@@ -229,7 +229,7 @@ class L:
 
     @staticmethod
     def k3(d: Operand) -> Tile:
-        """Return exp(d) - 1 - d, accurate where it cancels."""
+        """Return exp(d) - 1 - d, accurate near 0."""
         return L._math(MathFn.K3, d)
 
     @staticmethod
@@ -285,7 +285,7 @@ class L:
 
     @staticmethod
     def where(cond: Operand, a: Operand, b: Operand) -> Tile:
-        """Return a where the condition holds, b elsewhere. Neither side's NaN crosses over."""
+        """Return a where the condition is true, b elsewhere. NaN of the side not taken has no effect."""
         t = tracer("where")
         c = t.use(as_tile(t, cond, DType.BOOL))
         x, y = L._pair(t, a, b)
@@ -305,7 +305,7 @@ class L:
     def philox(counter: tuple[Operand, ...], key: tuple[Operand, ...]) -> tuple[Tile, ...]:
         """Return four u32 words of random bits: Philox 4x32-10 of four counter words and two key words.
 
-        Counters are made of positions and request ids, so that no place of a row decides what it draws.
+        Make counters of positions and request ids, so that draws do not depend on a row's place in a batch.
         """
         t = tracer("philox")
         words = [tuple(t.use(as_tile(t, w, DType.U32)) for w in group) for group in (counter, key)]
@@ -331,7 +331,7 @@ class L:
 
     @staticmethod
     def extent(axis: Axis) -> Tile:
-        """Return how many indices an axis has, i32."""
+        """Return the extent of an axis, i32."""
         t = tracer("extent")
         return t.wrap(t.at().let(Extent(axis)))
 
@@ -359,7 +359,7 @@ class L:
         *parts: tuple[dict[Axis, Operand], Tile],
         when: Operand | None = None,
     ) -> None:
-        """Write an output in disjoint parts: each maps some of its axes to an index tile, the others run.
+        """Scatter to an output in disjoint parts: tiles index some axes, positions the others.
 
         when: where it is false nothing is written.
         """
@@ -397,7 +397,7 @@ def _new(t: Tracer, name: str) -> None:
 
 
 def _store(t: Tracer, name: str, tile: Tile) -> None:
-    """Store a tile at its own positions, dims in the order in which the spec's inputs lay them out."""
+    """Store a tile at its own positions, dims in the order of the spec's inputs."""
     value = t.use(tile)
     b = t.at()
     axes = tuple(axis for axis in t.dims if axis in tile.axes)

@@ -1,4 +1,4 @@
-"""Run a spec once with symbolic tiles, and record what it does as a block of tile IR."""
+"""The tracer: it runs a spec once with symbolic tiles and records a block of tile IR."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Number = float | int | bool
 
 @dataclass(slots=True)
 class Scope:
-    """One open stream: its axis, the folds that absorb in it, and what its steps hand on."""
+    """One open stream: its axis, its folds, and its carried values."""
 
     id: int
     axis: Axis | None
@@ -54,7 +54,7 @@ class Tracer:
         self.closed: set[int] = set()
         self.count = 0
         self.broken: Loc | None = None
-        self.dims = dims  # the order in which outputs lay out their axes
+        self.dims = dims  # the order of the dims of outputs
         self.outputs: list[str] = []
         self.names: dict[Value, str] = {}  # what the author's variables call values
 
@@ -98,7 +98,7 @@ class Tracer:
     ) -> Iterator[StreamVar]:
         """Yield the one symbolic chunk of a stream, then record the stream with all its folds and carries.
 
-        bounds: as `nodes.bounds_of` orders them. rows: of its states, where they are kept.
+        bounds: in the order of `nodes.bounds_of`. rows: the axis of materialized states.
         """
         loc = author()
         if axis.chunk is None:
@@ -138,14 +138,14 @@ class Tracer:
             carrying.last = self.wrap(next(states))
 
     def position(self, axis: Axis) -> Value:
-        """Return the position along an axis: the window's inside its stream."""
+        """Return the position along an axis; inside its stream, that of the current chunk."""
         return self.builder.let(Pos(axis), axis.name.lower())
 
     def write(
         self, name: str, axes: tuple[Axis, ...], index: tuple[Value, ...], value: Value,
         guard: Value | None = None,
     ) -> None:  # fmt: skip
-        """Store to an output where a guard holds, declaring it at its first write."""
+        """Store to an output under a guard, declaring the output at its first write."""
         b = self.builder
         if name not in b.params:
             b.params[name] = Decl(name, TileType(b.tile(value).dtype, axes), Role.OUT)
@@ -219,7 +219,7 @@ class Absorbing:
 
 @dataclass(slots=True)
 class Carrying:
-    """A value that the steps of an open stream hand on: what a step holds, what it leaves, and the last."""
+    """A carried value of an open stream: that of the current step, for the next step, and the last."""
 
     init: Value
     type: TileType
@@ -228,7 +228,7 @@ class Carrying:
     last: Tile | None = None
 
     def left(self, loc: Loc) -> Value:
-        """Return what a step leaves."""
+        """Return the value for the next step."""
         if self.result is None:
             raise SpecError(Code.FOLD_UNUSED, loc, what="carry")
         return self.result.value
@@ -298,7 +298,7 @@ class Tile:
         return self.tracer.wrap(b.map2(fn, a, c))
 
     def _quotient(self, sign: str, other: object, swapped: bool = False) -> Tile:
-        """Return x / y of floats, x // y of integers: each sign is of one kind."""
+        """Return x / y of floats or x // y of integers; raise for the other operator."""
         is_float = sign == "/"
         if self.dtype.is_int if is_float else not self.dtype.is_int:
             wanted = "floats" if is_float else "integers"
@@ -306,7 +306,7 @@ class Tile:
         return self._map2(Fn2.DIV, other, swapped)
 
     def _limited(self, fn: Fn2, other: object) -> None:
-        """Raise where a number is one by which nothing of this dtype can be divided or shifted."""
+        """Raise for a number by which no value of this dtype can be divided or shifted."""
         rule = fn.domain(self.dtype)
         if rule is not None and isinstance(other, int) and not defined(fn, 1, other, self.dtype):
             raise SpecError(Code.INTEGER_UNDEFINED, author(), what=f"{fn.value} by {other}", rule=rule)
@@ -400,7 +400,7 @@ class Tile:
 
 @dataclass(slots=True)
 class StreamVar:
-    """The symbolic chunk of an open stream: `param[v]` is its window, `v.pos` the positions in it."""
+    """The symbolic chunk of an open stream: `param[v]` is a parameter's chunk, `v.pos` its positions."""
 
     tracer: Tracer
     axis: Axis
@@ -408,7 +408,7 @@ class StreamVar:
 
 
 class TensorArg:
-    """A tensor parameter. Used as a value it is loaded whole; `[v]` loads the window of a stream."""
+    """A tensor parameter. Used as a value it is loaded whole; `[v]` loads the chunk of a stream."""
 
     __slots__ = ("_loaded", "decl", "tracer")
 
@@ -442,9 +442,9 @@ class TensorArg:
     ) -> Tile:  # fmt: skip
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
-        A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named; a tile: its
-        element there); so does `when` where it is false. inside: where `when` holds, and the element of a
-        stream exists, no index is outside.
+        An out-of-bounds index reads nothing and gives `fill` (default 0; of a tile, the element there), and
+        so does an element where `when` is false. inside: promise that no index is out of bounds where `when`
+        is true and the element of the stream exists.
         """
         if len(index) != len(self.axes):
             got = len(index)
@@ -497,7 +497,7 @@ class TensorArg:
 
 
 class ScalarArg:
-    """Marks where a scalar parameter enters the trace."""
+    """A scalar parameter in a trace."""
 
     @staticmethod
     def load(tracer: Tracer, decl: Decl) -> Tile:
@@ -505,7 +505,7 @@ class ScalarArg:
 
 
 def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
-    """Return the value of a tile, a tensor parameter or a Python number (in the dtype it meets)."""
+    """Return the value of a tile, a tensor parameter or a Python number (of the given dtype)."""
     match x:
         case Tile():
             return tracer.use(x)

@@ -10,7 +10,7 @@ from rlk.ir.types import DType
 
 @dataclass(frozen=True, slots=True)
 class DTypeVar:
-    """A dtype that the caller's tensors decide, among those named; the first is the reference variant."""
+    """A dtype set by the caller's tensors, among those named; the first is that of the reference variant."""
 
     name: str
     choices: tuple[DType, ...]
@@ -30,7 +30,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """The annotation of a run-time number: never part of a cache key."""
+    """The annotation of a run-time number; its value is never part of a cache key."""
 
     dtype: DType
     optional: bool = False

@@ -8,14 +8,14 @@ from rlk.lang.types import StaticType
 
 
 def differentiable(op: Op, variant: Variant) -> tuple[str, ...]:
-    """Return the inputs that are there and have a gradient."""
+    """Return the present inputs that have a gradient."""
     if op.gradient is None:
         return ()
     return tuple(n for n in op.gradient.wrt if n in variant.present or not op.formal(n).optional)
 
 
 def cotangents(op: Op, variant: Variant) -> tuple[str, ...]:
-    """Return the outputs that are there and whose cotangents the gradient takes."""
+    """Return the present outputs whose cotangents the gradient takes."""
     if op.gradient is None:
         return ()
     there = {d.name for d in outputs(op.trace(variant))}
@@ -35,5 +35,5 @@ def outputs(program: Program) -> tuple[Decl, ...]:
 
 
 def statics(op: Op) -> dict[str, tuple[object, ...]]:
-    """Return the statics of an operator with their choices; none listed means any hashable value."""
+    """Return the statics of an operator with their choices; an empty tuple means any hashable value."""
     return {f.name: f.type.choices for f in op.formals if isinstance(f.type, StaticType)}

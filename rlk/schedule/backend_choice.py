@@ -23,9 +23,8 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     - a plain GEMM: at any number of rows, 0.76 to 1.01 of Triton's time;
     - a GEMM with a fused fold, or one of several: with more than `MANY_ROWS` rows;
     - fused attention: 0.71 to 0.76 of Triton's time, its gradients 0.72 to 0.79, if segments have more rows
-    than a
-      warpgroup. With few rows, as in decoding, Triton is chosen: it is faster below 2048 keys and slower
-      above;
+      than a warpgroup. With few rows, as in decoding, Triton is chosen: it is faster below 2048 keys and
+      slower above;
     - kernels without a contraction are equal in both, and Triton compiles them faster.
     """
     kinds = [kind(kernel) for kernel in program.kernels]

@@ -69,8 +69,7 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
     """Return the names of axes whose chunks or pieces should run in parallel: rows do not fill the SMs.
 
     - Chunks with a contraction are tiles of one matrix product and always run in parallel, for one piece of
-    the
-      rows at a time if rows have pieces;
+      the rows at a time if rows have pieces;
     - pieces of a contraction run in parallel if its results are few;
     - pieces at which a fold restarts run in parallel if its rows are few.
     program: canonical. The partial results are materialized and merged in a second kernel, with the same

@@ -1,1 +1,1 @@
-"""The operators, each written once."""
+"""Specs of the shipped operators, each written once for all backends."""

@@ -1,4 +1,4 @@
-"""From rewards to advantages: of samples within their groups, on tokens, and along sequences."""
+"""Advantages from rewards: of samples within their groups, on tokens, and along sequences."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Spread:
         return L.stream(self._axis, **self._bounds)
 
     def away(self, reward: Tile) -> Tile:
-        """Return how far a reward is from the mean."""
+        """Return the deviation of a reward from the mean."""
         return (reward - self._largest) - self._mean
 
     def weighted_mean(self, lengths: Tensor[Lengths, N]) -> Tile:
@@ -90,7 +90,7 @@ class _Spread:
         return L.where(weights.value == 0.0, 0.0, total.value / weights.value)
 
     def ahead(self) -> tuple[Tile, Tile]:
-        """Return the place of the largest reward, and how far it is ahead of the second; 0 of one alone."""
+        """Return the index of the largest reward, and its distance to the second; 0 for a single reward."""
         second = L.argmax()
         for s in self.stream():
             second.absorb(L.where(s.pos == self._place, -math.inf, self._rewards.at(s.pos)))
@@ -105,7 +105,7 @@ class _Spread:
         return reward - self._largest
 
     def divisor(self, std: str, eps: Tile, eps_mode: str) -> Tile:
-        """Return what deviations are divided by; 0 where there is no spread."""
+        """Return the divisor of deviations; 0 where all rewards are equal."""
         variance = self._squares / _reduced(self.count, 1 if std == "unbiased" else 0)
         if eps_mode == "inside":
             root = _root(variance + (eps * self._unit) * self._unit) / self._unit
@@ -131,14 +131,14 @@ def _reduced(count: Tile, by: int) -> Tile:
 
 def _root(x: Tile) -> Tile:
     """Return the square root of a positive number."""
-    # not L.sqrt: the CuTe lowering has no root that is correctly rounded, and every lowering has this one
+    # not L.sqrt: the CuTe lowering has no correctly rounded square root; every lowering has rsqrt
     return x * L.rsqrt(x)
 
 
 def _segment(bounds: Tensor[Ids, G, E], rows: Axis, count: Tile, of: str) -> tuple[Tile, Tile, Tile]:
-    """Return where each segment begins and ends, and whether its bounds were bad: then they are mended.
+    """Return the begin and end of each segment, and whether its bounds were bad: then they are corrected.
 
-    The first and the last reach the ends of what there is, so that every result is written.
+    The first and the last segment reach the ends of the axis, so that every result is written.
     """
     row, last, size = L.pos(rows), L.extent(rows) - 1, count.to(i64)
     low, high = bounds.at(rows, 0).to(i64), bounds.at(rows, 1).to(i64)

@@ -27,7 +27,7 @@ from rlk.lang import (
 )
 
 CHUNK, PIECE = 64, 512
-FAR = 1 << 30  # where a row stands that is none: its tile's steps need no mask for it
+FAR = 1 << 30  # the position of a padding row: its tile's steps need no mask for it
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 
 T = Axis("T", dynamic=True)  # queries, packed
@@ -108,7 +108,7 @@ def varlen_attention_grad(ctx, d_o: Tensor[F, T, H, G, W], d_lse: Tensor[f32, H,
 
 
 def _of_queries(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
-    """Write the gradient of the queries: a query meets the keys that it sees."""
+    """Write the gradient of the queries: a loop over the keys visible to a query."""
     begin = ctx.begin_k.to(i32)
     rows = Rows.of(ctx.begin_q, ctx.end_q, ctx.end_k.to(i32) - begin)
     q = ctx.q.at(rows.token, H, G, E, when=rows.inside, inside=True)
@@ -125,7 +125,7 @@ def _of_queries(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
 
 
 def _of_keys(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
-    """Write the gradients of keys and values: a key meets the queries that see it, of all heads it has."""
+    """Write the gradients of keys and values: a loop over the queries that see a key, of all its heads."""
     begin, key = ctx.begin_k.to(i32), L.pos(J)
     count = ctx.end_k.to(i32) - begin
     token, inside = begin + key, key < count
@@ -152,7 +152,7 @@ def _of_keys(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
 
 
 def _seeing(ctx: Any, begin: Tile, query: Tile, heads: Tile, keys: Tile) -> dict[str, Any]:
-    """Return which queries see a key, as bounds of a stream; query: the one that stands at it."""
+    """Return the bounds of the queries that see a key; query: the query at the position of the key."""
     bounds: dict[str, Any] = {}
     if ctx.causal:
         bounds["since"] = (begin + query) * heads
@@ -162,7 +162,7 @@ def _seeing(ctx: Any, begin: Tile, query: Tile, heads: Tile, keys: Tile) -> dict
 
 
 def _weights(ctx: Any, s: Tile, shift: Tile) -> tuple[Tile, Tile | None]:
-    """Return exp(z - lse), and the slope of z where scores are capped: 1 - tanh^2; shift: -lse log2 e."""
+    """Return p = exp(z - lse), and dz/dx = 1 - tanh^2 of a softcap, or None; shift: -lse log2 e."""
     if ctx.softcap is None:
         return L.softmax_exp2(L.fma(s, ctx.scale * LOG2E, shift)), None
     t = L.tanh(s * ctx.scale * ctx.inv_softcap)
@@ -199,7 +199,7 @@ def paged_attention(
     window: Scalar[i32] | None,
     causal: Static[True, False] = True,
 ) -> Outputs:
-    """`varlen_attention` of keys and values that lie in pages: key j of a sequence in slot j mod O."""
+    """`varlen_attention` with a paged KV cache: key j of a sequence is in slot j mod O of its page j // O."""
     rows = Rows.of(begin_q, end_q, context_lens)
     queries = q.at(rows.token, H, G, E, when=rows.inside)
     soft = L.power_sum()
@@ -238,9 +238,9 @@ def prefix_attention(
 ) -> Outputs:
     """`varlen_attention` of sequences that begin with a shared prompt, whose whole chunks are read once.
 
-    One stream takes these chunks with the queries of all completions of a prompt as its rows, and leaves its
-    states in memory, also that of a piece that is not over; another goes on with each completion's own keys.
-    place: at which key of its sequence a query stands.
+    One stream takes these chunks with the queries of all completions of a prompt as its rows, and stores its
+    states, also that of an unfinished piece; another continues from them with each completion's own keys.
+    place: the position of a query among the keys of its sequence.
     """
 
     def score(queries: Tile, keys: Tile, *each: Axis) -> Tile:
@@ -276,14 +276,14 @@ def prefix_attention(
 
 
 def _powers(qk: Tile, scale: Tile, softcap: Tile | None, inverse: Tile | None) -> Tile:
-    """Return scores in units of ln 2, of which a weight is a power of two."""
+    """Return scores in units of ln 2, so that p is proportional to 2**score."""
     if softcap is None:
         return qk * (scale * LOG2E)
     return L.tanh(qk * scale * inverse) * (softcap * LOG2E)
 
 
 def _tables(common: Any, rows: Rows) -> list[Any]:
-    """Write the states of an open fold to memory, each at its row's place."""
+    """Store the states of an open fold, each at the index of its row."""
     names = tuple(product(("piece", "prompt"), ("m", "s", "o")))
     return [
         L.table(x, f"{n}_of_{of}", (T, H, G, W) if n == "o" else (T, H, G), {T: rows.token}, rows.inside)
@@ -293,7 +293,7 @@ def _tables(common: Any, rows: Rows) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The queries of every sequence: where each is in the packed tensor, whether it is, and at which key."""
+    """The queries of every sequence: the index in the packed tensor, a mask, and the position among keys."""
 
     token: Tile
     inside: Tile
@@ -301,13 +301,13 @@ class Rows:
 
     @staticmethod
     def of(begin_q: Any, end_q: Any, keys: Tile) -> Rows:
-        """Place the queries of sequences of so many keys: the last query stands at the last key."""
+        """Return the rows of sequences with `keys` keys: the last query has the position of the last key."""
         begin, query = begin_q.to(i32), L.pos(Q)
         count = end_q.to(i32) - begin
         return Rows(begin + query, query < count, query + (keys - count))
 
     def seen(self, begin: Any, causal: bool, window: Tile | None) -> dict[str, Any]:
-        """Return which keys a query sees, and where its state may be kept, as options of a stream."""
+        """Return the bounds of the keys visible to a query, and the row of its state, as stream options."""
         bounds: dict[str, Any] = {"rows": (T, self.token, self.inside)}
         if causal:
             bounds["until"] = self.key + 1 + begin
@@ -317,7 +317,7 @@ class Rows:
 
 
 def finished(soft: Any, rows: Rows, sinks: Any, dtype: Any) -> Outputs:
-    """Divide by the denominator, which a sink adds a weight without a value to; 0 where there is no key."""
+    """Divide by the denominator, to which a sink adds a term without a value; 0 where there is no key."""
     m, l, o = soft.max, soft.sum, soft.payload("o")
     if sinks is not None:
         sinks = sinks * LOG2E
@@ -325,7 +325,7 @@ def finished(soft: Any, rows: Rows, sinks: Any, dtype: Any) -> Outputs:
         alpha = L.softmax_exp2(m - largest)
         l = l * alpha + L.softmax_exp2(sinks - largest)
         m, o = largest, o * alpha
-    # x + 0.0 makes one zero of two: whether a piece that a row does not see is merged is not numerics
+    # x + 0.0 makes -0.0 to +0.0: so merging a piece without visible keys, or not, gives the same bits
     mean = L.where(l == 0.0, 0.0, o / l) + 0.0
     L.place("o", (T, H, G, W), ({T: rows.token}, mean.to(dtype)), when=rows.inside)
     L.place("lse", (H, G, T), ({T: rows.token}, L.fma(m, LN2, L.log(l))), when=rows.inside)

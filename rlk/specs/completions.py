@@ -28,7 +28,7 @@ OVER = ("sum", "mean", "probability")
 
 
 def _finished(total: Tile, count: Tile, over: str) -> Tile:
-    """Return the sum, the mean, or the exponential of the mean, given a sum and how many were added."""
+    """Return the sum, the mean, or the exponential of the mean, given a sum and the number of its terms."""
     # + 0.0: the sum of no tokens is -0.0
     made = total + 0.0
     if over != "sum":

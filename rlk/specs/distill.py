@@ -87,7 +87,7 @@ class _Pair:
         return self.scoring.forward(student, None)[0], self.scoring.forward(teacher, None)[0]
 
     def only(self, x: Tile) -> Tile:
-        """Return what an active row has, 0 elsewhere."""
+        """Return x in active rows, 0 in others."""
         return x if self.active is None else L.where(self.active, x, 0.0)
 
 
@@ -157,7 +157,7 @@ def jsd_loss_grad(ctx, d_loss: Tensor[f32, T]) -> Outputs:
         dz = d_loss * (x.q - x.p)
     else:
         f = x.lq - x.lp if ctx.form == "reverse" else (1.0 - ctx.beta) * x.against_mixture(ctx.beta)[0]
-        # q = 0 where z = -inf: nothing moves it
+        # q = 0 where z = -inf: the gradient is 0 there, not NaN
         dz = L.where(x.q == 0.0, 0.0, (d_loss * x.q) * (f - ctx.mean))
     grad = pair.only(pair.scoring.backward(dz, None))
     return L.out(d_student_logits=grad.to(ctx.student_logits.dtype))

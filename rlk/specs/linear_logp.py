@@ -70,7 +70,7 @@ def linear_logp(
         # one score and zeros: exact in any order
         hit.absorb(L.where(v.pos.to(i64) == picked, z, -0.0))
     if states:
-        # the identity of a sum is -0.0, a sum of nothing +0.0: rows without elements say neither
+        # inactive rows get constants: their sums would be the identity -0.0, or +0.0 of an empty product
         state = {"m": soft.max, "s": soft.sum, "hits": hit.value}
         state |= {"centred": soft.centred} if "entropy" in needs else {}
         empty = dict.fromkeys(state, 0.0) | {"m": -math.inf}
@@ -100,7 +100,7 @@ def linear_logp_grad(
 ) -> Outputs:
     """d hidden = dz weight, d weight = dz^T hidden; dz, that of `logp`, is rounded to the dtype of hidden.
 
-    order: the active rows, ascending, then the others: sums over rows do not know what lies between them.
+    order: the active rows, ascending, then the others: sums over rows do not depend on inactive ones.
     d hidden: each piece of the vocabulary is one f32 accumulator, pieces merge pairwise. d weight: so is each
     piece of 8192 rows, merged ascending. One rounding each.
     """
@@ -125,7 +125,7 @@ def _gradients(
     active = active_rows(picked, x.ignore_index, row(x.mask))
     inverse = inverse_of(row(x.inv_temperature_row), x.inv_temperature)
     scoring = Scoring(x.logit_scale, x.softcap, x.inv_softcap, inverse)
-    # zeros, not what an inactive row holds: 0 times NaN would reach every row of the weight's gradient
+    # zeros in inactive rows: 0 times their NaN would reach every row of the weight's gradient
     rows = L.keep(L.where(active, x.hidden.at(order, D), 0.0), "rows")
     product = L.dot(rows, x.weight, over=D) if x.logits is None else x.logits.at(order, V, when=active)
     z, t = scoring.forward(product, x.bias)
@@ -183,7 +183,7 @@ def linear_logp_backward(
     wants: Static[...] = ("hidden", "weight"),
     partial: Static[False, True] = False,
 ) -> Outputs:
-    """The gradient of `linear_logp` where its results are not the end: one rank's part, or a running sum.
+    """The gradient of `linear_logp` with unfinished results: one rank's part, or a running sum.
 
     partial: d_hidden is the f32 sum over this vocabulary's pieces. weight_grad: d_weight is it, plus the f32
     sum of each piece of rows, ascending. Otherwise the bits are those of the gradient itself.

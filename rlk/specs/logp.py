@@ -86,18 +86,18 @@ class Keeping:
         return self.threshold is None and self.words is None
 
     def holds(self, x: Tile, index: Tile) -> Tile:
-        """Return whether tokens with logits x at an index of the vocabulary, i32, are kept."""
+        """Return whether tokens with logits x at an index of the vocabulary, i32, are in the support."""
         if self.words is not None:
             word = self.words.at(T, L.where(index < 0, -1, index >> 5))
             return ((word >> (index & 31)) & 1) != 0
         return (x > self.threshold) | ((x == self.threshold) & (index <= self.last))
 
     def hit(self, z: Tile, x: Tile, picked: Tile) -> Tile:
-        """Return the score of a picked token, -inf where it is not kept; what is NaN stays so."""
+        """Return the score of a picked token, -inf outside of the support; NaN stays NaN."""
         return z if self.everything else L.where(L.isnan(z), z, self.only(z, x, picked.to(i32)))
 
     def only(self, z: Tile, x: Tile, index: Tile) -> Tile:
-        """Return scores, -inf for tokens that are not kept."""
+        """Return scores, -inf for tokens outside of the support."""
         return z if self.everything else L.where(self.holds(x, index), z, -math.inf)
 
 
@@ -202,7 +202,7 @@ def active_rows(picked: Tile, ignore_index: Tile, mask: Tile | None) -> Tile:
 
 
 def _of_p(d_logp: Tile | None, d_lse: Tile | None) -> Tile | float:
-    """Return g_lse - g_lp: what multiplies p."""
+    """Return g_lse - g_lp, the factor of p."""
     if d_logp is None:
         return 0.0 if d_lse is None else d_lse
     return -d_logp if d_lse is None else d_lse - d_logp

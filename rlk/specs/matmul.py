@@ -1,4 +1,4 @@
-"""Batch-invariant matrix products: their tiles may follow M, their bits do not."""
+"""Batch-invariant matrix products: tiles may depend on M, bits do not."""
 
 from __future__ import annotations
 

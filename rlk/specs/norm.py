@@ -12,7 +12,7 @@ PROFILES = ("hf_llama", "gemma", "vllm")
 
 
 def _scale(weight: Tile, profile: str) -> Tile:
-    """Return what the normalised row is multiplied by: w, or 1 + w (gemma), in f32."""
+    """Return the factor of the normalised row: w, or 1 + w (gemma), in f32."""
     w = weight.to(f32)
     return w + 1.0 if profile == "gemma" else w
 

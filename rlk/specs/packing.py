@@ -1,4 +1,4 @@
-"""Rows that move between padded and packed tensors, and data of layouts that a device must report."""
+"""Moves of rows between padded and packed tensors, and checks of layouts on the device."""
 
 from __future__ import annotations
 

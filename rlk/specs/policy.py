@@ -1,4 +1,4 @@
-"""Policy losses of any form: one forward and one backward spec, generated from what a loss is made of."""
+"""Policy losses of any form: one forward and one backward spec, generated from the parts of a loss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = Axis("T", dynamic=True)
 B = Axis("B", dynamic=True)
 Q = Ragged("Q", B, chunk=1024)
 EDGES = (-1.0, -0.3, -0.1, -0.03, -0.01, 0.01, 0.03, 0.1, 0.3, 1.0)
-"""Of the histogram of log ratios: what is counted is how many are at or above each."""
+"""Edges of the histogram of log ratios: for each the number of ratios at or above it is counted."""
 NO_WEIGHT = 1e-8  # a mean weight of this or less normalises nothing, as in verl
 
 
@@ -141,7 +141,7 @@ class _Tokens:
         return read
 
     def of_sequence(self, name: str) -> Tile:
-        """Return what a tensor of sequences says of each token's."""
+        """Return the element of a tensor over sequences for each token's sequence."""
         found = self.tensors[name]
         read: Tile = found.whole() if self.rows else found.at(self["sequence"])
         return read
@@ -165,7 +165,7 @@ class _Tokens:
 
 
 def within(x: Tile, low: Tile | None, high: Tile | None) -> tuple[Tile, Tile | None]:
-    """Return x moved between limits, NaN staying NaN, and where it was moved (None without limits)."""
+    """Return x clamped to limits, NaN staying NaN, and where it was clamped (None without limits)."""
     moved, outside = x, None
     if low is not None:
         outside = x < low
@@ -234,10 +234,10 @@ def _token_passes(x: _Tokens) -> Tile | None:
 
 
 def sequence_sums(x: _Tokens) -> dict[str, Tile]:
-    """Return each number that sequences have as sums over their own tokens, f32 or i32 over B.
+    """Return the sums over each sequence's own tokens, by name, f32 or i32 over B.
 
     The tokens of a sequence are taken in compacted order, in chunks of 1024 counted from its first (halving
-    trees), chunks ascending: what lies between, before and behind them is not seen.
+    trees), chunks ascending: tokens between, before and behind them do not matter.
     """
     folds: dict[str, Any] = {}
     for q in L.stream(Q, begin=x.tensors["begin"], end=x.tensors["end"]):
@@ -250,7 +250,7 @@ def sequence_sums(x: _Tokens) -> dict[str, Tile]:
 
 
 def _absorbed(x: _Tokens) -> dict[str, tuple[Any, Tile]]:
-    """Return the folds of the sequence pass, by name, and what each absorbs of a token."""
+    """Return the folds of the sequence pass, by name, each with the tile that it absorbs."""
     form, found = x.form, dict[str, tuple[Any, Tile]]()
     alive = _token_passes(x)
 
@@ -276,7 +276,7 @@ def _absorbed(x: _Tokens) -> dict[str, tuple[Any, Tile]]:
         if over == "max":
             statistic = _statistic(x, i)
             found[f"rejection{i}"] = (L.argmax, statistic)
-            # a maximum passes over NaN, which a sum keeps
+            # a maximum ignores NaN, which a sum propagates
             found[f"unknown{i}"] = (L.total, (statistic != statistic).to(i32))
         elif over != "token":
             total(f"rejection{i}", _statistic(x, i), everywhere=True)
@@ -284,7 +284,7 @@ def _absorbed(x: _Tokens) -> dict[str, tuple[Any, Tile]]:
 
 
 def _finished(x: _Tokens, folds: Mapping[str, Any], count: Tile) -> dict[str, Tile]:
-    """Return the numbers of sequences, given their folds and how many tokens each has."""
+    """Return the numbers of sequences, given their folds and their numbers of tokens."""
     form, made = x.form, dict[str, Tile]()
     kept = folds["count"].value if "count" in folds else count
     tokens = L.maximum(kept, 1).to(f32)
@@ -474,7 +474,7 @@ def forward(form: Form, tensors: Mapping[str, Any], numbers: Mapping[str, Tile])
 
 
 def _tabled(x: _Tokens, made: Mapping[str, Tile]) -> _Tokens:
-    """Return tokens that can read what was made before them, which the gradient reads too."""
+    """Return tokens that can read the sequence sums, which the gradient reads too."""
     L.out(**made)
     return replace(x, tensors={**x.tensors, **{n: L.table(tile, f"{n}_table") for n, tile in made.items()}})
 
@@ -494,7 +494,7 @@ def _mean_weight(x: _Tokens) -> Tile:
 
 
 def _counted(x: _Tokens, place: Tile) -> dict[str, Tile]:
-    """Write a token's summand, and return what is summed over tokens, each at its place in the order."""
+    """Write a token's summand, and return the terms of sums over tokens, by name, in compacted order."""
     form, alive, s = x.form, kept_of(x), summand(x)
     L.place("per_token", (T,), ({T: x.at}, L.where(alive, s.value, 0.0)))
     made = {"loss": L.where(alive, _share(x, s.value), -0.0), "count": alive.to(i32)}
@@ -509,7 +509,7 @@ def _counted(x: _Tokens, place: Tile) -> dict[str, Tile]:
 
 
 def _measured(x: _Tokens, alive: Tile, s: Summand) -> dict[str, Tile]:
-    """Return what the metrics sum over tokens."""
+    """Return the terms of the metrics' sums over tokens."""
     metrics, made = x.form.metrics, dict[str, Tile]()
     delta = x["logp"] - x["old_logp"]
     if "clip_fraction" in metrics:
@@ -530,7 +530,7 @@ def _measured(x: _Tokens, alive: Tile, s: Summand) -> dict[str, Tile]:
 
 
 def _length(x: _Tokens) -> Tile:
-    """Return how many tokens of a token's sequence count, f32, at least 1."""
+    """Return the number of counted tokens of a token's sequence, f32, at least 1."""
     if "kept_of_sequence" in x.form.of_sequences:
         kept = x.of_sequence("kept_of_sequence")
     else:

@@ -1,3 +1,3 @@
-"""Hardware as facts: what a target can do and how much of it there is."""
+"""Hardware facts: the capabilities and limits of targets."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limits of a block of threads on the devices that TileLang writes for."""
+"""Limits of a thread block on the targets of TileLang."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from rlk.target.cdna3 import LIMITS
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """shared: bytes of shared memory that a kernel may declare. threads: of a block.
+    """Limits of a thread block.
 
-    dots: the rules of the sums of its matrix instructions, as programs say them. ring: bytes of shared memory
-    that a launch may ask for, those that a kernel declares among them; 0 where it may ask for none.
+    shared: bytes of shared memory that a kernel may declare. threads: of a block. dots: the dot models of its
+    matrix instructions, by their names in programs. ring: bytes of shared memory that a launch may request,
+    those that a kernel declares included; 0: none.
     """
 
     shared: int
@@ -22,10 +23,10 @@ class Block:
     ring: int = 0
 
 
-_STATIC = 48 * 1024  # of CUDA: more is asked of the driver
+_STATIC = 48 * 1024  # the limit of CUDA without an opt-in by a driver call
 
 BLOCKS: dict[str, Block] = {
-    # programs say chain16 of 16-bit factors everywhere: what it is there, `native` says
+    # programs have chain16 for 16-bit factors on every target: `native` has the model of the matrix unit
     **{
         name: Block(found.shared, found.threads, frozenset({DotModel.CHAIN16, DotModel.FMA}))
         for name, found in LIMITS.items()

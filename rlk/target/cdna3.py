@@ -29,7 +29,7 @@ LIMITS: dict[str, Limits] = {
 
 
 def limits(target: str) -> Limits:
-    """Return what a CDNA target has; raise UnsupportedError for another one."""
+    """Return the limits of a CDNA target; raise UnsupportedError for other targets."""
     if target not in LIMITS:
         raise UnsupportedError(
             Code.UNSUPPORTED,

@@ -13,9 +13,8 @@ class Target:
     """A device class, spelled as compilers spell it.
 
     softmax: the model of exp2 in softmax folds (a validated hardware function, or the portable one).
-    cores: multiprocessors of the largest part, for grids that should fill the device once.
-    shared: KiB of on-chip memory that one program may use. descriptors: whether hardware copies boxes of a
-    tensor that it knows by a descriptor.
+    cores: SMs (or CUs) of the largest part, for grids that fill the device once.
+    shared: KiB of on-chip memory that one program may use. descriptors: whether the hardware has TMA.
     """
 
     name: str

@@ -29,7 +29,7 @@ def extent(axis: str) -> CallArg:
 
 
 def piece_length(axis: Axis) -> CallArg:
-    """Return the kernel argument for the length of the piece that a loop of `call` has come to."""
+    """Return the kernel argument for the length of the current piece of a loop of `call`."""
     return CallArg(length_name(axis), From.LENGTH, axis.name)
 
 
@@ -91,7 +91,7 @@ def kernel_arguments(
 
 
 def call_parameters(program: Program, signature: Signature, used: Iterable[CallArg]) -> tuple[CallArg, ...]:
-    """Return the parameters of `call`, each once, by kind: what its launches use and what its loops need.
+    """Return the parameters of `call`, each once, by kind: those of its launches and of its loops.
 
     used: by the kernels and their launches, in order; loop indices and piece lengths are no parameters.
     """
@@ -157,7 +157,7 @@ def _sizes(kernel: Kernel, signature: Signature) -> Iterator[CallArg]:
 
 
 def _factor(decl: Decl, signature: Signature, bounded: bool) -> Iterator[CallArg]:
-    """Yield what a factor of a contraction needs, in whatever form a lowering copies it.
+    """Yield the parameters of a factor of a contraction, for any form of its loads.
 
     bounded: whether tiles may reach beyond the tensor.
     """
@@ -168,7 +168,7 @@ def _factor(decl: Decl, signature: Signature, bounded: bool) -> Iterator[CallArg
 
 
 def _extent(axis: Axis, extents: Mapping[str, int]) -> Iterator[CallArg]:
-    """Yield the parameter for an extent that only a call knows."""
+    """Yield the parameter for an extent that is known only at a call."""
     if fixed_extent(axis, extents) is None:
         yield piece_length(axis) if axis.part is Part.WITHIN else extent(axis.name)
 

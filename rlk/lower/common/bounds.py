@@ -1,4 +1,4 @@
-"""Make loop bounds scalars where static extents decide them: the largest stop, the smallest full step."""
+"""Scalar loop bounds where static extents decide them: the largest stop, the smallest full step."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Pick = Callable[[Integers], int]
 def bounds(kernel: Kernel, lengths: Mapping[Axis, int]) -> Kernel:
     """Return the kernel with one number for each bound that only static axes vary.
 
-    lengths: of the axes that a program holds whole. A bound that a condition chooses between two known ones
-    becomes that choice between two numbers, so that no lane decides how long a loop runs.
+    lengths: of the axes that a program has whole. A bound that a condition selects from two known ones
+    becomes a select of two numbers, so that the trip count is uniform over lanes.
     """
     static = Static(lengths)
     for let in walk(kernel.body):
@@ -49,7 +49,7 @@ class _Bound:
                 return False
 
     def scalar(self, replay: Replay, value: Value, name: str, pick: Pick) -> Value:
-        """Return a bound as one number, or as the choice between two, or as it is."""
+        """Return a bound as one number, as a select of two, or unchanged."""
         b, known = replay.builder, self.static[value]
         if known is not None:
             return b.i32(pick(known))

@@ -61,7 +61,7 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class Contractions:
-    """The contractions of a kernel by value; never_materialized: values that no tile ever holds whole."""
+    """The contractions of a kernel by value; never_materialized: values that exist only inside of them."""
 
     of: dict[Value, Contraction]
     never_materialized: frozenset[Value]
@@ -89,7 +89,7 @@ def contractions(kernel: Kernel) -> Contractions:
 
 
 def covered(kernel: Kernel, value: Value, guard: Value) -> bool:
-    """Return whether elements of a contraction where a guard is false are dropped before they count."""
+    """Return whether elements of a contraction where a guard is false are masked before they are used."""
     nodes = {let.value: let.node for let in walk(kernel.body)}
     exposed = {value}
     for let in walk(kernel.body):
@@ -112,7 +112,7 @@ def covered(kernel: Kernel, value: Value, guard: Value) -> bool:
 
 
 def implies(nodes: Mapping[Value, Node], condition: Value, guard: Value) -> bool:
-    """Return whether a condition is a guard, or that guard and more."""
+    """Return whether a condition is a conjunction that contains a guard."""
     node = nodes.get(condition)
     match node:
         case _ if condition == guard:
@@ -136,7 +136,7 @@ def _contraction(let: Let, lets: dict[Value, Let], axes: Mapping[Value, tuple[Ax
 def _stop(
     over: Axis, node: Node, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
 ) -> Value | None:
-    """Return where a factor's guard says that the contracted axis ends."""
+    """Return the end of the contracted axis according to a factor's guard."""
     guard = node.guard if isinstance(node, Load) else None
     match None if guard is None else lets[guard].node:
         case Map2(fn=Fn2.LT, a=a, b=b) if lets[a].node == Pos(over) and _one_number(axes[b]):
@@ -146,7 +146,7 @@ def _stop(
 
 
 def _one_number(axes: tuple[Axis, ...]) -> bool:
-    """Return whether a value is a scalar in a tile: no tile holds more than one piece."""
+    """Return whether a value is a scalar in a tile: a tile has one piece."""
     return all(axis.part is Part.PIECE for axis in axes)
 
 
@@ -172,7 +172,7 @@ def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value,
 def count_up(
     value: Value, nodes: Mapping[Value, Node], scalar: Callable[[Value], bool]
 ) -> tuple[tuple[Value, ...], Axis] | None:
-    """Return an index that counts up from a sum of scalars as those scalars and the axis it counts."""
+    """Return an index of the form (sum of scalars) + position as those scalars and the axis."""
     match nodes.get(value):
         case Pos(axis=axis) if not scalar(value):
             return (), axis

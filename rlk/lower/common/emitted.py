@@ -59,14 +59,14 @@ class From(Enum):
     LOOP_INDEX = (
         "loop_index"  # the number of the piece of the axis named `source`: a loop of `call` counts them
     )
-    LENGTH = "length"  # how long that piece is
+    LENGTH = "length"  # the length of that piece
     ERRORS = "errors"  # the device's error words, i32[2]: the code, and one more than the row
     WORK_COUNTER = "work_counter"  # a counter of the kernel named `source`, i32[1]: zero when the call begins
 
 
 OF_POINTERS = (From.TENSOR, From.ERRORS, From.WORK_COUNTER)
 OF_LOOPS = frozenset({From.LOOP_INDEX, From.LENGTH})
-"""Arguments of kernels that the loops of `call` find, so that it has no parameter for them."""
+"""Arguments of kernels that the loops of `call` compute; they are no parameters of `call`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class CallArg:
 class Emitted:
     """A module of kernels and a host function `call(kernels, ...)` that launches them in order.
 
-    checks: what error code i + 1 means. file: the pseudo path that the compiled code carries. backend: whose
-    compiler the source is for: "triton", "cute" or "tilelang".
+    checks: the message of error code i + 1. file: the pseudo path of the compiled code. backend: the compiler
+    of the source: "triton", "cute" or "tilelang".
 
     A CuTe module has, for each kernel, a function `launch_<name>` under cute.jit that takes the kernel's
     arguments, the number of programs and the stream. A TileLang module has, for each kernel, a prim_func of

@@ -27,10 +27,10 @@ Scalar = Callable[[TileType], bool]
 
 
 def hoist_loads(kernel: Kernel, scalar: Scalar) -> Kernel:
-    """Return the kernel with its loads of inputs first, as far as they wait for no combination.
+    """Return the kernel with its loads of inputs first, if they do not depend on a reduction.
 
-    A tile is not loaded before a loop (a dot is one) that it is used after: it would hold registers all the
-    while; a scalar (a value of a type that `scalar` accepts) is.
+    A tile that is used after a loop (or dot) is not loaded before it: it would occupy registers during the
+    loop. A scalar (a value of a type that `scalar` accepts) is.
     """
     inputs = frozenset(d.name for d in kernel.params if d.role is Role.IN)
     return replace(kernel, body=_block(kernel.body, inputs, scalar))
@@ -61,7 +61,7 @@ def _inside(let: Let, inputs: frozenset[str], scalar: Scalar) -> Let:
 
 
 def _needed(lets: tuple[Let, ...], wanted: Callable[[Load], bool], scalar: Scalar) -> frozenset[Value]:
-    """Return the loads that can go first, and what they are computed from."""
+    """Return the loads that can go first, with their backward slices."""
     producers = {let.value: let for let in lets}
     waits: set[Value] = set()
     for let in lets:
@@ -81,9 +81,9 @@ def _is(let: Let, scalar: Scalar) -> bool:
 
 
 def factors_first(kernel: Kernel) -> Kernel:
-    """Return the kernel with the factors of contractions, and what they are read by, first in each loop.
+    """Return the kernel with the loads of factors, and their backward slices, first in each loop.
 
-    No step counts as full: each has its masks.
+    All steps have masks: none counts as full.
     """
     lets = {let.value: let for let in walk(kernel.body)}
     dots = (let.node for let in lets.values() if isinstance(let.node, Dot))

@@ -12,20 +12,20 @@ from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
-NOWHERE = 0  # where indices end that there are none of: they count from 0 up
+NOWHERE = 0  # the end of an empty range of indices, which count from 0 up
 
 
 def hoist_masks(kernel: Kernel, axis: Axis) -> Kernel:
     """Return the kernel with `i < end and counts` along an axis as `i < (end if counts else 0)`.
 
-    The choice is made once a row, not once an element.
+    The select runs once per row, not once per element.
     """
     nodes = {let.value: let.node for let in walk(kernel.body)}
     return rewrite(kernel, _HoistMasks(axis, nodes, types_of(kernel)))
 
 
 def never_negative(value: Value, nodes: Mapping[Value, Node]) -> bool:
-    """Return whether an i32 is 0 or more by how it is made: counted, or of such numbers without a minus."""
+    """Return whether an i32 is provably not negative: a position, or made of such numbers without a minus."""
     match nodes.get(value):
         case Pos() | Extent():
             return True
@@ -62,7 +62,7 @@ class _HoistMasks:
                 return False
 
     def fits(self, found: Map2, counts: Value) -> bool:
-        """Return whether indices from 0 up are compared with an end, and the rest is of a row."""
+        """Return whether indices from 0 up are compared with an end, and the other condition is per row."""
         type = self.types[found.a]
         return (
             found.fn is Fn2.LT

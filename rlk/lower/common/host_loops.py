@@ -14,9 +14,9 @@ Extents = Mapping[str, int]
 def host_lines(
     launches: Sequence[Launch], of: Mapping[str, Sequence[str]], extents: Extents, depth: int = 0
 ) -> list[str]:
-    """Return the lines that launch kernels in order; neighbours share the loops that they have in common.
+    """Return the lines that launch kernels in order; adjacent launches share their common outer loops.
 
-    of: the lines that launch a kernel once. extents: of the axes that are static. depth: of the loops around.
+    of: the lines that launch a kernel once. extents: of the static axes. depth: of the enclosing loops.
     """
     lines: list[str] = []
     at = 0
@@ -46,7 +46,7 @@ def loop_extents(launches: Sequence[Launch], extents: Extents) -> tuple[Axis, ..
 
 
 def length_name(axis: Axis) -> str:
-    """Return the name of the length of the piece that a loop has come to."""
+    """Return the name of the length of a loop's current piece."""
     return f"{axis.name}_length"
 
 
@@ -81,7 +81,7 @@ def _ceil(whole: int | str, size: int) -> str:
 
 
 def _when(launch: Launch, lines: Sequence[str]) -> list[str]:
-    """Return the lines of a launch under the conditions of its turns."""
+    """Return the lines of a launch under the conditions of its loops."""
     conditions = [_condition(turn) for turn in launch.turns if turn.only is not None]
     if not conditions:
         return list(lines)

@@ -15,7 +15,7 @@ ALIGNED = 512  # bytes; as torch's allocator aligns tensors
 def memory_shape(decl: Decl, extents: Mapping[str, int]) -> tuple[int, ...]:
     """Return the extents of an output or workspace in memory, by dim of its declaration.
 
-    The last dim of a workspace of pieces is filled up to whole cache lines, as copies of boxes need it.
+    The last dim of a workspace of pieces is padded to whole cache lines, as TMA requires.
     """
     shape = [extent_of(axis, extents[axis.name]) for axis in decl.type.axes]
     if decl.role is Role.WORK and shape and decl.type.axes[-1].part is Part.WITHIN:
@@ -29,9 +29,9 @@ def workspaces(program: Program) -> tuple[Decl, ...]:
 
 
 def placed(program: Program, extents: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Return where each workspace begins in one block of memory, in bytes, and the size of the block.
+    """Return the offset of each workspace in one block of memory, in bytes, and the size of the block.
 
-    Workspaces that no loop of launches (or single launch) needs together may lie at the same place.
+    Workspaces that no loop of launches (or single launch) needs at the same time may overlap.
     """
     spans = _spans(program)
     sizes = {
@@ -54,7 +54,7 @@ def placed(program: Program, extents: Mapping[str, int]) -> tuple[dict[str, int]
 
 
 def _spans(program: Program) -> dict[str, tuple[int, int]]:
-    """Return the first and the last loop of launches that names each workspace."""
+    """Return the live range of each workspace: the first and the last loop of launches that uses it."""
     names = {k.name: {d.name for d in k.params if d.role is Role.WORK} for k in program.kernels}
     spans: dict[str, tuple[int, int]] = {}
     loop, outer = -1, None

@@ -55,13 +55,13 @@ _RENAMED = {
 
 
 def axis_name(axis: Axis) -> str:
-    """Return the stem of names for what runs along an axis."""
+    """Return the stem of the names of an axis's indices."""
     name = axis.name.lower()
     return name if axis.part is Part.ALL else f"{name}_{axis.part.value}"
 
 
 def stride_name(decl: Decl, dim: int) -> str:
-    """Return the name of the stride of a dim, as a host passes it."""
+    """Return the name of the stride of a dim as a parameter."""
     return f"{decl.name}_{axis_name(decl.type.axes[dim])}_stride"
 
 

@@ -35,7 +35,7 @@ NEGATIVE_ZERO = const_bits(-0.0, DType.F32)
 class OneHotSum:
     """A sum over `lane` of elements where an index equals `wanted`, of -0.0 elsewhere.
 
-    It is -0.0 unless `wanted` lies in [first, first + length of lane). inside: what only the sum needs.
+    It is -0.0 unless `wanted` is in [first, first + length of lane). inside: values that only the sum uses.
     """
 
     lane: Axis
@@ -45,7 +45,7 @@ class OneHotSum:
 
 
 def one_hot_sums(kernel: Kernel) -> dict[Value, OneHotSum]:
-    """Return the sums of a contracting kernel that pick an element; elsewhere memory hides their cost."""
+    """Return the one-hot sums of a kernel with a contraction; memory-bound kernels hide their cost."""
     if not any(isinstance(let.node, Dot) for let in walk(kernel.body)):
         return {}
     lets = kernel.body.lets
@@ -63,7 +63,7 @@ def one_hot_sums(kernel: Kernel) -> dict[Value, OneHotSum]:
 def _compared(
     x: Value, lane: Axis, nodes: Mapping[Value, Node], types: Mapping[Value, Type]
 ) -> Iterator[tuple[Value, Value]]:
-    """Yield where the indices begin and what they are compared to, for equalities that x is -0.0 without."""
+    """Yield (first index, compared value) of each equality without which x is -0.0."""
     while isinstance(chosen := nodes.get(x), Select):
         last = nodes.get(chosen.b)
         if not isinstance(last, Const) or last.bits != NEGATIVE_ZERO:
@@ -77,7 +77,7 @@ def _compared(
 
 
 def _all_of(cond: Value, nodes: Mapping[Value, Node]) -> Iterator[Map2]:
-    """Yield the equalities that a condition needs, each of them."""
+    """Yield the equalities that a condition implies."""
     match nodes.get(cond):
         case Map2(fn=Fn2.EQ) as equal:
             yield equal
@@ -98,7 +98,7 @@ def _begin(index: Value, lane: Axis, nodes: Mapping[Value, Node]) -> Value | Non
 
 
 def _only_for(let: Let, lane: Axis, kernel: Kernel, types: Mapping[Value, Type]) -> tuple[Let, ...]:
-    """Return the elementwise values along an axis that nothing but one sum needs, in their order."""
+    """Return the elementwise values along an axis that only one sum uses, in their order."""
     users: dict[Value, set[Value]] = {}
     for user in walk(kernel.body):
         for value in operands(user.node):

@@ -1,4 +1,4 @@
-"""Run the steps of a loop in which every element exists without the masks of the others."""
+"""Loop peeling: full steps run without masks, in a loop of their own."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlk.passes.walk import walk
 def peel(kernel: Kernel) -> Kernel:
     """Return the kernel with each loop of full steps in two: the full steps, then the rest.
 
-    The first has `full` as its stop and runs to its smallest element; the second starts there. Where full
-    steps do not begin at once, a loop before them runs to the largest element of `first`, where they start,
-    and none of the rest is below it.
+    The first runs to the smallest element of `full`; the second starts there. If the loop has `first`, the
+    bound where full steps begin, a masked loop before them runs to its largest element, and no later step is
+    below.
     """
     results = [let for let in walk(kernel.body) if isinstance(let.node, Result)]
     names = {(r.node.of, r.node.index): r.name for r in results if isinstance(r.node, Result)}
@@ -28,7 +28,7 @@ def peel(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Peel:
-    """The rule; `names` are those of what loops yield."""
+    """The rule; `names` are those of loops' results."""
 
     names: dict[tuple[Value, int], str]
 
@@ -42,7 +42,7 @@ class _Peel:
 
 
 def conjuncts(loop: Loop, condition: Value) -> frozenset[Value]:
-    """Return a condition and those of a loop's body that hold wherever it does."""
+    """Return a condition and the conditions of a loop's body that it implies."""
     nodes = {let.value: let.node for let in loop.body.lets}
     found: set[Value] = set()
     left = [condition]
@@ -87,7 +87,7 @@ def _masked(
     replay: Replay, let: Let, loop: Loop, bounds: tuple[Value, Value], init: tuple[Value, ...],
     late: Value | None = None,
 ) -> Value:  # fmt: skip
-    """Append a loop over steps whose elements may not exist, none of them below the largest of `late`."""
+    """Append a loop over masked steps, none of them below the largest element of `late`."""
     b = replay.builder
     with b.region() as lets:
         args = replay.arguments(loop)

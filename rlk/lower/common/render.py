@@ -1,4 +1,4 @@
-"""Rendering of templates: strict, from one frozen dataclass, with no way to compute."""
+"""Rendering of templates: strict, from one frozen dataclass, without computation in templates."""
 
 from __future__ import annotations
 

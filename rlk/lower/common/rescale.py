@@ -1,4 +1,4 @@
-"""Rescaling steps of a loop: a condition, the carried values that it replaces, and what only these need."""
+"""Conditional rescaling in a loop: the condition, the rescaled carried values, and values only these use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rescale:
 
     @property
     def waiting(self) -> frozenset[Value]:
-        """Return the values that are computed behind the condition alone."""
+        """Return the values that are computed only under the condition."""
         return frozenset({let.value for let in self.rare} | {value for value, _, _ in self.changes})
 
     @property

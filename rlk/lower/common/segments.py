@@ -16,11 +16,11 @@ from rlk.passes.walk import walk
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Index i of `over` has `each` rows for every element of [begin[i], end[i]), which ascend with i.
+    """Segments of rows: index i of `over` has `each` rows per element of [begin[i], end[i]), ascending.
 
-    axis: of the rows; whole: the axis, by name, whose extent all segments together do not exceed.
-    begin, end: names of tensors over `over`. inside: the condition that a row is in its segment; nothing is
-    stored for any other.
+    axis: of the rows; whole: the name of the axis whose extent bounds the sum of the segments' lengths.
+    begin, end: names of tensors over `over`. inside: the condition that a row is in its segment; other rows
+    are not stored.
     """
 
     axis: Axis
@@ -33,9 +33,9 @@ class Segments:
 
 
 def segments(kernel: Kernel, parallel: tuple[Axis, ...]) -> Segments | None:
-    """Return the segments that a kernel's rows are; None where no parallel axis is made of any.
+    """Return the segments of a kernel's rows; None if no parallel axis has segments.
 
-    Raises UnsupportedError where a store is not limited to them.
+    Raises UnsupportedError if a store is not masked to them.
     """
     axis = next((a for a in parallel if a.over is not None and a.part is Part.ALL), None)
     over = next((a for a in parallel if axis is not None and a.name == axis.over), None)
@@ -54,7 +54,7 @@ def segments(kernel: Kernel, parallel: tuple[Axis, ...]) -> Segments | None:
 
 
 def _limit(value: Value, nodes: Mapping[Value, Node], axis: Axis, over: Axis) -> Segments | None:
-    """Return the segments that a condition says an index is in."""
+    """Return the segments of a condition that masks an index to its segment; None for other conditions."""
     match nodes[value]:
         case Map2(fn=Fn2.LT, a=a, b=b):
             each, length = _every(nodes.get(a), nodes, axis), nodes.get(b)
@@ -66,7 +66,7 @@ def _limit(value: Value, nodes: Mapping[Value, Node], axis: Axis, over: Axis) ->
 
 
 def _every(node: Node | None, nodes: Mapping[Value, Node], axis: Axis) -> int | None:
-    """Return how many rows stand for one index that is compared."""
+    """Return the number of rows per element of a segment, from the divisor of a row index."""
     match node:
         case Pos(axis=found) if found == axis:
             return 1
@@ -78,7 +78,7 @@ def _every(node: Node | None, nodes: Mapping[Value, Node], axis: Axis) -> int | 
 
 
 def _element(node: Node | None, nodes: Mapping[Value, Node], over: Axis) -> str | None:
-    """Return the tensor that a value is an element of, one for each index of an axis."""
+    """Return the name of the tensor that a value is loaded from, at the index of an axis; else None."""
     match node:
         case Cast(x=x):
             return _element(nodes.get(x), nodes, over)

@@ -1,4 +1,4 @@
-"""Text that all lowerings spell alike: types of arguments, names of values, the head of a module."""
+"""Text that all lowerings share: types of arguments, names of values, the head of a module."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def argument_type(argument: CallArg, decls: Mapping[str, Decl]) -> str:
 
 
 def row_number(axes: Iterable[Axis], own: Callable[[Axis], str]) -> str | None:
-    """Return one more than the row that indices of some axes are in, as error words say it; None for no row.
+    """Return the text of a row number for an error word, counted from 1; None without a row axis.
 
     own: the text of the index of an axis.
     """

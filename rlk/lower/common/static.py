@@ -1,4 +1,4 @@
-"""The integers of a kernel that only static extents decide, evaluated while it is planned."""
+"""Constant evaluation of the integers of a kernel that depend on static extents only, for planning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Integers = NDArray[np.int64]
 
 
 class Static:
-    """Holds what is known of each value: for every index of its axes, or nothing."""
+    """The known values of a kernel, each as an array over its axes."""
 
     def __init__(self, lengths: Mapping[Axis, int]) -> None:
         self.axes = tuple(lengths)
@@ -45,7 +45,7 @@ class Static:
                 pass
 
     def smaller(self, a: Value, b: Value) -> Value | None:
-        """Return whichever of two values is nowhere above the other, if one is known to be."""
+        """Return the one of two values that is nowhere above the other; None if neither is known to be."""
         x, y = self.known.get(a), self.known.get(b)
         if x is None or y is None:
             return None

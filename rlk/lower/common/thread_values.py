@@ -1,4 +1,4 @@
-"""Thread-value layouts: bits of an axis index that select the thread, others the element of its list."""
+"""Thread-value layouts: bits of an axis index that select the thread, others the element in registers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ThreadValues:
         return sum(1 << at for _, at in self.threads)
 
     def place(self, thread_bits: int, element: str = "c") -> str:
-        """Return the index that `thread` has, of one element where it has several."""
+        """Return the text of the index of thread `thread`'s element `element`."""
         terms = [_part("thread", at, low, n, thread_bits) for low, at, n in _runs(self.threads)]
         for name, bits in (("part", self.part), (element, self.listed)):
             own = [(bit, i) for i, bit in enumerate(bits)]
@@ -70,7 +70,7 @@ class ThreadValues:
 
 
 def _runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield the runs of bits that follow each other on both sides: where each begins, and how long it is."""
+    """Yield the runs of bits that are consecutive on both sides: both begins and the length."""
     low = at = length = 0
     for bit, other in pairs:
         if length and (bit, other) == (low + length, at + length):
@@ -84,7 +84,7 @@ def _runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
 
 
 def _part(name: str, at: int, low: int, length: int, bits: int) -> str:
-    """Return some bits of a number, moved to where they belong in an index."""
+    """Return the text of some bits of a number, shifted to their position in an index."""
     text = f"{name} // {1 << at}" if at else name
     if at + length < bits:
         text += f" % {1 << length}"
@@ -114,7 +114,7 @@ def distribute(
 
 
 def nearest_first(thread_values: ThreadValues) -> list[int]:
-    """Return the index bits in the cheapest order: those of a list, of lanes, of warps."""
+    """Return the index bits in the order of exchange cost: of registers, of lanes, of warps."""
     return [
         *thread_values.listed,
         *(bit for bit, _ in sorted(thread_values.threads, key=lambda each: each[1])),
@@ -122,7 +122,7 @@ def nearest_first(thread_values: ThreadValues) -> list[int]:
 
 
 def first_along_others(own: Sequence[ThreadValues], among: Sequence[ThreadValues]) -> str:
-    """Return where in a list along `among` element `c` of one along `own` is: the first along the others."""
+    """Return the position in a list along `among` of element `c` of one along `own`, 0 along the others."""
     terms, below = [], 1
     for thread_values in reversed(own):
         apart = math.prod(s.count for s in among[among.index(thread_values) + 1 :])
