@@ -425,8 +425,24 @@ def test_nothing_is_kept_where_no_gradient_is_asked_for() -> None:
         assert not ops.logp(x, IDS).logp.requires_grad
     with torch.inference_mode():
         assert not ops.logp(x, IDS).logp.requires_grad
-    got = ops.logp(x, IDS, needs=("logp", "argmax", "lse2"))
-    assert got.logp.requires_grad and not got.argmax.requires_grad and not got.lse2.requires_grad
+    got = ops.logp(x, IDS, needs=("logp", "argmax"))
+    assert got.logp.requires_grad and not got.argmax.requires_grad
+
+
+def test_backward_through_an_output_without_a_gradient_is_refused_by_its_name() -> None:
+    """The control is the same formula, detached."""
+    x = f32(6, V).requires_grad_()
+    made = ops.logp(x, IDS, needs=("logp", "lse", "lse2"))
+    squares = (made.lse2 - 2 * made.lse).exp()  # type: ignore[operator]
+    with pytest.raises(LaunchError, match="logp has no gradient for lse2") as caught:
+        squares.sum().backward()
+    assert caught.value.code is Code.NOT_DIFFERENTIABLE and "logp, lse, entropy" in str(caught.value)
+    with_it = ops.logp(x, IDS, needs=("logp", "lse", "lse2"))
+    (with_it.logp + (with_it.lse2 - 2 * with_it.lse).detach()).sum().backward()  # type: ignore[operator]
+    got, x.grad = x.grad, None
+    ops.logp(x, IDS).logp.sum().backward()  # type: ignore[union-attr]
+    assert got is not None and x.grad is not None
+    assert_same_bits(got, x.grad)
 
 
 # what can be asked of an operator

@@ -129,6 +129,20 @@ def test_a_small_divergence_keeps_its_digits_and_is_not_negative(beta: float, ap
     assert grad.abs().max() < 1e-7
 
 
+@pytest.mark.parametrize("apart", [1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("beta", [1e-6, 1e-4, 0.5, 1 - 1e-6])
+def test_a_small_mixture_has_the_absolute_error_that_its_page_says(beta: float, apart: float) -> None:
+    """The controls are values below 0, and an error above a hundredth of the bound."""
+    student, teacher = drawn(apart=apart, rows=(64,))
+    want = by_trl(student.double(), teacher.double(), beta)
+    lq, lp = (torch.log_softmax(x.double(), -1) for x in (student, teacher))
+    bound = 2.0**-24 * ((beta * lp.exp() + (1 - beta) * lq.exp()) * (lp - lq).abs()).sum(-1)
+    made = ops.jsd_loss(student, teacher, beta=beta)
+    assert ((made - want).abs() <= 1.5 * bound).all() and (made >= -1.5 * bound).all()
+    assert ((made - want).abs() > 0.01 * bound).any()
+    assert beta != 1e-6 or (made < 0).any()
+
+
 @pytest.mark.parametrize("beta", BETAS)
 def test_models_far_apart_stay_finite(beta: float) -> None:
     """Log-probs that differ by thousands: e^d overflows, the divergence of a mixture is at most log 2."""
@@ -147,6 +161,31 @@ def test_a_beta_next_to_an_end_is_a_mixture_still(beta: float) -> None:
     made, grad = pulled(student, teacher, beta=beta)
     assert made.isfinite().all() and grad.isfinite().all() and (made.abs() < 1e-4).all()
     assert (ops.jsd_loss(student, teacher, beta=round(beta)) == INF).all()
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("beta", [1e-6, 1 - 1e-6])
+def test_a_beta_next_to_an_end_keeps_the_digits_of_the_other_weight(beta: float, linear: bool) -> None:
+    """The control is 1 - beta of a beta that was rounded to f32, an error of a hundredth."""
+    student = torch.zeros(8, 40, dtype=torch.bfloat16)
+    teacher = student.clone()
+    student[:, 3], teacher[:, 5] = 16.0 + torch.arange(8), 16.0  # far apart: terms that cancel are small
+    wide = student.double().requires_grad_()
+    want = by_trl(wide, teacher.double(), beta)
+    want.sum().backward()
+    leaf = student.clone().requires_grad_()
+    made = (
+        ops.linear_jsd_loss(leaf, torch.eye(40).bfloat16(), teacher, torch.eye(40).bfloat16(), beta=beta)
+        if linear
+        else ops.jsd_loss(leaf, teacher, beta=beta)
+    )
+    made.sum().backward()
+    assert leaf.grad is not None and wide.grad is not None
+    assert ((made - want).abs() <= 2e-3 * want).all()
+    rounded = by_trl(student.double(), teacher.double(), torch.tensor(beta).item())
+    if beta > 0.5:
+        assert ((rounded - want).abs() > 5e-3 * want).all()
+        close(leaf.grad, wide.grad, 2.0**-7, 1e-9)
 
 
 # tokens without probability
@@ -282,7 +321,7 @@ def test_another_fold_has_other_bits(pattern: str, text: str, tmp_path: Path) ->
         path.write_text(source.replace('T = Axis("T", dynamic=True)', f'T = Axis("T", dynamic=True)\n{line}'))
         altered, _ = find(f"{path}:jsd_loss")
         tensors = {"student_logits": student, "teacher_logits": teacher}
-        made = calls.call(altered, tensors, {"beta": 0.5}, {"form": "mixture"})["loss"]
+        made = calls.call(altered, tensors, {"beta": 0.5, "rest": 0.5}, {"form": "mixture"})["loss"]
         assert bool(differing(made, want)) is (name == "other")
 
 

@@ -10,7 +10,7 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.ops.active_rows import compacted
 from rlk.ops.checks import are_tensors, has_dims, has_dtype, number, reciprocal, same_device, wrong_value
-from rlk.ops.distill import form_of, inverse_rows
+from rlk.ops.distill import form_of, inverse_rows, weights_of
 from rlk.ops.linear import some_factors
 from rlk.ops.sharded import check_plain
 from rlk.runtime.autograd import gradients as gradients_of
@@ -52,7 +52,7 @@ class Heads:
     @property
     def scalars(self) -> Scalars:
         more = {} if self.inv_temperature is None else {"inv_temperature": self.inv_temperature}
-        return {"beta": self.beta, **more}
+        return {**weights_of(self.beta), **more}
 
     def options(self, rows: slice | torch.Tensor) -> Tensors:
         """Return the options that rows have of their own."""

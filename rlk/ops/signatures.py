@@ -23,7 +23,7 @@ from rlk.ops.checks import (
 from rlk.ops.losses import KL, KLName
 from rlk.ops.results import Csr, LogProbs, RatioKL, RMSNorm, Support
 from rlk.ops.support import kept_tokens
-from rlk.runtime.autograd import prepares
+from rlk.runtime.autograd import prepares, without_gradient
 from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import logp as logp_spec
@@ -36,6 +36,7 @@ SCORING = {"inv_temperature_row": "temperature", "inv_temperature": "temperature
 worded(
     logp_spec.logp, "logp", **SCORING, threshold="support.threshold", last="support.last", words="support.ids"
 )
+without_gradient(logp_spec.logp, "lse2")
 worded(model_spec.rope, "rope", x="q or k")
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
 PROFILES = ("hf_llama", "gemma", "vllm")
@@ -64,15 +65,18 @@ def logp(
     logits: [..., V] bf16, f16 or f32, rows strided at will (`[:, :-1]` costs no copy), last dim contiguous.
     ids: [...] int32 or int64. bias: [V], the dtype of logits. temperature: a positive number, or f32 of the
     rows' shape. mask: bool of the rows' shape; rows with a false mask or ids == ignore_index are not read and
-    give 0 (argmax -1). needs: which fields to return, of logp, lse, entropy, argmax, lse2 = log sum exp(2 z).
+    give 0 (argmax -1). needs: which fields to return, of logp, lse, entropy, argmax, lse2 = log sum exp(2 z);
+    the others are None.
     An id outside [0, V), or a temperature of a row that is not positive and finite, gives NaN in its row and
     sets the device's error word (raised under RLK_CHECK=1).
     support: restricts the softmax to the tokens that `sample` kept, of logits as they are given: others have
     log-prob -inf and gradient 0. A Support is compared with these logits; a Csr names ids, and costs a bit a
     token of memory; an id of it outside [0, V) raises on the host, and on a device gives NaN in its row and
     sets the error word. With the support, scores and temperature of a draw, logp is that of the draw, bit for
-    bit. Differentiable in logits through logp, lse and entropy. math: "portable" or "sm90" overrides who
-    defines exp2.
+    bit. Differentiable in logits through logp, lse and entropy; backward through lse2 raises, and a compiled
+    graph takes it for a constant: detach what is made of it. math: "portable" or "sm90" overrides who defines
+    exp2. Log-probs are z - lse: absolute error of half an ulp of lse (3e-5 near 1000). The entropy is made of
+    differences from the largest z, and has the digits that they have.
 
     The vocabulary is folded in 8 pieces of ceil(V / 8), in chunks of 256 (fold: "chunks", the only one there
     is; docs/decisions/0003-*). Raises LaunchError.

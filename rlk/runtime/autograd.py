@@ -29,6 +29,14 @@ def prepares(op: Op) -> Callable[[Prepare], Prepare]:
     return register
 
 
+_WITHOUT_GRADIENT: dict[int, frozenset[str]] = {}
+
+
+def without_gradient(op: Op, *outputs: str) -> None:
+    """Declare outputs that backward refuses by name, where others are constants of the graph."""
+    _WITHOUT_GRADIENT[id(op)] = frozenset(outputs)
+
+
 def run_differentiably(invocation: Invocation, run: Run, tensors: Tensors, scalars: Scalars) -> Tensors:
     """Run a bound call so that autograd differentiates it; return its outputs by name."""
     outputs = _Differentiable.apply(invocation, run, tensors, scalars, *tensors.values())
@@ -67,19 +75,28 @@ class _Differentiable(torch.autograd.Function):
         everything = {**given, **made}
         ctx.saved_names = [n for n in op.saves if n in everything]
         ctx.save_for_backward(*[everything[n] for n in ctx.saved_names])
-        taken = cotangents_of(op)
-        ctx.mark_non_differentiable(*[t for n, t in made.items() if n not in taken])
+        connected = {*cotangents_of(op), *_WITHOUT_GRADIENT.get(id(op), ())}
+        ctx.mark_non_differentiable(*[t for n, t in made.items() if n not in connected])
         return tuple(made.values())
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         saved = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
         given = dict(zip(output_names(ctx.invocation), grads, strict=True))
+        _refuse_outputs(ctx.invocation.spec, given)
         wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[4:], strict=True) if need]
         with torch.no_grad():
             found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
         found = once(ctx.invocation.spec.name, found)
         return (None, None, None, None, *(found.get(n) for n in ctx.names))
+
+
+def _refuse_outputs(op: Op, cotangents: Mapping[str, torch.Tensor | None]) -> None:
+    """Raise LaunchError for the cotangent of an output that has no gradient."""
+    for name in sorted(_WITHOUT_GRADIENT.get(id(op), ())):
+        if cotangents.get(name) is not None:
+            choices = ", ".join(cotangents_of(op))
+            raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op.name, name=name, choices=choices)
 
 
 def once(op: str, grads: Tensors) -> Tensors:

@@ -44,16 +44,18 @@ class _Token:
         lq, lp = student - student_lse, teacher - teacher_lse
         return _Token(lq, lp, L.softmax_exp2(lq * LOG2E), L.softmax_exp2(lp * LOG2E))
 
-    def against_mixture(self, beta: Tile) -> tuple[Tile, Tile]:
-        """Return lq - lm and lp - lm, m = beta p + (1 - beta) q; NaN, or -inf, where q, or p, is 0.
+    def against_mixture(self, beta: Tile, rest: Tile) -> tuple[Tile, Tile]:
+        """Return lq - lm and lp - lm, m = beta p + rest q; NaN, or -inf, where q, or p, is 0.
 
-        The larger of p and q is at most 1 / (1 - beta) or 1 / beta times m: with s the weight of the smaller,
+        rest: 1 - beta, rounded once: from a beta in f32 it would have no digit where beta is next to 1.
+
+        The larger of p and q is at most 1 / rest or 1 / beta times m: with s the weight of the smaller,
         log of the larger over m is -log1p(s expm1(-|lp - lq|)), which never overflows and keeps small digits.
         """
         d = self.lp - self.lq
         teacher_larger = d > 0.0
         distance = L.where(teacher_larger, -d, d)
-        larger = -L.log1p(L.where(teacher_larger, 1.0 - beta, beta) * L.expm1(distance))
+        larger = -L.log1p(L.where(teacher_larger, rest, beta) * L.expm1(distance))
         smaller = larger + distance
         return L.where(teacher_larger, smaller, larger), L.where(teacher_larger, larger, smaller)
 
@@ -104,9 +106,10 @@ def jsd_loss(
     mask: Tensor[boolean, T] | None,
     inv_temperature: Scalar[f32] | None,
     beta: Scalar[f32],
+    rest: Scalar[f32],
     form: Static[FORMS] = "mixture",
 ) -> Outputs:
-    """JSD(beta) = beta KL(p | m) + (1 - beta) KL(q | m), m = beta p + (1 - beta) q (Agarwal 2024).
+    """JSD(beta) = beta KL(p | m) + rest KL(q | m), m = beta p + rest q, rest = 1 - beta (Agarwal 2024).
 
     forward: KL(p | q), p the teacher's. reverse: KL(q | p). Two streams over V: both log-sum-exps, with the
     fold of `logp`, then the sums over tokens. mean: the mean of d loss / d q under q, for the gradient.
@@ -126,8 +129,8 @@ def jsd_loss(
         elif form == "reverse":
             loss.absorb(_kl_term(x.q, x.p, x.lq, x.lp))
         else:
-            student_ratio, teacher_ratio = x.against_mixture(beta)
-            of_q = (1.0 - beta) * L.where(x.q == 0.0, 0.0, x.q * student_ratio)
+            student_ratio, teacher_ratio = x.against_mixture(beta, rest)
+            of_q = rest * L.where(x.q == 0.0, 0.0, x.q * student_ratio)
             of_p = beta * L.where(x.p == 0.0, 0.0, x.p * teacher_ratio)
             loss.absorb(of_p + of_q)
             own.absorb(of_q)
@@ -148,7 +151,7 @@ def jsd_loss(
 
 @jsd_loss.vjp("student_logits")
 def jsd_loss_grad(ctx, d_loss: Tensor[f32, T]) -> Outputs:
-    """dz = g q (f - mean of f) / T, f = (1 - beta) (lq - lm), in reverse lq - lp; forward: g (q - p) / T."""
+    """dz = g q (f - mean of f) / T, f = rest (lq - lm), in reverse lq - lp; forward: g (q - p) / T."""
     pair = _Pair.of(ctx.inv_temperature_row, ctx.inv_temperature, ctx.mask)
     student = ctx.student_logits.at(T, V, when=pair.active)
     teacher = ctx.teacher_logits.at(T, V, when=pair.active)
@@ -156,7 +159,7 @@ def jsd_loss_grad(ctx, d_loss: Tensor[f32, T]) -> Outputs:
     if ctx.form == "forward":
         dz = d_loss * (x.q - x.p)
     else:
-        f = x.lq - x.lp if ctx.form == "reverse" else (1.0 - ctx.beta) * x.against_mixture(ctx.beta)[0]
+        f = x.lq - x.lp if ctx.form == "reverse" else ctx.rest * x.against_mixture(ctx.beta, ctx.rest)[0]
         # q = 0 where z = -inf: the gradient is 0 there, not NaN
         dz = L.where(x.q == 0.0, 0.0, (d_loss * x.q) * (f - ctx.mean))
     grad = pair.only(pair.scoring.backward(dz, None))

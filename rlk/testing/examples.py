@@ -75,8 +75,8 @@ def _apart(rows: Any, near: Any) -> Any:
 def _jsd_loss(rng: np.random.Generator) -> Values:
     return {
         "student_logits": 2 * rng.normal(size=(6, 3001)), "teacher_logits": 2 * rng.normal(size=(6, 3001)),
-        "mask": np.array([True, True, False, True, True, True]), "beta": 0.3, "inv_temperature": 1 / 0.7,
-        "inv_temperature_row": rng.uniform(0.5, 2.0, 6),
+        "mask": np.array([True, True, False, True, True, True]), "beta": 0.3, "rest": 0.7,
+        "inv_temperature": 1 / 0.7, "inv_temperature_row": rng.uniform(0.5, 2.0, 6),
     }  # fmt: skip
 
 
