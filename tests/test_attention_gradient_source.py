@@ -164,7 +164,7 @@ def edited(pattern: str, new: str, inputs: Inputs, monkeypatch: pytest.MonkeyPat
         (r"(last_first_full_step) = tl\.max", r"\1 = tl.min", "kv"),  # masks end too early
         (r"tl\.range\(rest,", "tl.range(full_steps,", "kv"),  # steps twice: those before the full ones
         (r"(first_full_steps) = tl\.min", r"\1 = tl.max", "q"),
-        (r"product_(\d) = (\w+) \* difference_(\d)", r"product_\1 = \2 * difference_\3 * 1.01", "qk"),
+        (r"ds = (\w+) \* (\w+)", r"ds = \1 * \2 * 1.01", "qk"),
         (r"tl\.fma\((\w+), (\w+), (\w+)\)", r"(\1 * \2 + \3 * 1.001)", "qkv"),
     ],
 )

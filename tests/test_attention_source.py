@@ -139,10 +139,10 @@ def edited(pattern: str, new: str, inputs: Inputs, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("pattern", "new"),
     [
-        (r"if turn:", "if s_step < 0:"),  # one split
+        (r"if new_piece:", "if s_step < 0:"),  # one split
         (r"% 8", "% 4"),  # pieces of half the size
-        (r"p = e_2\.to\(tl\.bfloat16\)", "p = (e_2 * 0.99).to(tl.bfloat16)"),
-        (r"again = tl\.exp2\((\w+)\)", r"again = tl.exp2(\1) * 0.999"),
+        (r"= p\.to\(tl\.bfloat16\)", "= (p * 0.99).to(tl.bfloat16)"),
+        (r"alpha = tl\.exp2\((\w+)\)", r"alpha = tl.exp2(\1) * 0.999"),
     ],
 )
 def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_three_warpgroups_have_them_too(form: str) -> None:
     found = ran(FORMS[form], rows=192)
     assert (
         "block=(512, 1, 1)" in found.emitted.source
-        and "memory.o_2.data_ptr() + 4 * mine" in found.emitted.source
+        and "memory.o_before.data_ptr() + 4 * mine" in found.emitted.source
     )
     assert_same(found, oracle(FORMS[form]))
 
@@ -185,20 +185,20 @@ def test_values_of_a_neighbour_that_are_not_numbers_stay_with_it(
 
 SEEN = {
     "another piece": (r"s_step % 8", "s_step % 4"),
-    "a row's weights for the other row": (r"probs\[r, c\] =", "probs[1 - r, c] ="),
+    "a row's weights for the other row": (r"p_bf16\[r, c\] =", "p_bf16[1 - r, c] ="),
     "sums that are not scaled again": (
-        r"o_of_piece\[r, c\] = mul\(o_of_piece\[r, c\], again\[r\]\)",
-        "o_of_piece[r, c] = o_of_piece[r, c]",
+        r"acc_o\[r, c\] = mul\(acc_o\[r, c\], alpha\[r\]\)",
+        "acc_o[r, c] = acc_o[r, c]",
     ),
-    "a key too many": (r"(below = s_\d) < ", r"\1 <= "),
+    "a key too many": (r"((?:exists_below|kv_lt_until) = \w+) < ", r"\1 <= "),
     "another order of a sum": (
         r"folded\(x, 8, add\)\n(.*)folded\(x, 4, add\)",
         r"folded(x, 2, add)\n\1folded(x, 4, add)",
     ),
     "the columns of another thread": (r"quad = 2 \* \(mine % 4\)", "quad = 2 * ((mine + 1) % 4)"),
-    "a maximum that does not start anew": (r"max_of_piece\[r\], m\[r\]", "m[r], m[r]"),
+    "a maximum that does not start anew": (r"m_piece\[r\], m_before\[r\]", "m_before[r], m_before[r]"),
     "masked steps without a mask": (r"append\(select\(exists_2, ", "append(select(True, "),
-    "the last step alone masked": (r"of_rows\(full_steps_2, least\)", "of_rows(steps, least)"),
+    "the last step alone masked": (r"of_rows\(full_steps\w*, least\)", "of_rows(steps, least)"),
 }
 
 
@@ -213,7 +213,7 @@ def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyP
 REFUSED = {
     "no fence": (r" +cute.arch.fence_view_async_shared\(\)\n", "", "no fence made visible"),
     "products that nothing waits for": (
-        r"(acc_of_probs, (?:.*\n)+? +)warpgroup.wait_group\(0\)",
+        r"(p_f16_fragment, (?:.*\n)+? +)warpgroup.wait_group\(0\)",
         r"\1warpgroup.wait_group(1)",
         "before its products|products still read",
     ),
@@ -235,8 +235,8 @@ REFUSED = {
         "an index outside",
     ),
     "a stage that is not waited for": (
-        r"( +)k_ring.consumer_wait\(get\)\n(.*\n.*multiply\(scoring(?:.*\n)+?.*for r)",
-        r"\2",
+        r" +k_ring.consumer_wait\(get\)\n",
+        "",
         "not read|fence",
     ),
     "four threads write": (r" & first_of_quad", "", "two threads write"),
@@ -264,7 +264,7 @@ REFUSED_OF_TMA = {
         r"\g<1>(got.index + 1)",
         "another stage is cleared",
     ),
-    "a box of half the rows": (r"\(total_5, 0\), \(64", "(total_5, 0), (32", "by a copy of boxes"),
+    "a box of half the rows": (r"\(s_begin, 0\), \(64", "(s_begin, 0), (32", "by a copy of boxes"),
     "a barrier that counts other bytes": ("tx_count=8192", "tx_count=4096", "bytes landed"),
     "a stage that nobody frees": (r"k_ring.consumer_release\(get\)", "pass", "were not read"),
     "a stage that is not waited for": (r" +k_ring.consumer_wait\(get\)\n", "", "not read"),

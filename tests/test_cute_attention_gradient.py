@@ -169,11 +169,11 @@ def test_rows_of_a_neighbour_that_nobody_clears_are_seen(
 SEEN = {
     "masked steps without a mask": (r"append\(select\(exists\w*, ", "append(select(True, "),
     "all steps as if every element existed": (r"late_steps = .*", "late_steps = first_steps"),
-    "a query too few": (r"(at_most\w* = \w+\[r\]) <= ", r"\1 < "),
-    "weights of the other row": (r"probs_2\[r, c\] =", "probs_2[1 - r, c] ="),
+    "a query too few": (r"((?:exists_at_most|since_le_qg) = \w+\[r\]) <= ", r"\1 < "),
+    "weights of the other row": (r"ds_bf16\[r, c\] =", "ds_bf16[1 - r, c] ="),
     "numbers of other columns": (r"numbers_of\(shift_numbers, quad", "numbers_of(shift_numbers, quad ^ 2"),
     "factors that changed places": (r"\bq_transposed_factor\[", "d_o_transposed_factor["),
-    "a sum that begins again": (r"(multiply\(summing, s_2_acc.*), True,", r"\1, False,"),
+    "a sum that begins again": (r"(multiply\(mma_pv, (?:dk|acc_2)_fragment.*), True,", r"\1, False,"),
 }
 
 
@@ -223,7 +223,7 @@ REFUSED_OF_TMA = {
         r"\1",
         "another stage is cleared",
     ),
-    "a box from inside of a token": (r"\(\(0, total_5", "((1, total_5", "from head 1 on"),
+    "a box from inside of a token": (r"\(\(0, r_begin", "((1, r_begin", "from head 1 on"),
     "numbers that are not waited for": (r" +shift_ring.consumer_wait\(get\)\n", "", "that is not read"),
     "numbers that nobody frees": (r"shift_ring.consumer_release\(get\)", "pass", "were not read"),
     "numbers that nobody hands on": (r" +commit_from\(64, .*\n", "", "nothing fills"),

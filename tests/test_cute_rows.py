@@ -332,7 +332,7 @@ SEEN = {
     "a step that is read again": (folding, r"next_v = Int32\(0\)", "next_v = Int32(1)"),
     "pieces in another order": (
         folding,
-        r"(merged_lanes\(\(max, sum, mean,\), )4(.*\n.*merged_lanes\(\(max, sum, mean,\), )8",
+        r"(merged_lanes\(\(m, l, mean,\), )4(.*\n.*merged_lanes\(\(m, l, mean,\), )8",
         r"\g<1>8\g<2>4",
     ),
 }

@@ -19,6 +19,7 @@ from sampling_cases import requests, scores
 
 from rlk import Layout, ops
 from rlk.errors import ScheduleError, UnsupportedError
+from rlk.lower.common.layout import joined
 from rlk.ops import Loss
 from rlk.ops.losses import clip
 from rlk.runtime import candidates
@@ -487,7 +488,7 @@ def rewritten(pattern: str, text: str, counts: list[int]) -> Lowered:
 
     def changed(*args: Any, **options: Any) -> Any:
         program, signature, schedules, emitted = real(*args, **options)
-        source, count = re.subn(pattern, text, emitted.source)
+        source, count = re.subn(pattern, text, joined(emitted.source))
         counts.append(count)
         return program, signature, schedules, replace(emitted, source=source)
 

@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 from rlk import ops
 from rlk.ir.text import parse_program, print_program
 from rlk.lang.op import Op
+from rlk.lower.common.layout import joined
 from rlk.runtime import dispatch as runtime
 from rlk.runtime import invocation
 from rlk.runtime.dispatch import dispatch
@@ -58,7 +59,7 @@ def rewritten(rule: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[i
 
     def changed(*args: Any, **options: Any) -> Any:
         program, signature, schedules, emitted = real(*args, **options)
-        source, count = re.subn(*rule, emitted.source)
+        source, count = re.subn(*rule, joined(emitted.source))
         places[0] += count
         return program, signature, schedules, replace(emitted, source=source)
 
@@ -84,11 +85,14 @@ RULES = {
     ),
     # the upper half of the contracted axis in an accumulator of its own
     "two accumulators": (
-        r"(\n +)for (\w+) in tl\.range\(0, 64, 64\):(.*)\n((?:.*\n)*?)( +)z = tl\.dot\((\w+), ([\w.]+), z\)",
+        (
+            r"(\n +)for (\w+) in tl\.range\(0, 64, 64\):(.*)\n((?:.*\n)*?)"
+            r"( +)(\w+) = tl\.dot\((\w+), ([\w.]+), \6\)"
+        ),
         (
             r"\1for \2 in tl.range(0, 64, 64):\3\n\4"
-            r"\5z = tl.dot(tl.where(tl.arange(0, 64)[None, :] < 32, \6, 0.0).to(\6.dtype), \7, z)"
-            r" + tl.dot(tl.where(tl.arange(0, 64)[None, :] < 32, 0.0, \6).to(\6.dtype), \7)"
+            r"\5\6 = tl.dot(tl.where(tl.arange(0, 64)[None, :] < 32, \7, 0.0).to(\7.dtype), \8, \6)"
+            r" + tl.dot(tl.where(tl.arange(0, 64)[None, :] < 32, 0.0, \7).to(\7.dtype), \8)"
         ),
     ),
 }

@@ -240,8 +240,8 @@ def test_generated_kernels_have_the_bits_of_copies(
 @pytest.mark.parametrize(
     ("pattern", "new"),
     [
-        (r"max_of_piece = m_of_piece", 'max_of_piece = tl.full((16, 1), float("-inf"), tl.float32)'),
-        (r"s = s_of_prompt", "s = s_of_prompt * 0"),
+        (r"m_piece = m_of_piece\b", 'm_piece = tl.full((16, 1), float("-inf"), tl.float32)'),
+        (r"l_before = s_of_prompt", "l_before = s_of_prompt * 0"),
         (r"first_step = tl.maximum\((\w+), 0\)", "first_step = 0"),
         (r"other=k_prefix\)", "other=0.0)"),
     ],
@@ -308,8 +308,8 @@ def test_cute_kernels_have_the_bits_of_copies(
 @pytest.mark.parametrize(
     ("pattern", "new"),
     [
-        (r"(o_2\[r, c\]) = load_where.*", r"\1 = Float32(0.0)"),
-        (r"(max_of_piece\[r\]) = m_of_piece_2\[r\]", r'\1 = Float32(float("-inf"))'),
+        (r"(o_before\[r, c\]) = load_where.*", r"\1 = Float32(0.0)"),
+        (r"(m_piece\[r\]) = m_of_piece_value\[r\]", r'\1 = Float32(float("-inf"))'),
         (r"v_prefix, \((\w+),", r"v_prefix, (\1 ^ 1,"),
     ],
 )

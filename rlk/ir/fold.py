@@ -106,7 +106,7 @@ def weighted(
         power = b.mul(power, b.f32(LOG2E), f"{name}_exponent")
     e = b.math(MathFn.EXP2, power, exp2, name)
     # finite where z is -inf: e is 0 there, and 0 * -inf would be NaN; a NaN in z is in e already
-    return e, b.max(distance, b.f32(LOWEST)) if monoid.centred else distance
+    return e, b.max(distance, b.f32(LOWEST), f"{name}_moved_by") if monoid.centred else distance
 
 
 def recentred(b: Builder, centred: Value, s: Value, distance: Value, name: str = "") -> Value:
@@ -126,8 +126,9 @@ def _softmax_merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: Mat
     s1, s2 = b.mul(one[1], w1, "l_a_scaled"), b.mul(two[1], w2, "l_b_scaled")
     sums = [b.add(s1, s2, "l")]
     if monoid.centred:
-        c1, c2 = b.mul(one[2], w1), b.mul(two[2], w2)
-        sums.append(b.add(recentred(b, c1, s1, d1), recentred(b, c2, s2, d2)))
+        c1, c2 = b.mul(one[2], w1, "centred_a_scaled"), b.mul(two[2], w2, "centred_b_scaled")
+        moved = recentred(b, c1, s1, d1, "centred_a_moved"), recentred(b, c2, s2, d2, "centred_b_moved")
+        sums.append(b.add(*moved, "centred"))
     payloads = zip(one[1 + len(sums) :], two[1 + len(sums) :], strict=True)
     scaled = (
         (name, b.mul(x, w1, f"{name}_a_scaled"), b.mul(y, w2, f"{name}_b_scaled"))

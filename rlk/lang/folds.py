@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.monoid import Kind, Monoid
@@ -29,10 +27,10 @@ class _Fold(Folding):
         self._absorbing: Absorbing | None = None
         self._lanes, self._kept, self._open, self._after = lanes, kept, open, after
 
-    def named(self, variable: str) -> Iterator[tuple[str, Value]]:
-        """Yield the author's name of a state of one component; others are called after the components."""
-        if self._absorbing is not None and len(self._absorbing.states) == 1:
-            yield variable, self._absorbing.states[0].value
+    def named(self, variable: str) -> dict[Value, str]:
+        """Return the author's name of a state of one component; others are called after the components."""
+        states = () if self._absorbing is None else self._absorbing.states
+        return {states[0].value: variable} if len(states) == 1 else {}
 
     def _absorb(self, monoid: Monoid, *inputs: Operand) -> None:
         t = tracer(self.what)

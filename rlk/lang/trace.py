@@ -57,6 +57,7 @@ class Tracer:
         self.dims = dims  # the order of the dims of outputs
         self.outputs: list[str] = []
         self.names: dict[Value, str] = {}  # what the author's variables call values
+        self.states: dict[Value, str] = {}  # and states of folds
 
     @property
     def scope(self) -> Scope:
@@ -86,6 +87,10 @@ class Tracer:
         for variable, x in author_variables():
             for name, value in _named(variable, x):
                 self.names.setdefault(value, name)
+            folds = x.items() if isinstance(x, dict) else ((variable, x),)
+            for name, fold in folds:
+                if isinstance(fold, Folding):
+                    self.states |= fold.named(str(name))
 
     def wrap(self, value: Value) -> Tile:
         return Tile(self, value, self.scope.id, self.builder.loc)
@@ -179,21 +184,21 @@ class Tracer:
         for let in block.lets:
             if isinstance(let.node, Stream):
                 let = replace(let, node=replace(let.node, body=self.named(let.node.body)))
-            if not let.name or isinstance(let.node, Pos | Result):
+            if isinstance(let.node, Result):
+                let = replace(let, name=self.states.get(let.value, let.name))
+            elif not let.name or isinstance(let.node, Pos):
                 let = replace(let, name=self.names.get(let.value, let.name))
             lets.append(let)
         return replace(block, lets=tuple(lets))
 
 
 def _named(variable: str, x: object) -> Iterator[tuple[str, Value]]:
-    """Yield the values that a variable of the author holds: a tile, or tiles in a fold, record or dict."""
+    """Yield the values that a variable of the author holds: a tile, or tiles in a record or dict."""
     match x:
         case Tile():
             yield variable, x.value
         case StreamVar():
             yield variable, x.pos.value
-        case Folding():
-            yield from x.named(variable)
         case dict():
             yield from ((str(name), each.value) for name, each in x.items() if isinstance(each, Tile))
         case _ if is_dataclass(x) and not isinstance(x, type):
@@ -204,8 +209,8 @@ def _named(variable: str, x: object) -> Iterator[tuple[str, Value]]:
 class Folding:
     """Something in a spec that has states once its stream is closed."""
 
-    def named(self, variable: str) -> Iterator[tuple[str, Value]]:
-        """Yield the names of its states, under the author's name for it."""
+    def named(self, variable: str) -> dict[Value, str]:
+        """Return names of its states, under the author's name for it."""
         raise NotImplementedError
 
 

@@ -76,9 +76,9 @@ def varlen_attention(
     rows = Rows.of(begin_q, end_q, end_k.to(i32) - begin)
     queries = q.at(rows.token, H, G, E, when=rows.inside)
     soft = L.power_sum()
-    for j in L.stream(S, begin=begin, end=end_k, **rows.seen(begin, causal, window)):
-        s = _powers(L.dot(queries, k[j], over=E, each=(H,)), scale, softcap, inv_softcap)
-        soft.absorb(s, o=v[j])
+    for kv in L.stream(S, begin=begin, end=end_k, **rows.seen(begin, causal, window)):
+        s = _powers(L.dot(queries, k[kv], over=E, each=(H,)), scale, softcap, inv_softcap)
+        soft.absorb(s, o=v[kv])
     return finished(soft, rows, sinks, q.dtype)
 
 
@@ -116,8 +116,8 @@ def _of_queries(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
     down = shift.at(rows.token, H, G, when=rows.inside, inside=True)
     own = delta.at(rows.token, H, G, when=rows.inside, inside=True)
     dq = L.total()
-    for j in L.stream(Z, begin=begin, end=ctx.end_k, **rows.seen(begin, ctx.causal, ctx.window)):
-        k, v = ctx.k.at(j.pos, H, E, inside=True), ctx.v.at(j.pos, H, W, inside=True)
+    for kv in L.stream(Z, begin=begin, end=ctx.end_k, **rows.seen(begin, ctx.causal, ctx.window)):
+        k, v = ctx.k.at(kv.pos, H, E, inside=True), ctx.v.at(kv.pos, H, W, inside=True)
         p, slope = _weights(ctx, L.dot(q, k, over=E, each=(H,)), down)
         dp = L.dot(d, v, over=W, each=(H,))
         dq.absorb(p, by=k, times=_slope(dp - own, slope))
@@ -134,8 +134,8 @@ def _of_keys(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
     last = ctx.end_q.to(i32)
     seen = _seeing(ctx, first, key + (last - first) - count, heads, count)
     dk, dv = L.total(), L.total()
-    for r in L.stream(R, begin=first * heads, end=last * heads, **seen):
-        asks, head = r.pos // heads, r.pos % heads
+    for qg in L.stream(R, begin=first * heads, end=last * heads, **seen):
+        asks, head = qg.pos // heads, qg.pos % heads
         q, d = ctx.q.at(asks, H, head, E, inside=True), d_o.at(asks, H, head, W, inside=True)
         down = shift.at(asks, H, head, inside=True)
         own = delta.at(asks, H, head, inside=True) if ctx.wants("k") else None
@@ -203,8 +203,8 @@ def paged_attention(
     rows = Rows.of(begin_q, end_q, context_lens)
     queries = q.at(rows.token, H, G, E, when=rows.inside)
     soft = L.power_sum()
-    for j in L.stream(S, begin=0, end=context_lens, **rows.seen(0, causal, window)):
-        page, slot = block_table.at(B, j.pos // L.extent(O)), j.pos % L.extent(O)
+    for kv in L.stream(S, begin=0, end=context_lens, **rows.seen(0, causal, window)):
+        page, slot = block_table.at(B, kv.pos // L.extent(O)), kv.pos % L.extent(O)
         qk = L.dot(queries, k_cache.at(page, slot, H, E), over=E, each=(B, H))
         s = _powers(qk, scale, softcap, inv_softcap)
         soft.absorb(s, o=v_cache.at(page, slot, H, W))
@@ -252,9 +252,9 @@ def prefix_attention(
     asks = q.at(token, H, G, E, when=inside)
     whole = (end_prefix.to(i32) - start) // CHUNK * CHUNK
     common = L.power_sum(open=True)
-    for j in L.stream(K, begin=start, end=start + whole, **all_rows.seen(start, causal, window)):
-        s = score(asks, k_prefix[j], H)
-        common.absorb(s, o=v_prefix[j])
+    for kv in L.stream(K, begin=start, end=start + whole, **all_rows.seen(start, causal, window)):
+        s = score(asks, k_prefix[kv], H)
+        common.absorb(s, o=v_prefix[kv])
     tables = _tables(common, all_rows)
     first, begin = begin_shared.to(i32), begin_k.to(i32)
     shared = end_shared.to(i32) - first
@@ -263,9 +263,9 @@ def prefix_attention(
     queries = q.at(rows.token, H, G, E, when=rows.inside)
     states = (x.at(rows.token, *x.axes[1:], when=rows.inside, inside=True) for x in tables)
     soft, skipped = L.power_sum(after=tuple(states)), shared // CHUNK * CHUNK
-    for j in L.stream(S, begin=0, end=keys, after=skipped, **rows.seen(0, causal, window)):
-        own = j.pos >= shared
-        theirs, mine = (first + j.pos, H), (begin + (j.pos - shared), H)
+    for kv in L.stream(S, begin=0, end=keys, after=skipped, **rows.seen(0, causal, window)):
+        own = kv.pos >= shared
+        theirs, mine = (first + kv.pos, H), (begin + (kv.pos - shared), H)
         key, value = (
             x.at(*mine, axis, when=own, inside=True, fill=y.at(*theirs, axis, when=~own, inside=True))
             for x, y, axis in ((k, k_prefix, E), (v, v_prefix, W))

@@ -62,10 +62,10 @@ def linear_logp(
     active = active_rows(picked, ignore_index, mask)
     soft, hit = L.softmax_sum(entropy="entropy" in needs), L.total()
     for v in L.stream(V, when=active):
-        product = L.dot(hidden, weight[v], over=D)
+        acc = L.dot(hidden, weight[v], over=D)
         if keep:
-            L.emit(logits=product)
-        z, _ = scoring.forward(product, None if bias is None else bias[v])
+            L.emit(logits=acc)
+        z, _ = scoring.forward(acc, None if bias is None else bias[v])
         soft.absorb(z)
         # one score and zeros: exact in any order
         hit.absorb(L.where(v.pos.to(i64) == picked, z, -0.0))
@@ -127,8 +127,8 @@ def _gradients(
     scoring = Scoring(x.logit_scale, x.softcap, x.inv_softcap, inverse)
     # zeros in inactive rows: 0 times their NaN would reach every row of the weight's gradient
     rows = L.keep(L.where(active, x.hidden.at(order, D), 0.0), "rows")
-    product = L.dot(rows, x.weight, over=D) if x.logits is None else x.logits.at(order, V, when=active)
-    z, t = scoring.forward(product, x.bias)
+    acc = L.dot(rows, x.weight, over=D) if x.logits is None else x.logits.at(order, V, when=active)
+    z, t = scoring.forward(acc, x.bias)
     dz = of_scores(z, picked, x.lse.at(order), row(x.entropy), *map(row, cotangents))
     kept = L.keep(L.where(active, scoring.backward(dz, t), 0.0).to(dtype), "dz")
     made: dict[str, Tile] = {}

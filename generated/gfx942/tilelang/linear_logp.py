@@ -89,22 +89,22 @@ def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     alpha_a_distance = tl.alloc_var("float32", m_a - m_safe)
     alpha_a_exponent = tl.alloc_var("float32", alpha_a_distance * f32(1.4426950216293335))
     alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
-    larger_2 = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
+    alpha_a_moved_by = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
     is_empty_2 = tl.alloc_var("bool", m == f32(float("-inf")))
     m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m))
     alpha_b_distance = tl.alloc_var("float32", m_b - m_safe_2)
     alpha_b_exponent = tl.alloc_var("float32", alpha_b_distance * f32(1.4426950216293335))
     alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
-    larger_3 = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
+    alpha_b_moved_by = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
     l_a_scaled = tl.alloc_var("float32", l_a * alpha_a)
     l_b_scaled = tl.alloc_var("float32", l_b * alpha_b)
     l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
-    product = tl.alloc_var("float32", centred_a * alpha_a)
-    product_2 = tl.alloc_var("float32", centred_b * alpha_b)
-    fma_sum = tl.alloc_var("float32", fma(l_a_scaled, larger_2, product))
-    fma_sum_2 = tl.alloc_var("float32", fma(l_b_scaled, larger_3, product_2))
-    total = tl.alloc_var("float32", fma_sum + fma_sum_2)
-    return m, l, total
+    centred_a_scaled = tl.alloc_var("float32", centred_a * alpha_a)
+    centred_b_scaled = tl.alloc_var("float32", centred_b * alpha_b)
+    centred_a_moved = tl.alloc_var("float32", fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled))
+    centred_b_moved = tl.alloc_var("float32", fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled))
+    centred = tl.alloc_var("float32", centred_a_moved + centred_b_moved)
+    return m, l, centred
 
 
 @tl.macro
@@ -257,8 +257,8 @@ def linear_logp_1(
         exists = tl.alloc_local((4,), "bool")
         active = tl.alloc_local((8,), "bool")
         exists_2 = tl.alloc_local((32,), "bool")
-        product_sums = tl.alloc_fragment((32, 256), "float32")
-        product_tile = tl.alloc_shared((32, 256), "float32", "shared")
+        acc_sums = tl.alloc_fragment((32, 256), "float32")
+        acc_tile = tl.alloc_shared((32, 256), "float32", "shared")
         hidden_start = tl.alloc_shared((32,), "int64", "shared")
         t_place = tl.alloc_local((8,), "int32")
         weight_start = tl.alloc_shared((256,), "int64", "shared")
@@ -267,10 +267,10 @@ def linear_logp_1(
         weight_tile = tl.alloc_shared((256, 32), "bfloat16", "shared")
         t_place_2 = tl.alloc_local((8,), "int32")
         v_lane_place_2 = tl.alloc_local((4,), "int32")
-        product = tl.alloc_local((32,), "float32")
+        acc = tl.alloc_local((32,), "float32")
         z = tl.alloc_local((32,), "float32")
         v_i64 = tl.alloc_local((4,), "int64")
-        sum_of_step3_value_equal = tl.alloc_local((32,), "bool")
+        sum_of_step3_equal = tl.alloc_local((32,), "bool")
         z_masked = tl.alloc_local((32,), "float32")
         z_masked_2 = tl.alloc_local((32,), "float32")
         m_chunk = tl.alloc_local((32,), "float32")
@@ -279,11 +279,11 @@ def linear_logp_1(
         p_distance = tl.alloc_local((32,), "float32")
         p_exponent = tl.alloc_local((32,), "float32")
         p = tl.alloc_local((32,), "float32")
-        centred_chunk_larger = tl.alloc_local((32,), "float32")
-        centred_chunk_product = tl.alloc_local((32,), "float32")
+        p_moved_by = tl.alloc_local((32,), "float32")
+        p_times_p_moved_by = tl.alloc_local((32,), "float32")
         l_chunk = tl.alloc_local((32,), "float32")
         centred_chunk = tl.alloc_local((32,), "float32")
-        z_masked_masked = tl.alloc_local((32,), "float32")
+        z_masked_3 = tl.alloc_local((32,), "float32")
         sum_v_lane = tl.alloc_local((32,), "float32")
         rest = tl.truncdiv(block, ((T + 31) // 32))
         rest_2 = tl.truncdiv(rest, 8)
@@ -324,7 +324,7 @@ def linear_logp_1(
                 weight_start[v_lane_place[c]] = tl.Select(
                     exists[c], tl.int64(tl.int64(v[c]) * weight_v_stride), tl.int64(-1)
                 )
-        tl.clear(product_sums)
+        tl.clear(acc_sums)
         tl.sync_threads()
         for d_step in tl.serial(0, 128):
             for c in tl.unroll(4):
@@ -340,22 +340,22 @@ def linear_logp_1(
                     (weight_start[row] != -1) & (k < 4096), weight[weight_start[row] + k], tl.Cast("bfloat16", 0)
                 )
             tl.sync_threads()
-            tl.gemm(hidden_tile, weight_tile, product_sums, transpose_B=True)
+            tl.gemm(hidden_tile, weight_tile, acc_sums, transpose_B=True)
             tl.sync_threads()
-        tl.copy(product_sums, product_tile)
+        tl.copy(acc_sums, acc_tile)
         tl.sync_threads()
         for c in tl.unroll(8):
             t_place_2[c] = thread // 64 * 8 + c
         for c in tl.unroll(4):
             v_lane_place_2[c] = thread % 64 + c * 64
         for c in tl.unroll(32):
-            product[c] = product_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]
-            z[c] = product[c] * inv_temperature_value  # logp.py:57
+            acc[c] = acc_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]
+            z[c] = acc[c] * inv_temperature_value  # logp.py:57
         for c in tl.unroll(4):  # linear_logp.py:71
             v_i64[c] = tl.Cast("int64", v[c])
         for c in tl.unroll(32):
-            sum_of_step3_value_equal[c] = v_i64[c // 8] == ids_value[c % 8]
-            z_masked[c] = tl.Select(sum_of_step3_value_equal[c], z[c], f32(-0.0))
+            sum_of_step3_equal[c] = v_i64[c // 8] == ids_value[c % 8]
+            z_masked[c] = tl.Select(sum_of_step3_equal[c], z[c], f32(-0.0))
             z_masked_2[c] = tl.Select(exists_2[c], z[c], f32(float("-inf")))  # linear_logp.py:64
             m_chunk[c] = z_masked_2[c]
         max_over_v_lane(m_chunk)
@@ -366,16 +366,16 @@ def linear_logp_1(
             p_distance[c] = z_masked_2[c] - m_safe[c % 8]
             p_exponent[c] = p_distance[c] * f32(1.4426950216293335)
             p[c] = portable_exp2(p_exponent[c])
-            centred_chunk_larger[c] = larger(p_distance[c], f32(-3.4028234663852886e+38))
-            centred_chunk_product[c] = p[c] * centred_chunk_larger[c]
+            p_moved_by[c] = larger(p_distance[c], f32(-3.4028234663852886e+38))
+            p_times_p_moved_by[c] = p[c] * p_moved_by[c]
             l_chunk[c] = p[c]
         sum_over_v_lane(l_chunk)
         for c in tl.unroll(32):
-            centred_chunk[c] = centred_chunk_product[c]
+            centred_chunk[c] = p_times_p_moved_by[c]
         sum_over_v_lane(centred_chunk)
         for c in tl.unroll(32):
-            z_masked_masked[c] = tl.Select(exists_2[c], z_masked[c], f32(-0.0))
-            sum_v_lane[c] = z_masked_masked[c]
+            z_masked_3[c] = tl.Select(exists_2[c], z_masked[c], f32(-0.0))
+            sum_v_lane[c] = z_masked_3[c]
         sum_over_v_lane(sum_v_lane)
         for c in tl.unroll(8):
             if t_inside[c] & writes:
@@ -419,7 +419,7 @@ def linear_logp_2(
         total = tl.alloc_var("float32")
         m_3 = tl.alloc_local((1,), "float32")
         l_3 = tl.alloc_local((1,), "float32")
-        centred_2 = tl.alloc_local((1,), "float32")
+        centred_3 = tl.alloc_local((1,), "float32")
         total_3 = tl.alloc_local((1,), "float32")
         t = block * 32 + thread // 8 % 32
         t_inside = t < T
@@ -483,33 +483,31 @@ def linear_logp_2(
             alpha_a_distance = tl.alloc_var("float32", m - m_safe)
             alpha_a_exponent = tl.alloc_var("float32", alpha_a_distance * f32(1.4426950216293335))
             alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
-            centred_larger = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
+            alpha_a_moved_by = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
             alpha_b_distance = tl.alloc_var("float32", max_of_step_value - m_safe)
             alpha_b_exponent = tl.alloc_var("float32", alpha_b_distance * f32(1.4426950216293335))
             alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
-            centred_larger_2 = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
+            alpha_b_moved_by = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
             l_a_scaled = tl.alloc_var("float32", l * alpha_a)
             l_b_scaled = tl.alloc_var("float32", sum_of_step1_value * alpha_b)
             l_2 = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
-            centred_times_alpha_a = tl.alloc_var("float32", centred * alpha_a)
-            centred_of_step2_times_alpha_b = tl.alloc_var("float32", centred_of_step2_value * alpha_b)
-            centred_fma_sum = tl.alloc_var("float32", fma(l_a_scaled, centred_larger, centred_times_alpha_a))
-            centred_fma_sum_2 = tl.alloc_var(
-                "float32", fma(l_b_scaled, centred_larger_2, centred_of_step2_times_alpha_b)
-            )
-            centred_sum = tl.alloc_var("float32", centred_fma_sum + centred_fma_sum_2)
+            centred_a_scaled = tl.alloc_var("float32", centred * alpha_a)
+            centred_b_scaled = tl.alloc_var("float32", centred_of_step2_value * alpha_b)
+            centred_a_moved = tl.alloc_var("float32", fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled))
+            centred_b_moved = tl.alloc_var("float32", fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled))
+            centred_2 = tl.alloc_var("float32", centred_a_moved + centred_b_moved)
             total_2 = tl.alloc_var("float32", total + sum_of_step3_value)
             m = m_2
             l = l_2
-            centred = centred_sum
+            centred = centred_2
             total = total_2
         m_3[0] = m
         l_3[0] = l
-        centred_2[0] = centred
-        softmax_sum_over_v_piece(m_3, l_3, centred_2)
+        centred_3[0] = centred
+        softmax_sum_over_v_piece(m_3, l_3, centred_3)
         m_4 = m_3[0]
         l_4 = l_3[0]
-        centred_3 = centred_2[0]
+        centred_4 = centred_3[0]
         total_3[0] = total
         total_over_v_piece(total_3)
         total_4 = total_3[0]
@@ -527,15 +525,15 @@ def linear_logp_2(
             tl.atomic_max(errors[1], t + 1)
         chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # linear_logp.py:87
         lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # linear_logp.py:88
-        centred_over_l = tl.alloc_var("float32", centred_3 / l_4)  # linear_logp.py:89
-        entropy_value_difference = tl.alloc_var("float32", log_l - centred_over_l)
-        entropy_value_difference_masked = tl.alloc_var("float32", tl.Select(active, entropy_value_difference, f32(0.0)))
+        centred_over_l = tl.alloc_var("float32", centred_4 / l_4)  # linear_logp.py:89
+        entropy_difference = tl.alloc_var("float32", log_l - centred_over_l)
+        entropy_difference_masked = tl.alloc_var("float32", tl.Select(active, entropy_difference, f32(0.0)))
         if t_inside & writes:  # linear_logp.py:86
             logp[t] = chosen_masked
         if t_inside & writes:
             lse[t] = lse_masked
         if t_inside & writes:
-            entropy[t] = entropy_value_difference_masked
+            entropy[t] = entropy_difference_masked
 
 
 def call(

@@ -137,15 +137,15 @@ def linear_logp_grad_2(
         order_value = tl.alloc_local((16,), "int64")
         ids_value = tl.alloc_local((16,), "int64")
         active = tl.alloc_local((16,), "bool")
-        product_sums = tl.alloc_fragment((64, 64), "float32")
-        product_tile = tl.alloc_shared((64, 64), "float32", "shared")
+        acc_sums = tl.alloc_fragment((64, 64), "float32")
+        acc_tile = tl.alloc_shared((64, 64), "float32", "shared")
         rows_start = tl.alloc_shared((64,), "int64", "shared")
         t_within_place = tl.alloc_local((16,), "int32")
         weight_start = tl.alloc_shared((64,), "int64", "shared")
         rows_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         weight_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         t_within_place_2 = tl.alloc_local((16,), "int32")
-        product = tl.alloc_local((16,), "float32")
+        acc = tl.alloc_local((16,), "float32")
         lse_value = tl.alloc_local((16,), "float32")
         entropy_value = tl.alloc_local((16,), "float32")
         d_logp_value = tl.alloc_local((16,), "float32")
@@ -167,13 +167,13 @@ def linear_logp_grad_2(
         inside_below = tl.alloc_local((16,), "bool")
         inside = tl.alloc_local((16,), "bool")
         ids_masked = tl.alloc_local((16,), "int64")
-        ids_masked_i32 = tl.alloc_local((16,), "int32")
+        ids_i32 = tl.alloc_local((16,), "int32")
         dz_equal = tl.alloc_local((16,), "bool")
         d_logp_masked = tl.alloc_local((16,), "float32")
         dz_value_3 = tl.alloc_local((16,), "float32")
         dz_times_inv_temperature = tl.alloc_local((16,), "float32")
         dz_times_inv_temperature_masked = tl.alloc_local((16,), "float32")
-        dz_times_inv_temperature_masked_bf16 = tl.alloc_local((16,), "bfloat16")
+        dz_times_inv_temperature_bf16 = tl.alloc_local((16,), "bfloat16")
         rest = tl.truncdiv(block, 251)
         for c in tl.unroll(16):
             t_within[c] = rest * 64 + thread // 64 * 16 + c
@@ -206,7 +206,7 @@ def linear_logp_grad_2(
             weight_start[v_within_place] = tl.Select(
                 v_within_inside, tl.int64(tl.int64(v) * weight_v_stride), tl.int64(-1)
             )
-        tl.clear(product_sums)
+        tl.clear(acc_sums)
         tl.sync_threads()
         for d_step in tl.serial(0, 128):
             for c in tl.unroll(8):
@@ -222,15 +222,15 @@ def linear_logp_grad_2(
                     (weight_start[row] != -1) & (k < 4096), weight[weight_start[row] + k], tl.Cast("bfloat16", 0)
                 )
             tl.sync_threads()
-            tl.gemm(rows_tile, weight_tile, product_sums, transpose_B=True)
+            tl.gemm(rows_tile, weight_tile, acc_sums, transpose_B=True)
             tl.sync_threads()
-        tl.copy(product_sums, product_tile)
+        tl.copy(acc_sums, acc_tile)
         tl.sync_threads()
         for c in tl.unroll(16):
             t_within_place_2[c] = thread // 64 * 16 + c
         v_within_place_2 = thread % 64
         for c in tl.unroll(16):
-            product[c] = product_tile[t_within_place_2[c], v_within_place_2]
+            acc[c] = acc_tile[t_within_place_2[c], v_within_place_2]
             # linear_logp.py:132
             lse_value[c] = tl.if_then_else(t_within_inside[c], lse[order_value[c]], tl.Cast("float32", 0))
             # linear_logp.py:122
@@ -238,7 +238,7 @@ def linear_logp_grad_2(
             d_logp_value[c] = tl.if_then_else(t_within_inside[c], d_logp[order_value[c]], tl.Cast("float32", 0))
             d_lse_value[c] = tl.if_then_else(t_within_inside[c], d_lse[order_value[c]], tl.Cast("float32", 0))
             d_entropy_value[c] = tl.if_then_else(t_within_inside[c], d_entropy[order_value[c]], tl.Cast("float32", 0))
-            z[c] = product[c] * inv_temperature_value  # logp.py:57
+            z[c] = acc[c] * inv_temperature_value  # logp.py:57
             centred[c] = z[c] - lse_value[c]  # logp.py:186
             centred_times_log2e[c] = centred[c] * f32(1.4426950216293335)  # logp.py:187
             p[c] = portable_exp2(centred_times_log2e[c])
@@ -254,16 +254,16 @@ def linear_logp_grad_2(
             inside_below[c] = ids_value[c] < 128256
             inside[c] = ids_ge_0[c] & inside_below[c]
             ids_masked[c] = tl.Select(inside[c], ids_value[c], tl.int64(-1))  # logp.py:194
-            ids_masked_i32[c] = tl.Cast("int32", ids_masked[c])
-            dz_equal[c] = v == ids_masked_i32[c]
+            ids_i32[c] = tl.Cast("int32", ids_masked[c])
+            dz_equal[c] = v == ids_i32[c]
             d_logp_masked[c] = tl.Select(dz_equal[c], d_logp_value[c], f32(0.0))
             dz_value_3[c] = dz_value_2[c] + d_logp_masked[c]
             dz_times_inv_temperature[c] = dz_value_3[c] * inv_temperature_value  # logp.py:63
             # linear_logp.py:133
             dz_times_inv_temperature_masked[c] = tl.Select(active[c], dz_times_inv_temperature[c], f32(0.0))
-            dz_times_inv_temperature_masked_bf16[c] = tl.Cast("bfloat16", dz_times_inv_temperature_masked[c])
+            dz_times_inv_temperature_bf16[c] = tl.Cast("bfloat16", dz_times_inv_temperature_masked[c])
             if t_within_inside[c] & v_within_inside:
-                dz[tl.int64(t_within[c]) * dz_t_within_stride + v_within] = dz_times_inv_temperature_masked_bf16[c]
+                dz[tl.int64(t_within[c]) * dz_t_within_stride + v_within] = dz_times_inv_temperature_bf16[c]
 
 
 @tl.prim_func

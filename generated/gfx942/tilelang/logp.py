@@ -92,22 +92,22 @@ def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     alpha_a_distance = tl.alloc_var("float32", m_a - m_safe)
     alpha_a_exponent = tl.alloc_var("float32", alpha_a_distance * f32(1.4426950216293335))
     alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
-    larger_2 = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
+    alpha_a_moved_by = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
     is_empty_2 = tl.alloc_var("bool", m == f32(float("-inf")))
     m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m))
     alpha_b_distance = tl.alloc_var("float32", m_b - m_safe_2)
     alpha_b_exponent = tl.alloc_var("float32", alpha_b_distance * f32(1.4426950216293335))
     alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
-    larger_3 = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
+    alpha_b_moved_by = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
     l_a_scaled = tl.alloc_var("float32", l_a * alpha_a)
     l_b_scaled = tl.alloc_var("float32", l_b * alpha_b)
     l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
-    product = tl.alloc_var("float32", centred_a * alpha_a)
-    product_2 = tl.alloc_var("float32", centred_b * alpha_b)
-    fma_sum = tl.alloc_var("float32", fma(l_a_scaled, larger_2, product))
-    fma_sum_2 = tl.alloc_var("float32", fma(l_b_scaled, larger_3, product_2))
-    total = tl.alloc_var("float32", fma_sum + fma_sum_2)
-    return m, l, total
+    centred_a_scaled = tl.alloc_var("float32", centred_a * alpha_a)
+    centred_b_scaled = tl.alloc_var("float32", centred_b * alpha_b)
+    centred_a_moved = tl.alloc_var("float32", fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled))
+    centred_b_moved = tl.alloc_var("float32", fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled))
+    centred = tl.alloc_var("float32", centred_a_moved + centred_b_moved)
+    return m, l, centred
 
 
 @tl.macro
@@ -247,13 +247,13 @@ def logp(
         p_distance = tl.alloc_local((16,), "float32")
         p_exponent = tl.alloc_local((16,), "float32")
         p = tl.alloc_local((16,), "float32")
-        centred_chunk_larger = tl.alloc_local((16,), "float32")
-        centred_chunk_product = tl.alloc_local((16,), "float32")
+        p_moved_by = tl.alloc_local((16,), "float32")
+        p_times_p_moved_by = tl.alloc_local((16,), "float32")
         l_chunk = tl.alloc_local((16,), "float32")
         centred_chunk = tl.alloc_local((16,), "float32")
         m_3 = tl.alloc_var("float32")
         l_3 = tl.alloc_var("float32")
-        centred_2 = tl.alloc_var("float32")
+        centred_3 = tl.alloc_var("float32")
         v_2 = tl.alloc_local((16,), "int32")
         exists = tl.alloc_local((16,), "bool")
         exists_2 = tl.alloc_local((16,), "bool")
@@ -265,13 +265,13 @@ def logp(
         p_distance_2 = tl.alloc_local((16,), "float32")
         p_exponent_2 = tl.alloc_local((16,), "float32")
         p_2 = tl.alloc_local((16,), "float32")
-        centred_chunk_larger_2 = tl.alloc_local((16,), "float32")
-        centred_chunk_product_2 = tl.alloc_local((16,), "float32")
+        p_moved_by_2 = tl.alloc_local((16,), "float32")
+        p_times_p_moved_by_2 = tl.alloc_local((16,), "float32")
         l_chunk_3 = tl.alloc_local((16,), "float32")
         centred_chunk_3 = tl.alloc_local((16,), "float32")
         m_5 = tl.alloc_local((1,), "float32")
         l_5 = tl.alloc_local((1,), "float32")
-        centred_3 = tl.alloc_local((1,), "float32")
+        centred_5 = tl.alloc_local((1,), "float32")
         t = block
         writes = thread == 0
         ids_value = tl.alloc_var("int64", ids[t])  # logp.py:134
@@ -314,13 +314,13 @@ def logp(
                 p_distance[c] = z_2[c] - m_safe
                 p_exponent[c] = p_distance[c] * f32(1.4426950216293335)
                 p[c] = portable_exp2(p_exponent[c])
-                centred_chunk_larger[c] = larger(p_distance[c], f32(-3.4028234663852886e+38))
-                centred_chunk_product[c] = p[c] * centred_chunk_larger[c]
+                p_moved_by[c] = larger(p_distance[c], f32(-3.4028234663852886e+38))
+                p_times_p_moved_by[c] = p[c] * p_moved_by[c]
                 l_chunk[c] = p[c]
             sum_over_v_lane(l_chunk, f32_reduce_smem, thread)
             l_chunk_2 = l_chunk[0]
             for c in tl.unroll(16):
-                centred_chunk[c] = centred_chunk_product[c]
+                centred_chunk[c] = p_times_p_moved_by[c]
             sum_over_v_lane(centred_chunk, f32_reduce_smem, thread)
             centred_chunk_2 = centred_chunk[0]
             m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))
@@ -329,25 +329,25 @@ def logp(
             alpha_a_distance = tl.alloc_var("float32", m - m_safe_2)
             alpha_a_exponent = tl.alloc_var("float32", alpha_a_distance * f32(1.4426950216293335))
             alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
-            centred_larger = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
+            alpha_a_moved_by = tl.alloc_var("float32", larger(alpha_a_distance, f32(-3.4028234663852886e+38)))
             alpha_b_distance = tl.alloc_var("float32", m_chunk_2 - m_safe_2)
             alpha_b_exponent = tl.alloc_var("float32", alpha_b_distance * f32(1.4426950216293335))
             alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
-            centred_larger_2 = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
+            alpha_b_moved_by = tl.alloc_var("float32", larger(alpha_b_distance, f32(-3.4028234663852886e+38)))
             l_a_scaled = tl.alloc_var("float32", l * alpha_a)
             l_b_scaled = tl.alloc_var("float32", l_chunk_2 * alpha_b)
             l_2 = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
-            centred_times_alpha_a = tl.alloc_var("float32", centred * alpha_a)
-            centred_chunk_times_alpha_b = tl.alloc_var("float32", centred_chunk_2 * alpha_b)
-            centred_fma_sum = tl.alloc_var("float32", fma(l_a_scaled, centred_larger, centred_times_alpha_a))
-            centred_fma_sum_2 = tl.alloc_var("float32", fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b))
-            centred_sum = tl.alloc_var("float32", centred_fma_sum + centred_fma_sum_2)
+            centred_a_scaled = tl.alloc_var("float32", centred * alpha_a)
+            centred_b_scaled = tl.alloc_var("float32", centred_chunk_2 * alpha_b)
+            centred_a_moved = tl.alloc_var("float32", fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled))
+            centred_b_moved = tl.alloc_var("float32", fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled))
+            centred_2 = tl.alloc_var("float32", centred_a_moved + centred_b_moved)
             m = m_2
             l = l_2
-            centred = centred_sum
+            centred = centred_2
         m_3 = m
         l_3 = l
-        centred_2 = centred
+        centred_3 = centred
         for v_step_2 in tl.serial(full_steps, steps):
             v_step_times_256_2 = tl.alloc_var("int32", v_step_2 * 256)
             v_begin_2 = tl.alloc_var("int32", piece_begin + v_step_times_256_2)
@@ -370,13 +370,13 @@ def logp(
                 p_distance_2[c] = z_masked[c] - m_safe_3
                 p_exponent_2[c] = p_distance_2[c] * f32(1.4426950216293335)
                 p_2[c] = portable_exp2(p_exponent_2[c])
-                centred_chunk_larger_2[c] = larger(p_distance_2[c], f32(-3.4028234663852886e+38))
-                centred_chunk_product_2[c] = p_2[c] * centred_chunk_larger_2[c]
+                p_moved_by_2[c] = larger(p_distance_2[c], f32(-3.4028234663852886e+38))
+                p_times_p_moved_by_2[c] = p_2[c] * p_moved_by_2[c]
                 l_chunk_3[c] = p_2[c]
             sum_over_v_lane(l_chunk_3, f32_reduce_smem, thread)
             l_chunk_4 = l_chunk_3[0]
             for c in tl.unroll(16):
-                centred_chunk_3[c] = centred_chunk_product_2[c]
+                centred_chunk_3[c] = p_times_p_moved_by_2[c]
             sum_over_v_lane(centred_chunk_3, f32_reduce_smem, thread)
             centred_chunk_4 = centred_chunk_3[0]
             m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))
@@ -385,31 +385,29 @@ def logp(
             alpha_a_distance_2 = tl.alloc_var("float32", m_3 - m_safe_4)
             alpha_a_exponent_2 = tl.alloc_var("float32", alpha_a_distance_2 * f32(1.4426950216293335))
             alpha_a_2 = tl.alloc_var("float32", portable_exp2(alpha_a_exponent_2))
-            centred_larger_3 = tl.alloc_var("float32", larger(alpha_a_distance_2, f32(-3.4028234663852886e+38)))
+            alpha_a_moved_by_2 = tl.alloc_var("float32", larger(alpha_a_distance_2, f32(-3.4028234663852886e+38)))
             alpha_b_distance_2 = tl.alloc_var("float32", m_chunk_4 - m_safe_4)
             alpha_b_exponent_2 = tl.alloc_var("float32", alpha_b_distance_2 * f32(1.4426950216293335))
             alpha_b_2 = tl.alloc_var("float32", portable_exp2(alpha_b_exponent_2))
-            centred_larger_4 = tl.alloc_var("float32", larger(alpha_b_distance_2, f32(-3.4028234663852886e+38)))
+            alpha_b_moved_by_2 = tl.alloc_var("float32", larger(alpha_b_distance_2, f32(-3.4028234663852886e+38)))
             l_a_scaled_2 = tl.alloc_var("float32", l_3 * alpha_a_2)
             l_b_scaled_2 = tl.alloc_var("float32", l_chunk_4 * alpha_b_2)
             l_4 = tl.alloc_var("float32", l_a_scaled_2 + l_b_scaled_2)
-            centred_times_alpha_a_2 = tl.alloc_var("float32", centred_2 * alpha_a_2)
-            centred_chunk_times_alpha_b_2 = tl.alloc_var("float32", centred_chunk_4 * alpha_b_2)
-            centred_fma_sum_3 = tl.alloc_var("float32", fma(l_a_scaled_2, centred_larger_3, centred_times_alpha_a_2))
-            centred_fma_sum_4 = tl.alloc_var(
-                "float32", fma(l_b_scaled_2, centred_larger_4, centred_chunk_times_alpha_b_2)
-            )
-            centred_sum_2 = tl.alloc_var("float32", centred_fma_sum_3 + centred_fma_sum_4)
+            centred_a_scaled_2 = tl.alloc_var("float32", centred_3 * alpha_a_2)
+            centred_b_scaled_2 = tl.alloc_var("float32", centred_chunk_4 * alpha_b_2)
+            centred_a_moved_2 = tl.alloc_var("float32", fma(l_a_scaled_2, alpha_a_moved_by_2, centred_a_scaled_2))
+            centred_b_moved_2 = tl.alloc_var("float32", fma(l_b_scaled_2, alpha_b_moved_by_2, centred_b_scaled_2))
+            centred_4 = tl.alloc_var("float32", centred_a_moved_2 + centred_b_moved_2)
             m_3 = m_4
             l_3 = l_4
-            centred_2 = centred_sum_2
+            centred_3 = centred_4
         m_5[0] = m_3
         l_5[0] = l_3
-        centred_3[0] = centred_2
-        softmax_sum_over_v_piece(m_5, l_5, centred_3)
+        centred_5[0] = centred_3
+        softmax_sum_over_v_piece(m_5, l_5, centred_5)
         m_6 = m_5[0]
         l_6 = l_5[0]
-        centred_4 = centred_3[0]
+        centred_6 = centred_5[0]
         z_5 = tl.alloc_var("float32", tl.Cast("float32", logits_value))  # logp.py:48
         hit = tl.alloc_var("float32", z_5 * inv_temperature_value)  # logp.py:57
         log_l = tl.alloc_var("float32", portable_log(l_6))  # logp.py:149
@@ -422,15 +420,15 @@ def logp(
             tl.atomic_max(errors[1], t + 1)
         chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # logp.py:153
         lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # logp.py:154
-        centred_over_l = tl.alloc_var("float32", centred_4 / l_6)  # logp.py:155
-        entropy_value_difference = tl.alloc_var("float32", log_l - centred_over_l)
-        entropy_value_difference_masked = tl.alloc_var("float32", tl.Select(active, entropy_value_difference, f32(0.0)))
+        centred_over_l = tl.alloc_var("float32", centred_6 / l_6)  # logp.py:155
+        entropy_difference = tl.alloc_var("float32", log_l - centred_over_l)
+        entropy_difference_masked = tl.alloc_var("float32", tl.Select(active, entropy_difference, f32(0.0)))
         if writes:  # logp.py:152
             logp[t] = chosen_masked
         if writes:
             lse[t] = lse_masked
         if writes:
-            entropy[t] = entropy_value_difference_masked
+            entropy[t] = entropy_difference_masked
 
 
 def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):

@@ -148,9 +148,9 @@ def logp_grad(
         inside_below = tl.alloc_var("bool", ids_value < 128256)
         inside = tl.alloc_var("bool", ids_ge_0 & inside_below)
         ids_masked = tl.alloc_var("int64", tl.Select(inside, ids_value, tl.int64(-1)))  # logp.py:194
-        ids_masked_i32 = tl.alloc_var("int32", tl.Cast("int32", ids_masked))
+        ids_i32 = tl.alloc_var("int32", tl.Cast("int32", ids_masked))
         for c in tl.unroll(8):
-            dz_equal[c] = v[c] == ids_masked_i32
+            dz_equal[c] = v[c] == ids_i32
             d_logp_masked[c] = tl.Select(dz_equal[c], d_logp_value, f32(0.0))
             dz_3[c] = dz_2[c] + d_logp_masked[c]
             dz_times_inv_temperature[c] = dz_3[c] * inv_temperature_value  # logp.py:63

@@ -398,7 +398,7 @@ def policy_loss_1(
         sum_s_lane_11 = tl.alloc_local((8,), "int32")
         clipped_masked = tl.alloc_local((8,), "int32")
         sum_s_lane_13 = tl.alloc_local((8,), "int32")
-        total_k3_masked_masked = tl.alloc_local((8,), "float32")
+        total_k3_masked_3 = tl.alloc_local((8,), "float32")
         sum_s_lane_15 = tl.alloc_local((8,), "float32")
         s_piece = block
         writes = thread == 0
@@ -567,8 +567,8 @@ def policy_loss_1(
             sum_over_s_lane_2(sum_s_lane_13, i32_reduce_smem, thread)
             sum_s_lane_14 = sum_s_lane_13[0]
             for c in tl.unroll(8):
-                total_k3_masked_masked[c] = tl.Select(exists[c], total_k3_masked_2[c], f32(-0.0))
-                sum_s_lane_15[c] = total_k3_masked_masked[c]
+                total_k3_masked_3[c] = tl.Select(exists[c], total_k3_masked_2[c], f32(-0.0))
+                sum_s_lane_15[c] = total_k3_masked_3[c]
             sum_over_s_lane(sum_s_lane_15, f32_reduce_smem, thread)
             sum_s_lane_16 = sum_s_lane_15[0]
             total_13 = tl.alloc_var("float32", total_9 + sum_s_lane_10)
@@ -602,10 +602,10 @@ def policy_loss_2(
         f32_reduce_smem = tl.alloc_shared((8, 512), "float32", "shared")
         i32_reduce_smem = tl.alloc_shared((8, 512), "int32", "shared")
         s_piece_lane = tl.alloc_local((8,), "int32")
-        loss_value = tl.alloc_var("float32")
-        count_value = tl.alloc_var("int32")
-        clipped = tl.alloc_var("int32")
-        moved = tl.alloc_var("float32")
+        total = tl.alloc_var("float32")
+        total_2 = tl.alloc_var("int32")
+        total_3 = tl.alloc_var("int32")
+        total_4 = tl.alloc_var("float32")
         s_piece = tl.alloc_local((8,), "int32")
         sum_of_piece_value = tl.alloc_local((8,), "float32")
         sum_of_piece1_value = tl.alloc_local((8,), "int32")
@@ -615,10 +615,10 @@ def policy_loss_2(
         sum_s_piece_lane_3 = tl.alloc_local((8,), "int32")
         sum_s_piece_lane_5 = tl.alloc_local((8,), "int32")
         sum_s_piece_lane_7 = tl.alloc_local((8,), "float32")
-        loss_value_2 = tl.alloc_var("float32")
-        count_value_2 = tl.alloc_var("int32")
-        clipped_2 = tl.alloc_var("int32")
-        moved_2 = tl.alloc_var("float32")
+        total_9 = tl.alloc_var("float32")
+        total_10 = tl.alloc_var("int32")
+        total_11 = tl.alloc_var("int32")
+        total_12 = tl.alloc_var("float32")
         s_piece_2 = tl.alloc_local((8,), "int32")
         exists = tl.alloc_local((8,), "bool")
         sum_of_piece_value_2 = tl.alloc_local((8,), "float32")
@@ -639,10 +639,10 @@ def policy_loss_2(
         full_steps = tl.alloc_var("int32", tl.truncdiv(((S + 1023) // 1024), tl.int32(4096)))
         for c in tl.unroll(8):
             s_piece_lane[c] = thread + c * 512
-        loss_value = f32(-0.0)
-        count_value = tl.int32(0)
-        clipped = tl.int32(0)
-        moved = f32(-0.0)
+        total = f32(-0.0)
+        total_2 = tl.int32(0)
+        total_3 = tl.int32(0)
+        total_4 = f32(-0.0)
         for s_piece_step in tl.serial(0, full_steps):
             s_piece_step_times_4096 = tl.alloc_var("int32", s_piece_step * 4096)
             for c in tl.unroll(8):
@@ -666,18 +666,18 @@ def policy_loss_2(
                 sum_s_piece_lane_7[c] = sum_of_piece3_value[c]
             sum_over_s_piece_lane(sum_s_piece_lane_7, f32_reduce_smem, thread)
             sum_s_piece_lane_8 = sum_s_piece_lane_7[0]
-            total = tl.alloc_var("float32", loss_value + sum_s_piece_lane_2)
-            total_2 = tl.alloc_var("int32", count_value + sum_s_piece_lane_4)
-            total_3 = tl.alloc_var("int32", clipped + sum_s_piece_lane_6)
-            total_4 = tl.alloc_var("float32", moved + sum_s_piece_lane_8)
-            loss_value = total
-            count_value = total_2
-            clipped = total_3
-            moved = total_4
-        loss_value_2 = loss_value
-        count_value_2 = count_value
-        clipped_2 = clipped
-        moved_2 = moved
+            total_5 = tl.alloc_var("float32", total + sum_s_piece_lane_2)
+            total_6 = tl.alloc_var("int32", total_2 + sum_s_piece_lane_4)
+            total_7 = tl.alloc_var("int32", total_3 + sum_s_piece_lane_6)
+            total_8 = tl.alloc_var("float32", total_4 + sum_s_piece_lane_8)
+            total = total_5
+            total_2 = total_6
+            total_3 = total_7
+            total_4 = total_8
+        total_9 = total
+        total_10 = total_2
+        total_11 = total_3
+        total_12 = total_4
         for s_piece_step_2 in tl.serial(full_steps, steps):
             s_piece_step_times_4096_2 = tl.alloc_var("int32", s_piece_step_2 * 4096)
             for c in tl.unroll(8):
@@ -708,26 +708,26 @@ def policy_loss_2(
                 sum_s_piece_lane_15[c] = sum_of_piece3_masked[c]
             sum_over_s_piece_lane(sum_s_piece_lane_15, f32_reduce_smem, thread)
             sum_s_piece_lane_16 = sum_s_piece_lane_15[0]
-            total_5 = tl.alloc_var("float32", loss_value_2 + sum_s_piece_lane_10)
-            total_6 = tl.alloc_var("int32", count_value_2 + sum_s_piece_lane_12)
-            total_7 = tl.alloc_var("int32", clipped_2 + sum_s_piece_lane_14)
-            total_8 = tl.alloc_var("float32", moved_2 + sum_s_piece_lane_16)
-            loss_value_2 = total_5
-            count_value_2 = total_6
-            clipped_2 = total_7
-            moved_2 = total_8
-        count_max_1 = tl.alloc_var("int32", tl.max(count_value_2, tl.int32(1)))  # policy.py:566
-        tokens = tl.alloc_var("float32", tl.Cast("float32", count_max_1))
-        x = tl.alloc_var("float32", loss_value_2 + f32(0.0))  # policy.py:568
-        loss_value_3 = tl.alloc_var("float32", x / tokens)  # policy.py:560
-        clipped_f32 = tl.alloc_var("float32", tl.Cast("float32", clipped_2))  # policy.py:573
-        clip_fraction_value = tl.alloc_var("float32", clipped_f32 / tokens)
-        moved_plus_0 = tl.alloc_var("float32", moved_2 + f32(0.0))  # policy.py:575
-        approx_kl_value = tl.alloc_var("float32", moved_plus_0 / tokens)
+            total_13 = tl.alloc_var("float32", total_9 + sum_s_piece_lane_10)
+            total_14 = tl.alloc_var("int32", total_10 + sum_s_piece_lane_12)
+            total_15 = tl.alloc_var("int32", total_11 + sum_s_piece_lane_14)
+            total_16 = tl.alloc_var("float32", total_12 + sum_s_piece_lane_16)
+            total_9 = total_13
+            total_10 = total_14
+            total_11 = total_15
+            total_12 = total_16
+        total_max_1 = tl.alloc_var("int32", tl.max(total_10, tl.int32(1)))  # policy.py:566
+        tokens = tl.alloc_var("float32", tl.Cast("float32", total_max_1))
+        x = tl.alloc_var("float32", total_9 + f32(0.0))  # policy.py:568
+        loss_value = tl.alloc_var("float32", x / tokens)  # policy.py:560
+        total_f32 = tl.alloc_var("float32", tl.Cast("float32", total_11))  # policy.py:573
+        clip_fraction_value = tl.alloc_var("float32", total_f32 / tokens)
+        total_plus_0 = tl.alloc_var("float32", total_12 + f32(0.0))  # policy.py:575
+        approx_kl_value = tl.alloc_var("float32", total_plus_0 / tokens)
         if writes:  # policy.py:473
-            loss[0] = loss_value_3
+            loss[0] = loss_value
         if writes:
-            count[0] = count_value_2
+            count[0] = total_10
         if writes:
             clip_fraction[0] = clip_fraction_value
         if writes:

@@ -295,12 +295,12 @@ def prefix_attention_1(
         v_prefix_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         q_value = tl.alloc_local((32,), "bfloat16")
         most_c_g = tl.alloc_local((1,), "int32")
-        x = tl.alloc_var("float32")
-        x_2 = tl.alloc_var("float32")
-        x_3 = tl.alloc_local((32,), "float32")
-        x_4 = tl.alloc_var("float32")
-        x_5 = tl.alloc_var("float32")
-        x_6 = tl.alloc_local((32,), "float32")
+        m_piece = tl.alloc_var("float32")
+        l_piece = tl.alloc_var("float32")
+        acc_o = tl.alloc_local((32,), "float32")
+        m_before = tl.alloc_var("float32")
+        l_before = tl.alloc_var("float32")
+        o_before = tl.alloc_local((32,), "float32")
         k_prefix_from = tl.alloc_local((4,), "int64")
         v_prefix_from = tl.alloc_local((4,), "int64")
         qk = tl.alloc_local((16,), "float32")
@@ -375,14 +375,14 @@ def prefix_attention_1(
             most_c_g[0] = steps  # attention.py:255
             most_over_c_g(most_c_g, i32_reduce_smem, thread)
             most_c_g_2 = most_c_g[0]
-            x = f32(float("-inf"))
-            x_2 = f32(0.0)
+            m_piece = f32(float("-inf"))
+            l_piece = f32(0.0)
             for c in tl.unroll(32):
-                x_3[c] = f32(0.0)
-            x_4 = f32(float("-inf"))
-            x_5 = f32(-0.0)
+                acc_o[c] = f32(0.0)
+            m_before = f32(float("-inf"))
+            l_before = f32(-0.0)
             for c in tl.unroll(32):
-                x_6[c] = f32(-0.0)
+                o_before[c] = f32(-0.0)
             for k_step in tl.serial(0, most_c_g_2):
                 k_step_times_64 = tl.alloc_var("int32", k_step * 64)
                 k_begin = tl.alloc_var("int32", begin_prefix_value + k_step_times_64)
@@ -441,25 +441,25 @@ def prefix_attention_1(
                 k_step_mod_8 = tl.alloc_var("int32", tl.truncmod(k_step, tl.int32(8)))  # attention.py:255
                 new_piece = tl.alloc_var("bool", k_step_mod_8 == 0)
                 if new_piece:
-                    m = tl.alloc_var("float32", larger(x_4, x))
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))
                     is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
                     m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
-                    alpha_a_exponent = tl.alloc_var("float32", x_4 - m_safe)
+                    alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
                     alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
-                    alpha_b_exponent = tl.alloc_var("float32", x - m_safe)
+                    alpha_b_exponent = tl.alloc_var("float32", m_piece - m_safe)
                     alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
-                    l_a_scaled = tl.alloc_var("float32", x_5 * alpha_a)
-                    l_b_scaled = tl.alloc_var("float32", x_2 * alpha_b)
+                    l_a_scaled = tl.alloc_var("float32", l_before * alpha_a)
+                    l_b_scaled = tl.alloc_var("float32", l_piece * alpha_b)
                     l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
                     for c in tl.unroll(32):
-                        o_a_scaled[c] = x_6[c] * alpha_a
-                        o_b_scaled[c] = x_3[c] * alpha_b
+                        o_a_scaled[c] = o_before[c] * alpha_a
+                        o_b_scaled[c] = acc_o[c] * alpha_b
                         o[c] = o_a_scaled[c] + o_b_scaled[c]
-                    x = f32(float("-inf"))
-                    x_4 = m
-                    x_5 = l
+                    m_piece = f32(float("-inf"))
+                    m_before = m
+                    l_before = l
                     for c in tl.unroll(32):
-                        x_6[c] = o[c]
+                        o_before[c] = o[c]
                 for c in tl.unroll(16):
                     s_masked[c] = tl.Select(
                         (
@@ -471,24 +471,24 @@ def prefix_attention_1(
                     m_chunk[c] = s_masked[c]
                 max_over_k_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
-                m_limit = tl.alloc_var("float32", x + f32(8.0))
+                m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
                 m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
-                m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, x))
+                m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))
                 is_empty_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
                 m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m_new))
-                alpha_exponent = tl.alloc_var("float32", x - m_safe_2)
+                alpha_exponent = tl.alloc_var("float32", m_piece - m_safe_2)
                 alpha = tl.alloc_var("float32", portable_exp2(alpha_exponent))
                 for c in tl.unroll(16):
                     p_exponent[c] = s_masked[c] - m_safe_2
                     p[c] = portable_exp2(p_exponent[c])
-                l_scaled = tl.alloc_var("float32", x_2 * alpha)
+                l_scaled = tl.alloc_var("float32", l_piece * alpha)
                 for c in tl.unroll(16):
                     l_chunk[c] = p[c]
                 sum_over_k_lane(l_chunk)
                 l_chunk_2 = l_chunk[0]
                 l_new = tl.alloc_var("float32", l_scaled + l_chunk_2)
                 for c in tl.unroll(32):
-                    acc_o_scaled[c] = x_3[c] * alpha
+                    acc_o_scaled[c] = acc_o[c] * alpha
                 for c in tl.unroll(16):
                     p_bf16[c] = tl.Cast("bfloat16", p[c])
                 for c in tl.unroll(32):
@@ -503,30 +503,30 @@ def prefix_attention_1(
                             "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
                             v_prefix_tile_part.data, 0, p_bf16.data, step, acc_o_new.data, column, dtype="float32x4"
                         )
-                x = m_new
-                x_2 = l_new
+                m_piece = m_new
+                l_piece = l_new
                 for c in tl.unroll(32):
-                    x_3[c] = acc_o_new[c]
+                    acc_o[c] = acc_o_new[c]
             if inside & (c_g < end - begin) & writes:  # attention.py:289
-                m_of_piece[tl.int64(token) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g] = x
+                m_of_piece[tl.int64(token) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g] = m_piece
             if inside & (c_g < end - begin) & writes:
-                s_of_piece[tl.int64(token) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g] = x_2
+                s_of_piece[tl.int64(token) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g] = l_piece
             for c in tl.unroll(32):
                 if inside & (c_g < end - begin):
                     o_of_piece[
                         tl.int64(token) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride
                         + tl.int64(g) * o_of_piece_g_stride + w[c]
-                    ] = x_3[c]
+                    ] = acc_o[c]
             if inside & (c_g < end - begin) & writes:
-                m_of_prompt[tl.int64(token) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g] = x_4
+                m_of_prompt[tl.int64(token) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g] = m_before
             if inside & (c_g < end - begin) & writes:
-                s_of_prompt[tl.int64(token) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g] = x_5
+                s_of_prompt[tl.int64(token) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g] = l_before
             for c in tl.unroll(32):
                 if inside & (c_g < end - begin):
                     o_of_prompt[
                         tl.int64(token) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride
                         + tl.int64(g) * o_of_prompt_g_stride + w[c]
-                    ] = x_6[c]
+                    ] = o_before[c]
 
 
 @tl.prim_func

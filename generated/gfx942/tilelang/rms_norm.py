@@ -141,8 +141,8 @@ def rms_norm(
         n_bf16 = tl.alloc_local((8,), "bfloat16")
         n_3 = tl.alloc_local((8,), "float32")
         weight_f32 = tl.alloc_local((8,), "float32")
-        y_value_product = tl.alloc_local((8,), "float32")
-        y_value_product_bf16 = tl.alloc_local((8,), "bfloat16")
+        y_product = tl.alloc_local((8,), "float32")
+        y_product_bf16 = tl.alloc_local((8,), "bfloat16")
         t = block
         writes = thread == 0
         for c in tl.unroll(8):  # norm.py:34
@@ -169,9 +169,9 @@ def rms_norm(
             n_bf16[c] = tl.Cast("bfloat16", n_2[c])  # norm.py:44
             n_3[c] = tl.Cast("float32", n_bf16[c])
             weight_f32[c] = tl.Cast("float32", weight_value[c])  # norm.py:16
-            y_value_product[c] = n_3[c] * weight_f32[c]  # norm.py:46
-            y_value_product_bf16[c] = tl.Cast("bfloat16", y_value_product[c])
-            y[tl.int64(t) * y_t_stride + n[c]] = y_value_product_bf16[c]  # norm.py:45
+            y_product[c] = n_3[c] * weight_f32[c]  # norm.py:46
+            y_product_bf16[c] = tl.Cast("bfloat16", y_product[c])
+            y[tl.int64(t) * y_t_stride + n[c]] = y_product_bf16[c]  # norm.py:45
             residual_out[tl.int64(t) * residual_out_t_stride + n[c]] = rounded[c]
         if writes:
             rstd[t] = rstd_value

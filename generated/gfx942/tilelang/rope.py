@@ -46,12 +46,12 @@ def rope(
         b = tl.alloc_local((8,), "float32")
         a_times_cos = tl.alloc_local((8,), "float32")
         b_times_sin = tl.alloc_local((8,), "float32")
-        y_value_difference = tl.alloc_local((8,), "float32")
-        y_value_difference_bf16 = tl.alloc_local((8,), "bfloat16")
+        y_difference = tl.alloc_local((8,), "float32")
+        y_difference_bf16 = tl.alloc_local((8,), "bfloat16")
         b_times_cos = tl.alloc_local((8,), "float32")
         a_times_sin = tl.alloc_local((8,), "float32")
-        y_value_sum = tl.alloc_local((8,), "float32")
-        y_value_sum_bf16 = tl.alloc_local((8,), "bfloat16")
+        y_sum = tl.alloc_local((8,), "float32")
+        y_sum_bf16 = tl.alloc_local((8,), "bfloat16")
         t = block
         h = thread % 32
         for c in tl.unroll(8):
@@ -85,14 +85,14 @@ def rope(
             b[c] = tl.Cast("float32", x_value_2[c])
             a_times_cos[c] = a[c] * cos_value[c]  # model.py:53
             b_times_sin[c] = b[c] * sin_value[c]
-            y_value_difference[c] = a_times_cos[c] - b_times_sin[c]
-            y_value_difference_bf16[c] = tl.Cast("bfloat16", y_value_difference[c])
+            y_difference[c] = a_times_cos[c] - b_times_sin[c]
+            y_difference_bf16[c] = tl.Cast("bfloat16", y_difference[c])
             b_times_cos[c] = b[c] * cos_value[c]  # model.py:54
             a_times_sin[c] = a[c] * sin_value[c]
-            y_value_sum[c] = b_times_cos[c] + a_times_sin[c]
-            y_value_sum_bf16[c] = tl.Cast("bfloat16", y_value_sum[c])
-            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + c_2[c]] = y_value_difference_bf16[c]  # model.py:50
-            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + second[c]] = y_value_sum_bf16[c]
+            y_sum[c] = b_times_cos[c] + a_times_sin[c]
+            y_sum_bf16[c] = tl.Cast("bfloat16", y_sum[c])
+            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + c_2[c]] = y_difference_bf16[c]  # model.py:50
+            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + second[c]] = y_sum_bf16[c]
 
 
 def call(

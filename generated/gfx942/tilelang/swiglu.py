@@ -121,8 +121,8 @@ def swiglu(
         silu = tl.alloc_local((8,), "bfloat16")
         silu_f32 = tl.alloc_local((8,), "float32")
         up_f32 = tl.alloc_local((8,), "float32")
-        y_value_product = tl.alloc_local((8,), "float32")
-        y_value_product_bf16 = tl.alloc_local((8,), "bfloat16")
+        y_product = tl.alloc_local((8,), "float32")
+        y_product_bf16 = tl.alloc_local((8,), "bfloat16")
         rest = tl.truncdiv(block, 6)
         t = rest
         for c in tl.unroll(8):
@@ -135,9 +135,9 @@ def swiglu(
             silu[c] = tl.Cast("bfloat16", silu_product[c])
             silu_f32[c] = tl.Cast("float32", silu[c])  # model.py:29
             up_f32[c] = tl.Cast("float32", up_value[c])
-            y_value_product[c] = silu_f32[c] * up_f32[c]
-            y_value_product_bf16[c] = tl.Cast("bfloat16", y_value_product[c])
-            y[tl.int64(t) * y_t_stride + n[c]] = y_value_product_bf16[c]
+            y_product[c] = silu_f32[c] * up_f32[c]
+            y_product_bf16[c] = tl.Cast("bfloat16", y_product[c])
+            y[tl.int64(t) * y_t_stride + n[c]] = y_product_bf16[c]
 
 
 def call(kernels, gate, up, y, T, gate_t_stride, up_t_stride, y_t_stride):

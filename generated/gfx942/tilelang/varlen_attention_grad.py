@@ -211,7 +211,7 @@ def varlen_attention_grad_1(
         o_value = tl.alloc_local((8,), "bfloat16")
         d_lse_value = tl.alloc_local((8,), "float32")
         lse_times_log2e = tl.alloc_local((8,), "float32")
-        shift_value_neg = tl.alloc_local((8,), "float32")
+        shift_neg = tl.alloc_local((8,), "float32")
         d_o_f32 = tl.alloc_local((8,), "float32")
         o_f32 = tl.alloc_local((8,), "float32")
         row_product = tl.alloc_local((8,), "float32")
@@ -250,11 +250,9 @@ def varlen_attention_grad_1(
                 tl.Cast("float32", 0)
             )
             lse_times_log2e[c] = lse_value[c] * f32(1.4426950216293335)  # attention.py:97
-            shift_value_neg[c] = lse_times_log2e[c] * f32(-1.0)
+            shift_neg[c] = lse_times_log2e[c] * f32(-1.0)
             if t_inside[c // 4] & writes:
-                shift[
-                    tl.int64(t[c // 4]) * shift_t_stride + tl.int64(h) * shift_h_stride + g[c % 4]
-                ] = shift_value_neg[c]
+                shift[tl.int64(t[c // 4]) * shift_t_stride + tl.int64(h) * shift_h_stride + g[c % 4]] = shift_neg[c]
             d_o_f32[c] = tl.Cast("float32", d_o_value[c])  # attention.py:99
             o_f32[c] = tl.Cast("float32", o_value[c])
             row_product[c] = d_o_f32[c] * o_f32[c]
@@ -505,7 +503,7 @@ def varlen_attention_grad_3(
         d_o_tile_part = tl.alloc_local((4,), "bfloat16")
         dp_minus_delta = tl.alloc_local((16,), "float32")
         p_masked = tl.alloc_local((16,), "float32")
-        p_masked_bf16 = tl.alloc_local((16,), "bfloat16")
+        p_bf16 = tl.alloc_local((16,), "bfloat16")
         acc_new = tl.alloc_local((32,), "float32")
         d_o_tile_part_2 = tl.alloc_local((4,), "bfloat16")
         ds = tl.alloc_local((16,), "float32")
@@ -672,7 +670,7 @@ def varlen_attention_grad_3(
                         ),
                         p[c], f32(0.0)
                     )
-                    p_masked_bf16[c] = tl.Cast("bfloat16", p_masked[c])
+                    p_bf16[c] = tl.Cast("bfloat16", p_masked[c])
                 for c in tl.unroll(32):
                     acc_new[c] = dv[c]
                 for column in tl.unroll(8):
@@ -683,7 +681,7 @@ def varlen_attention_grad_3(
                             ]
                         tvm_mfma(
                             "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
-                            d_o_tile_part_2.data, 0, p_masked_bf16.data, step, acc_new.data, column, dtype="float32x4"
+                            d_o_tile_part_2.data, 0, p_bf16.data, step, acc_new.data, column, dtype="float32x4"
                         )
                 for c in tl.unroll(16):
                     ds[c] = p_masked[c] * dp_minus_delta[c]

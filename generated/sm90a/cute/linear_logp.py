@@ -88,22 +88,22 @@ def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     alpha_a_distance = m_a - m_safe
     alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
     alpha_a = exp2(alpha_a_exponent)
-    larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+    alpha_a_moved_by = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
     is_empty_2 = m == Float32(float("-inf"))
     m_safe_2 = select(is_empty_2, Float32(0.0), m)
     alpha_b_distance = m_b - m_safe_2
     alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
     alpha_b = exp2(alpha_b_exponent)
-    larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+    alpha_b_moved_by = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
     l_a_scaled = mul(l_a, alpha_a)
     l_b_scaled = mul(l_b, alpha_b)
     l = l_a_scaled + l_b_scaled
-    product = mul(centred_a, alpha_a)
-    product_2 = mul(centred_b, alpha_b)
-    fma_sum = fma(l_a_scaled, larger, product)
-    fma_sum_2 = fma(l_b_scaled, larger_2, product_2)
-    total = fma_sum + fma_sum_2
-    return m, l, total
+    centred_a_scaled = mul(centred_a, alpha_a)
+    centred_b_scaled = mul(centred_b, alpha_b)
+    centred_a_moved = fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+    centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+    centred = centred_a_moved + centred_b_moved
+    return m, l, centred
 
 
 def merge_total(total_a, total_b):
@@ -386,8 +386,8 @@ def linear_logp_1(
                 at = end - v
                 z = []  # linear_logp.py:65
                 for c in cutlass.range_constexpr(64):
-                    product = acc[r, c]
-                    z.append(mul(product, inv_temperature))  # logp.py:57
+                    acc_2 = acc[r, c]
+                    z.append(mul(acc_2, inv_temperature))  # logp.py:57
                 selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
                 ahead = ids_value[r] - Int64(v_begin)
                 if any_lane((ahead >= 0) & (ahead < 256)):
@@ -396,11 +396,11 @@ def linear_logp_1(
                         select((at_2 == 8 * (c // 2) + c % 2), z[c], Int32(-(2**31)).bitcast(Float32))
                         for c in range(64)
                     ]
-                    z_masked_masked = [  # linear_logp.py:64
+                    z_masked_2 = [  # linear_logp.py:64
                         select((at > 8 * (c // 2) + c % 2), z_masked[c], Int32(-(2**31)).bitcast(Float32))
                         for c in range(64)
                     ]
-                    selected_v_lane = sum_over_v_lane(z_masked_masked)
+                    selected_v_lane = sum_over_v_lane(z_masked_2)
                 z_masked = tuple(z)
                 if any_lane(at <= 249):
                     z_masked = tuple(
@@ -410,15 +410,15 @@ def linear_logp_1(
                 store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)
                 is_empty = m_chunk == Float32(float("-inf"))
                 m_safe = select(is_empty, Float32(0.0), m_chunk)
-                p, centred_chunk_product = [], []
+                p, p_times_p_moved_by = [], []
                 for c in cutlass.range_constexpr(64):
                     p_distance = z_masked[c] - m_safe
                     p_exponent = mul(p_distance, Float32(1.4426950216293335))
                     p.append(exp2(p_exponent))
-                    centred_chunk_larger = fmax(p_distance, Float32(-3.4028234663852886e+38))
-                    centred_chunk_product.append(mul(p[c], centred_chunk_larger))
+                    p_moved_by = fmax(p_distance, Float32(-3.4028234663852886e+38))
+                    p_times_p_moved_by.append(mul(p[c], p_moved_by))
                 l_chunk = sum_over_v_lane(p)
-                centred_chunk = sum_over_v_lane(centred_chunk_product)
+                centred_chunk = sum_over_v_lane(p_times_p_moved_by)
                 store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)
                 store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), l_chunk)
                 store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)
@@ -507,21 +507,21 @@ def linear_logp_2_rows(
         alpha_a_distance = m - m_safe
         alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
         alpha_a = exp2(alpha_a_exponent)
-        centred_larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+        alpha_a_moved_by = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
         alpha_b_distance = max_of_step_value - m_safe
         alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
         alpha_b = exp2(alpha_b_exponent)
-        centred_larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+        alpha_b_moved_by = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
         l_a_scaled = mul(l, alpha_a)
         l_b_scaled = mul(sum_of_step1_value, alpha_b)
         l_2 = l_a_scaled + l_b_scaled
-        centred_times_alpha_a = mul(centred, alpha_a)
-        centred_of_step2_times_alpha_b = mul(centred_of_step2_value, alpha_b)
-        centred_fma_sum = fma(l_a_scaled, centred_larger, centred_times_alpha_a)
-        centred_fma_sum_2 = fma(l_b_scaled, centred_larger_2, centred_of_step2_times_alpha_b)
-        centred_sum = centred_fma_sum + centred_fma_sum_2
+        centred_a_scaled = mul(centred, alpha_a)
+        centred_b_scaled = mul(centred_of_step2_value, alpha_b)
+        centred_a_moved = fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+        centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+        centred_2 = centred_a_moved + centred_b_moved
         total_2 = total + sum_of_step3_value
-        m, l, centred, total = m_2, l_2, centred_sum, total_2
+        m, l, centred, total = m_2, l_2, centred_2, total_2
     m_2, l_2, centred_2 = softmax_sum_over_v_piece(
         [m], [l], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
     )
@@ -539,11 +539,11 @@ def linear_logp_2_rows(
     chosen_masked = select(active, chosen, Float32(0.0))  # linear_logp.py:87
     lse_masked = select(active, lse_value, Float32(0.0))  # linear_logp.py:88
     centred_over_l = div(centred_2, l_2)  # linear_logp.py:89
-    entropy_value_difference = log_l - centred_over_l
-    entropy_value_difference_masked = select(active, entropy_value_difference, Float32(0.0))
+    entropy_difference = log_l - centred_over_l
+    entropy_difference_masked = select(active, entropy_difference, Float32(0.0))
     store_where(t_inside & writes, logp, t, chosen_masked)  # linear_logp.py:86
     store_where(t_inside & writes, lse, t, lse_masked)
-    store_where(t_inside & writes, entropy, t, entropy_value_difference_masked)
+    store_where(t_inside & writes, entropy, t, entropy_difference_masked)
 
 
 @cute.jit

@@ -355,13 +355,13 @@ def linear_logp_grad_2(
                 inside_below = ids_value[r] < 128256
                 inside = ids_ge_0 & inside_below
                 ids_masked = select(inside, ids_value[r], Int64(-1))  # logp.py:194
-                ids_masked_i32 = Int64(ids_masked).to(Int32)
-                at = ids_masked_i32 - v
-                dz_times_inv_temperature_masked_bf16 = []  # linear_logp.py:130
+                ids_i32 = Int64(ids_masked).to(Int32)
+                at = ids_i32 - v
+                dz_times_inv_temperature_bf16 = []  # linear_logp.py:130
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
-                        product = acc[r, c]
-                        z = mul(product, inv_temperature)  # logp.py:57
+                        acc_2 = acc[r, c]
+                        z = mul(acc_2, inv_temperature)  # logp.py:57
                         centred = z - lse_value[r]  # logp.py:186
                         centred_times_log2e = mul(centred, Float32(1.4426950216293335))  # logp.py:187
                         p = exp2(centred_times_log2e)
@@ -378,13 +378,9 @@ def linear_logp_grad_2(
                         dz_times_inv_temperature = mul(dz_value_3, inv_temperature)  # logp.py:63
                         # linear_logp.py:133
                         dz_times_inv_temperature_masked = select(active, dz_times_inv_temperature, Float32(0.0))
-                        dz_times_inv_temperature_masked_bf16.append(
-                            Float32(dz_times_inv_temperature_masked).to(BFloat16)
-                        )
+                        dz_times_inv_temperature_bf16.append(Float32(dz_times_inv_temperature_masked).to(BFloat16))
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
-                        vectors = to_vectors(
-                            epilogue_tile, dz.element_type, dz_times_inv_temperature_masked_bf16[c : c + 16]
-                        )
+                        vectors = to_vectors(epilogue_tile, dz.element_type, dz_times_inv_temperature_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):
                             store_vector_where(
                                 (v_within_left > 8 * (c // 2) + 3 * quad + 32 * i), dz,

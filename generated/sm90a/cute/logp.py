@@ -100,22 +100,22 @@ def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     alpha_a_distance = m_a - m_safe
     alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
     alpha_a = exp2(alpha_a_exponent)
-    larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+    alpha_a_moved_by = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
     is_empty_2 = m == Float32(float("-inf"))
     m_safe_2 = select(is_empty_2, Float32(0.0), m)
     alpha_b_distance = m_b - m_safe_2
     alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
     alpha_b = exp2(alpha_b_exponent)
-    larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+    alpha_b_moved_by = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
     l_a_scaled = mul(l_a, alpha_a)
     l_b_scaled = mul(l_b, alpha_b)
     l = l_a_scaled + l_b_scaled
-    product = mul(centred_a, alpha_a)
-    product_2 = mul(centred_b, alpha_b)
-    fma_sum = fma(l_a_scaled, larger, product)
-    fma_sum_2 = fma(l_b_scaled, larger_2, product_2)
-    total = fma_sum + fma_sum_2
-    return m, l, total
+    centred_a_scaled = mul(centred_a, alpha_a)
+    centred_b_scaled = mul(centred_b, alpha_b)
+    centred_a_moved = fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+    centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+    centred = centred_a_moved + centred_b_moved
+    return m, l, centred
 
 
 def merged(states, stride, merge):
@@ -294,30 +294,30 @@ def logp_rows(
         p_distance = [z_2[c] - m_safe for c in range(32)]
         p_exponent = [mul(p_distance[c], Float32(1.4426950216293335)) for c in range(32)]
         p = [exp2(p_exponent[c]) for c in range(32)]
-        centred_chunk_larger = [fmax(p_distance[c], Float32(-3.4028234663852886e+38)) for c in range(32)]
-        centred_chunk_product = [mul(p[c], centred_chunk_larger[c]) for c in range(32)]
+        p_moved_by = [fmax(p_distance[c], Float32(-3.4028234663852886e+38)) for c in range(32)]
+        p_times_p_moved_by = [mul(p[c], p_moved_by[c]) for c in range(32)]
         l_chunk = sum_over_v_lane(p, thread)
-        centred_chunk = sum_over_v_lane(centred_chunk_product, thread)
+        centred_chunk = sum_over_v_lane(p_times_p_moved_by, thread)
         m_2 = fmax(m, m_chunk)
         is_empty_2 = m_2 == Float32(float("-inf"))
         m_safe_2 = select(is_empty_2, Float32(0.0), m_2)
         alpha_a_distance = m - m_safe_2
         alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
         alpha_a = exp2(alpha_a_exponent)
-        centred_larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+        alpha_a_moved_by = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
         alpha_b_distance = m_chunk - m_safe_2
         alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
         alpha_b = exp2(alpha_b_exponent)
-        centred_larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+        alpha_b_moved_by = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
         l_a_scaled = mul(l, alpha_a)
         l_b_scaled = mul(l_chunk, alpha_b)
         l_2 = l_a_scaled + l_b_scaled
-        centred_times_alpha_a = mul(centred, alpha_a)
-        centred_chunk_times_alpha_b = mul(centred_chunk, alpha_b)
-        centred_fma_sum = fma(l_a_scaled, centred_larger, centred_times_alpha_a)
-        centred_fma_sum_2 = fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b)
-        centred_sum = centred_fma_sum + centred_fma_sum_2
-        m, l, centred, logits_ahead = m_2, l_2, centred_sum, tuple(logits_value_3)
+        centred_a_scaled = mul(centred, alpha_a)
+        centred_b_scaled = mul(centred_chunk, alpha_b)
+        centred_a_moved = fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+        centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+        centred_2 = centred_a_moved + centred_b_moved
+        m, l, centred, logits_ahead = m_2, l_2, centred_2, tuple(logits_value_3)
     m_2 = m
     l_2 = l
     centred_2 = centred
@@ -339,30 +339,30 @@ def logp_rows(
         p_distance = [z_masked[c] - m_safe for c in range(32)]
         p_exponent = [mul(p_distance[c], Float32(1.4426950216293335)) for c in range(32)]
         p = [exp2(p_exponent[c]) for c in range(32)]
-        centred_chunk_larger = [fmax(p_distance[c], Float32(-3.4028234663852886e+38)) for c in range(32)]
-        centred_chunk_product = [mul(p[c], centred_chunk_larger[c]) for c in range(32)]
+        p_moved_by = [fmax(p_distance[c], Float32(-3.4028234663852886e+38)) for c in range(32)]
+        p_times_p_moved_by = [mul(p[c], p_moved_by[c]) for c in range(32)]
         l_chunk = sum_over_v_lane(p, thread)
-        centred_chunk = sum_over_v_lane(centred_chunk_product, thread)
+        centred_chunk = sum_over_v_lane(p_times_p_moved_by, thread)
         m_3 = fmax(m_2, m_chunk)
         is_empty_2 = m_3 == Float32(float("-inf"))
         m_safe_2 = select(is_empty_2, Float32(0.0), m_3)
         alpha_a_distance = m_2 - m_safe_2
         alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
         alpha_a = exp2(alpha_a_exponent)
-        centred_larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+        alpha_a_moved_by = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
         alpha_b_distance = m_chunk - m_safe_2
         alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
         alpha_b = exp2(alpha_b_exponent)
-        centred_larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+        alpha_b_moved_by = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
         l_a_scaled = mul(l_2, alpha_a)
         l_b_scaled = mul(l_chunk, alpha_b)
         l_3 = l_a_scaled + l_b_scaled
-        centred_times_alpha_a = mul(centred_2, alpha_a)
-        centred_chunk_times_alpha_b = mul(centred_chunk, alpha_b)
-        centred_fma_sum = fma(l_a_scaled, centred_larger, centred_times_alpha_a)
-        centred_fma_sum_2 = fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b)
-        centred_sum = centred_fma_sum + centred_fma_sum_2
-        m_2, l_2, centred_2 = m_3, l_3, centred_sum
+        centred_a_scaled = mul(centred_2, alpha_a)
+        centred_b_scaled = mul(centred_chunk, alpha_b)
+        centred_a_moved = fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+        centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+        centred_3 = centred_a_moved + centred_b_moved
+        m_2, l_2, centred_2 = m_3, l_3, centred_3
     m_3, l_3, centred_3 = softmax_sum_over_v_piece(
         [m_2], [l_2], [centred_2], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
     )
@@ -377,11 +377,11 @@ def logp_rows(
     chosen_masked = select(active, chosen, Float32(0.0))  # logp.py:153
     lse_masked = select(active, lse_value, Float32(0.0))  # logp.py:154
     centred_over_l = div(centred_3, l_3)  # logp.py:155
-    entropy_value_difference = log_l - centred_over_l
-    entropy_value_difference_masked = select(active, entropy_value_difference, Float32(0.0))
+    entropy_difference = log_l - centred_over_l
+    entropy_difference_masked = select(active, entropy_difference, Float32(0.0))
     store_where(writes, logp, t, chosen_masked)  # logp.py:152
     store_where(writes, lse, t, lse_masked)
-    store_where(writes, entropy, t, entropy_value_difference_masked)
+    store_where(writes, entropy, t, entropy_difference_masked)
 
 
 @cute.jit

@@ -104,8 +104,8 @@ def logp_grad_rows(
     inside_below = ids_value < 128256
     inside = ids_ge_0 & inside_below
     ids_masked = select(inside, ids_value, Int64(-1))  # logp.py:194
-    ids_masked_i32 = Int64(ids_masked).to(Int32)
-    dz_equal = [v[c] == ids_masked_i32 for c in range(16)]
+    ids_i32 = Int64(ids_masked).to(Int32)
+    dz_equal = [v[c] == ids_i32 for c in range(16)]
     d_logp_masked = [select(dz_equal[c], d_logp_value, Float32(0.0)) for c in range(16)]
     dz_3 = [dz_2[c] + d_logp_masked[c] for c in range(16)]
     dz_times_inv_temperature = [mul(dz_3[c], inv_temperature) for c in range(16)]  # logp.py:63

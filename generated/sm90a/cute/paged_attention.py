@@ -323,6 +323,90 @@ def paged_attention_units():
     return mma_qk, mma_pv
 
 
+@cute.jit
+def paged_attention_step(
+    s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_cache_ring,
+    get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value, key_plus_1_2, p_bf16, v_cache_ring,
+    got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+):
+    # One KV tile: online softmax of S, S of the next tile, O += P V.
+    s_step_times_64 = s_step * 64  # attention.py:206
+    s_step_mod_8 = s_step % 8
+    new_piece = s_step_mod_8 == 0
+    if new_piece & (s_step > first_steps):
+        for r in cutlass.range_constexpr(2):
+            m = fmax(m_before[r], m_piece[r])
+            is_empty = m == Float32(float("-inf"))
+            m_safe = select(is_empty, Float32(0.0), m)
+            alpha_a_exponent = m_before[r] - m_safe
+            alpha_b_exponent = m_piece[r] - m_safe
+            alpha_a = exp2(alpha_a_exponent)
+            alpha_b = exp2(alpha_b_exponent)
+            l_a_scaled = mul(l_before[r], alpha_a)
+            l_b_scaled = mul(l_piece[r], alpha_b)
+            l = l_a_scaled + l_b_scaled
+            for c in cutlass.range_constexpr(32):
+                o_a_scaled = mul(o_before[r, c], alpha_a)
+                o_b_scaled = mul(acc_o[r, c], alpha_b)
+                o_before[r, c] = o_a_scaled + o_b_scaled
+            m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+    s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+    if cutlass.const_expr(more):
+        k_cache_ring.consumer_wait(get)
+        cute.arch.fence_view_async_shared()
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8
+        )
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
+    s_masked = [[], []]
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):
+            kv = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
+            if cutlass.const_expr(masked):
+                exists = kv < context_lens_value
+                exists_below = kv < key_plus_1_2[r]
+                exists_2 = exists & exists_below
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+            else:
+                s_masked[r].append(s[r][c])
+    m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+    m_chunk = max_over_s_lane(m_chunk_parts)
+    m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+    m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+    is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+    m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+    alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+    alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+    l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+    p = [[], []]
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):
+            p_exponent = s_masked[r][c] - m_safe[r]
+            p[r].append(exp2(p_exponent))
+            p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+    if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(32):
+                acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+    l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+    v_cache_ring.consumer_wait(got)
+    cute.arch.fence_view_async_shared()
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, got.index], True, 4)
+    l_chunk = sum_over_s_lane(l_chunk_parts)
+    l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+    for r in cutlass.range_constexpr(2):
+        m_piece[r], l_piece[r] = m_new[r], l_new[r]
+    warpgroup.wait_group(0)
+    if cutlass.const_expr(more):
+        with cute.arch.elect_one():
+            k_cache_ring.consumer_release(get)
+        get.advance()
+    with cute.arch.elect_one():
+        v_cache_ring.consumer_release(got)
+    got.advance()
+    return get, got
+
+
 @cute.kernel
 def paged_attention(
     mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, q: cute.Tensor, k_cache: cute.Tensor, v_cache: cute.Tensor,
@@ -413,15 +497,15 @@ def paged_attention(
             for i in cutlass.range_constexpr(4):
                 down = thread // 8 + 16 * i
                 s_lane = down
-                j_2 = s_step_times_64 + s_lane
-                exists = j_2 < context_lens_value
-                j_over_64 = j_2 // 64  # attention.py:207
-                block_table_guard_at_most = 0 <= j_over_64
-                block_table_guard_below = j_over_64 < M
+                kv = s_step_times_64 + s_lane
+                exists = kv < context_lens_value
+                kv_over_64 = kv // 64  # attention.py:207
+                block_table_guard_at_most = 0 <= kv_over_64
+                block_table_guard_below = kv_over_64 < M
                 block_table_guard = block_table_guard_at_most & block_table_guard_below
                 block_table_guard_2 = exists & block_table_guard
-                block_table_value = load_where(block_table_guard_2, block_table, (b, j_over_64), Int32(0))
-                slot = j_2 % 64
+                block_table_value = load_where(block_table_guard_2, block_table, (b, kv_over_64), Int32(0))
+                slot = kv % 64
                 block_table_ge_0 = 0 <= block_table_value  # attention.py:208
                 block_table_lt_P = block_table_value < P
                 k_cache_guard = block_table_ge_0 & block_table_lt_P
@@ -442,15 +526,15 @@ def paged_attention(
             for i in cutlass.range_constexpr(4):
                 down = thread // 8 + 16 * i
                 s_lane = down
-                j_2 = s_step_times_64 + s_lane
-                exists = j_2 < context_lens_value
-                j_over_64 = j_2 // 64  # attention.py:207
-                block_table_guard_at_most = 0 <= j_over_64
-                block_table_guard_below = j_over_64 < M
+                kv = s_step_times_64 + s_lane
+                exists = kv < context_lens_value
+                kv_over_64 = kv // 64  # attention.py:207
+                block_table_guard_at_most = 0 <= kv_over_64
+                block_table_guard_below = kv_over_64 < M
                 block_table_guard = block_table_guard_at_most & block_table_guard_below
                 block_table_guard_2 = exists & block_table_guard
-                block_table_value = load_where(block_table_guard_2, block_table, (b, j_over_64), Int32(0))
-                slot = j_2 % 64
+                block_table_value = load_where(block_table_guard_2, block_table, (b, kv_over_64), Int32(0))
+                slot = kv % 64
                 block_table_ge_0 = 0 <= block_table_value  # attention.py:208
                 block_table_lt_P = block_table_value < P
                 k_cache_guard = block_table_ge_0 & block_table_lt_P
@@ -514,197 +598,24 @@ def paged_attention(
             k_cache_ring.consumer_release(get)
         get.advance()
         for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-            s_step_mod_8 = s_step % 8
-            new_piece = s_step_mod_8 == 0
-            if new_piece & (s_step > first_steps):
-                for r in cutlass.range_constexpr(2):
-                    m = fmax(m_before[r], m_piece[r])
-                    is_empty = m == Float32(float("-inf"))
-                    m_safe = select(is_empty, Float32(0.0), m)
-                    alpha_a_exponent = m_before[r] - m_safe
-                    alpha_b_exponent = m_piece[r] - m_safe
-                    alpha_a = exp2(alpha_a_exponent)
-                    alpha_b = exp2(alpha_b_exponent)
-                    l_a_scaled = mul(l_before[r], alpha_a)
-                    l_b_scaled = mul(l_piece[r], alpha_b)
-                    l = l_a_scaled + l_b_scaled
-                    for c in cutlass.range_constexpr(32):
-                        o_a_scaled = mul(o_before[r, c], alpha_a)
-                        o_b_scaled = mul(acc_o[r, c], alpha_b)
-                        o_before[r, c] = o_a_scaled + o_b_scaled
-                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
-            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-            k_cache_ring.consumer_wait(get)
-            cute.arch.fence_view_async_shared()
-            multiply(
-                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False,
-                8
+            get, got = paged_attention_step(
+                s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
+                k_cache_ring, get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
+                key_plus_1_2, p_bf16, v_cache_ring, got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor,
+                masked=False, more=True
             )
-            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s[r])]
-            m_chunk = max_over_s_lane(m_chunk_parts)
-            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
-            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
-            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
-            p = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    p_exponent = s[r][c] - m_safe[r]
-                    p[r].append(exp2(p_exponent))
-                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(32):
-                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
-            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-            v_cache_ring.consumer_wait(got)
-            cute.arch.fence_view_async_shared()
-            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, got.index], True, 4)
-            l_chunk = sum_over_s_lane(l_chunk_parts)
-            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-            for r in cutlass.range_constexpr(2):
-                m_piece[r], l_piece[r] = m_new[r], l_new[r]
-            warpgroup.wait_group(0)
-            with cute.arch.elect_one():
-                k_cache_ring.consumer_release(get)
-                v_cache_ring.consumer_release(got)
-            get.advance()
-            got.advance()
         for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-            s_step_times_64 = s_step * 64
-            s_step_mod_8 = s_step % 8
-            new_piece = s_step_mod_8 == 0
-            if new_piece & (s_step > first_steps):
-                for r in cutlass.range_constexpr(2):
-                    m = fmax(m_before[r], m_piece[r])
-                    is_empty = m == Float32(float("-inf"))
-                    m_safe = select(is_empty, Float32(0.0), m)
-                    alpha_a_exponent = m_before[r] - m_safe
-                    alpha_b_exponent = m_piece[r] - m_safe
-                    alpha_a = exp2(alpha_a_exponent)
-                    alpha_b = exp2(alpha_b_exponent)
-                    l_a_scaled = mul(l_before[r], alpha_a)
-                    l_b_scaled = mul(l_piece[r], alpha_b)
-                    l = l_a_scaled + l_b_scaled
-                    for c in cutlass.range_constexpr(32):
-                        o_a_scaled = mul(o_before[r, c], alpha_a)
-                        o_b_scaled = mul(acc_o[r, c], alpha_b)
-                        o_before[r, c] = o_a_scaled + o_b_scaled
-                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
-            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-            k_cache_ring.consumer_wait(get)
-            cute.arch.fence_view_async_shared()
-            multiply(
-                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False,
-                8
+            get, got = paged_attention_step(
+                s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
+                k_cache_ring, get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
+                key_plus_1_2, p_bf16, v_cache_ring, got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor,
+                masked=True, more=True
             )
-            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
-            s_masked = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    j_2 = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
-                    exists = j_2 < context_lens_value
-                    exists_below = j_2 < key_plus_1_2[r]
-                    exists_2 = exists & exists_below
-                    s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
-            m_chunk = max_over_s_lane(m_chunk_parts)
-            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
-            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
-            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
-            p = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    p_exponent = s_masked[r][c] - m_safe[r]
-                    p[r].append(exp2(p_exponent))
-                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(32):
-                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
-            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-            v_cache_ring.consumer_wait(got)
-            cute.arch.fence_view_async_shared()
-            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, got.index], True, 4)
-            l_chunk = sum_over_s_lane(l_chunk_parts)
-            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-            for r in cutlass.range_constexpr(2):
-                m_piece[r], l_piece[r] = m_new[r], l_new[r]
-            warpgroup.wait_group(0)
-            with cute.arch.elect_one():
-                k_cache_ring.consumer_release(get)
-                v_cache_ring.consumer_release(got)
-            get.advance()
-            got.advance()
-        s_step_times_64 = (last_steps - 1) * 64
-        s_step_mod_8 = (last_steps - 1) % 8
-        new_piece = s_step_mod_8 == 0
-        if new_piece & ((last_steps - 1) > first_steps):
-            for r in cutlass.range_constexpr(2):
-                m = fmax(m_before[r], m_piece[r])
-                is_empty = m == Float32(float("-inf"))
-                m_safe = select(is_empty, Float32(0.0), m)
-                alpha_a_exponent = m_before[r] - m_safe
-                alpha_b_exponent = m_piece[r] - m_safe
-                alpha_a = exp2(alpha_a_exponent)
-                alpha_b = exp2(alpha_b_exponent)
-                l_a_scaled = mul(l_before[r], alpha_a)
-                l_b_scaled = mul(l_piece[r], alpha_b)
-                l = l_a_scaled + l_b_scaled
-                for c in cutlass.range_constexpr(32):
-                    o_a_scaled = mul(o_before[r, c], alpha_a)
-                    o_b_scaled = mul(acc_o[r, c], alpha_b)
-                    o_before[r, c] = o_a_scaled + o_b_scaled
-                m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
-        s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-        m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
-        s_masked = [[], []]
-        for r in cutlass.range_constexpr(2):
-            for c in cutlass.range_constexpr(16):
-                j_2 = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
-                exists = j_2 < context_lens_value
-                exists_below = j_2 < key_plus_1_2[r]
-                exists_2 = exists & exists_below
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
-        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
-        m_chunk = max_over_s_lane(m_chunk_parts)
-        m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-        m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
-        is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-        m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-        alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
-        alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-        l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
-        p = [[], []]
-        for r in cutlass.range_constexpr(2):
-            for c in cutlass.range_constexpr(16):
-                p_exponent = s_masked[r][c] - m_safe[r]
-                p[r].append(exp2(p_exponent))
-                p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-        if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(32):
-                    acc_o[r, c] = mul(acc_o[r, c], alpha[r])
-        l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-        v_cache_ring.consumer_wait(got)
-        cute.arch.fence_view_async_shared()
-        multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, got.index], True, 4)
-        l_chunk = sum_over_s_lane(l_chunk_parts)
-        l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-        for r in cutlass.range_constexpr(2):
-            m_piece[r], l_piece[r] = m_new[r], l_new[r]
-        warpgroup.wait_group(0)
-        with cute.arch.elect_one():
-            v_cache_ring.consumer_release(got)
-        got.advance()
+        get, got = paged_attention_step(
+            last_steps - 1, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
+            k_cache_ring, get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value, key_plus_1_2,
+            p_bf16, v_cache_ring, got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor, masked=True, more=False
+        )
         for r in cutlass.range_constexpr(2):
             token = begin_q_value + query_2[r]  # attention.py:307
             inside = query_2[r] < count_2

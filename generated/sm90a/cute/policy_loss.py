@@ -387,10 +387,8 @@ def policy_loss_1_rows(
         sum_s_lane_2 = sum_over_s_lane_2(count_masked, thread, (reduce_smem_6,))
         clipped_masked = [select(exists[c], clipped_2[c], Int32(0)) for c in range(8)]
         sum_s_lane_3 = sum_over_s_lane_2(clipped_masked, thread, (reduce_smem_7,))
-        total_k3_masked_masked = [
-            select(exists[c], total_k3_masked[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)
-        ]
-        sum_s_lane_4 = sum_over_s_lane(total_k3_masked_masked, thread, (reduce_smem_8,))
+        total_k3_masked_2 = [select(exists[c], total_k3_masked[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
+        sum_s_lane_4 = sum_over_s_lane(total_k3_masked_2, thread, (reduce_smem_8,))
         total_9 = total_5 + sum_s_lane
         total_10 = total_6 + sum_s_lane_2
         total_11 = total_7 + sum_s_lane_3
@@ -452,10 +450,10 @@ def policy_loss_2_rows(
     steps = s_piece_count_plus_4095 // 4096
     full_steps = ((S + 1023) // 1024) // 4096
     s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]
-    loss_value = Int32(-(2**31)).bitcast(Float32)
-    count_value = Int32(0)
-    clipped = Int32(0)
-    moved = Int32(-(2**31)).bitcast(Float32)
+    total = Int32(-(2**31)).bitcast(Float32)
+    total_2 = Int32(0)
+    total_3 = Int32(0)
+    total_4 = Int32(-(2**31)).bitcast(Float32)
     for s_piece_step in cutlass.range(0, full_steps, unroll=1):
         s_piece_step_times_4096 = s_piece_step * 4096
         s_piece = [s_piece_step_times_4096 + s_piece_lane[c] for c in range(8)]
@@ -467,15 +465,15 @@ def policy_loss_2_rows(
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_value, thread, (reduce_smem_2,))
         sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_value, thread, (reduce_smem_3,))
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_value, thread, (reduce_smem_4,))
-        total = loss_value + sum_s_piece_lane
-        total_2 = count_value + sum_s_piece_lane_2
-        total_3 = clipped + sum_s_piece_lane_3
-        total_4 = moved + sum_s_piece_lane_4
-        loss_value, count_value, clipped, moved = total, total_2, total_3, total_4
-    loss_value_2 = loss_value
-    count_value_2 = count_value
-    clipped_2 = clipped
-    moved_2 = moved
+        total_5 = total + sum_s_piece_lane
+        total_6 = total_2 + sum_s_piece_lane_2
+        total_7 = total_3 + sum_s_piece_lane_3
+        total_8 = total_4 + sum_s_piece_lane_4
+        total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
+    total_5 = total
+    total_6 = total_2
+    total_7 = total_3
+    total_8 = total_4
     for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):
         s_piece_step_times_4096 = s_piece_step_2 * 4096
         s_piece = [s_piece_step_times_4096 + s_piece_lane[c] for c in range(8)]
@@ -496,21 +494,21 @@ def policy_loss_2_rows(
             select(exists[c], sum_of_piece3_value[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)
         ]
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_masked, thread, (reduce_smem_8,))
-        total = loss_value_2 + sum_s_piece_lane
-        total_2 = count_value_2 + sum_s_piece_lane_2
-        total_3 = clipped_2 + sum_s_piece_lane_3
-        total_4 = moved_2 + sum_s_piece_lane_4
-        loss_value_2, count_value_2, clipped_2, moved_2 = total, total_2, total_3, total_4
-    count_max_1 = cutlass.max(count_value_2, 1)  # policy.py:566
-    tokens = Int32(count_max_1).to(Float32)
-    x = loss_value_2 + Float32(0.0)  # policy.py:568
-    loss_value_3 = div(x, tokens)  # policy.py:560
-    clipped_f32 = Int32(clipped_2).to(Float32)  # policy.py:573
-    clip_fraction_value = div(clipped_f32, tokens)
-    moved_plus_0 = moved_2 + Float32(0.0)  # policy.py:575
-    approx_kl_value = div(moved_plus_0, tokens)
-    store_where(writes, loss, 0, loss_value_3)  # policy.py:473
-    store_where(writes, count, 0, count_value_2)
+        total_9 = total_5 + sum_s_piece_lane
+        total_10 = total_6 + sum_s_piece_lane_2
+        total_11 = total_7 + sum_s_piece_lane_3
+        total_12 = total_8 + sum_s_piece_lane_4
+        total_5, total_6, total_7, total_8 = total_9, total_10, total_11, total_12
+    total_max_1 = cutlass.max(total_6, 1)  # policy.py:566
+    tokens = Int32(total_max_1).to(Float32)
+    x = total_5 + Float32(0.0)  # policy.py:568
+    loss_value = div(x, tokens)  # policy.py:560
+    total_f32 = Int32(total_7).to(Float32)  # policy.py:573
+    clip_fraction_value = div(total_f32, tokens)
+    total_plus_0 = total_8 + Float32(0.0)  # policy.py:575
+    approx_kl_value = div(total_plus_0, tokens)
+    store_where(writes, loss, 0, loss_value)  # policy.py:473
+    store_where(writes, count, 0, total_6)
     store_where(writes, clip_fraction, 0, clip_fraction_value)
     store_where(writes, approx_kl, 0, approx_kl_value)
 

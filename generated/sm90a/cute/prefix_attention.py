@@ -432,7 +432,7 @@ class prefix_attention_1_memory:
     q: cute.struct.Align[cute.struct.MemRange[BFloat16, 24576], 1024]
     k_prefix: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     v_prefix: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
-    x_6: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
+    o_before: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
     epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
 
 
@@ -456,6 +456,104 @@ def prefix_attention_1_units():
         a_source=warpgroup.OperandSource.RMEM,
     )
     return mma_qk, mma_pv
+
+
+@cute.jit
+def prefix_attention_1_step(
+    k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o, qk,
+    scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor, k_prefix_factor, quad,
+    begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles, group, mma_pv, acc_o_fragment,
+    p_bf16_fragment, v_prefix_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+):
+    # One KV tile: online softmax of S, S of the next tile, O += P V.
+    k_step_times_64 = k_step * 64  # attention.py:255
+    k_begin = begin_prefix_value + k_step_times_64
+    k_step_mod_8 = k_step % 8
+    new_piece = k_step_mod_8 == 0
+    if new_piece & (k_step > first_steps):
+        for r in cutlass.range_constexpr(2):
+            earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+            m = fmax(m_before[r], m_piece[r])
+            is_empty = m == Float32(float("-inf"))
+            m_safe = select(is_empty, Float32(0.0), m)
+            alpha_a_exponent = m_before[r] - m_safe
+            alpha_b_exponent = m_piece[r] - m_safe
+            alpha_a = exp2(alpha_a_exponent)
+            alpha_b = exp2(alpha_b_exponent)
+            l_a_scaled = mul(l_before[r], alpha_a)
+            l_b_scaled = mul(l_piece[r], alpha_b)
+            l = l_a_scaled + l_b_scaled
+            for c in cutlass.range_constexpr(32):
+                o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                o_b_scaled = mul(acc_o[r, c], alpha_b)
+                o_before[r, c] = o_a_scaled + o_b_scaled
+            m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+        rescales = rescales + 1
+    s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+    if cutlass.const_expr(more):
+        k_prefix_ring.consumer_wait(get)
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8
+        )
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:255
+    s_masked = [[], []]
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):
+            kv = k_begin + (quad + 8 * (c // 2) + c % 2)
+            if cutlass.const_expr(masked):
+                exists = kv < begin_prefix_plus_whole
+                kv_lt_until = kv < until[r]
+                exists_2 = exists & kv_lt_until
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+            else:
+                s_masked[r].append(s[r][c])
+    m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s_masked[r])]
+    m_chunk = max_over_k_lane(m_chunk_parts)
+    m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+    m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+    is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+    m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+    alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+    alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+    l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+    p = [[], []]
+    if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(32):
+                acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):
+            p_exponent = s_masked[r][c] - m_safe[r]
+            p[r].append(exp2(p_exponent))
+            p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+    l_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(p[r])]
+    v_prefix_ring.consumer_wait(got)
+    if cutlass.const_expr(masked):
+        if (begin_prefix_plus_whole < k_begin + 64):
+            column = 8 * (mine % 8)
+            for i in cutlass.range_constexpr(4):
+                down = mine % 128 // 8 + 16 * i
+                kv = k_begin + down
+                exists = kv < begin_prefix_plus_whole
+                for j in cutlass.range_constexpr(2):
+                    clear_vector_where(
+                        select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
+                        (column + 64 * j, down, got.index), 8
+                    )
+            cute.arch.fence_view_async_shared()
+            cute.arch.barrier(barrier_id=group, number_of_threads=128)
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, got.index], True, 4)
+    l_chunk = sum_over_k_lane(l_chunk_parts)
+    l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+    for r in cutlass.range_constexpr(2):
+        m_piece[r], l_piece[r] = m_new[r], l_new[r]
+    warpgroup.wait_group(0)
+    if cutlass.const_expr(more):
+        k_prefix_ring.consumer_release(get)
+        get.advance()
+    v_prefix_ring.consumer_release(got)
+    got.advance()
+    return get, got, rescales
 
 
 @cute.kernel
@@ -645,19 +743,19 @@ def prefix_attention_1(
             place_value = [load_where(inside[r], place, token[r], Int32(1073741824)) for r in range(2)]
             place_plus_1 = [place_value[r] + 1 for r in range(2)]  # attention.py:313
             until = [place_plus_1[r] + begin_prefix_value for r in range(2)]
-            x = cute.make_rmem_tensor((2,), Float32)  # attention.py:255
-            x.fill(Float32(float("-inf")))
-            x_2 = cute.make_rmem_tensor((2,), Float32)
-            x_2.fill(Float32(0.0))
-            x_3_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((192, 128)), Float32)
-            x_3_fragment.fill(Float32(0.0))
-            x_3 = by_rows(x_3_fragment, 16)
-            x_4 = cute.make_rmem_tensor((2,), Float32)
-            x_4.fill(Float32(float("-inf")))
-            x_5 = cute.make_rmem_tensor((2,), Float32)
-            x_5.fill(Int32(-(2**31)).bitcast(Float32))
-            x_6 = cute.make_tensor(
-                memory.x_6.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
+            m_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:255
+            m_piece.fill(Float32(float("-inf")))
+            l_piece = cute.make_rmem_tensor((2,), Float32)
+            l_piece.fill(Float32(0.0))
+            acc_o_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((192, 128)), Float32)
+            acc_o_fragment.fill(Float32(0.0))
+            acc_o = by_rows(acc_o_fragment, 16)
+            m_before = cute.make_rmem_tensor((2,), Float32)
+            m_before.fill(Float32(float("-inf")))
+            l_before = cute.make_rmem_tensor((2,), Float32)
+            l_before.fill(Int32(-(2**31)).bitcast(Float32))
+            o_before = cute.make_tensor(
+                memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
             )
             rescales = Int32(0)
             q_ring.consumer_wait(own)
@@ -671,225 +769,27 @@ def prefix_attention_1(
             k_prefix_ring.consumer_release(get)
             get.advance()
             for k_step in cutlass.range(first_steps, full_steps, unroll=1):
-                k_step_mod_8 = k_step % 8
-                new_piece = k_step_mod_8 == 0
-                if new_piece & (k_step > first_steps):
-                    for r in cutlass.range_constexpr(2):
-                        earlier_x_6 = earlier(rescales, x_6, r, 32, Int32(-(2**31)).bitcast(Float32))
-                        m = fmax(x_4[r], x[r])
-                        is_empty = m == Float32(float("-inf"))
-                        m_safe = select(is_empty, Float32(0.0), m)
-                        alpha_a_exponent = x_4[r] - m_safe
-                        alpha_b_exponent = x[r] - m_safe
-                        alpha_a = exp2(alpha_a_exponent)
-                        alpha_b = exp2(alpha_b_exponent)
-                        l_a_scaled = mul(x_5[r], alpha_a)
-                        l_b_scaled = mul(x_2[r], alpha_b)
-                        l = l_a_scaled + l_b_scaled
-                        for c in cutlass.range_constexpr(32):
-                            o_a_scaled = mul(earlier_x_6[c], alpha_a)
-                            o_b_scaled = mul(x_3[r, c], alpha_b)
-                            x_6[r, c] = o_a_scaled + o_b_scaled
-                        x[r], x_4[r], x_5[r] = Float32(float("-inf")), m, l
-                    rescales = rescales + 1
-                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-                k_prefix_ring.consumer_wait(get)
-                multiply(
-                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index],
-                    False, 8
+                get, got, rescales = prefix_attention_1_step(
+                    k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
+                    acc_o, qk, scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor, k_prefix_factor,
+                    quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles, group,
+                    mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=False, more=True
                 )
-                m_limit = [x[r] + Float32(8.0) for r in range(2)]  # attention.py:255
-                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s[r])]
-                m_chunk = max_over_k_lane(m_chunk_parts)
-                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-                m_new = [select(m_grows[r], m_chunk[r], x[r]) for r in range(2)]
-                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-                alpha_exponent = [x[r] - m_safe[r] for r in range(2)]
-                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-                l_scaled = [mul(x_2[r], alpha[r]) for r in range(2)]
-                p = [[], []]
-                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                    for r in cutlass.range_constexpr(2):
-                        for c in cutlass.range_constexpr(32):
-                            x_3[r, c] = mul(x_3[r, c], alpha[r])
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(16):
-                        p_exponent = s[r][c] - m_safe[r]
-                        p[r].append(exp2(p_exponent))
-                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-                l_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(p[r])]
-                v_prefix_ring.consumer_wait(got)
-                multiply(mma_pv, x_3_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, got.index], True, 4)
-                l_chunk = sum_over_k_lane(l_chunk_parts)
-                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-                for r in cutlass.range_constexpr(2):
-                    x[r], x_2[r] = m_new[r], l_new[r]
-                warpgroup.wait_group(0)
-                k_prefix_ring.consumer_release(get)
-                v_prefix_ring.consumer_release(got)
-                get.advance()
-                got.advance()
             for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-                k_step_times_64 = k_step * 64
-                k_begin = begin_prefix_value + k_step_times_64
-                k_step_mod_8 = k_step % 8
-                new_piece = k_step_mod_8 == 0
-                if new_piece & (k_step > first_steps):
-                    for r in cutlass.range_constexpr(2):
-                        earlier_x_6 = earlier(rescales, x_6, r, 32, Int32(-(2**31)).bitcast(Float32))
-                        m = fmax(x_4[r], x[r])
-                        is_empty = m == Float32(float("-inf"))
-                        m_safe = select(is_empty, Float32(0.0), m)
-                        alpha_a_exponent = x_4[r] - m_safe
-                        alpha_b_exponent = x[r] - m_safe
-                        alpha_a = exp2(alpha_a_exponent)
-                        alpha_b = exp2(alpha_b_exponent)
-                        l_a_scaled = mul(x_5[r], alpha_a)
-                        l_b_scaled = mul(x_2[r], alpha_b)
-                        l = l_a_scaled + l_b_scaled
-                        for c in cutlass.range_constexpr(32):
-                            o_a_scaled = mul(earlier_x_6[c], alpha_a)
-                            o_b_scaled = mul(x_3[r, c], alpha_b)
-                            x_6[r, c] = o_a_scaled + o_b_scaled
-                        x[r], x_4[r], x_5[r] = Float32(float("-inf")), m, l
-                    rescales = rescales + 1
-                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-                k_prefix_ring.consumer_wait(get)
-                multiply(
-                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index],
-                    False, 8
+                get, got, rescales = prefix_attention_1_step(
+                    k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
+                    acc_o, qk, scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor, k_prefix_factor,
+                    quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles, group,
+                    mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True, more=True
                 )
-                m_limit = [x[r] + Float32(8.0) for r in range(2)]  # attention.py:255
-                s_masked = [[], []]
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(16):
-                        j_2 = k_begin + (quad + 8 * (c // 2) + c % 2)
-                        exists = j_2 < begin_prefix_plus_whole
-                        j_lt_until = j_2 < until[r]
-                        exists_2 = exists & j_lt_until
-                        s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
-                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s_masked[r])]
-                m_chunk = max_over_k_lane(m_chunk_parts)
-                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-                m_new = [select(m_grows[r], m_chunk[r], x[r]) for r in range(2)]
-                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-                alpha_exponent = [x[r] - m_safe[r] for r in range(2)]
-                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-                l_scaled = [mul(x_2[r], alpha[r]) for r in range(2)]
-                p = [[], []]
-                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                    for r in cutlass.range_constexpr(2):
-                        for c in cutlass.range_constexpr(32):
-                            x_3[r, c] = mul(x_3[r, c], alpha[r])
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(16):
-                        p_exponent = s_masked[r][c] - m_safe[r]
-                        p[r].append(exp2(p_exponent))
-                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-                l_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(p[r])]
-                v_prefix_ring.consumer_wait(got)
-                if (begin_prefix_plus_whole < k_begin + 64):
-                    column = 8 * (mine % 8)
-                    for i in cutlass.range_constexpr(4):
-                        down = mine % 128 // 8 + 16 * i
-                        j_2 = k_begin + down
-                        exists = j_2 < begin_prefix_plus_whole
-                        for j in cutlass.range_constexpr(2):
-                            clear_vector_where(
-                                select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
-                                (column + 64 * j, down, got.index), 8
-                            )
-                    cute.arch.fence_view_async_shared()
-                    cute.arch.barrier(barrier_id=group, number_of_threads=128)
-                multiply(mma_pv, x_3_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, got.index], True, 4)
-                l_chunk = sum_over_k_lane(l_chunk_parts)
-                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-                for r in cutlass.range_constexpr(2):
-                    x[r], x_2[r] = m_new[r], l_new[r]
-                warpgroup.wait_group(0)
-                k_prefix_ring.consumer_release(get)
-                v_prefix_ring.consumer_release(got)
-                get.advance()
-                got.advance()
             with cute.arch.elect_one():
                 q_ring.consumer_release(own)
-            k_step_times_64 = (last_steps - 1) * 64
-            k_begin = begin_prefix_value + k_step_times_64
-            k_step_mod_8 = (last_steps - 1) % 8
-            new_piece = k_step_mod_8 == 0
-            if new_piece & ((last_steps - 1) > first_steps):
-                for r in cutlass.range_constexpr(2):
-                    earlier_x_6 = earlier(rescales, x_6, r, 32, Int32(-(2**31)).bitcast(Float32))
-                    m = fmax(x_4[r], x[r])
-                    is_empty = m == Float32(float("-inf"))
-                    m_safe = select(is_empty, Float32(0.0), m)
-                    alpha_a_exponent = x_4[r] - m_safe
-                    alpha_b_exponent = x[r] - m_safe
-                    alpha_a = exp2(alpha_a_exponent)
-                    alpha_b = exp2(alpha_b_exponent)
-                    l_a_scaled = mul(x_5[r], alpha_a)
-                    l_b_scaled = mul(x_2[r], alpha_b)
-                    l = l_a_scaled + l_b_scaled
-                    for c in cutlass.range_constexpr(32):
-                        o_a_scaled = mul(earlier_x_6[c], alpha_a)
-                        o_b_scaled = mul(x_3[r, c], alpha_b)
-                        x_6[r, c] = o_a_scaled + o_b_scaled
-                    x[r], x_4[r], x_5[r] = Float32(float("-inf")), m, l
-                rescales = rescales + 1
-            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-            m_limit = [x[r] + Float32(8.0) for r in range(2)]  # attention.py:255
-            s_masked = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    j_2 = k_begin + (quad + 8 * (c // 2) + c % 2)
-                    exists = j_2 < begin_prefix_plus_whole
-                    j_lt_until = j_2 < until[r]
-                    exists_2 = exists & j_lt_until
-                    s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
-            m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s_masked[r])]
-            m_chunk = max_over_k_lane(m_chunk_parts)
-            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-            m_new = [select(m_grows[r], m_chunk[r], x[r]) for r in range(2)]
-            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-            alpha_exponent = [x[r] - m_safe[r] for r in range(2)]
-            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-            l_scaled = [mul(x_2[r], alpha[r]) for r in range(2)]
-            p = [[], []]
-            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(32):
-                        x_3[r, c] = mul(x_3[r, c], alpha[r])
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    p_exponent = s_masked[r][c] - m_safe[r]
-                    p[r].append(exp2(p_exponent))
-                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-            l_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(p[r])]
-            v_prefix_ring.consumer_wait(got)
-            if (begin_prefix_plus_whole < k_begin + 64):
-                column = 8 * (mine % 8)
-                for i in cutlass.range_constexpr(4):
-                    down = mine % 128 // 8 + 16 * i
-                    j_2 = k_begin + down
-                    exists = j_2 < begin_prefix_plus_whole
-                    for j in cutlass.range_constexpr(2):
-                        clear_vector_where(
-                            select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
-                            (column + 64 * j, down, got.index), 8
-                        )
-                cute.arch.fence_view_async_shared()
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)
-            multiply(mma_pv, x_3_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, got.index], True, 4)
-            l_chunk = sum_over_k_lane(l_chunk_parts)
-            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-            for r in cutlass.range_constexpr(2):
-                x[r], x_2[r] = m_new[r], l_new[r]
-            warpgroup.wait_group(0)
-            v_prefix_ring.consumer_release(got)
-            got.advance()
+            get, got, rescales = prefix_attention_1_step(
+                last_steps - 1, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before,
+                l_piece, acc_o, qk, scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor,
+                k_prefix_factor, quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles,
+                group, mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True, more=False
+            )
             for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
                 k_prefix_ring.consumer_wait(get)
                 v_prefix_ring.consumer_wait(got)
@@ -898,11 +798,11 @@ def prefix_attention_1(
                 get.advance()
                 got.advance()
             for r in cutlass.range_constexpr(2):  # attention.py:257
-                earlier_x_6 = earlier(rescales, x_6, r, 32, Int32(-(2**31)).bitcast(Float32))
+                earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
                 g = c_g[r] % 4  # attention.py:252
-                store_where(inside[r] & first_of_quad, m_of_piece, (token[r], h, g), x[r])  # attention.py:289
-                store_where(inside[r] & first_of_quad, s_of_piece, (token[r], h, g), x_2[r])
-                row_of_o_of_piece = [x_3[r, c] for c in range(32)]
+                store_where(inside[r] & first_of_quad, m_of_piece, (token[r], h, g), m_piece[r])  # attention.py:289
+                store_where(inside[r] & first_of_quad, s_of_piece, (token[r], h, g), l_piece[r])
+                row_of_o_of_piece = [acc_o[r, c] for c in range(32)]
                 for c in cutlass.range_constexpr(0, 32, 8):
                     vectors = to_vectors(epilogue_tile, o_of_piece.element_type, row_of_o_of_piece[c : c + 8])
                     for i in cutlass.range_constexpr(2):
@@ -910,9 +810,9 @@ def prefix_attention_1(
                             inside[r], o_of_piece, (token[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)),
                             vectors[i]
                         )
-                store_where(inside[r] & first_of_quad, m_of_prompt, (token[r], h, g), x_4[r])
-                store_where(inside[r] & first_of_quad, s_of_prompt, (token[r], h, g), x_5[r])
-                row_of_o_of_prompt = [earlier_x_6[c] for c in range(32)]
+                store_where(inside[r] & first_of_quad, m_of_prompt, (token[r], h, g), m_before[r])
+                store_where(inside[r] & first_of_quad, s_of_prompt, (token[r], h, g), l_before[r])
+                row_of_o_of_prompt = [earlier_o_before[c] for c in range(32)]
                 for c in cutlass.range_constexpr(0, 32, 8):
                     vectors = to_vectors(epilogue_tile, o_of_prompt.element_type, row_of_o_of_prompt[c : c + 8])
                     for i in cutlass.range_constexpr(2):
@@ -1038,6 +938,88 @@ def prefix_attention_2_units():
     return mma_qk, mma_pv
 
 
+@cute.jit
+def prefix_attention_2_step(
+    s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get, mma_qk,
+    qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv, acc_o_fragment,
+    p_bf16_fragment, v_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+):
+    # One KV tile: online softmax of S, S of the next tile, O += P V.
+    s_step_times_64 = s_step * 64  # attention.py:266
+    s_step_mod_8 = s_step % 8
+    new_piece = s_step_mod_8 == 0
+    if new_piece:
+        for r in cutlass.range_constexpr(2):
+            m = fmax(m_before[r], m_piece[r])
+            is_empty = m == Float32(float("-inf"))
+            m_safe = select(is_empty, Float32(0.0), m)
+            alpha_a_exponent = m_before[r] - m_safe
+            alpha_b_exponent = m_piece[r] - m_safe
+            alpha_a = exp2(alpha_a_exponent)
+            alpha_b = exp2(alpha_b_exponent)
+            l_a_scaled = mul(l_before[r], alpha_a)
+            l_b_scaled = mul(l_piece[r], alpha_b)
+            l = l_a_scaled + l_b_scaled
+            for c in cutlass.range_constexpr(32):
+                o_a_scaled = mul(o_before[r, c], alpha_a)
+                o_b_scaled = mul(acc_o[r, c], alpha_b)
+                o_before[r, c] = o_a_scaled + o_b_scaled
+            m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+    s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+    if cutlass.const_expr(more):
+        k_ring.consumer_wait(get)
+        cute.arch.fence_view_async_shared()
+        multiply(mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
+    s_masked = [[], []]
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):
+            kv = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
+            if cutlass.const_expr(masked):
+                exists = kv < keys
+                exists_below = kv < key_plus_1_2[r]
+                exists_2 = exists & exists_below
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+            else:
+                s_masked[r].append(s[r][c])
+    m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+    m_chunk = max_over_s_lane(m_chunk_parts)
+    m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+    m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+    is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+    m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+    alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+    alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+    l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+    p = [[], []]
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):
+            p_exponent = s_masked[r][c] - m_safe[r]
+            p[r].append(exp2(p_exponent))
+            p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+    if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(32):
+                acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+    l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+    v_ring.consumer_wait(got)
+    cute.arch.fence_view_async_shared()
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+    l_chunk = sum_over_s_lane(l_chunk_parts)
+    l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+    for r in cutlass.range_constexpr(2):
+        m_piece[r], l_piece[r] = m_new[r], l_new[r]
+    warpgroup.wait_group(0)
+    if cutlass.const_expr(more):
+        with cute.arch.elect_one():
+            k_ring.consumer_release(get)
+        get.advance()
+    with cute.arch.elect_one():
+        v_ring.consumer_release(got)
+    got.advance()
+    return get, got
+
+
 @cute.kernel
 def prefix_attention_2(
     mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, q: cute.Tensor, k_prefix: cute.Tensor, v_prefix: cute.Tensor,
@@ -1141,19 +1123,19 @@ def prefix_attention_2(
             for i in cutlass.range_constexpr(4):
                 down = thread // 8 + 16 * i
                 s_lane = down
-                j_2 = s_step_times_64 + s_lane
-                exists = j_2 < keys
-                own = shared <= j_2  # attention.py:267
-                begin_shared_plus_j = begin_shared_value + j_2  # attention.py:268
-                j_minus_shared = j_2 - shared
-                total = begin_k_value + j_minus_shared
+                kv = s_step_times_64 + s_lane
+                exists = kv < keys
+                own = shared <= kv  # attention.py:267
+                begin_shared_plus_kv = begin_shared_value + kv  # attention.py:268
+                kv_minus_shared = kv - shared
+                total = begin_k_value + kv_minus_shared
                 not_own = select(own, Boolean(False), Boolean(True))  # attention.py:270
                 k_prefix_guard = exists & not_own
                 k_guard = exists & own
                 for j in cutlass.range_constexpr(2):
                     copy_either_vector(
                         k_guard, k, (total, h, (column + 64 * j)), k_prefix_guard, k_prefix,
-                        (begin_shared_plus_j, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, put.index), 8
+                        (begin_shared_plus_kv, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, put.index), 8
                     )
             k_ring.producer_commit(put)
             v_ring.producer_acquire(put)
@@ -1162,19 +1144,19 @@ def prefix_attention_2(
             for i in cutlass.range_constexpr(4):
                 down = thread // 8 + 16 * i
                 s_lane = down
-                j_2 = s_step_times_64 + s_lane
-                exists = j_2 < keys
-                own = shared <= j_2  # attention.py:267
-                begin_shared_plus_j = begin_shared_value + j_2  # attention.py:268
-                j_minus_shared = j_2 - shared
-                total = begin_k_value + j_minus_shared
+                kv = s_step_times_64 + s_lane
+                exists = kv < keys
+                own = shared <= kv  # attention.py:267
+                begin_shared_plus_kv = begin_shared_value + kv  # attention.py:268
+                kv_minus_shared = kv - shared
+                total = begin_k_value + kv_minus_shared
                 not_own = select(own, Boolean(False), Boolean(True))  # attention.py:270
                 k_prefix_guard = exists & not_own
                 k_guard = exists & own
                 for j in cutlass.range_constexpr(2):
                     copy_either_vector(
                         k_guard, v, (total, h, (column + 64 * j)), k_prefix_guard, v_prefix,
-                        (begin_shared_plus_j, h, (column + 64 * j)), v_tiles, (column + 64 * j, down, put.index), 8
+                        (begin_shared_plus_kv, h, (column + 64 * j)), v_tiles, (column + 64 * j, down, put.index), 8
                     )
             v_ring.producer_commit(put)
             put.advance()
@@ -1245,195 +1227,22 @@ def prefix_attention_2(
             k_ring.consumer_release(get)
         get.advance()
         for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-            s_step_mod_8 = s_step % 8
-            new_piece = s_step_mod_8 == 0
-            if new_piece:
-                for r in cutlass.range_constexpr(2):
-                    m = fmax(m_before[r], m_piece[r])
-                    is_empty = m == Float32(float("-inf"))
-                    m_safe = select(is_empty, Float32(0.0), m)
-                    alpha_a_exponent = m_before[r] - m_safe
-                    alpha_b_exponent = m_piece[r] - m_safe
-                    alpha_a = exp2(alpha_a_exponent)
-                    alpha_b = exp2(alpha_b_exponent)
-                    l_a_scaled = mul(l_before[r], alpha_a)
-                    l_b_scaled = mul(l_piece[r], alpha_b)
-                    l = l_a_scaled + l_b_scaled
-                    for c in cutlass.range_constexpr(32):
-                        o_a_scaled = mul(o_before[r, c], alpha_a)
-                        o_b_scaled = mul(acc_o[r, c], alpha_b)
-                        o_before[r, c] = o_a_scaled + o_b_scaled
-                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
-            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-            k_ring.consumer_wait(get)
-            cute.arch.fence_view_async_shared()
-            multiply(
-                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            get, got = prefix_attention_2_step(
+                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get,
+                mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv,
+                acc_o_fragment, p_bf16_fragment, v_factor, masked=False, more=True
             )
-            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s[r])]
-            m_chunk = max_over_s_lane(m_chunk_parts)
-            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
-            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
-            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
-            p = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    p_exponent = s[r][c] - m_safe[r]
-                    p[r].append(exp2(p_exponent))
-                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(32):
-                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
-            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-            v_ring.consumer_wait(got)
-            cute.arch.fence_view_async_shared()
-            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
-            l_chunk = sum_over_s_lane(l_chunk_parts)
-            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-            for r in cutlass.range_constexpr(2):
-                m_piece[r], l_piece[r] = m_new[r], l_new[r]
-            warpgroup.wait_group(0)
-            with cute.arch.elect_one():
-                k_ring.consumer_release(get)
-                v_ring.consumer_release(got)
-            get.advance()
-            got.advance()
         for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-            s_step_times_64 = s_step * 64
-            s_step_mod_8 = s_step % 8
-            new_piece = s_step_mod_8 == 0
-            if new_piece:
-                for r in cutlass.range_constexpr(2):
-                    m = fmax(m_before[r], m_piece[r])
-                    is_empty = m == Float32(float("-inf"))
-                    m_safe = select(is_empty, Float32(0.0), m)
-                    alpha_a_exponent = m_before[r] - m_safe
-                    alpha_b_exponent = m_piece[r] - m_safe
-                    alpha_a = exp2(alpha_a_exponent)
-                    alpha_b = exp2(alpha_b_exponent)
-                    l_a_scaled = mul(l_before[r], alpha_a)
-                    l_b_scaled = mul(l_piece[r], alpha_b)
-                    l = l_a_scaled + l_b_scaled
-                    for c in cutlass.range_constexpr(32):
-                        o_a_scaled = mul(o_before[r, c], alpha_a)
-                        o_b_scaled = mul(acc_o[r, c], alpha_b)
-                        o_before[r, c] = o_a_scaled + o_b_scaled
-                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
-            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-            k_ring.consumer_wait(get)
-            cute.arch.fence_view_async_shared()
-            multiply(
-                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            get, got = prefix_attention_2_step(
+                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get,
+                mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv,
+                acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=True
             )
-            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
-            s_masked = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    j_2 = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
-                    exists = j_2 < keys
-                    exists_below = j_2 < key_plus_1_2[r]
-                    exists_2 = exists & exists_below
-                    s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
-            m_chunk = max_over_s_lane(m_chunk_parts)
-            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
-            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
-            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
-            p = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    p_exponent = s_masked[r][c] - m_safe[r]
-                    p[r].append(exp2(p_exponent))
-                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(32):
-                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
-            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-            v_ring.consumer_wait(got)
-            cute.arch.fence_view_async_shared()
-            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
-            l_chunk = sum_over_s_lane(l_chunk_parts)
-            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-            for r in cutlass.range_constexpr(2):
-                m_piece[r], l_piece[r] = m_new[r], l_new[r]
-            warpgroup.wait_group(0)
-            with cute.arch.elect_one():
-                k_ring.consumer_release(get)
-                v_ring.consumer_release(got)
-            get.advance()
-            got.advance()
-        s_step_times_64 = (last_steps - 1) * 64
-        s_step_mod_8 = (last_steps - 1) % 8
-        new_piece = s_step_mod_8 == 0
-        if new_piece:
-            for r in cutlass.range_constexpr(2):
-                m = fmax(m_before[r], m_piece[r])
-                is_empty = m == Float32(float("-inf"))
-                m_safe = select(is_empty, Float32(0.0), m)
-                alpha_a_exponent = m_before[r] - m_safe
-                alpha_b_exponent = m_piece[r] - m_safe
-                alpha_a = exp2(alpha_a_exponent)
-                alpha_b = exp2(alpha_b_exponent)
-                l_a_scaled = mul(l_before[r], alpha_a)
-                l_b_scaled = mul(l_piece[r], alpha_b)
-                l = l_a_scaled + l_b_scaled
-                for c in cutlass.range_constexpr(32):
-                    o_a_scaled = mul(o_before[r, c], alpha_a)
-                    o_b_scaled = mul(acc_o[r, c], alpha_b)
-                    o_before[r, c] = o_a_scaled + o_b_scaled
-                m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
-        s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-        m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
-        s_masked = [[], []]
-        for r in cutlass.range_constexpr(2):
-            for c in cutlass.range_constexpr(16):
-                j_2 = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
-                exists = j_2 < keys
-                exists_below = j_2 < key_plus_1_2[r]
-                exists_2 = exists & exists_below
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
-        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
-        m_chunk = max_over_s_lane(m_chunk_parts)
-        m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-        m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
-        is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-        m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-        alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
-        alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-        l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
-        p = [[], []]
-        for r in cutlass.range_constexpr(2):
-            for c in cutlass.range_constexpr(16):
-                p_exponent = s_masked[r][c] - m_safe[r]
-                p[r].append(exp2(p_exponent))
-                p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-        if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(32):
-                    acc_o[r, c] = mul(acc_o[r, c], alpha[r])
-        l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-        v_ring.consumer_wait(got)
-        cute.arch.fence_view_async_shared()
-        multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
-        l_chunk = sum_over_s_lane(l_chunk_parts)
-        l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-        for r in cutlass.range_constexpr(2):
-            m_piece[r], l_piece[r] = m_new[r], l_new[r]
-        warpgroup.wait_group(0)
-        with cute.arch.elect_one():
-            v_ring.consumer_release(got)
-        got.advance()
+        get, got = prefix_attention_2_step(
+            last_steps - 1, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get,
+            mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv,
+            acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=False
+        )
         for r in cutlass.range_constexpr(2):
             m = fmax(m_before[r], m_piece[r])
             is_empty = m == Float32(float("-inf"))

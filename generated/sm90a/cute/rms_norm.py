@@ -167,10 +167,10 @@ def rms_norm_rows(
     n_bf16 = [Float32(n_2[c]).to(BFloat16) for c in range(16)]  # norm.py:44
     n_3 = [BFloat16(n_bf16[c]).to(Float32) for c in range(16)]
     weight_f32 = [BFloat16(weight_value[c]).to(Float32) for c in range(16)]  # norm.py:16
-    y_value_product = [mul(n_3[c], weight_f32[c]) for c in range(16)]  # norm.py:46
-    y_value_product_bf16 = [Float32(y_value_product[c]).to(BFloat16) for c in range(16)]
+    y_product = [mul(n_3[c], weight_f32[c]) for c in range(16)]  # norm.py:46
+    y_product_bf16 = [Float32(y_product[c]).to(BFloat16) for c in range(16)]
     for c in cutlass.range_constexpr(0, 16, 8):  # norm.py:45
-        store_vector(y, (t, n[c]), y_value_product_bf16[c:c + 8])
+        store_vector(y, (t, n[c]), y_product_bf16[c:c + 8])
     for c in cutlass.range_constexpr(0, 16, 8):
         store_vector(residual_out, (t, n[c]), rounded[c:c + 8])
     store_where(writes, rstd, t, rstd_value)

@@ -84,14 +84,14 @@ def rope_rows(
     b = [BFloat16(x_value_2[c]).to(Float32) for c in range(8)]
     a_times_cos = [mul(a[c], cos_value[c]) for c in range(8)]  # model.py:53
     b_times_sin = [mul(b[c], sin_value[c]) for c in range(8)]
-    y_value_difference = [a_times_cos[c] - b_times_sin[c] for c in range(8)]
-    y_value_difference_bf16 = [Float32(y_value_difference[c]).to(BFloat16) for c in range(8)]
+    y_difference = [a_times_cos[c] - b_times_sin[c] for c in range(8)]
+    y_difference_bf16 = [Float32(y_difference[c]).to(BFloat16) for c in range(8)]
     b_times_cos = [mul(b[c], cos_value[c]) for c in range(8)]  # model.py:54
     a_times_sin = [mul(a[c], sin_value[c]) for c in range(8)]
-    y_value_sum = [b_times_cos[c] + a_times_sin[c] for c in range(8)]
-    y_value_sum_bf16 = [Float32(y_value_sum[c]).to(BFloat16) for c in range(8)]
-    store_vector(y, (t, h, c_2[0]), y_value_difference_bf16)  # model.py:50
-    store_vector(y, (t, h, second[0]), y_value_sum_bf16)
+    y_sum = [b_times_cos[c] + a_times_sin[c] for c in range(8)]
+    y_sum_bf16 = [Float32(y_sum[c]).to(BFloat16) for c in range(8)]
+    store_vector(y, (t, h, c_2[0]), y_difference_bf16)  # model.py:50
+    store_vector(y, (t, h, second[0]), y_sum_bf16)
 
 
 @cute.jit

@@ -124,10 +124,10 @@ def swiglu_rows(gate: cute.Tensor, up: cute.Tensor, y: cute.Tensor, T: Int32):
     silu = [Float32(silu_product[c]).to(BFloat16) for c in range(16)]
     silu_f32 = [BFloat16(silu[c]).to(Float32) for c in range(16)]  # model.py:29
     up_f32 = [BFloat16(up_value[c]).to(Float32) for c in range(16)]
-    y_value_product = [mul(silu_f32[c], up_f32[c]) for c in range(16)]
-    y_value_product_bf16 = [Float32(y_value_product[c]).to(BFloat16) for c in range(16)]
+    y_product = [mul(silu_f32[c], up_f32[c]) for c in range(16)]
+    y_product_bf16 = [Float32(y_product[c]).to(BFloat16) for c in range(16)]
     for c in cutlass.range_constexpr(0, 16, 8):
-        store_vector(y, (t, n[c]), y_value_product_bf16[c:c + 8])
+        store_vector(y, (t, n[c]), y_product_bf16[c:c + 8])
 
 
 @cute.jit

@@ -399,6 +399,101 @@ def varlen_attention_units():
     return mma_qk, mma_pv
 
 
+@cute.jit
+def varlen_attention_step(
+    s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o, qk,
+    scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value, until, p_bf16, v_ring,
+    got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked: cutlass.Constexpr,
+    more: cutlass.Constexpr
+):
+    # One KV tile: online softmax of S, S of the next tile, O += P V.
+    s_step_times_64 = s_step * 64  # attention.py:79
+    s_begin = begin_k_value + s_step_times_64
+    s_step_mod_8 = s_step % 8
+    new_piece = s_step_mod_8 == 0
+    if new_piece & (s_step > first_steps):
+        for r in cutlass.range_constexpr(2):
+            earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+            m = fmax(m_before[r], m_piece[r])
+            is_empty = m == Float32(float("-inf"))
+            m_safe = select(is_empty, Float32(0.0), m)
+            alpha_a_exponent = m_before[r] - m_safe
+            alpha_b_exponent = m_piece[r] - m_safe
+            alpha_a = exp2(alpha_a_exponent)
+            alpha_b = exp2(alpha_b_exponent)
+            l_a_scaled = mul(l_before[r], alpha_a)
+            l_b_scaled = mul(l_piece[r], alpha_b)
+            l = l_a_scaled + l_b_scaled
+            for c in cutlass.range_constexpr(32):
+                o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                o_b_scaled = mul(acc_o[r, c], alpha_b)
+                o_before[r, c] = o_a_scaled + o_b_scaled
+            m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
+        rescales = rescales + 1
+    s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+    if cutlass.const_expr(more):
+        k_ring.consumer_wait(get)
+        multiply(mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+    s_masked = [[], []]
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):
+            kv = s_begin + (quad + 8 * (c // 2) + c % 2)
+            if cutlass.const_expr(masked):
+                exists = kv < end_k_value
+                kv_lt_until = kv < until[r]
+                exists_2 = exists & kv_lt_until
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+            else:
+                s_masked[r].append(s[r][c])
+    m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+    m_chunk = max_over_s_lane(m_chunk_parts)
+    m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+    m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+    is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+    m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+    alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+    alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+    l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+    p = [[], []]
+    if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(32):
+                acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):
+            p_exponent = s_masked[r][c] - m_safe[r]
+            p[r].append(exp2(p_exponent))
+            p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+    l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
+    v_ring.consumer_wait(got)
+    if cutlass.const_expr(masked):
+        if (end_k_value < s_begin + 64):
+            column = 8 * (mine % 8)
+            for i in cutlass.range_constexpr(4):
+                down = mine % 128 // 8 + 16 * i
+                kv = s_begin + down
+                exists = kv < end_k_value
+                for j in cutlass.range_constexpr(2):
+                    clear_vector_where(
+                        select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8
+                    )
+            cute.arch.fence_view_async_shared()
+            cute.arch.barrier(barrier_id=group, number_of_threads=128)
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+    l_chunk = sum_over_s_lane(l_chunk_parts)
+    l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
+    for r in cutlass.range_constexpr(2):
+        m_piece[r], l_piece[r] = m_new[r], l_new[r]
+    warpgroup.wait_group(0)
+    if cutlass.const_expr(more):
+        k_ring.consumer_release(get)
+        get.advance()
+    v_ring.consumer_release(got)
+    got.advance()
+    return get, got, rescales
+
+
 @cute.kernel
 def varlen_attention(
     mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom,
@@ -593,223 +688,27 @@ def varlen_attention(
             k_ring.consumer_release(get)
             get.advance()
             for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-                s_step_mod_8 = s_step % 8
-                new_piece = s_step_mod_8 == 0
-                if new_piece & (s_step > first_steps):
-                    for r in cutlass.range_constexpr(2):
-                        earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
-                        m = fmax(m_before[r], m_piece[r])
-                        is_empty = m == Float32(float("-inf"))
-                        m_safe = select(is_empty, Float32(0.0), m)
-                        alpha_a_exponent = m_before[r] - m_safe
-                        alpha_b_exponent = m_piece[r] - m_safe
-                        alpha_a = exp2(alpha_a_exponent)
-                        alpha_b = exp2(alpha_b_exponent)
-                        l_a_scaled = mul(l_before[r], alpha_a)
-                        l_b_scaled = mul(l_piece[r], alpha_b)
-                        l = l_a_scaled + l_b_scaled
-                        for c in cutlass.range_constexpr(32):
-                            o_a_scaled = mul(earlier_o_before[c], alpha_a)
-                            o_b_scaled = mul(acc_o[r, c], alpha_b)
-                            o_before[r, c] = o_a_scaled + o_b_scaled
-                        m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
-                    rescales = rescales + 1
-                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-                k_ring.consumer_wait(get)
-                multiply(
-                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+                get, got, rescales = varlen_attention_step(
+                    s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o,
+                    qk, scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value,
+                    until, p_bf16, v_ring, got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
+                    masked=False, more=True
                 )
-                m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s[r])]
-                m_chunk = max_over_s_lane(m_chunk_parts)
-                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-                m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
-                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-                alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
-                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-                l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
-                p = [[], []]
-                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                    for r in cutlass.range_constexpr(2):
-                        for c in cutlass.range_constexpr(32):
-                            acc_o[r, c] = mul(acc_o[r, c], alpha[r])
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(16):
-                        p_exponent = s[r][c] - m_safe[r]
-                        p[r].append(exp2(p_exponent))
-                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-                l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-                v_ring.consumer_wait(got)
-                multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
-                l_chunk = sum_over_s_lane(l_chunk_parts)
-                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-                for r in cutlass.range_constexpr(2):
-                    m_piece[r], l_piece[r] = m_new[r], l_new[r]
-                warpgroup.wait_group(0)
-                k_ring.consumer_release(get)
-                v_ring.consumer_release(got)
-                get.advance()
-                got.advance()
             for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-                s_step_times_64 = s_step * 64
-                s_begin = begin_k_value + s_step_times_64
-                s_step_mod_8 = s_step % 8
-                new_piece = s_step_mod_8 == 0
-                if new_piece & (s_step > first_steps):
-                    for r in cutlass.range_constexpr(2):
-                        earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
-                        m = fmax(m_before[r], m_piece[r])
-                        is_empty = m == Float32(float("-inf"))
-                        m_safe = select(is_empty, Float32(0.0), m)
-                        alpha_a_exponent = m_before[r] - m_safe
-                        alpha_b_exponent = m_piece[r] - m_safe
-                        alpha_a = exp2(alpha_a_exponent)
-                        alpha_b = exp2(alpha_b_exponent)
-                        l_a_scaled = mul(l_before[r], alpha_a)
-                        l_b_scaled = mul(l_piece[r], alpha_b)
-                        l = l_a_scaled + l_b_scaled
-                        for c in cutlass.range_constexpr(32):
-                            o_a_scaled = mul(earlier_o_before[c], alpha_a)
-                            o_b_scaled = mul(acc_o[r, c], alpha_b)
-                            o_before[r, c] = o_a_scaled + o_b_scaled
-                        m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
-                    rescales = rescales + 1
-                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-                k_ring.consumer_wait(get)
-                multiply(
-                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+                get, got, rescales = varlen_attention_step(
+                    s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o,
+                    qk, scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value,
+                    until, p_bf16, v_ring, got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
+                    masked=True, more=True
                 )
-                m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-                s_masked = [[], []]
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(16):
-                        j_2 = s_begin + (quad + 8 * (c // 2) + c % 2)
-                        exists = j_2 < end_k_value
-                        j_lt_until = j_2 < until[r]
-                        exists_2 = exists & j_lt_until
-                        s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
-                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
-                m_chunk = max_over_s_lane(m_chunk_parts)
-                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-                m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
-                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-                alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
-                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-                l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
-                p = [[], []]
-                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                    for r in cutlass.range_constexpr(2):
-                        for c in cutlass.range_constexpr(32):
-                            acc_o[r, c] = mul(acc_o[r, c], alpha[r])
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(16):
-                        p_exponent = s_masked[r][c] - m_safe[r]
-                        p[r].append(exp2(p_exponent))
-                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-                l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-                v_ring.consumer_wait(got)
-                if (end_k_value < s_begin + 64):
-                    column = 8 * (mine % 8)
-                    for i in cutlass.range_constexpr(4):
-                        down = mine % 128 // 8 + 16 * i
-                        j_2 = s_begin + down
-                        exists = j_2 < end_k_value
-                        for j in cutlass.range_constexpr(2):
-                            clear_vector_where(
-                                select(exists, Boolean(False), Boolean(True)), v_tiles,
-                                (column + 64 * j, down, got.index), 8
-                            )
-                    cute.arch.fence_view_async_shared()
-                    cute.arch.barrier(barrier_id=group, number_of_threads=128)
-                multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
-                l_chunk = sum_over_s_lane(l_chunk_parts)
-                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-                for r in cutlass.range_constexpr(2):
-                    m_piece[r], l_piece[r] = m_new[r], l_new[r]
-                warpgroup.wait_group(0)
-                k_ring.consumer_release(get)
-                v_ring.consumer_release(got)
-                get.advance()
-                got.advance()
             with cute.arch.elect_one():
                 q_ring.consumer_release(own)
-            s_step_times_64 = (last_steps - 1) * 64
-            s_begin = begin_k_value + s_step_times_64
-            s_step_mod_8 = (last_steps - 1) % 8
-            new_piece = s_step_mod_8 == 0
-            if new_piece & ((last_steps - 1) > first_steps):
-                for r in cutlass.range_constexpr(2):
-                    earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
-                    m = fmax(m_before[r], m_piece[r])
-                    is_empty = m == Float32(float("-inf"))
-                    m_safe = select(is_empty, Float32(0.0), m)
-                    alpha_a_exponent = m_before[r] - m_safe
-                    alpha_b_exponent = m_piece[r] - m_safe
-                    alpha_a = exp2(alpha_a_exponent)
-                    alpha_b = exp2(alpha_b_exponent)
-                    l_a_scaled = mul(l_before[r], alpha_a)
-                    l_b_scaled = mul(l_piece[r], alpha_b)
-                    l = l_a_scaled + l_b_scaled
-                    for c in cutlass.range_constexpr(32):
-                        o_a_scaled = mul(earlier_o_before[c], alpha_a)
-                        o_b_scaled = mul(acc_o[r, c], alpha_b)
-                        o_before[r, c] = o_a_scaled + o_b_scaled
-                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
-                rescales = rescales + 1
-            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-            s_masked = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    j_2 = s_begin + (quad + 8 * (c // 2) + c % 2)
-                    exists = j_2 < end_k_value
-                    j_lt_until = j_2 < until[r]
-                    exists_2 = exists & j_lt_until
-                    s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
-            m_chunk = max_over_s_lane(m_chunk_parts)
-            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
-            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
-            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
-            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
-            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
-            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
-            p = [[], []]
-            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
-                for r in cutlass.range_constexpr(2):
-                    for c in cutlass.range_constexpr(32):
-                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    p_exponent = s_masked[r][c] - m_safe[r]
-                    p[r].append(exp2(p_exponent))
-                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
-            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-            v_ring.consumer_wait(got)
-            if (end_k_value < s_begin + 64):
-                column = 8 * (mine % 8)
-                for i in cutlass.range_constexpr(4):
-                    down = mine % 128 // 8 + 16 * i
-                    j_2 = s_begin + down
-                    exists = j_2 < end_k_value
-                    for j in cutlass.range_constexpr(2):
-                        clear_vector_where(
-                            select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index),
-                            8
-                        )
-                cute.arch.fence_view_async_shared()
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)
-            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
-            l_chunk = sum_over_s_lane(l_chunk_parts)
-            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
-            for r in cutlass.range_constexpr(2):
-                m_piece[r], l_piece[r] = m_new[r], l_new[r]
-            warpgroup.wait_group(0)
-            v_ring.consumer_release(got)
-            got.advance()
+            get, got, rescales = varlen_attention_step(
+                last_steps - 1, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
+                acc_o, qk, scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value,
+                until, p_bf16, v_ring, got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
+                masked=True, more=False
+            )
             for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
                 k_ring.consumer_wait(get)
                 v_ring.consumer_wait(got)

@@ -295,8 +295,8 @@ def varlen_attention_grad_1_rows(
     o_value = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, o, (t, h, g, w[c]), BFloat16(0), 8)]
     d_lse_value = load_where(t_inside, d_lse, (h, g, t), Float32(0))  # attention.py:100
     lse_times_log2e = mul(lse_value, Float32(1.4426950216293335))  # attention.py:97
-    shift_value_neg = -lse_times_log2e
-    store_where(t_inside & writes, shift, (t, h, g), shift_value_neg)
+    shift_neg = -lse_times_log2e
+    store_where(t_inside & writes, shift, (t, h, g), shift_neg)
     d_o_f32 = [BFloat16(d_o_value[c]).to(Float32) for c in range(16)]  # attention.py:99
     o_f32 = [BFloat16(o_value[c]).to(Float32) for c in range(16)]
     row_product = [mul(d_o_f32[c], o_f32[c]) for c in range(16)]
@@ -364,6 +364,73 @@ def varlen_attention_grad_2_units():
         a_source=warpgroup.OperandSource.RMEM,
     )
     return mma_qk, mma_pv
+
+
+@cute.jit
+def varlen_attention_grad_2_step(
+    z_step, begin_k_value, k_ring, get, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk, s_fragment,
+    q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e, shift_value, until_2, dp,
+    delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor, masked: cutlass.Constexpr
+):
+    # One tile of streamed rows: S and dP, the elementwise work, and products onto the sums.
+    z_step_times_64 = z_step * 64  # attention.py:119
+    z_begin = begin_k_value + z_step_times_64
+    if cutlass.const_expr(masked):
+        k_ring.consumer_wait(get)
+        v_ring.consumer_wait(get)
+        if (end_k_value < z_begin + 64):
+            column = 8 * (mine % 8)
+            for i in cutlass.range_constexpr(4):
+                down = mine % 128 // 8 + 16 * i
+                kv = z_begin + down
+                exists = kv < end_k_value
+                for j in cutlass.range_constexpr(2):
+                    clear_vector_where(
+                        select(exists, Boolean(False), Boolean(True)), k_tiles, (down, column + 64 * j, get.index), 8
+                    )
+            column = 8 * (mine % 8)
+            for i in cutlass.range_constexpr(4):
+                down = mine % 128 // 8 + 16 * i
+                kv = z_begin + down
+                exists = kv < end_k_value
+                for j in cutlass.range_constexpr(2):
+                    clear_vector_where(
+                        select(exists, Boolean(False), Boolean(True)), v_tiles, (down, column + 64 * j, get.index), 8
+                    )
+            cute.arch.fence_view_async_shared()
+            cute.arch.barrier(barrier_id=group, number_of_threads=128)
+    if cutlass.const_expr(not masked):
+        k_ring.consumer_wait(get)
+    multiply(mma_qk, s_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+    if cutlass.const_expr(not masked):
+        v_ring.consumer_wait(get)
+    multiply(mma_qk, dp_fragment, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8)
+    warpgroup.wait_group(1)
+    p_masked = [[], []]
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):
+            kv = z_begin + (quad + 8 * (c // 2) + c % 2)
+            p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[r])  # attention.py:167
+            p = exp2(p_fma_sum)
+            if cutlass.const_expr(masked):  # attention.py:119
+                exists = kv < end_k_value
+                kv_lt_until = kv < until_2[r]
+                exists_2 = exists & kv_lt_until
+                p_masked[r].append(select(exists_2, p, Float32(0.0)))
+            else:
+                p_masked[r].append(p)
+    warpgroup.wait_group(0)
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):  # attention.py:123
+            dp_minus_delta = dp[r, c] - delta_value[r]
+            ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:119
+            ds_bf16[r, c] = Float32(ds).to(BFloat16)
+    multiply(mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, get.index], True, 4)
+    warpgroup.wait_group(0)
+    k_ring.consumer_release(get)
+    v_ring.consumer_release(get)
+    get.advance()
+    return get
 
 
 @cute.kernel
@@ -513,83 +580,19 @@ def varlen_attention_grad_2(
         d_o_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         cute.arch.fence_view_async_shared()
         for z_step in cutlass.range(first_steps, full_steps, unroll=1):
-            k_ring.consumer_wait(get)
-            multiply(mma_qk, s_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
-            v_ring.consumer_wait(get)
-            multiply(
-                mma_qk, dp_fragment, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8
+            get = varlen_attention_grad_2_step(
+                z_step, begin_k_value, k_ring, get, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk,
+                s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
+                shift_value, until_2, dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment,
+                k_transposed_factor, masked=False
             )
-            warpgroup.wait_group(1)
-            p = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):  # attention.py:167
-                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[r])
-                    p[r].append(exp2(p_fma_sum))
-            warpgroup.wait_group(0)
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):  # attention.py:123
-                    dp_minus_delta = dp[r, c] - delta_value[r]
-                    ds = mul(p[r][c], dp_minus_delta)  # attention.py:119
-                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
-            multiply(mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, get.index], True, 4)
-            warpgroup.wait_group(0)
-            k_ring.consumer_release(get)
-            v_ring.consumer_release(get)
-            get.advance()
         for z_step in cutlass.range(full_steps, last_steps, unroll=1):
-            z_step_times_64 = z_step * 64
-            z_begin = begin_k_value + z_step_times_64
-            k_ring.consumer_wait(get)
-            v_ring.consumer_wait(get)
-            if (end_k_value < z_begin + 64):
-                column = 8 * (mine % 8)
-                for i in cutlass.range_constexpr(4):
-                    down = mine % 128 // 8 + 16 * i
-                    j_2 = z_begin + down
-                    exists = j_2 < end_k_value
-                    for j in cutlass.range_constexpr(2):
-                        clear_vector_where(
-                            select(exists, Boolean(False), Boolean(True)), k_tiles, (down, column + 64 * j, get.index),
-                            8
-                        )
-                column = 8 * (mine % 8)
-                for i in cutlass.range_constexpr(4):
-                    down = mine % 128 // 8 + 16 * i
-                    j_2 = z_begin + down
-                    exists = j_2 < end_k_value
-                    for j in cutlass.range_constexpr(2):
-                        clear_vector_where(
-                            select(exists, Boolean(False), Boolean(True)), v_tiles, (down, column + 64 * j, get.index),
-                            8
-                        )
-                cute.arch.fence_view_async_shared()
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)
-            multiply(mma_qk, s_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
-            multiply(
-                mma_qk, dp_fragment, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8
+            get = varlen_attention_grad_2_step(
+                z_step, begin_k_value, k_ring, get, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk,
+                s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
+                shift_value, until_2, dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment,
+                k_transposed_factor, masked=True
             )
-            warpgroup.wait_group(1)
-            p_masked = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):
-                    j_2 = z_begin + (quad + 8 * (c // 2) + c % 2)
-                    exists = j_2 < end_k_value
-                    j_lt_until = j_2 < until_2[r]
-                    exists_2 = exists & j_lt_until
-                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[r])  # attention.py:167
-                    p = exp2(p_fma_sum)
-                    p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:119
-            warpgroup.wait_group(0)
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):  # attention.py:123
-                    dp_minus_delta = dp[r, c] - delta_value[r]
-                    ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:119
-                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
-            multiply(mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, get.index], True, 4)
-            warpgroup.wait_group(0)
-            k_ring.consumer_release(get)
-            v_ring.consumer_release(get)
-            get.advance()
         for r in cutlass.range_constexpr(2):  # attention.py:114
             dq_times_scale_bf16 = []  # attention.py:124
             for c in cutlass.range_constexpr(32):
@@ -704,6 +707,81 @@ def varlen_attention_grad_3_units():
         a_source=warpgroup.OperandSource.RMEM,
     )
     return mma_qk, mma_pv
+
+
+@cute.jit
+def varlen_attention_grad_3_step(
+    r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk, s_fragment,
+    k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s, scale_times_log2e,
+    since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor, delta_numbers, dp, ds_bf16,
+    dk_fragment, ds_bf16_fragment, q_transposed_factor, masked: cutlass.Constexpr
+):
+    # One tile of streamed rows: S and dP, the elementwise work, and products onto the sums.
+    r_step_times_64 = r_step * 64  # attention.py:137
+    r_begin = begin_q_times_4 + r_step_times_64
+    if cutlass.const_expr(masked):
+        q_ring.consumer_wait(get)
+        d_o_ring.consumer_wait(get)
+        if (end_q_times_4 < r_begin + 64):
+            column = 8 * (mine % 8)
+            for i in cutlass.range_constexpr(4):
+                down = mine % 128 // 8 + 16 * i
+                qg = r_begin + down
+                exists = qg < end_q_times_4
+                for j in cutlass.range_constexpr(2):
+                    clear_vector_where(
+                        select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index), 8
+                    )
+            column = 8 * (mine % 8)
+            for i in cutlass.range_constexpr(4):
+                down = mine % 128 // 8 + 16 * i
+                qg = r_begin + down
+                exists = qg < end_q_times_4
+                for j in cutlass.range_constexpr(2):
+                    clear_vector_where(
+                        select(exists, Boolean(False), Boolean(True)), d_o_tiles, (down, column + 64 * j, get.index), 8
+                    )
+            cute.arch.fence_view_async_shared()
+            cute.arch.barrier(barrier_id=group, number_of_threads=128)
+    if cutlass.const_expr(not masked):
+        q_ring.consumer_wait(get)
+    multiply(mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)
+    if cutlass.const_expr(not masked):
+        d_o_ring.consumer_wait(get)
+    multiply(mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)
+    warpgroup.wait_group(1)
+    shift_ring.consumer_wait(get)
+    shift_value = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
+    p_masked = [[], []]
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):  # attention.py:137
+            qg = r_begin + (quad + 8 * (c // 2) + c % 2)
+            p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])  # attention.py:167
+            p = exp2(p_fma_sum)
+            if cutlass.const_expr(masked):  # attention.py:137
+                exists = qg < end_q_times_4
+                since_le_qg = since_2[r] <= qg
+                exists_2 = exists & since_le_qg
+                p_masked[r].append(select(exists_2, p, Float32(0.0)))
+            else:
+                p_masked[r].append(p)
+            p_bf16[r, c] = Float32(p_masked[r][c]).to(BFloat16)
+    multiply(mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor[None, None, None, get.index], True, 4)
+    warpgroup.wait_group(1)
+    delta_value = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
+    for r in cutlass.range_constexpr(2):
+        for c in cutlass.range_constexpr(16):  # attention.py:147
+            dp_minus_delta = dp[r, c] - delta_value[c]
+            ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:137
+            ds_bf16[r, c] = Float32(ds).to(BFloat16)
+    multiply(mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, get.index], True, 4)
+    warpgroup.wait_group(0)
+    with cute.arch.elect_one():
+        shift_ring.consumer_release(get)
+    q_ring.consumer_release(get)
+    d_o_ring.consumer_release(get)
+    get.advance()
+    return get
 
 
 @cute.kernel
@@ -826,10 +904,10 @@ def varlen_attention_grad_3(
             down = thread % 64
             r_step_times_64 = r_step * 64
             r_begin = begin_q_times_4 + r_step_times_64
-            r_2 = r_begin + down
-            exists = r_2 < end_q_times_4
-            asks = r_2 // 4  # attention.py:138
-            head = r_2 % 4
+            qg = r_begin + down
+            exists = qg < end_q_times_4
+            asks = qg // 4  # attention.py:138
+            head = qg % 4
             copy_number_where(thread // 64 == 1, exists, shift, (asks, h, head), shift_numbers, (down, put.index))
             copy_number_where(thread // 64 == 1, exists, delta, (asks, h, head), delta_numbers, (down, put.index))
             commit_from(64, thread, shift_ring, put)
@@ -849,8 +927,8 @@ def varlen_attention_grad_3(
         s = by_rows(s_fragment, 8)
         dp_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((128, 64)), Float32)
         dp = by_rows(dp_fragment, 8)
-        p_masked_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((128, 64)), BFloat16)
-        p_masked_bf16 = by_rows(p_masked_bf16_fragment, 8)
+        p_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((128, 64)), BFloat16)
+        p_bf16 = by_rows(p_bf16_fragment, 8)
         ds_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((128, 64)), BFloat16)
         ds_bf16 = by_rows(ds_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
@@ -874,164 +952,26 @@ def varlen_attention_grad_3(
         v_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         cute.arch.fence_view_async_shared()
         for r_step in cutlass.range(first_steps, late_steps, unroll=1):
-            r_step_times_64 = r_step * 64
-            r_begin = begin_q_times_4 + r_step_times_64
-            q_ring.consumer_wait(get)
-            d_o_ring.consumer_wait(get)
-            if (end_q_times_4 < r_begin + 64):
-                column = 8 * (mine % 8)
-                for i in cutlass.range_constexpr(4):
-                    down = mine % 128 // 8 + 16 * i
-                    r_2 = r_begin + down
-                    exists = r_2 < end_q_times_4
-                    for j in cutlass.range_constexpr(2):
-                        clear_vector_where(
-                            select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index),
-                            8
-                        )
-                column = 8 * (mine % 8)
-                for i in cutlass.range_constexpr(4):
-                    down = mine % 128 // 8 + 16 * i
-                    r_2 = r_begin + down
-                    exists = r_2 < end_q_times_4
-                    for j in cutlass.range_constexpr(2):
-                        clear_vector_where(
-                            select(exists, Boolean(False), Boolean(True)), d_o_tiles,
-                            (down, column + 64 * j, get.index), 8
-                        )
-                cute.arch.fence_view_async_shared()
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)
-            multiply(mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)
-            multiply(
-                mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8
+            get = varlen_attention_grad_3_step(
+                r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
+                s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s,
+                scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor,
+                delta_numbers, dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked=True
             )
-            warpgroup.wait_group(1)
-            shift_ring.consumer_wait(get)
-            shift_value = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
-            p_masked = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):  # attention.py:137
-                    r_2 = r_begin + (quad + 8 * (c // 2) + c % 2)
-                    exists = r_2 < end_q_times_4
-                    since_le_r = since_2[r] <= r_2
-                    exists_2 = exists & since_le_r
-                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])  # attention.py:167
-                    p = exp2(p_fma_sum)
-                    p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:137
-                    p_masked_bf16[r, c] = Float32(p_masked[r][c]).to(BFloat16)
-            multiply(
-                mma_pv, dv_fragment, p_masked_bf16_fragment, d_o_transposed_factor[None, None, None, get.index], True, 4
-            )
-            warpgroup.wait_group(1)
-            delta_value = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):  # attention.py:147
-                    dp_minus_delta = dp[r, c] - delta_value[c]
-                    ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:137
-                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
-            multiply(mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, get.index], True, 4)
-            warpgroup.wait_group(0)
-            with cute.arch.elect_one():
-                shift_ring.consumer_release(get)
-            q_ring.consumer_release(get)
-            d_o_ring.consumer_release(get)
-            get.advance()
         for r_step in cutlass.range(late_steps, full_steps, unroll=1):
-            q_ring.consumer_wait(get)
-            multiply(mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)
-            d_o_ring.consumer_wait(get)
-            multiply(
-                mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8
+            get = varlen_attention_grad_3_step(
+                r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
+                s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s,
+                scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor,
+                delta_numbers, dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked=False
             )
-            warpgroup.wait_group(1)
-            shift_ring.consumer_wait(get)
-            shift_value = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
-            p = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):  # attention.py:167
-                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])
-                    p[r].append(exp2(p_fma_sum))
-                    p_masked_bf16[r, c] = Float32(p[r][c]).to(BFloat16)  # attention.py:137
-            multiply(
-                mma_pv, dv_fragment, p_masked_bf16_fragment, d_o_transposed_factor[None, None, None, get.index], True, 4
-            )
-            warpgroup.wait_group(1)
-            delta_value = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):  # attention.py:147
-                    dp_minus_delta = dp[r, c] - delta_value[c]
-                    ds = mul(p[r][c], dp_minus_delta)  # attention.py:137
-                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
-            multiply(mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, get.index], True, 4)
-            warpgroup.wait_group(0)
-            with cute.arch.elect_one():
-                shift_ring.consumer_release(get)
-            q_ring.consumer_release(get)
-            d_o_ring.consumer_release(get)
-            get.advance()
         for r_step in cutlass.range(full_steps, last_steps, unroll=1):
-            r_step_times_64 = r_step * 64
-            r_begin = begin_q_times_4 + r_step_times_64
-            q_ring.consumer_wait(get)
-            d_o_ring.consumer_wait(get)
-            if (end_q_times_4 < r_begin + 64):
-                column = 8 * (mine % 8)
-                for i in cutlass.range_constexpr(4):
-                    down = mine % 128 // 8 + 16 * i
-                    r_2 = r_begin + down
-                    exists = r_2 < end_q_times_4
-                    for j in cutlass.range_constexpr(2):
-                        clear_vector_where(
-                            select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index),
-                            8
-                        )
-                column = 8 * (mine % 8)
-                for i in cutlass.range_constexpr(4):
-                    down = mine % 128 // 8 + 16 * i
-                    r_2 = r_begin + down
-                    exists = r_2 < end_q_times_4
-                    for j in cutlass.range_constexpr(2):
-                        clear_vector_where(
-                            select(exists, Boolean(False), Boolean(True)), d_o_tiles,
-                            (down, column + 64 * j, get.index), 8
-                        )
-                cute.arch.fence_view_async_shared()
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)
-            multiply(mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)
-            multiply(
-                mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8
+            get = varlen_attention_grad_3_step(
+                r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
+                s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s,
+                scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor,
+                delta_numbers, dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked=True
             )
-            warpgroup.wait_group(1)
-            shift_ring.consumer_wait(get)
-            shift_value = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
-            p_masked = [[], []]
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):  # attention.py:137
-                    r_2 = r_begin + (quad + 8 * (c // 2) + c % 2)
-                    exists = r_2 < end_q_times_4
-                    since_le_r = since_2[r] <= r_2
-                    exists_2 = exists & since_le_r
-                    p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])  # attention.py:167
-                    p = exp2(p_fma_sum)
-                    p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:137
-                    p_masked_bf16[r, c] = Float32(p_masked[r][c]).to(BFloat16)
-            multiply(
-                mma_pv, dv_fragment, p_masked_bf16_fragment, d_o_transposed_factor[None, None, None, get.index], True, 4
-            )
-            warpgroup.wait_group(1)
-            delta_value = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
-            for r in cutlass.range_constexpr(2):
-                for c in cutlass.range_constexpr(16):  # attention.py:147
-                    dp_minus_delta = dp[r, c] - delta_value[c]
-                    ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:137
-                    ds_bf16[r, c] = Float32(ds).to(BFloat16)
-            multiply(mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, get.index], True, 4)
-            warpgroup.wait_group(0)
-            with cute.arch.elect_one():
-                shift_ring.consumer_release(get)
-            q_ring.consumer_release(get)
-            d_o_ring.consumer_release(get)
-            get.advance()
         for r in cutlass.range_constexpr(2):  # attention.py:114
             token = begin_k_value + j_3[r]  # attention.py:131
             inside = j_3[r] < keys

@@ -45,22 +45,22 @@ def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     alpha_a_distance = m_a - m_safe
     alpha_a_exponent = alpha_a_distance * 1.442695
     alpha_a = tl.exp2(alpha_a_exponent)
-    larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+    alpha_a_moved_by = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
     is_empty_2 = m == float("-inf")
     m_safe_2 = tl.where(is_empty_2, 0.0, m)
     alpha_b_distance = m_b - m_safe_2
     alpha_b_exponent = alpha_b_distance * 1.442695
     alpha_b = tl.exp2(alpha_b_exponent)
-    larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+    alpha_b_moved_by = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
     l_a_scaled = l_a * alpha_a
     l_b_scaled = l_b * alpha_b
     l = l_a_scaled + l_b_scaled
-    product = centred_a * alpha_a
-    product_2 = centred_b * alpha_b
-    fma_sum = tl.fma(l_a_scaled, larger, product)
-    fma_sum_2 = tl.fma(l_b_scaled, larger_2, product_2)
-    total = fma_sum + fma_sum_2
-    return m, l, total
+    centred_a_scaled = centred_a * alpha_a
+    centred_b_scaled = centred_b * alpha_b
+    centred_a_moved = tl.fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+    centred_b_moved = tl.fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+    centred = centred_a_moved + centred_b_moved
+    return m, l, centred
 
 
 @triton.jit
@@ -163,12 +163,12 @@ def linear_logp_1(
         exists = v < piece_end
         active = ids != ignore_index  # logp.py:200
         exists_2 = exists & active  # linear_logp.py:64
-        product = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
+        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
         for d_first in tl.range(0, 4096, 64):
             hidden = hidden_tiles.load([t_first, d_first])
             weight = weight_tiles.load([v_begin, d_first])
-            product = tl.dot(hidden, weight.T, product)
-        z = product * inv_temperature  # logp.py:57
+            acc = tl.dot(hidden, weight.T, acc)
+        z = acc * inv_temperature  # logp.py:57
         z_masked = tl.where(exists_2, z, float("-inf"))  # linear_logp.py:64
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == float("-inf")
@@ -176,19 +176,19 @@ def linear_logp_1(
         p_distance = z_masked - m_safe
         p_exponent = p_distance * 1.442695
         p = tl.exp2(p_exponent)
-        centred_chunk_larger = tl.maximum(p_distance, -3.4028234663852886e+38)
-        centred_chunk_product = p * centred_chunk_larger
+        p_moved_by = tl.maximum(p_distance, -3.4028234663852886e+38)
+        p_times_p_moved_by = p * p_moved_by
         l_chunk = sum_over_v_lane(p)
-        centred_chunk = sum_over_v_lane(centred_chunk_product)
+        centred_chunk = sum_over_v_lane(p_times_p_moved_by)
         selected_v_lane = tl.full((128, 1), negative_zero(), tl.float32)
         ahead = ids - v_begin
         here = (ahead >= 0) & (ahead < 256)
         if tl.max(tl.reshape(here.to(tl.int32), (128,)), 0) > 0:
             v_i64 = v.to(tl.int64)  # linear_logp.py:71
-            sum_of_step3_value_equal = v_i64 == ids
-            z_masked_2 = tl.where(sum_of_step3_value_equal, z, negative_zero())
-            z_masked_masked = tl.where(exists_2, z_masked_2, negative_zero())  # linear_logp.py:64
-            selected_v_lane = sum_over_v_lane(z_masked_masked)
+            sum_of_step3_equal = v_i64 == ids
+            z_masked_2 = tl.where(sum_of_step3_equal, z, negative_zero())
+            z_masked_3 = tl.where(exists_2, z_masked_2, negative_zero())  # linear_logp.py:64
+            selected_v_lane = sum_over_v_lane(z_masked_3)
         tl.store(
             max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride
             + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t,
@@ -255,21 +255,21 @@ def linear_logp_2(
         alpha_a_distance = m - m_safe
         alpha_a_exponent = alpha_a_distance * 1.442695
         alpha_a = tl.exp2(alpha_a_exponent)
-        centred_larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+        alpha_a_moved_by = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
         alpha_b_distance = max_of_step - m_safe
         alpha_b_exponent = alpha_b_distance * 1.442695
         alpha_b = tl.exp2(alpha_b_exponent)
-        centred_larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+        alpha_b_moved_by = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
         l_a_scaled = l * alpha_a
         l_b_scaled = sum_of_step1 * alpha_b
         l_2 = l_a_scaled + l_b_scaled
-        centred_times_alpha_a = centred * alpha_a
-        centred_of_step2_times_alpha_b = centred_of_step2 * alpha_b
-        centred_fma_sum = tl.fma(l_a_scaled, centred_larger, centred_times_alpha_a)
-        centred_fma_sum_2 = tl.fma(l_b_scaled, centred_larger_2, centred_of_step2_times_alpha_b)
-        centred_sum = centred_fma_sum + centred_fma_sum_2
+        centred_a_scaled = centred * alpha_a
+        centred_b_scaled = centred_of_step2 * alpha_b
+        centred_a_moved = tl.fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+        centred_b_moved = tl.fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+        centred_2 = centred_a_moved + centred_b_moved
         total_2 = total + sum_of_step3
-        m, l, centred, total = m_2, l_2, centred_sum, total_2
+        m, l, centred, total = m_2, l_2, centred_2, total_2
     m_2, l_2, centred_2 = softmax_sum_over_v_piece(m, l, centred)
     total_2 = total_over_v_piece(total)
     ids_ge_0 = ids >= 0  # linear_logp.py:78
@@ -288,11 +288,11 @@ def linear_logp_2(
     chosen_masked = tl.where(active, chosen, 0.0)  # linear_logp.py:87
     lse_masked = tl.where(active, lse, 0.0)  # linear_logp.py:88
     centred_over_l = tl.div_rn(centred_2, l_2)  # linear_logp.py:89
-    entropy_value_difference = log_l - centred_over_l
-    entropy_value_difference_masked = tl.where(active, entropy_value_difference, 0.0)
+    entropy_difference = log_l - centred_over_l
+    entropy_difference_masked = tl.where(active, entropy_difference, 0.0)
     tl.store(logp_ptr + t, chosen_masked, mask=t_inside)  # linear_logp.py:86
     tl.store(lse_ptr + t, lse_masked, mask=t_inside)
-    tl.store(entropy_ptr + t, entropy_value_difference_masked, mask=t_inside)
+    tl.store(entropy_ptr + t, entropy_difference_masked, mask=t_inside)
 
 
 def call(

@@ -70,17 +70,17 @@ def linear_logp_grad_2(
         order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:124
         ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)
         active = ids != ignore_index  # logp.py:200
-        product = tl.zeros((128, 256), tl.float32)  # linear_logp.py:130
+        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:130
         for d_first in tl.range(0, 4096, 64):
             rows = rows_tiles.load([t_within_first, d_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            product = tl.dot(rows, weight.T, product)
+            acc = tl.dot(rows, weight.T, acc)
         lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:132
         entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:122
         d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)
         d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)
         d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)
-        z = product * inv_temperature  # logp.py:57
+        z = acc * inv_temperature  # logp.py:57
         centred = z - lse  # logp.py:186
         centred_times_log2e = centred * 1.442695  # logp.py:187
         p = tl.exp2(centred_times_log2e)
@@ -96,15 +96,15 @@ def linear_logp_grad_2(
         inside_below = ids < 128256
         inside = ids_ge_0 & inside_below
         ids_masked = tl.where(inside, ids, -1)  # logp.py:194
-        ids_masked_i32 = ids_masked.to(tl.int32)
-        dz_equal = v == ids_masked_i32
+        ids_i32 = ids_masked.to(tl.int32)
+        dz_equal = v == ids_i32
         d_logp_masked = tl.where(dz_equal, d_logp, 0.0)
         dz_3 = dz_2 + d_logp_masked
         dz_times_inv_temperature = dz_3 * inv_temperature  # logp.py:63
         dz_times_inv_temperature_masked = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:133
-        dz_times_inv_temperature_masked_bf16 = dz_times_inv_temperature_masked.to(tl.bfloat16)
+        dz_times_inv_temperature_bf16 = dz_times_inv_temperature_masked.to(tl.bfloat16)
         tl.store(
-            dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, dz_times_inv_temperature_masked_bf16,
+            dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, dz_times_inv_temperature_bf16,
             mask=t_within_inside & v_within_inside
         )
 

@@ -46,22 +46,22 @@ def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     alpha_a_distance = m_a - m_safe
     alpha_a_exponent = alpha_a_distance * 1.442695
     alpha_a = tl.exp2(alpha_a_exponent)
-    larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+    alpha_a_moved_by = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
     is_empty_2 = m == float("-inf")
     m_safe_2 = tl.where(is_empty_2, 0.0, m)
     alpha_b_distance = m_b - m_safe_2
     alpha_b_exponent = alpha_b_distance * 1.442695
     alpha_b = tl.exp2(alpha_b_exponent)
-    larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+    alpha_b_moved_by = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
     l_a_scaled = l_a * alpha_a
     l_b_scaled = l_b * alpha_b
     l = l_a_scaled + l_b_scaled
-    product = centred_a * alpha_a
-    product_2 = centred_b * alpha_b
-    fma_sum = tl.fma(l_a_scaled, larger, product)
-    fma_sum_2 = tl.fma(l_b_scaled, larger_2, product_2)
-    total = fma_sum + fma_sum_2
-    return m, l, total
+    centred_a_scaled = centred_a * alpha_a
+    centred_b_scaled = centred_b * alpha_b
+    centred_a_moved = tl.fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+    centred_b_moved = tl.fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+    centred = centred_a_moved + centred_b_moved
+    return m, l, centred
 
 
 @triton.jit
@@ -149,30 +149,30 @@ def logp(
         p_distance = z_2 - m_safe
         p_exponent = p_distance * 1.442695
         p = tl.exp2(p_exponent)
-        centred_chunk_larger = tl.maximum(p_distance, -3.4028234663852886e+38)
-        centred_chunk_product = p * centred_chunk_larger
+        p_moved_by = tl.maximum(p_distance, -3.4028234663852886e+38)
+        p_times_p_moved_by = p * p_moved_by
         l_chunk = sum_over_v_lane(p)
-        centred_chunk = sum_over_v_lane(centred_chunk_product)
+        centred_chunk = sum_over_v_lane(p_times_p_moved_by)
         m_2 = tl.maximum(m, m_chunk)
         is_empty_2 = m_2 == float("-inf")
         m_safe_2 = tl.where(is_empty_2, 0.0, m_2)
         alpha_a_distance = m - m_safe_2
         alpha_a_exponent = alpha_a_distance * 1.442695
         alpha_a = tl.exp2(alpha_a_exponent)
-        centred_larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+        alpha_a_moved_by = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
         alpha_b_distance = m_chunk - m_safe_2
         alpha_b_exponent = alpha_b_distance * 1.442695
         alpha_b = tl.exp2(alpha_b_exponent)
-        centred_larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+        alpha_b_moved_by = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
         l_a_scaled = l * alpha_a
         l_b_scaled = l_chunk * alpha_b
         l_2 = l_a_scaled + l_b_scaled
-        centred_times_alpha_a = centred * alpha_a
-        centred_chunk_times_alpha_b = centred_chunk * alpha_b
-        centred_fma_sum = tl.fma(l_a_scaled, centred_larger, centred_times_alpha_a)
-        centred_fma_sum_2 = tl.fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b)
-        centred_sum = centred_fma_sum + centred_fma_sum_2
-        m, l, centred = m_2, l_2, centred_sum
+        centred_a_scaled = centred * alpha_a
+        centred_b_scaled = centred_chunk * alpha_b
+        centred_a_moved = tl.fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+        centred_b_moved = tl.fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+        centred_2 = centred_a_moved + centred_b_moved
+        m, l, centred = m_2, l_2, centred_2
     for v_step in tl.range(full_steps, steps):
         v_step_times_256 = v_step * 256
         v_begin = piece_begin_product + v_step_times_256
@@ -189,30 +189,30 @@ def logp(
         p_distance = z_masked - m_safe
         p_exponent = p_distance * 1.442695
         p = tl.exp2(p_exponent)
-        centred_chunk_larger = tl.maximum(p_distance, -3.4028234663852886e+38)
-        centred_chunk_product = p * centred_chunk_larger
+        p_moved_by = tl.maximum(p_distance, -3.4028234663852886e+38)
+        p_times_p_moved_by = p * p_moved_by
         l_chunk = sum_over_v_lane(p)
-        centred_chunk = sum_over_v_lane(centred_chunk_product)
+        centred_chunk = sum_over_v_lane(p_times_p_moved_by)
         m_2 = tl.maximum(m, m_chunk)
         is_empty_2 = m_2 == float("-inf")
         m_safe_2 = tl.where(is_empty_2, 0.0, m_2)
         alpha_a_distance = m - m_safe_2
         alpha_a_exponent = alpha_a_distance * 1.442695
         alpha_a = tl.exp2(alpha_a_exponent)
-        centred_larger = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
+        alpha_a_moved_by = tl.maximum(alpha_a_distance, -3.4028234663852886e+38)
         alpha_b_distance = m_chunk - m_safe_2
         alpha_b_exponent = alpha_b_distance * 1.442695
         alpha_b = tl.exp2(alpha_b_exponent)
-        centred_larger_2 = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
+        alpha_b_moved_by = tl.maximum(alpha_b_distance, -3.4028234663852886e+38)
         l_a_scaled = l * alpha_a
         l_b_scaled = l_chunk * alpha_b
         l_2 = l_a_scaled + l_b_scaled
-        centred_times_alpha_a = centred * alpha_a
-        centred_chunk_times_alpha_b = centred_chunk * alpha_b
-        centred_fma_sum = tl.fma(l_a_scaled, centred_larger, centred_times_alpha_a)
-        centred_fma_sum_2 = tl.fma(l_b_scaled, centred_larger_2, centred_chunk_times_alpha_b)
-        centred_sum = centred_fma_sum + centred_fma_sum_2
-        m, l, centred = m_2, l_2, centred_sum
+        centred_a_scaled = centred * alpha_a
+        centred_b_scaled = centred_chunk * alpha_b
+        centred_a_moved = tl.fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
+        centred_b_moved = tl.fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
+        centred_2 = centred_a_moved + centred_b_moved
+        m, l, centred = m_2, l_2, centred_2
     m_2, l_2, centred_2 = softmax_sum_over_v_piece(m, l, centred)
     z = logits.to(tl.float32)  # logp.py:48
     hit = z * inv_temperature  # logp.py:57
@@ -227,11 +227,11 @@ def logp(
     chosen_masked = tl.where(active, chosen, 0.0)  # logp.py:153
     lse_masked = tl.where(active, lse, 0.0)  # logp.py:154
     centred_over_l = tl.div_rn(centred_2, l_2)  # logp.py:155
-    entropy_value_difference = log_l - centred_over_l
-    entropy_value_difference_masked = tl.where(active, entropy_value_difference, 0.0)
+    entropy_difference = log_l - centred_over_l
+    entropy_difference_masked = tl.where(active, entropy_difference, 0.0)
     tl.store(logp_ptr + t, chosen_masked)  # logp.py:152
     tl.store(lse_ptr + t, lse_masked)
-    tl.store(entropy_ptr + t, entropy_value_difference_masked)
+    tl.store(entropy_ptr + t, entropy_difference_masked)
 
 
 def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):

@@ -45,8 +45,8 @@ def logp_grad(
     inside_below = ids < 128256
     inside = ids_ge_0 & inside_below
     ids_masked = tl.where(inside, ids, -1)  # logp.py:194
-    ids_masked_i32 = ids_masked.to(tl.int32)
-    dz_equal = v == ids_masked_i32
+    ids_i32 = ids_masked.to(tl.int32)
+    dz_equal = v == ids_i32
     d_logp_masked = tl.where(dz_equal, d_logp, 0.0)
     dz_3 = dz_2 + d_logp_masked
     dz_times_inv_temperature = dz_3 * inv_temperature  # logp.py:63

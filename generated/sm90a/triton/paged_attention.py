@@ -151,15 +151,15 @@ def paged_attention(
     o_before = tl.full((16, 128), negative_zero(), tl.float32)
     for s_step in tl.range(0, first_full_steps, num_stages=3):
         s_step_times_64 = s_step * 64
-        j = s_step_times_64 + s_lane
-        j_over_64 = j // 64  # attention.py:207
-        block_table_guard_at_most = j_over_64 >= 0
-        block_table_guard_below = j_over_64 < M
+        kv = s_step_times_64 + s_lane
+        kv_over_64 = kv // 64  # attention.py:207
+        block_table_guard_at_most = kv_over_64 >= 0
+        block_table_guard_below = kv_over_64 < M
         block_table_guard = block_table_guard_at_most & block_table_guard_below
         block_table = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + j_over_64, mask=block_table_guard, other=0
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64, mask=block_table_guard, other=0
         )
-        slot = j % 64
+        slot = kv % 64
         block_table_ge_0 = block_table >= 0  # attention.py:208
         block_table_lt_P = block_table < P
         k_cache_guard = block_table_ge_0 & block_table_lt_P
@@ -168,15 +168,15 @@ def paged_attention(
         k_cache_guard_2 = slot_ge_0 & slot_lt_64
         k_cache_guard_3 = k_cache_guard & k_cache_guard_2
         s_lane_2 = tl.arange(0, 64)[:, None]
-        j_2 = s_step_times_64 + s_lane_2
-        j_over_64_2 = j_2 // 64
-        block_table_guard_at_most_2 = j_over_64_2 >= 0
-        block_table_guard_below_2 = j_over_64_2 < M
+        kv_2 = s_step_times_64 + s_lane_2
+        kv_over_64_2 = kv_2 // 64
+        block_table_guard_at_most_2 = kv_over_64_2 >= 0
+        block_table_guard_below_2 = kv_over_64_2 < M
         block_table_guard_2 = block_table_guard_at_most_2 & block_table_guard_below_2
         block_table_2 = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + j_over_64_2, mask=block_table_guard_2, other=0
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64_2, mask=block_table_guard_2, other=0
         )
-        slot_2 = j_2 % 64
+        slot_2 = kv_2 % 64
         block_table_ge_0_2 = block_table_2 >= 0
         block_table_lt_P_2 = block_table_2 < P
         k_cache_guard_4 = block_table_ge_0_2 & block_table_lt_P_2
@@ -233,17 +233,17 @@ def paged_attention(
     last_steps = tl.max(tl.reshape(steps, (16,)), 0)
     for s_step in tl.range(first_full_steps, last_steps, num_stages=3):
         s_step_times_64 = s_step * 64
-        j = s_step_times_64 + s_lane
-        exists = j < context_lens
-        j_over_64 = j // 64  # attention.py:207
-        block_table_guard_at_most = j_over_64 >= 0
-        block_table_guard_below = j_over_64 < M
+        kv = s_step_times_64 + s_lane
+        exists = kv < context_lens
+        kv_over_64 = kv // 64  # attention.py:207
+        block_table_guard_at_most = kv_over_64 >= 0
+        block_table_guard_below = kv_over_64 < M
         block_table_guard = block_table_guard_at_most & block_table_guard_below
         block_table_guard_2 = exists & block_table_guard
         block_table = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + j_over_64, mask=block_table_guard_2, other=0
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64, mask=block_table_guard_2, other=0
         )
-        slot = j % 64
+        slot = kv % 64
         block_table_ge_0 = block_table >= 0  # attention.py:208
         block_table_lt_P = block_table < P
         k_cache_guard = block_table_ge_0 & block_table_lt_P
@@ -253,17 +253,17 @@ def paged_attention(
         k_cache_guard_3 = k_cache_guard & k_cache_guard_2
         k_cache_guard_4 = exists & k_cache_guard_3
         s_lane_2 = tl.arange(0, 64)[:, None]
-        j_2 = s_step_times_64 + s_lane_2
-        j_over_64_2 = j_2 // 64
-        exists_2 = j_2 < context_lens
-        block_table_guard_at_most_2 = j_over_64_2 >= 0
-        block_table_guard_below_2 = j_over_64_2 < M
+        kv_2 = s_step_times_64 + s_lane_2
+        kv_over_64_2 = kv_2 // 64
+        exists_2 = kv_2 < context_lens
+        block_table_guard_at_most_2 = kv_over_64_2 >= 0
+        block_table_guard_below_2 = kv_over_64_2 < M
         block_table_guard_3 = block_table_guard_at_most_2 & block_table_guard_below_2
         block_table_guard_4 = exists_2 & block_table_guard_3
         block_table_2 = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + j_over_64_2, mask=block_table_guard_4, other=0
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64_2, mask=block_table_guard_4, other=0
         )
-        slot_2 = j_2 % 64
+        slot_2 = kv_2 % 64
         block_table_ge_0_2 = block_table_2 >= 0
         block_table_lt_P_2 = block_table_2 < P
         k_cache_guard_5 = block_table_ge_0_2 & block_table_lt_P_2
@@ -277,7 +277,7 @@ def paged_attention(
             + slot_2.to(tl.int64) * k_cache_o_stride + e,
             mask=k_cache_guard_8, other=0.0
         )
-        exists_below = j < key_plus_1  # attention.py:206
+        exists_below = kv < key_plus_1  # attention.py:206
         exists_3 = exists & exists_below
         qk = tl.dot(q, k_cache.T)  # attention.py:208
         v_cache = tl.load(  # attention.py:210

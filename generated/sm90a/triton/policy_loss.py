@@ -258,8 +258,8 @@ def policy_loss_1(
         sum_s_lane_2 = sum_over_s_lane_2(count_masked)
         clipped_masked = tl.where(exists, clipped_2, 0)
         sum_s_lane_3 = sum_over_s_lane_2(clipped_masked)
-        total_k3_masked_masked = tl.where(exists, total_k3_masked, negative_zero())
-        sum_s_lane_4 = sum_over_s_lane(total_k3_masked_masked)
+        total_k3_masked_2 = tl.where(exists, total_k3_masked, negative_zero())
+        sum_s_lane_4 = sum_over_s_lane(total_k3_masked_2)
         total_5 = total + sum_s_lane
         total_6 = total_2 + sum_s_lane_2
         total_7 = total_3 + sum_s_lane_3
@@ -281,10 +281,10 @@ def policy_loss_2(
     steps = s_piece_count_plus_4095 // 4096
     full_steps = ((S + 1023) // 1024) // 4096
     s_piece_lane = tl.arange(0, 4096)
-    loss = negative_zero()
-    count = tl.full((), 0, tl.int32)
-    clipped = tl.full((), 0, tl.int32)
-    moved = negative_zero()
+    total = negative_zero()
+    total_2 = tl.full((), 0, tl.int32)
+    total_3 = tl.full((), 0, tl.int32)
+    total_4 = negative_zero()
     for s_piece_step in tl.range(0, full_steps):
         s_piece_step_times_4096 = s_piece_step * 4096
         s_piece = s_piece_step_times_4096 + s_piece_lane
@@ -296,11 +296,11 @@ def policy_loss_2(
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)
         sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2)
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3)
-        total = loss + sum_s_piece_lane
-        total_2 = count + sum_s_piece_lane_2
-        total_3 = clipped + sum_s_piece_lane_3
-        total_4 = moved + sum_s_piece_lane_4
-        loss, count, clipped, moved = total, total_2, total_3, total_4
+        total_5 = total + sum_s_piece_lane
+        total_6 = total_2 + sum_s_piece_lane_2
+        total_7 = total_3 + sum_s_piece_lane_3
+        total_8 = total_4 + sum_s_piece_lane_4
+        total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
     for s_piece_step in tl.range(full_steps, steps):
         s_piece_step_times_4096 = s_piece_step * 4096
         s_piece = s_piece_step_times_4096 + s_piece_lane
@@ -317,21 +317,21 @@ def policy_loss_2(
         sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_masked)
         sum_of_piece3_masked = tl.where(exists, sum_of_piece3, negative_zero())
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_masked)
-        total = loss + sum_s_piece_lane
-        total_2 = count + sum_s_piece_lane_2
-        total_3 = clipped + sum_s_piece_lane_3
-        total_4 = moved + sum_s_piece_lane_4
-        loss, count, clipped, moved = total, total_2, total_3, total_4
-    count_max_1 = tl.maximum(count, 1)  # policy.py:566
-    tokens = count_max_1.to(tl.float32)
-    x = loss + 0.0  # policy.py:568
-    loss_2 = tl.div_rn(x, tokens)  # policy.py:560
-    clipped_f32 = clipped.to(tl.float32)  # policy.py:573
-    clip_fraction = tl.div_rn(clipped_f32, tokens)
-    moved_plus_0 = moved + 0.0  # policy.py:575
-    approx_kl_value = tl.div_rn(moved_plus_0, tokens)
-    tl.store(loss_ptr, loss_2)  # policy.py:473
-    tl.store(count_ptr, count)
+        total_5 = total + sum_s_piece_lane
+        total_6 = total_2 + sum_s_piece_lane_2
+        total_7 = total_3 + sum_s_piece_lane_3
+        total_8 = total_4 + sum_s_piece_lane_4
+        total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
+    total_max_1 = tl.maximum(total_2, 1)  # policy.py:566
+    tokens = total_max_1.to(tl.float32)
+    x = total + 0.0  # policy.py:568
+    loss = tl.div_rn(x, tokens)  # policy.py:560
+    total_f32 = total_3.to(tl.float32)  # policy.py:573
+    clip_fraction = tl.div_rn(total_f32, tokens)
+    total_plus_0 = total_4 + 0.0  # policy.py:575
+    approx_kl_value = tl.div_rn(total_plus_0, tokens)
+    tl.store(loss_ptr, loss)  # policy.py:473
+    tl.store(count_ptr, total_2)
     tl.store(clip_fraction_ptr, clip_fraction)
     tl.store(approx_kl_ptr, approx_kl_value)
 

@@ -172,12 +172,12 @@ def prefix_attention_1(
     k_lane = tl.arange(0, 64)[None, :]
     scale_times_log2e = scale * 1.442695  # attention.py:281
     last_steps = tl.max(tl.reshape(steps, (64,)), 0)  # attention.py:255
-    x = tl.full((64, 1), float("-inf"), tl.float32)
-    x_2 = tl.full((64, 1), 0.0, tl.float32)
-    x_3 = tl.full((64, 128), 0.0, tl.float32)
-    x_4 = tl.full((64, 1), float("-inf"), tl.float32)
-    x_5 = tl.full((64, 1), negative_zero(), tl.float32)
-    x_6 = tl.full((64, 128), negative_zero(), tl.float32)
+    m_piece = tl.full((64, 1), float("-inf"), tl.float32)
+    l_piece = tl.full((64, 1), 0.0, tl.float32)
+    acc_o = tl.full((64, 128), 0.0, tl.float32)
+    m_before = tl.full((64, 1), float("-inf"), tl.float32)
+    l_before = tl.full((64, 1), negative_zero(), tl.float32)
+    o_before = tl.full((64, 128), negative_zero(), tl.float32)
     k_prefix_base = k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride
     v_prefix_base = v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride
     apart = v_prefix_base.to(tl.int64) - k_prefix_base.to(tl.int64)
@@ -209,69 +209,69 @@ def prefix_attention_1(
         k_step_mod_8 = k_step % 8  # attention.py:255
         new_piece = k_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(x_4, x)
+            m = tl.maximum(m_before, m_piece)
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
-            alpha_a_exponent = x_4 - m_safe
+            alpha_a_exponent = m_before - m_safe
             alpha_a = tl.exp2(alpha_a_exponent)
-            alpha_b_exponent = x - m_safe
+            alpha_b_exponent = m_piece - m_safe
             alpha_b = tl.exp2(alpha_b_exponent)
-            l_a_scaled = x_5 * alpha_a
-            l_b_scaled = x_2 * alpha_b
+            l_a_scaled = l_before * alpha_a
+            l_b_scaled = l_piece * alpha_b
             l = l_a_scaled + l_b_scaled
-            o_a_scaled = x_6 * alpha_a
-            o_b_scaled = x_3 * alpha_b
+            o_a_scaled = o_before * alpha_a
+            o_b_scaled = acc_o * alpha_b
             o = o_a_scaled + o_b_scaled
-            x, x_4, x_5, x_6 = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
+            m_piece, m_before, l_before, o_before = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
         s_masked = s
         if k_step >= first_full_steps:
-            j = k_begin + k_lane
-            exists = j < begin_prefix_plus_whole
-            j_lt_until = j < until
-            exists_2 = exists & j_lt_until
+            kv = k_begin + k_lane
+            exists = kv < begin_prefix_plus_whole
+            kv_lt_until = kv < until
+            exists_2 = exists & kv_lt_until
             s_masked = tl.where(exists_2, s, float("-inf"))
         m_chunk = max_over_k_lane(s_masked)
-        m_limit = x + 8.0
+        m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
-        m_new = tl.where(m_grows, m_chunk, x)
+        m_new = tl.where(m_grows, m_chunk, m_piece)
         is_empty = m_new == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_new)
-        alpha_exponent = x - m_safe
+        alpha_exponent = m_piece - m_safe
         alpha = tl.exp2(alpha_exponent)
         p_exponent = s_masked - m_safe
         p = tl.exp2(p_exponent)
-        l_scaled = x_2 * alpha
+        l_scaled = l_piece * alpha
         l_chunk = sum_over_k_lane(p)
         l_new = l_scaled + l_chunk
-        acc_o_scaled = x_3 * alpha
+        acc_o_scaled = acc_o * alpha
         p_bf16 = p.to(tl.bfloat16)
         acc_o_new = tl.dot(p_bf16, v_prefix, acc_o_scaled)
-        x, x_2, x_3 = m_new, l_new, acc_o_new
+        m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
     tl.store(  # attention.py:289
-        m_of_piece_ptr + h.to(tl.int64) * m_of_piece_h_stride + token.to(tl.int64) * m_of_piece_t_stride + g, x,
+        m_of_piece_ptr + h.to(tl.int64) * m_of_piece_h_stride + token.to(tl.int64) * m_of_piece_t_stride + g, m_piece,
         mask=inside
     )
     tl.store(
-        s_of_piece_ptr + h.to(tl.int64) * s_of_piece_h_stride + token.to(tl.int64) * s_of_piece_t_stride + g, x_2,
+        s_of_piece_ptr + h.to(tl.int64) * s_of_piece_h_stride + token.to(tl.int64) * s_of_piece_t_stride + g, l_piece,
         mask=inside
     )
     tl.store(
         o_of_piece_ptr + h.to(tl.int64) * o_of_piece_h_stride + token.to(tl.int64) * o_of_piece_t_stride
         + g.to(tl.int64) * o_of_piece_g_stride + w,
-        x_3, mask=inside
+        acc_o, mask=inside
     )
     tl.store(
-        m_of_prompt_ptr + h.to(tl.int64) * m_of_prompt_h_stride + token.to(tl.int64) * m_of_prompt_t_stride + g, x_4,
-        mask=inside
+        m_of_prompt_ptr + h.to(tl.int64) * m_of_prompt_h_stride + token.to(tl.int64) * m_of_prompt_t_stride + g,
+        m_before, mask=inside
     )
     tl.store(
-        s_of_prompt_ptr + h.to(tl.int64) * s_of_prompt_h_stride + token.to(tl.int64) * s_of_prompt_t_stride + g, x_5,
-        mask=inside
+        s_of_prompt_ptr + h.to(tl.int64) * s_of_prompt_h_stride + token.to(tl.int64) * s_of_prompt_t_stride + g,
+        l_before, mask=inside
     )
     tl.store(
         o_of_prompt_ptr + h.to(tl.int64) * o_of_prompt_h_stride + token.to(tl.int64) * o_of_prompt_t_stride
         + g.to(tl.int64) * o_of_prompt_g_stride + w,
-        x_6, mask=inside
+        o_before, mask=inside
     )
 
 
@@ -372,21 +372,21 @@ def prefix_attention_2(
     o_before = o_of_prompt
     for s_step in tl.range(first_step, first_full_steps_2, num_stages=2):
         s_step_times_64 = s_step * 64
-        j = s_step_times_64 + s_lane
-        own = shared <= j  # attention.py:267
-        begin_shared_plus_j = begin_shared + j  # attention.py:268
-        j_minus_shared = j - shared
-        total = begin_k + j_minus_shared
+        kv = s_step_times_64 + s_lane
+        own = shared <= kv  # attention.py:267
+        begin_shared_plus_kv = begin_shared + kv  # attention.py:268
+        kv_minus_shared = kv - shared
+        total = begin_k + kv_minus_shared
         not_own = ~own  # attention.py:270
         s_lane_2 = tl.arange(0, 64)[:, None]
-        j_2 = s_step_times_64 + s_lane_2
-        j_minus_shared_2 = j_2 - shared
-        total_2 = begin_k + j_minus_shared_2
-        own_2 = shared <= j_2
-        begin_shared_plus_j_2 = begin_shared + j_2
+        kv_2 = s_step_times_64 + s_lane_2
+        kv_minus_shared_2 = kv_2 - shared
+        total_2 = begin_k + kv_minus_shared_2
+        own_2 = shared <= kv_2
+        begin_shared_plus_kv_2 = begin_shared + kv_2
         not_own_2 = ~own_2
         k_prefix = tl.load(
-            k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + begin_shared_plus_j_2.to(tl.int64) * k_prefix_k_stride
+            k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + begin_shared_plus_kv_2.to(tl.int64) * k_prefix_k_stride
             + e,
             mask=not_own_2, other=0.0
         )
@@ -394,7 +394,7 @@ def prefix_attention_2(
             k_ptr + h.to(tl.int64) * k_h_stride + total_2.to(tl.int64) * k_s_stride + e, mask=own_2, other=k_prefix
         )
         v_prefix = tl.load(
-            v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride + begin_shared_plus_j_2.to(tl.int64) * v_prefix_k_stride
+            v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride + begin_shared_plus_kv_2.to(tl.int64) * v_prefix_k_stride
             + w,
             mask=not_own_2, other=0.0
         )
@@ -440,27 +440,27 @@ def prefix_attention_2(
     last_steps = tl.max(tl.reshape(steps, (128,)), 0)
     for s_step in tl.range(first_full_steps_2, last_steps, num_stages=2):
         s_step_times_64 = s_step * 64
-        j = s_step_times_64 + s_lane
-        exists = j < keys
-        own = shared <= j  # attention.py:267
-        begin_shared_plus_j = begin_shared + j  # attention.py:268
-        j_minus_shared = j - shared
-        total = begin_k + j_minus_shared
+        kv = s_step_times_64 + s_lane
+        exists = kv < keys
+        own = shared <= kv  # attention.py:267
+        begin_shared_plus_kv = begin_shared + kv  # attention.py:268
+        kv_minus_shared = kv - shared
+        total = begin_k + kv_minus_shared
         not_own = ~own  # attention.py:270
         k_prefix_guard = exists & not_own
         k_guard = exists & own
         s_lane_2 = tl.arange(0, 64)[:, None]
-        j_2 = s_step_times_64 + s_lane_2
-        j_minus_shared_2 = j_2 - shared
-        total_2 = begin_k + j_minus_shared_2
-        exists_2 = j_2 < keys
-        own_2 = shared <= j_2
+        kv_2 = s_step_times_64 + s_lane_2
+        kv_minus_shared_2 = kv_2 - shared
+        total_2 = begin_k + kv_minus_shared_2
+        exists_2 = kv_2 < keys
+        own_2 = shared <= kv_2
         k_guard_2 = exists_2 & own_2
-        begin_shared_plus_j_2 = begin_shared + j_2
+        begin_shared_plus_kv_2 = begin_shared + kv_2
         not_own_2 = ~own_2
         k_prefix_guard_2 = exists_2 & not_own_2
         k_prefix = tl.load(
-            k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + begin_shared_plus_j_2.to(tl.int64) * k_prefix_k_stride
+            k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + begin_shared_plus_kv_2.to(tl.int64) * k_prefix_k_stride
             + e,
             mask=k_prefix_guard_2, other=0.0
         )
@@ -468,14 +468,14 @@ def prefix_attention_2(
             k_ptr + h.to(tl.int64) * k_h_stride + total_2.to(tl.int64) * k_s_stride + e, mask=k_guard_2, other=k_prefix
         )
         v_prefix = tl.load(
-            v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride + begin_shared_plus_j_2.to(tl.int64) * v_prefix_k_stride
+            v_prefix_ptr + h.to(tl.int64) * v_prefix_h_stride + begin_shared_plus_kv_2.to(tl.int64) * v_prefix_k_stride
             + w,
             mask=k_prefix_guard_2, other=0.0
         )
         v = tl.load(
             v_ptr + h.to(tl.int64) * v_h_stride + total_2.to(tl.int64) * v_s_stride + w, mask=k_guard_2, other=v_prefix
         )
-        exists_below = j < key_plus_1  # attention.py:266
+        exists_below = kv < key_plus_1  # attention.py:266
         exists_3 = exists & exists_below
         qk = tl.dot(q, k.T)  # attention.py:247
         s = qk * scale_times_log2e  # attention.py:281

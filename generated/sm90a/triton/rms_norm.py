@@ -82,9 +82,9 @@ def rms_norm(
     n_bf16 = n_2.to(tl.bfloat16)  # norm.py:44
     n_3 = n_bf16.to(tl.float32)
     weight_f32 = weight.to(tl.float32)  # norm.py:16
-    y_value_product = n_3 * weight_f32  # norm.py:46
-    y_value_product_bf16 = y_value_product.to(tl.bfloat16)
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, y_value_product_bf16)  # norm.py:45
+    y_product = n_3 * weight_f32  # norm.py:46
+    y_product_bf16 = y_product.to(tl.bfloat16)
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, y_product_bf16)  # norm.py:45
     tl.store(residual_out_ptr + t.to(tl.int64) * residual_out_t_stride + n, rounded)
     tl.store(rstd_ptr + t, rstd)
 

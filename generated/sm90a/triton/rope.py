@@ -40,15 +40,14 @@ def rope(
     b = x_2.to(tl.float32)
     a_times_cos = a * cos  # model.py:53
     b_times_sin = b * sin
-    y_value_difference = a_times_cos - b_times_sin
-    y_value_difference_bf16 = y_value_difference.to(tl.bfloat16)
+    y_difference = a_times_cos - b_times_sin
+    y_difference_bf16 = y_difference.to(tl.bfloat16)
     b_times_cos = b * cos  # model.py:54
     a_times_sin = a * sin
-    y_value_sum = b_times_cos + a_times_sin
-    y_value_sum_bf16 = y_value_sum.to(tl.bfloat16)
-    # model.py:50
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + c, y_value_difference_bf16)
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + second, y_value_sum_bf16)
+    y_sum = b_times_cos + a_times_sin
+    y_sum_bf16 = y_sum.to(tl.bfloat16)
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + c, y_difference_bf16)  # model.py:50
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + second, y_sum_bf16)
 
 
 def call(

@@ -69,9 +69,9 @@ def swiglu(gate_ptr, up_ptr, y_ptr, gate_t_stride, up_t_stride, y_t_stride):
     silu = silu_product.to(tl.bfloat16)
     silu_f32 = silu.to(tl.float32)  # model.py:29
     up_f32 = up.to(tl.float32)
-    y_value_product = silu_f32 * up_f32
-    y_value_product_bf16 = y_value_product.to(tl.bfloat16)
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, y_value_product_bf16)
+    y_product = silu_f32 * up_f32
+    y_product_bf16 = y_product.to(tl.bfloat16)
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, y_product_bf16)
 
 
 def call(kernels, gate, up, y, T, gate_t_stride, up_t_stride, y_t_stride):

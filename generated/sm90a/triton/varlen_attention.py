@@ -198,10 +198,10 @@ def varlen_attention(
             m_piece, m_before, l_before, o_before = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
         s_masked = s
         if s_step >= first_full_steps:
-            j = s_begin + s_lane
-            exists = j < end_k
-            j_lt_until = j < until
-            exists_2 = exists & j_lt_until
+            kv = s_begin + s_lane
+            exists = kv < end_k
+            kv_lt_until = kv < until
+            exists_2 = exists & kv_lt_until
             s_masked = tl.where(exists_2, s, float("-inf"))
         m_chunk = max_over_s_lane(s_masked)
         m_limit = m_piece + 8.0

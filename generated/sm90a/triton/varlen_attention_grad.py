@@ -63,10 +63,9 @@ def varlen_attention_grad_1(
         d_lse_ptr + h.to(tl.int64) * d_lse_h_stride + g.to(tl.int64) * d_lse_g_stride + t, mask=t_inside, other=0.0
     )
     lse_times_log2e = lse * 1.442695  # attention.py:97
-    shift_value_neg = lse_times_log2e * -1.0
+    shift_neg = lse_times_log2e * -1.0
     tl.store(
-        shift_ptr + h.to(tl.int64) * shift_h_stride + t.to(tl.int64) * shift_t_stride + g, shift_value_neg,
-        mask=t_inside
+        shift_ptr + h.to(tl.int64) * shift_h_stride + t.to(tl.int64) * shift_t_stride + g, shift_neg, mask=t_inside
     )
     d_o_f32 = d_o.to(tl.float32)  # attention.py:99
     o_f32 = o.to(tl.float32)
@@ -156,10 +155,10 @@ def varlen_attention_grad_2(
         dp_minus_delta = dp - delta  # attention.py:123
         p_masked = p  # attention.py:119
         if z_step >= first_full_steps:
-            j = z_begin + z_lane
-            exists = j < end_k
-            j_lt_until = j < until
-            exists_2 = exists & j_lt_until
+            kv = z_begin + z_lane
+            exists = kv < end_k
+            kv_lt_until = kv < until
+            exists_2 = exists & kv_lt_until
             p_masked = tl.where(exists_2, p, 0.0)
         ds = p_masked * dp_minus_delta
         ds_bf16 = ds.to(tl.bfloat16)
@@ -238,10 +237,10 @@ def varlen_attention_grad_3(
     for r_step in tl.range(first_first_step, steps, num_stages=2):
         r_step_times_64 = r_step * 64
         r_begin = begin_q_times_4 + r_step_times_64
-        r = r_begin + r_lane
-        exists = r < end_q_times_4
-        asks = r // 4  # attention.py:138
-        head = r % 4
+        qg = r_begin + r_lane
+        exists = qg < end_q_times_4
+        asks = qg // 4  # attention.py:138
+        head = qg % 4
         q = tl.reshape(q_rows.load([r_begin // 4, 0, 0]), (64, 128))  # attention.py:139
         d_o = tl.reshape(d_o_rows.load([r_begin // 4, 0, 0]), (64, 128))
         shift = tl.load(  # attention.py:140
@@ -259,11 +258,11 @@ def varlen_attention_grad_3(
         dp_minus_delta = dp - delta  # attention.py:147
         p_masked = p  # attention.py:137
         if (r_step < last_first_full_step) | (r_step >= full_steps):
-            since_le_r = since <= r
-            exists_2 = exists & since_le_r
+            since_le_qg = since <= qg
+            exists_2 = exists & since_le_qg
             p_masked = tl.where(exists_2, p, 0.0)
-        p_masked_bf16 = p_masked.to(tl.bfloat16)
-        acc_new = tl.dot(p_masked_bf16, d_o, dv)
+        p_bf16 = p_masked.to(tl.bfloat16)
+        acc_new = tl.dot(p_bf16, d_o, dv)
         ds = p_masked * dp_minus_delta
         ds_bf16 = ds.to(tl.bfloat16)
         acc_new_2 = tl.dot(ds_bf16, q, dk)

@@ -30,6 +30,7 @@ from rlk.ir.nodes import (
     Map2,
     Math,
     MathFn,
+    MathModel,
     Pos,
     Reduce,
     Result,
@@ -252,11 +253,11 @@ class _Roles:
         goal = self.goals.get(let.value, "")
         match let.node:
             case Cast(x=x, dtype=dtype) if x in self.labels:
-                return self.of(let, f"{self.labels[x]}_{dtype.value}")
+                return self.of(let, f"{self.labels[x].removesuffix('_masked')}_{dtype.value}")
             case Bits(x=x) if x in self.labels:
                 return self.of(let, f"{self.labels[x]}_bits")
             case Select(a=a, b=b) if a in self.labels and self.is_number(b):
-                return self.of(let, f"{self.labels[a]}_masked")
+                return self.of(let, f"{self.labels[a].removesuffix('_masked')}_masked")
             case Select(a=a, b=b) if b in self.labels and self.is_number(a):
                 return self.of(let, f"{self.labels[b]}_or_{self.labels[a]}" if a in self.labels else goal)
             case Map2(fn=Fn2.AND) if goal.endswith("_guard"):
@@ -267,6 +268,8 @@ class _Roles:
                 return goal
             case Map2(fn=fn2, a=a, b=b) if self.is_number(a) and self.short(a, b) and fn2 in _SWAPPED:
                 return self.of(let, f"{self.labels[b]}_{_SWAPPED[fn2]}_{self.labels[a]}")
+            case Math(fn=MathFn.EXP2, model=model) if model is not MathModel.PORTABLE:
+                return "p"  # of a softmax
             case Map2(fn=Fn2.MUL, a=a, b=b) if self.is_probability(a) and self.is_pulled(b):
                 return "ds"
             case Map2(fn=fn2, a=a, b=b) if self.short(a, b):
@@ -276,6 +279,7 @@ class _Roles:
             case Math(fn=fn, x=x) if self.short(x):
                 return self.of(let, f"{fn.value}_{self.labels[x]}")
         self.made.add(let.value)
+        goal = goal.removesuffix("_value")
         return f"{goal}_{stem(let)}" if goal and len(goal) <= LONGEST else stem(let)
 
     def of(self, let: Let, name: str) -> str:

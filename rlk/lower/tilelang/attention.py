@@ -133,7 +133,7 @@ class Chained(Factors):
             self.meet()
         self.read.add(tile.name)
         e.current = self.plan.lists(self.axes(let.value))
-        name = e.stored(let.name or "product", DType.F32, e.size)
+        name = e.stored(let.name or "acc", DType.F32, e.size)
         e.each(f"{name}[c] = {'f32(0.0)' if dot.onto is None else e[dot.onto]}")
         across, deep = f"column * {unit.columns} + {unit.across}", f"step * {DEPTH} + {unit.deep}"
         made, at, each = tile.streamed, f"{across}, {deep}", "vectorized"

@@ -116,7 +116,7 @@ class Dots(Factors):
         if sides[0].axis == sides[1].axis:
             raise refused("two factors along one axis", self.plan.target, let.loc)
         rows, columns = (side.length for side in sides)
-        name = let.name or "product"
+        name = let.name or "acc"
         sums = self.e.names.fresh(f"{name}_sums")
         self.e.storage.append(Line(f'{sums} = tl.alloc_fragment(({rows}, {columns}), "float32")'))
         made = self.shared(f"{name}_tile", (rows, columns), DType.F32)
@@ -131,7 +131,7 @@ class Dots(Factors):
         places = [self.place(side) for side in sides]
         self.e.current = self.plan.lists(self.e.tile(let.value).axes)
         at = ", ".join(self.e.indexed(place, (side.axis,)) for place, side in zip(places, sides, strict=True))
-        self.e.value(let, "product", lambda: f"{made}[{at}]")
+        self.e.value(let, "acc", lambda: f"{made}[{at}]")
 
     def steps(self, contraction: Contraction, starts: list[str], tiles: list[str], sums: str) -> None:
         """Write the loop over the contracted axis, in ascending order."""

@@ -126,7 +126,7 @@ class Ring(Factors):
         self.e.current = own
         columns = self.columns.thread_values.length // 4
         assert [s.axis for s in own] == [self.columns.thread_values.axis] and own[0].count == columns
-        self.e.value(let, "product", lambda: f"{self.sums}[c // 2 * 4 + part * 2 + c % 2]")
+        self.e.value(let, "acc", lambda: f"{self.sums}[c // 2 * 4 + part * 2 + c % 2]")
 
     # --- the loop -------------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ class Chained:
         held, other = self.factors(let)
         turned = self.e[other] if self.streamed(other) == dot.over else f"{self.e[other]}.T"
         onto = "" if dot.onto is None else f", {self.e.whole(dot.onto, self.e.tile(let.value).axes)}"
-        return self.e.let(let.name or "product", f"tl.dot({self.e[held]}, {turned}{onto})")
+        return self.e.let(let.name or "acc", f"tl.dot({self.e[held]}, {turned}{onto})")
 
     def enter(self, loop: Loop) -> None:
         """Write the descriptors of what a loop streams, and where its steps need masks."""

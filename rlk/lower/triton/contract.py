@@ -134,7 +134,7 @@ class Dots:
         """Write a contraction and return the accumulator's name."""
         contraction = self.of[let.value]
         shape = self.plan.shape(self.e.tile(let.value).axes)
-        name = self.e.let(let.name or "product", f"tl.zeros({shape}, tl.float32)")
+        name = self.e.let(let.name or "acc", f"tl.zeros({shape}, tl.float32)")
         length = self.extent(contraction.over) if contraction.stop is None else self.e[contraction.stop]
         match contraction.model:
             case DotModel.FMA:

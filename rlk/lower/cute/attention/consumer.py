@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -28,14 +28,15 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import DType
-from rlk.lower.common.lines import Line
+from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import axis_name, stem, stride_name
 from rlk.lower.common.rescale import rescale_of
 from rlk.lower.cute.attention.masks import MaskEmitter
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
 from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, numbered
+from rlk.lower.cute.attention.step import MASKED, MORE, SWITCHES, Masks, call, masks_of, step_function
 from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
-from rlk.lower.cute.functions import Helper
+from rlk.lower.cute.functions import HELPERS, Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Fragment, refused
 from rlk.passes.walk import backward_slice
@@ -63,6 +64,9 @@ class ConsumerEmitter(MaskEmitter):
     own = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # of the resident rows
     places: tuple[str, ...] = ()
     vectorized = False  # whether the epilogue stores vectors
+    masks: Masks | None = None  # of the step that is written, where others have none
+    step_function: Function
+    about_step = "One KV tile: online softmax of S, S of the next tile, O += P V."
     sums_first = False  # whether accumulators are rescaled before P is computed
     crossing: Mapping[Value, str] = MappingProxyType({})
 
@@ -181,15 +185,45 @@ class ConsumerEmitter(MaskEmitter):
     def loop_lines(self) -> tuple[Line, ...]:
         """Return all steps: S of the next step is issued before the softmax of this one."""
         name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
+        self.write_step(name)
         before = "first_steps"
         if len(self.plan.parts) > 1:
             with self.inner(f"for {name} in cutlass.range(first_steps, full_steps, unroll=1):"):
-                self.step(self.plan.parts[0], name, more=True)
+                self.line(call(self.step_function, name, masked=False, more=True))
             before = "full_steps"
         with self.inner(f"for {name} in cutlass.range({before}, last_steps - 1, unroll=1):"):
-            self.step(self.plan.last, name, more=True)
-        self.step(self.plan.last, "(last_steps - 1)", more=False)
+            self.line(call(self.step_function, name, masked=True, more=True))
+        self.before_last()
+        self.line(call(self.step_function, "last_steps - 1", masked=True, more=False))
         return lines(self.lines)
+
+    def write_step(self, name: str) -> None:
+        """Write the function of a step; where some steps need no masks, with a switch for these."""
+        self.masks = masks_of(self.plan.last.loop) if len(self.plan.parts) > 1 else None
+        before, depth, self.lines, self.depth = self.lines, self.depth, [], 0
+        self.place = ""
+        with self.names.scope():
+            self.names.taken |= set(SWITCHES)
+            self.step(self.plan.last, name)
+        body, self.lines, self.depth = lines(self.lines), before, depth
+        called = {*HELPERS, *self.helpers}
+        self.step_function = step_function(
+            f"{self.plan.kernel.name}_step", name, self.about_step, body, called
+        )
+        self.masks = None
+
+    @contextmanager
+    def switch(self, condition: str) -> Iterator[None]:
+        """Write what is inside for steps with a compile-time condition alone."""
+        with self.inner(f"if cutlass.const_expr({condition}):"):
+            yield
+
+    def where_masked(self) -> AbstractContextManager[None]:
+        """Write what is inside for masked steps alone, where there are others."""
+        return nullcontext() if self.masks is None else self.switch(MASKED)
+
+    def before_last(self) -> None:
+        """Write what comes before the last step, at which S of the tile is complete."""
 
     @contextmanager
     def one_step(self, loop: Loop, name: str, *conditions: Value) -> Iterator[list[Let]]:
@@ -206,23 +240,26 @@ class ConsumerEmitter(MaskEmitter):
             yield lets
         self.fragment = fragment
 
-    def step(self, part: Step, name: str, *, more: bool) -> None:
-        """Write a step; more: whether it issues S of the next."""
+    def step(self, part: Step, name: str) -> None:
+        """Write a step; with the switch `more` it issues S of the next."""
         found = rescale_of(part.loop)
         with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
             if found is not None:
                 self.rescale(part, name)
             self.taken(part)
-            if more:
+            with self.switch(MORE):
                 self.scores("get")
             late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
             self.awaited(self.plan.streamed[1], "got")
             if self.plan.by_tma and (guards := self.guards(part, self.plan.streamed[1:])):
-                self.clear(guards, "got")
+                with self.where_masked():
+                    self.clear(guards, "got")
             self.sum(self.plan.last, 0, "got")
             self.end_of_step(part, late)
             self.line("warpgroup.wait_group(0)")
-            self.free("get", "got") if more else self.free("", "got")
+            with self.switch(MORE):
+                self.free("get", "")
+            self.free("", "got")
 
     def rescale(self, part: Step, name: str) -> None:
         """Write the piece boundary: carried values that some steps replace, behind their condition.
@@ -575,16 +612,54 @@ class ConsumerEmitter(MaskEmitter):
             name = self.crossing.get(let.value)
             self.text[let.value] = f"{name}[r]" if name else self.let(let.name or stem(let), "[]")
         with self.inner(f"for c in cutlass.range_constexpr({fragment.count}):"):
-            for let in group:
+            rare = [let for let in group if self.is_rare(let) and let not in kept]
+            for let in [let for let in group if let not in rare]:
                 self.at(let)
-                made = self.expression(let)
-                if let.value in self.targets:
-                    self.line(f"{self.targets[let.value]} = {made}")
-                elif let in kept:
-                    self.line(f"{self.text[let.value]}.append({made})")
-                    continue
+                if self.masks is not None and let.value in self.masks.selects:
+                    self.masked_element(let, kept, rare)
                 else:
-                    self.text[let.value] = self.let(let.name or stem(let), made)
-                    self.whole.add(let.value)
-                self.written.add(let.value)
+                    self.element(let, kept, self.expression(let))
         self.written |= {let.value for let in kept}
+
+    def element(self, let: Let, kept: list[Let], made: str) -> None:
+        """Write an element of a list: to its register, to a list that others read, or as a name."""
+        if let.value in self.targets:
+            self.line(f"{self.targets[let.value]} = {made}")
+        elif let in kept:
+            self.line(f"{self.text[let.value]}.append({made})")
+            return
+        else:
+            self.text[let.value] = self.let(let.name or stem(let), made)
+            self.whole.add(let.value)
+        self.written.add(let.value)
+
+    def is_rare(self, let: Let) -> bool:
+        """Return whether only masks need a value."""
+        return self.masks is not None and let.value in self.masks.rare
+
+    def masked_element(self, let: Let, kept: list[Let], rare: list[Let]) -> None:
+        """Write an element that masked steps select, and others take as it is.
+
+        rare: values that conditions need; those that are written here are taken out.
+        """
+        assert isinstance(let.node, Select)
+        plain = self[let.node.a]
+        wanted = backward_slice([let.node.cond], {x.value: x for x in rare}, self.operands)
+        waiting = [x for x in rare if x.value in wanted]
+        rare[:] = [x for x in rare if x not in waiting]
+        if let in kept or let.value in self.targets:
+            with self.switch(MASKED):
+                for x in waiting:
+                    self.element(x, [], self.expression(x))
+                self.element(let, kept, self.expression(let))
+            with self.inner("else:"):
+                self.element(let, kept, plain)
+            return
+        name = self.let(let.name or stem(let), plain)
+        with self.switch(MASKED):
+            for x in waiting:
+                self.element(x, [], self.expression(x))
+            self.line(f"{name} = {self.expression(let)}")
+        self.text[let.value] = name
+        self.whole.add(let.value)
+        self.written.add(let.value)

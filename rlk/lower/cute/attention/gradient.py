@@ -6,6 +6,7 @@ of one consumer warpgroup overlaps the products of the other.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 
 from rlk.ir.nodes import Dot, Let, Load, Value
@@ -14,6 +15,7 @@ from rlk.lower.common.names import axis_name, stem
 from rlk.lower.cute.attention.consumer import EACH_ROW, ConsumerEmitter
 from rlk.lower.cute.attention.plan import Step
 from rlk.lower.cute.attention.producer import ROWS
+from rlk.lower.cute.attention.step import MASKED, call, masks_of
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import refused
 from rlk.passes.walk import backward_slice
@@ -21,6 +23,8 @@ from rlk.passes.walk import backward_slice
 
 class GradientEmitter(ConsumerEmitter):
     """Writes steps of several contractions: all S products are issued, each is used as soon as it is done."""
+
+    about_step = "One tile of streamed rows: S and dP, the elementwise work, and products onto the sums."
 
     def limits(self, start: Value, *stops: Value) -> None:
         """Write the step range of a tile, and its range of unmasked steps."""
@@ -43,14 +47,17 @@ class GradientEmitter(ConsumerEmitter):
     def loop_lines(self) -> tuple[Line, ...]:
         """Return all steps: masked, unmasked, and masked again."""
         name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
+        self.write_step(name)
         count = len(self.plan.parts)
         limits = ("first_steps", *("late_steps", "full_steps")[3 - count :], "last_steps")
         for part, (start, stop) in zip(self.plan.parts, pairwise(limits), strict=True):
+            masked = bool(masks_of(part.loop).selects)
             with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll=1):"):
-                self.step_of_sums(part, name)
+                self.line(call(self.step_function, name, masked=masked))
         return lines(self.lines)
 
-    def step_of_sums(self, part: Step, name: str) -> None:
+    def step(self, part: Step, name: str) -> None:
+        """Write a step."""
         with self.one_step(part.loop, name) as lets:
             self.phases(part, [let for let in lets if let.value not in self.written])
             self.line("warpgroup.wait_group(0)")
@@ -62,17 +69,22 @@ class GradientEmitter(ConsumerEmitter):
     def phases(self, part: Step, lets: list[Let]) -> None:
         """Issue all S products; after each, issue every accumulation whose register operand is complete."""
         waited: set[str] = set()
+        cleared = False  # whether masked steps have waited for all tiles
 
         def arrived(let: Let) -> None:
             copies = self.factor(let, "b")
             if copies.param not in waited:
-                self.awaited(copies, "get")
+                with self.switch(f"not {MASKED}") if cleared else nullcontext():
+                    self.awaited(copies, "get")
                 waited.add(copies.param)
 
         if self.plan.by_tma and (guards := self.guards(part, self.plan.streamed)):
-            for let in (*part.scores, *part.sums):
-                arrived(let)
-            self.clear(guards, "get")
+            with self.where_masked():
+                for let in (*part.scores, *part.sums):
+                    arrived(let)
+                self.clear(guards, "get")
+            if self.masks is not None:
+                waited, cleared = set(), True
         for i, let in enumerate(part.scores):
             arrived(let)
             self.score(part, i, "get")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg
-from rlk.lower.common.lines import Line
+from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute import text
 from rlk.lower.cute.attention.consumer import ConsumerEmitter
@@ -153,6 +153,7 @@ class AttentionText:
     work_counter: str
     vectorized: bool  # whether the epilogue stores vectors through shared memory
     kept: tuple[Kept, ...]
+    step_function: Function
     score_names: tuple[str, ...]
     prob_names: tuple[str, ...]
     about: str
@@ -323,6 +324,7 @@ def write(
         work_counter=emitter.work_counter,
         vectorized=emitter.vectorized,
         kept=tuple(Kept(*each) for each in emitter.kept.items()),
+        step_function=emitter.step_function,
         score_names=emitter.score_names,
         prob_names=emitter.prob_names,
         about=AHEAD if plan.ahead else IN_TURN,

@@ -7,7 +7,7 @@ from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute.attention.consumer import ConsumerEmitter
-from rlk.lower.cute.attention.plan import LANES, AttentionPlan, Step
+from rlk.lower.cute.attention.plan import LANES, AttentionPlan
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import ROWS_OF_WARPGROUP
@@ -74,10 +74,8 @@ class SchedulerEmitter(ConsumerEmitter):
             self.free("get", "got")
         return *own, *lines(self.lines)
 
-    def step(self, part: Step, name: str, *, more: bool) -> None:
-        """Write a step; before the last, S of the tile is complete: release the resident rows."""
-        if not more:
-            with self.inner("with cute.arch.elect_one():"):
-                for copies in self.plan.owned:
-                    self.line(f"{copies.param}_ring.consumer_release(own)")
-        super().step(part, name, more=more)
+    def before_last(self) -> None:
+        """Release the resident rows: S of the tile is complete."""
+        with self.inner("with cute.arch.elect_one():"):
+            for copies in self.plan.owned:
+                self.line(f"{copies.param}_ring.consumer_release(own)")
