@@ -49,7 +49,7 @@ class Monoid:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The names of the components in generated text, in the letters of the papers: m and l of a softmax."""
+        """The names of the components in generated text, as in the papers: m and l of a softmax."""
         match self.kind:
             case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
                 return ("m", "l", *self.state[2:])

@@ -36,7 +36,7 @@ from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
 from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, numbered
 from rlk.lower.cute.attention.step import MASKED, MORE, SWITCHES, Masks, call, masks_of, step_function
 from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
-from rlk.lower.cute.functions import HELPERS, Helper
+from rlk.lower.cute.functions import Helper, functions
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Fragment, refused
 from rlk.passes.walk import backward_slice
@@ -206,7 +206,7 @@ class ConsumerEmitter(MaskEmitter):
             self.names.taken |= set(SWITCHES)
             self.step(self.plan.last, name)
         body, self.lines, self.depth = lines(self.lines), before, depth
-        called = {*HELPERS, *self.helpers}
+        called = {*functions(), *self.helpers.found}
         self.step_function = step_function(
             f"{self.plan.kernel.name}_step", name, self.about_step, body, called
         )
