@@ -23,7 +23,7 @@ from rlk.ops.losses import clip
 from rlk.runtime import calls, library
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Invocation, outputs_of
-from rlk.testing.bits import assert_same_bits
+from rlk.testing.bits import assert_same_bits, differing
 
 V, N, TOKENS = 40, 16, 6
 IDS = torch.arange(TOKENS)
@@ -374,6 +374,8 @@ def test_a_first_derivative_that_keeps_its_graph_has_the_same_bits() -> None:
     )
     assert_same_bits(kept, plain)
     assert not plain.requires_grad
+    (wide,) = torch.autograd.grad(x.double().log_softmax(-1)[torch.arange(6), IDS].sum(), x)
+    assert differing(wide, plain), "the control: the f32 of a derivative in f64"
 
 
 def test_a_graph_can_be_walked_twice() -> None:

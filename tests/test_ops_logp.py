@@ -227,6 +227,16 @@ def test_leading_dims_are_kept_and_change_no_bit(shape: tuple[int, ...]) -> None
     assert shaped.grad is not None and shaped.grad.shape == shaped.shape
 
 
+def test_another_order_of_the_vocabulary_has_other_bits() -> None:
+    """The control of the laws about shapes and strides: the same scores, the last first."""
+    logits, ids = drawn((64,), 700)
+    turned = ops.logp(logits.flip(-1).contiguous(), 699 - ids, needs=NEEDS)
+    plain = ops.logp(logits, ids, needs=NEEDS)
+    for name in ("logp", "lse", "entropy"):
+        assert differing(getattr(turned, name), getattr(plain, name)), name
+    close(turned.lse, plain.lse, 1e-6, 1e-6)
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0), (2, 0, 5)])
 def test_no_rows_give_no_rows(shape: tuple[int, ...]) -> None:
     logits, ids = drawn(shape, 50)

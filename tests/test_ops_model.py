@@ -154,6 +154,15 @@ def test_strides_change_no_bit_of_a_norm() -> None:
         assert_same_bits(ops.rms_norm(view, weight), ops.rms_norm(view.contiguous(), weight))
 
 
+def test_another_order_of_elements_has_other_bits_of_a_norm() -> None:
+    """The control: the same rows, their last element first; a tree of halves is its own mirror image."""
+    x, w = normal(64, 80), normal(80, seed=1)
+    turned = ops.rms_norm(x.roll(1, -1), w.roll(1, -1)).roll(-1, -1)
+    made = ops.rms_norm(x, w)
+    assert differing(turned, made)
+    close(turned, made, 1e-6, 1e-6)
+
+
 def test_a_cotangent_may_have_any_strides() -> None:
     x = normal(2, 3, 4, 24).requires_grad_()
     w = normal(24, seed=1).requires_grad_()

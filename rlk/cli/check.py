@@ -18,6 +18,7 @@ from multiprocessing import active_children, get_context
 
 from rlk.cli.text import Progress, natural, positive, table
 from rlk.errors import Code, LaunchError
+from rlk.ir.text import print_program
 from rlk.lang.op import Op
 from rlk.runtime.pool import pool
 from rlk.runtime.reference import TARGETS
@@ -130,7 +131,8 @@ def _side_by_side(
         tempfile.TemporaryDirectory(prefix="rlk-check-", ignore_cleanup_errors=True) as scratch,
         ProcessPoolExecutor(jobs, get_context("spawn"), _begin_child, (scratch,)) as children,
     ):
-        running = {children.submit(_all_of, one, name): name for name in names}
+        # the longest first, so that none of them is the last to begin
+        running = {children.submit(_all_of, one, name): name for name in sorted(names, key=_length)[::-1]}
         try:
             for done in as_completed(running):
                 made[running[done]] = done.result()
@@ -142,6 +144,12 @@ def _side_by_side(
             children.shutdown(cancel_futures=True)
             raise
     return [verdict for name in names for verdict in made[name]]
+
+
+def _length(name: str) -> int:
+    """Return the length of an operator's traced program, a measure of what its checks take."""
+    op, _ = _subject(name)
+    return len(print_program(op.trace(op.reference())))
 
 
 def _subject(name: str) -> tuple[Op, Example]:

@@ -145,8 +145,11 @@ def _run(
                 memory[decl.name] = buffer(program.name, decl, inputs, extents, arithmetic)
         launch = _Launch(kernel, memory, extents, arithmetic)
         tiles = [_Tile(launch, ranges) for ranges in _tiles(launch, tile)]
-        with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
-            list(pool.map(_Tile.run, tiles))
+        if len(tiles) == 1:
+            tiles[0].run()
+        else:
+            with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+                list(pool.map(_Tile.run, tiles))
         for each in tiles:
             errors.update(each.errors)
             rows |= {what: max(row, rows.get(what, 0)) for what, row in each.rows.items()}

@@ -153,13 +153,21 @@ def check_text(case: Case) -> Verdict:
     if case.op.gradient is not None and given:
         wanted = differentiable(case.op, case.variant)
         traced.append(case.op.gradient.trace(gradient_variant(case.variant, wanted, given)))
-    forms = [canonical(p, after) for p in traced for after in ("trace", *(name for name, _ in CANONICAL))]
+    forms = [form for p in traced for form in _forms(p)]
     wrong = 0
     for form in forms:
         verify(form)
         again = parse_program(print_program(form))
         wrong += again != form or print_program(again) != print_program(form)
     return verdict(Law.TEXT, not wrong, len(forms), wrong)
+
+
+def _forms(traced: Program) -> Iterator[Program]:
+    """Yield a program as it was traced, and after each of the passes that make it canonical."""
+    yield traced
+    for _, change in CANONICAL:
+        traced = change(traced)
+        yield traced
 
 
 # --- slopes ---------------------------------------------------------------------------------------

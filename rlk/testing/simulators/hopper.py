@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,14 +46,18 @@ OVERRIDDEN = {
 
 def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace:
     """Return the names that a module defines; its host functions take CPU tensors for pointers."""
-    tree = ast.parse(source, filename)
-    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    tree = tile_scheduler.Branches().visit(tree)
     scope: dict[str, Any] = dict(_dsl())
-    exec(compile(tree, filename, "exec", dont_inherit=True), scope)
+    exec(_code(source, filename), scope)
     made = OVERRIDDEN | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
     scope.update({name: each for name, each in made.items() if name in scope})
     return SimpleNamespace(**scope)
+
+
+@lru_cache(maxsize=256)
+def _code(source: str, filename: str) -> CodeType:
+    tree = ast.parse(source, filename)
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    return compile(tile_scheduler.Branches().visit(tree), filename, "exec", dont_inherit=True)
 
 
 # --- a launch ---

@@ -15,8 +15,8 @@ import linecache
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from types import ModuleType
+from functools import cache, lru_cache, partial
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -61,12 +61,17 @@ def interpret(source: str, *, filename: str | None = None, package: str | None =
     """
     filename = filename or f"<interpreted {next(_serial)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    tree = _Rewriter().visit(ast.parse(source, filename))
     module = ModuleType(filename)
     module.__dict__.update(__file__=filename, __package__=package)
     module.__dict__.update(_jit=Interpreted, _as_tensor=_as_tensor, _kernel_range=_range, _and=_and, _or=_or)
-    exec(compile(ast.fix_missing_locations(tree), filename, "exec"), module.__dict__)
+    exec(_code(source, filename), module.__dict__)
     return module
+
+
+@lru_cache(maxsize=256)
+def _code(source: str, filename: str) -> CodeType:
+    tree = _Rewriter().visit(ast.parse(source, filename))
+    return compile(ast.fix_missing_locations(tree), filename, "exec")
 
 
 class _Rewriter(ast.NodeTransformer):
