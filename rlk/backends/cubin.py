@@ -59,7 +59,7 @@ def _images(data: bytes, start: int) -> Iterator[bytes]:
 
 
 def usage(cubin: bytes) -> dict[str, Usage]:
-    """Return what each kernel of a cubin uses, by the kernel's symbol."""
+    """Return the resources of each kernel of a cubin, by the kernel's symbol."""
     sections = _sections(cubin)
     names = _symbol_names(sections)
     shared = {

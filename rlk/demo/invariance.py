@@ -15,7 +15,7 @@ from rlk.demo.step import PerToken, Step, Tokens, grpo, logits_gradient, per_tok
 
 
 def rows(case: Case, whole: Step, seed: int) -> Iterator[BitsRow]:
-    """Compare the whole padded batch with its samples alone, in another order, and packed."""
+    """Compare the whole padded batch with single samples, another order, and the packed batch."""
     yield from _alone(case, whole)
     yield from _permuted(case, whole, seed)
     yield from _packed(case, whole)

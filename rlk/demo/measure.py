@@ -63,7 +63,7 @@ def milliseconds(work: Callable[[], Any], device: str, repeats: int) -> float:
 
 
 def peak_mib(work: Callable[[], Any], device: str) -> float | None:
-    """Return how far the work's peak memory lies above what is in use before it; None where unknown."""
+    """Return the work's peak memory above the memory in use before it; None if unknown."""
     gc.collect()
     if device != "cpu":
         _wait(device)

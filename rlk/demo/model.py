@@ -59,7 +59,7 @@ def make_model(size: Size, seed: int, device: str) -> Any:
 
 
 def perturb(model: Any, scale: float, seed: int) -> None:
-    """Move every matrix by seeded noise, `scale` times its own deviation: a stand-in for optimiser steps."""
+    """Add seeded noise, `scale` times its own deviation, to every matrix, in place of optimiser steps."""
     with torch.no_grad():
         for number, weight in enumerate(model.parameters()):
             if weight.dim() < 2:

@@ -53,7 +53,7 @@ class Values(NamedTuple):
 
 
 def choose(case: Case, whole: Step, count: int, seed: int) -> tuple[Inputs, Values]:
-    """Sample active rows of a finished step: inputs of a second computation, and what to expect of it."""
+    """Sample active rows of a finished step: inputs of a second computation, and its expected results."""
     pack = case.batch.pack
     mask = pack(case.batch.mask)
     active = mask.nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""The demo from text to report: which stages run, in which order, and what each one says while it runs."""
+"""The demo from text to report: its stages, their order, and their messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlk.demo import invariance, measure, model, plain, probe, report, text, wid
 from rlk.demo.batch import Batch, Case, make_batch
 from rlk.demo.step import Step, Tokens, grpo, log_probs
 
-DRIFT = 0.02  # how far a stand-in for optimiser steps moves each matrix, in its own deviations
+DRIFT = 0.02  # deviation of the noise on each matrix, relative to its own, in place of optimiser steps
 OPERATORS = ("logp", "ratio_kl", "policy_loss")
 
 
@@ -38,7 +38,7 @@ class Options:
 
 @dataclass(slots=True)
 class Stages:
-    """Says which stage runs and how long it took."""
+    """Prints the current stage and its duration."""
 
     start: float = field(default_factory=time.perf_counter)
 
@@ -55,7 +55,7 @@ class Stages:
 
 
 def demo(options: Options) -> report.Report:
-    """Run every stage and return what was measured."""
+    """Run every stage and return the measurements."""
     stages = Stages()
     with stages("cutting prompts and completions from the text"):
         shape = options.size.shape

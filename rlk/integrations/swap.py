@@ -73,7 +73,7 @@ class Change(Switch):
         self.depth += 1
 
     def unpatch(self) -> None:
-        """Undo one `patch()`; raise LaunchError where there is none, or where another holds what was ours."""
+        """Undo one `patch()`; raise LaunchError without one, or if other code replaced a patched function."""
         if self.depth == 0:
             raise LaunchError(Code.SWAP_OFF, peer=self.peer)
         self.depth -= 1
@@ -89,14 +89,14 @@ class Change(Switch):
 
     @abstractmethod
     def _look(self) -> tuple[Sequence[str], list[str]]:
-        """Return what the package was asked for, and what of it is not as it should be."""
+        """Return the functions found in the package, and descriptions of missing or changed ones."""
 
     @abstractmethod
     def _put(self) -> None: ...
 
     @abstractmethod
     def _put_back(self) -> list[str]:
-        """Leave the package as it was; return the names under which another stands now."""
+        """Restore the package; return the names that other code replaced in between."""
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Swap(Change):
     originals: dict[str, Any] = field(default_factory=dict, init=False)
 
     def original(self, name: str) -> Any:
-        """Return what the package calls while the swap is off."""
+        """Return the package's original function."""
         return self.originals[name] if self.on else _bound(name)[2]
 
     def _look(self) -> tuple[Sequence[str], list[str]]:
@@ -174,7 +174,7 @@ class Swap(Change):
         return lost
 
     def _exchange(self, new: Mapping[int, Any]) -> None:
-        """Bind other objects wherever the package holds the given ones, all or none."""
+        """Replace the given objects wherever the package refers to them, all or none."""
         done: list[Place] = []
         try:
             for holder, name, old in self._places(new):

@@ -133,7 +133,7 @@ def attend(
 
 
 def _read(mask: Callable[..., Any]) -> tuple[bool, int | None, torch.Tensor | None]:
-    """Return what a mask function is made of: whether it is causal, its window, its packed sequences."""
+    """Return the parts of a mask function: whether it is causal, its window, its packed sequences."""
     name, inner = mask.__qualname__, inspect.getclosurevars(mask).nonlocals
     match name.removesuffix(".<locals>.inner_mask"):
         case "causal_mask_function" | "bidirectional_mask_function":
@@ -154,7 +154,7 @@ def _read(mask: Callable[..., Any]) -> tuple[bool, int | None, torch.Tensor | No
 
 
 def refused(what: str, instead: str) -> UnsupportedError:
-    """Return the error for what `varlen_attention` has no form of."""
+    """Return the error for options that `varlen_attention` does not support."""
     return no_form(PEER, what, instead or "use eager attention")
 
 

@@ -243,7 +243,7 @@ def _accumulated(trainer: Any) -> float:
 
 @torch.no_grad()
 def _log(trainer: Any, batch: Tensors, inputs: Tensors, mask: torch.Tensor, entropy: torch.Tensor) -> None:
-    """Append what TRL logs of a micro-batch; these means are torch's, and wait for the device as TRL's do."""
+    """Append TRL's metrics of a micro-batch; these means are torch's, and wait for the device as TRL's do."""
     into, layout = trainer._metrics[_mode(trainer)], rows_of(mask)
     logp, old = batch["logp"].detach(), batch["old_logp"].detach()
     log_ratio = torch.where(layout.active, logp - old, 0.0)

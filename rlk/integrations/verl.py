@@ -50,7 +50,7 @@ def kl_penalty(logprob: torch.Tensor, ref_logprob: torch.Tensor, kl_penalty: str
     kl: torch.Tensor = ops.ratio_kl(logp, logp.detach(), ref, kl=f"{name}+" if bent else name).kl  # type: ignore[arg-type]
     if name != "k3":
         return kl
-    # verl limits d to +-20 and then the estimate to 10, which is what |d| = 20 is beyond anyway
+    # verl limits d to +-20 and then the estimate to 10, which it exceeds at |d| = 20 anyway
     if bent:
         return kl - kl.detach() + kl.detach().clamp(max=MOST_K3)
     return kl.clamp(max=MOST_K3)

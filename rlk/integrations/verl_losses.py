@@ -116,7 +116,7 @@ def agg_loss(
     global_batch_size: int | None = None,
     loss_scale_factor: int | None = None,
 ) -> torch.Tensor:
-    """Return what the tokens [B, L] that a mask does not leave out add up to, by verl's mode."""
+    """Return the aggregate of the unmasked tokens [B, L] by verl's mode."""
     info = {
         "dp_size": dp_size, "batch_num_tokens": batch_num_tokens, "global_batch_size": global_batch_size,
         "loss_scale_factor": loss_scale_factor,
@@ -174,7 +174,7 @@ def _of_sequences(
 def _metrics(
     name: str, record: Loss, given: tuple[torch.Tensor, ...], made: dict[str, torch.Tensor], config: Any
 ) -> dict[str, Any]:
-    """Return what verl logs, as tensors that nothing has waited for.
+    """Return verl's metrics as device tensors, without a synchronisation.
 
     The clip fraction is that of the loss kernel where both mean the same; the other means are torch's.
     """
@@ -226,7 +226,7 @@ Replacement = Callable[..., Made]
 
 
 def _replacement(name: str, record_of: Callable[[Any], Loss], mode: str) -> Replacement:
-    """Return the function that stands for one of verl's, with its own default mode."""
+    """Return the replacement of one of verl's functions, with its own default mode."""
 
     def compute_policy_loss(
         old_log_prob: torch.Tensor,
@@ -269,4 +269,4 @@ REPLACEMENTS: dict[str, Replacement] = {
     "compute_policy_loss_cispo": _replacement("cispo", _cispo, "token-mean"),
     "compute_policy_loss_reinforce": compute_policy_loss_reinforce,
 }
-"""What stands for each of verl's functions; clip_cov and kl_cov have no record, and stay as they are."""
+"""The replacements of verl's functions; clip_cov and kl_cov have no record, and stay as they are."""

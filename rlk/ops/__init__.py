@@ -65,7 +65,7 @@ from rlk.specs import value as _value
 class Operator:
     """A public operator: call it; ask it for its numerics id, tier, decision and float64 reference.
 
-    specs: what a call runs, one after the other; more than one for an operator composed of others.
+    specs: the specs that a call runs, in order; several for an operator composed of others.
     """
 
     def __init__(self, fn: Callable[..., Any], exact: Callable[..., Any], specs: tuple[Op, ...]) -> None:
@@ -87,7 +87,7 @@ class Operator:
         return {name: found.value for name, found in self._decision(device, math).tiers}
 
     def explain(self, *args: Any, **options: Any) -> Decision:
-        """Return what a call with these arguments runs, or, given a device alone, what calls on it run."""
+        """Return the code that a call with these arguments (or, given a device only, a call on it) runs."""
         if len(args) == 1 and not options and isinstance(args[0], str | torch.device):
             return self._decision(args[0], None)
         return explain(self.fn, *args, **options)
@@ -107,7 +107,7 @@ class Operator:
 
 
 def _published(fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op) -> Callable[..., Any]:
-    """Return the public function with what can be asked of it as attributes: a call costs no wrapper."""
+    """Return the public function with the methods of `Operator` as attributes: a call costs no wrapper."""
     operator = Operator(fn, exact, specs)
     OPERATORS[fn.__name__] = operator
     for spec in specs:

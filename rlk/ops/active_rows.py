@@ -8,11 +8,11 @@ from rlk.runtime.invocation import Scalars, Tensors
 
 
 def active(tensors: Tensors, scalars: Scalars) -> torch.Tensor:
-    """Return which rows count: their id is not ignored and the mask, if there is one, holds."""
+    """Return which rows are active: their id is not ignored and their mask, if any, is true."""
     counts = tensors["ids"] != scalars["ignore_index"]
     return counts & tensors["mask"] if "mask" in tensors else counts
 
 
 def compacted(counts: torch.Tensor) -> torch.Tensor:
-    """Return the rows that count, ascending, then the others: as the gradient's sums over rows take them."""
+    """Return the active rows, ascending, then the others: the order of the gradient's sums over rows."""
     return torch.argsort(~counts.reshape(-1), stable=True).reshape(counts.shape)

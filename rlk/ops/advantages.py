@@ -186,9 +186,9 @@ def optimal_token_baseline(
 
 
 def _members(op: str, groups: torch.Tensor, layout: Layout) -> Tensors:
-    """Return where groups of sequences begin and end, and the group of each sequence.
+    """Return the bounds of groups of sequences, and the group of each sequence.
 
-    On a device bounds that are wrong are made so that the kernel finds them.
+    On a device wrong bounds are passed on in a form that the kernel reports.
     """
     found = some_offsets(op, "groups", groups, layout.sequences, "sequences")
     if on_the_host(found):
@@ -201,7 +201,7 @@ def _members(op: str, groups: torch.Tensor, layout: Layout) -> Tensors:
 
 
 def _places(layout: Layout, align: str) -> Tensors:
-    """Return where tokens lie that have a place: sequence b has order[begin[b] + place] below end[b]."""
+    """Return an index of tokens by place: that of sequence b is order[begin[b] + place], below end[b]."""
     (begin, end), order = layout.segments, layout.order
     numbers = torch.arange(layout.tokens, dtype=torch.int32, device=order.device)
     if align == "active":
@@ -281,9 +281,9 @@ def scatter_rewards(
 
 
 def _regions(op: str, offsets: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Return where regions begin and end in a flat row of tokens; padding goes to the region before it.
+    """Return the bounds of regions in a flat row of tokens; padding goes to the region before it.
 
-    On a device bounds that are wrong are made so that the kernel finds them.
+    On a device wrong bounds are passed on in a form that the kernel reports.
     """
     found = some_offsets(op, "offsets", offsets, layout.tokens, "tokens").to(torch.int64)
     if found.numel() < 2:

@@ -68,26 +68,27 @@ def varlen_attention(
     q: [Tq, Hq, E], k: [Tk, Hk, E], v: [Tk, Hk, F], one dtype, bf16 or f16; Hk divides Hq, and query head h
     reads head h // (Hq / Hk). cu_seqlens_q, cu_seqlens_k: [B + 1] int32 or int64, ascending from 0: where
     sequences begin; some may be empty. Returns o [Tq, Hq, F] and lse, f32 [Hq, Tq]. Offsets that descend or
-    leave their tensor raise on the host; those on a device are looked at under RLK_CHECK=1 alone, and without
-    it such a call's results are undefined.
+    are out of bounds raise on the host; on a device they are checked only under RLK_CHECK=1, and without it
+    such a call's results are undefined.
 
-    causal: the last query of a sequence stands at its last key, and a query sees the keys up to its own.
-    window: of these only so many, its own included. scale: 1 / sqrt(E) unless given. softcap: scores z become
-    cap tanh(z / cap). sinks: f32 [Hq], a score for each head that adds to the denominator (and lse) alone. A
-    query that sees no key has o = 0 and lse = -inf, or the sink. Rows of q outside of every sequence are not
-    computed: their results are undefined.
+    causal: the last query of a sequence is at the position of its last key, and a query sees the keys up to
+    its own position. window: the number of these keys that it sees, its own included. scale: 1 / sqrt(E)
+    unless given. softcap: scores z become cap tanh(z / cap). sinks: f32 [Hq], a score for each head that only
+    adds to the denominator (and lse). A query that sees no key has o = 0 and lse = -inf, or the sink. Rows of
+    q outside
+    of every sequence are not computed: their results are undefined.
 
-    Keys come in chunks of 64, ascending, in pieces of 512 from the start of their sequence: a softmax whose
-    maximum runs along inside a piece, the weights rounded to the dtype before they multiply v, f32 sums;
-    pieces merge in ascending order (docs/decisions/0025-*). So a row's bits depend on its sequence up to it
-    and on nothing else, as long as what its chunks hold is finite. math: as in `logp`. Raises LaunchError.
+    Keys are taken in chunks of 64, ascending, in pieces of 512 from the start of their sequence: online
+    softmax inside a piece, probabilities rounded to the dtype before P V, f32 sums; pieces merge in ascending
+    order (docs/decisions/0025-*). So a row's bits depend only on its sequence up to it, if the data of its
+    chunks is finite. math: as in `logp`. Raises LaunchError.
 
-    Differentiable in q, k, v and sinks, through o and lse (but not through lse alone); one that needs no
-    gradient costs none. Weights and the gradients of scores are rounded to the dtype before they are
+    Differentiable in q, k, v and sinks, through o and lse (but not through lse alone); inputs that need no
+    gradient cost nothing. Probabilities and the gradients of scores are rounded to the dtype before they are
     contracted. Each row of a gradient is one f32 sum in a fixed order, rounded once: of q over its keys,
     ascending; of k and v over the queries that see the key, ascending from the first of their sequence, and
-    for each of these over the heads that share it (docs/decisions/0027-*). So it depends on its sequence
-    alone; that of sinks is summed over all queries as they are packed. Rows outside of every sequence have
+    for each of these over the heads that share it (docs/decisions/0027-*). So it depends only on its
+    sequence; that of sinks is summed over all queries in packed order. Rows outside of every sequence have
     undefined gradients too. Extra memory: 4 bytes for each query and head.
     """
     name = "varlen_attention"
@@ -123,11 +124,11 @@ def paged_attention(
     `varlen_attention`, and so are the results: o [Tq, Hq, F] and lse, f32 [Hq, Tq]. Differentiable in
     nothing.
 
-    Offsets, contexts that their pages do not hold and pages outside of the cache raise on the host; on a
-    device they are looked at under RLK_CHECK=1 alone, and without it such a call's results are undefined.
-    What lies beyond a context, in tables and in slots, is never read into a result, whatever it holds. Where
-    few rows would leave a device idle, pieces of 512 keys have programs of their own and merge in a second
-    kernel, in the same order: the same bits. Raises LaunchError.
+    Bad offsets, contexts longer than their pages and pages outside of the cache raise on the host; on a
+    device they are checked only under RLK_CHECK=1, and without it such a call's results are undefined.
+    Entries of the table and slots beyond a context never affect a result. With few rows, pieces of 512 keys
+    run in parallel (split-KV) and merge in a second kernel, in the same order: the same bits. Raises
+    LaunchError.
     """
     name = "paged_attention"
     are_tensors(name, q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table)
@@ -213,7 +214,7 @@ def _through_dispatcher(tensors: dict[str, torch.Tensor | None], options: dict[s
 
 
 def _places(rows: int, bounds: Tensors) -> torch.Tensor:
-    """Return at which key of its sequence each query stands."""
+    """Return the position of each query among the keys of its sequence."""
     row = torch.arange(rows, device=bounds["end_q"].device)
     sample = torch.searchsorted(bounds["end_q"].contiguous(), row, right=True)
     sample = sample.clamp(max=len(bounds["end_q"]) - 1)
@@ -224,7 +225,7 @@ def _places(rows: int, bounds: Tensors) -> torch.Tensor:
 def shared_bounds(
     prompts: torch.Tensor, samples: torch.Tensor, asks: torch.Tensor, groups: torch.Tensor
 ) -> Tensors:
-    """Return where prompts, completions and their queries begin and end, for each of both."""
+    """Return the bounds of prompts, of completions, and of the queries of both."""
     name = "prefix_attention"
     for what, got, other, like in (
         ("groups", groups, "cu_seqlens_prefix", prompts), ("cu_seqlens_q", asks, "cu_seqlens", samples),
@@ -248,7 +249,7 @@ def shared_bounds(
 def gathered_rows(bounds: Tensors, prefixes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rows of prompts and completions in a table of both, sequence by sequence, and their offsets.
 
-    prefixes: how many keys of prompts stand before those of completions. Waits for the device.
+    prefixes: the number of keys of prompts, which precede those of completions. Waits for the device.
     """
     shared, own = bounds["end_shared"] - bounds["begin_shared"], bounds["end_k"] - bounds["begin_k"]
     cu = torch.nn.functional.pad((shared + own).cumsum(0), (1, 0))
@@ -264,7 +265,7 @@ def gathered_rows(bounds: Tensors, prefixes: int) -> tuple[torch.Tensor, torch.T
 def _unshared(
     keys: tuple[torch.Tensor, torch.Tensor], values: tuple[torch.Tensor, torch.Tensor], bounds: Tensors
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the keys and values of every prompt + completion, one after the other, and where each begins."""
+    """Return the keys and values of every prompt + completion, concatenated, and their offsets."""
     row, cu = gathered_rows(bounds, len(keys[0]))
 
     def gathered(parts: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -285,7 +286,7 @@ def queries(
     scale: float | None,
     sinks: torch.Tensor | None,
 ) -> tuple[Tensors, Scalars, dict[str, object]]:
-    """Return what all forms of attention take: queries by the head that they read, and what makes scores."""
+    """Return the common inputs of all forms of attention: queries grouped by KV head, and score options."""
     for name, shape in (("q", q.shape), ("k", keys)):
         has_dims(op, name, shape, 3, "3 dims [T, heads, elements]")
     heads, shared = q.shape[1], keys[1]
@@ -334,7 +335,7 @@ def _offsets(
 
 
 def _pages(op: str, table: torch.Tensor, lengths: torch.Tensor, sequences: int, cache: torch.Tensor) -> None:
-    """Refuse contexts that their pages do not hold, and pages that are not there: as offsets are refused."""
+    """Refuse contexts longer than their pages, and page numbers out of bounds, as `_offsets` does."""
     has_dtype(op, "block_table", table, torch.int32)
     has_dims(op, "block_table", table.shape, 2, "2 dims [B, M]")
     has_dtype(op, "context_lens", lengths, torch.int32)
@@ -372,7 +373,7 @@ def _values(op: str, name: str, v: torch.Tensor) -> None:
 
 
 def _shared_factors(op: str, given: Tensors) -> None:
-    """Refuse keys and values of prompts and completions that do not go together: a gradient joins them."""
+    """Refuse keys and values of prompts and completions of different shapes: a gradient concatenates them."""
     for name, x in given.items():
         has_dims(op, name, x.shape, 3, "3 dims [T, heads, elements]")
         same_device(op, name, x, "q", given["q"].device)
@@ -390,7 +391,7 @@ def _shared_factors(op: str, given: Tensors) -> None:
 
 
 def _results(made: Tensors, q: torch.Tensor, keys: int, sinks: torch.Tensor | None) -> Attention:
-    """Return results by query head. Without a key nothing was run: every query sees its sink alone."""
+    """Return results by query head. Without keys nothing was run: every query has only its sink."""
     o, lse = made["o"].flatten(1, 2), made["lse"].flatten(0, 1)
     if keys == 0 and lse.numel():
         lse = torch.full_like(lse, -numbers.inf) if sinks is None else sinks[:, None].expand_as(lse).clone()

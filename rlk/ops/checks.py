@@ -56,14 +56,14 @@ def same_device(op: str, name: str, x: torch.Tensor, other: str, device: torch.d
 
 
 def flag(op: str, name: str, value: object) -> bool:
-    """Return a bool; raise LaunchError for anything else, whose truth nobody meant."""
+    """Return a bool; raise LaunchError for anything else, such as a tensor or an int."""
     if type(value) is not bool:
         raise wrong_type(op, name, value, "bool")
     return value
 
 
 def is_among(op: str, name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise LaunchError for an option that is none of the choices."""
+    """Raise LaunchError for an option outside of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise wrong_value(op, name, value, ", ".join(choices))
 
@@ -85,11 +85,11 @@ def number(
 ) -> float:
     """Return a number of the host that f32 holds; a tensor would have to be waited for.
 
-    least, most: the smallest and the largest that is taken; above: what it must exceed. infinite: whether
-    what bounds others may be infinite. Raises LaunchError for another value, NaN among them, or another type.
+    least, most: inclusive bounds; above: an exclusive lower bound. infinite: whether a limit of other values
+    may be infinite. Raises LaunchError for another value, NaN included, or another type.
     """
     if type(value) is float and least <= value <= most and value > above and -F32_MOST <= value <= F32_MOST:
-        return value  # what most calls give
+        return value  # the common case
     if type(value) is not float and (
         isinstance(value, (torch.Tensor, bool)) or not isinstance(value, numbers.Real)
     ):
@@ -106,7 +106,7 @@ def number(
 
 
 def _allowed(least: float, most: float, above: float, infinite: bool) -> str:
-    """Return what `number` takes, in words."""
+    """Return the range of `number` in words."""
     if above == 0.0 and least == -math.inf and most == math.inf:
         return "a positive number" + ("" if infinite else " that f32 holds")
     kind = "a number" if infinite else "a finite number"
@@ -125,7 +125,7 @@ def positive(op: str, name: str, value: object) -> float:
 
 
 def reciprocal(op: str, name: str, value: object) -> float:
-    """Return 1 / value in f32, rounded once: what scores are multiplied by. Raises LaunchError."""
+    """Return 1 / value in f32, rounded once: the factor of scores. Raises LaunchError."""
     found = positive(op, name, value)
     if found < 1.0 / F32_MOST:
         raise wrong_value(op, name, value, f"at least {1.0 / F32_MOST:.3g}, whose reciprocal f32 holds")
@@ -149,7 +149,7 @@ def integer(op: str, name: str, value: object, least: int = -(2**63), most: int 
 
 
 def size(op: str, name: str, value: object) -> int:
-    """Return a count of elements: an int, or what torch.compile has for one. Raises LaunchError."""
+    """Return a count of elements: an int, or torch.compile's SymInt. Raises LaunchError."""
     if isinstance(value, torch.SymInt):
         return value  # type: ignore[return-value]
     return integer(op, name, value, 0, 2**31 - 1)
@@ -161,7 +161,7 @@ def _range(least: int, most: int) -> str:
 
 
 def names_among(op: str, name: str, values: object, choices: tuple[str, ...]) -> tuple[str, ...]:
-    """Return names as a tuple; raise LaunchError for one that is none of the choices, or for a bare name."""
+    """Return names as a tuple; raise LaunchError for one outside of the choices, or for a bare string."""
     if isinstance(values, str) or not isinstance(values, (tuple, list, set, frozenset)):
         raise wrong_value(op, name, values, f"a tuple of {', '.join(choices)}")
     for value in values:
@@ -170,6 +170,6 @@ def names_among(op: str, name: str, values: object, choices: tuple[str, ...]) ->
 
 
 def some_rows(op: str, name: str, size: torch.Size, ids: torch.Tensor) -> None:
-    """Refuse a table that has nothing an id could name, where there are ids."""
+    """Refuse an empty table if there are ids."""
     if 0 in size and ids.numel():
         raise wrong_value(op, name, 0, "at least 1")

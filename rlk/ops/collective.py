@@ -70,7 +70,7 @@ def tier(device: torch.device | str, *, math: str | None = None) -> dict[str, st
 
 
 def explain(x: torch.Tensor | torch.device | str, group: dist.ProcessGroup | None = None) -> Decision:
-    """Return what a call runs on a device, or on that of x."""
+    """Return the decision for a call on a device, or on that of x."""
     device = x.device if isinstance(x, torch.Tensor) else torch.device(x)
     return Decision("torch.distributed", device.type, MathModel.PORTABLE, _identity(), (("y", Tier.EXACT),))
 

@@ -1,4 +1,4 @@
-"""The public sums of log-probs over completions, which preferences are made of."""
+"""The public sums of log-probs over completions, the inputs of preference losses."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from rlk.ops.results import PolicyLoss
 from rlk.specs.linear_logp import linear_logp as linear_spec
 
 NEVER = -(2**63)
-"""An id that no token has: which tokens count is said by the layout alone."""
+"""An id that no token has, as ignore_index: only the layout decides which tokens are active."""
 
 
 def linear_policy_loss(
@@ -88,7 +88,7 @@ def _needs(record: Loss) -> tuple[str, ...]:
 
 
 def _needed(record: Loss, given: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """Return those of the given log-probs that the loss reads."""
+    """Return the given log-probs that the loss reads."""
     found: dict[str, torch.Tensor] = {}
     _, _, reads = planned(record, False)
     for name, tensor in given.items():
@@ -113,7 +113,7 @@ def _of_layout(layout: Layout, shapes: Mapping[str, torch.Size]) -> None:
 
 
 def _readable(hidden: torch.Tensor, numbers: Mapping[str, torch.Tensor]) -> None:
-    """Refuse what only the second part would refuse: when it is reached, the first has run."""
+    """Refuse arguments that only the second part would refuse, before the first part runs."""
     op = "linear_policy_loss"
     for name, tensor in numbers.items():
         has_dtype(op, name, tensor, torch.float32)
@@ -132,5 +132,5 @@ def _differentiable_in() -> str:
 
 
 def _told_of(op: str, error: LaunchError) -> LaunchError:
-    """Return an error of a part in the words of the whole: its name, and the mask by where it came from."""
+    """Return an error of a part under the name of the whole operator, with the mask named as the layout's."""
     return error.reworded(op={"linear_logp": op, "policy_loss": op}, name={"mask": "layout.active"})

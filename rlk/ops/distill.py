@@ -11,7 +11,7 @@ from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import distill as distill_spec
 
 NEXT_TO_AN_END = 2.0**-24
-"""How near to 0 or 1 the beta of a mixture may be: the spacing of f32 below 1."""
+"""The least distance of a mixture's beta from 0 and 1: the spacing of f32 below 1."""
 worded(
     distill_spec.jsd_loss,
     "jsd_loss",
@@ -71,7 +71,7 @@ def jsd_loss(
 
 
 def form_of(op: str, beta: float) -> tuple[str, float]:
-    """Return which divergence a beta means, and the beta."""
+    """Return the divergence of a beta ("mixture", "forward" or "reverse"), and the beta."""
     weight = number(op, "beta", beta, least=0.0, most=1.0)
     if weight in (0.0, 1.0):
         return "forward" if weight == 0.0 else "reverse", weight

@@ -14,7 +14,7 @@ LAWS = (Law.TEXT, Law.SLOPE, Law.TILES, Law.SOURCE)
 
 
 def check_loss(loss: Loss, laws: Collection[Law] = LAWS) -> tuple[Verdict, ...]:
-    """Return what each law found: slopes against differences, tilings, the bits of generated source.
+    """Return the verdict of each law: slopes against differences, tilings, the bits of generated source.
 
     Slopes are those of the loss without its metrics. Weights and estimates without a gradient, such as
     cispo's or k3+, fail the law of slopes: by differences they have one.

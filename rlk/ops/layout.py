@@ -221,7 +221,7 @@ def checked_layout(op: str, layout: object) -> Layout:
 
 
 def _segments(active: torch.Tensor, owner: torch.Tensor, sequences: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where each sequence's active tokens begin and end among all of them, in order of memory."""
+    """Return the bounds of each sequence's active tokens among all active tokens, in memory order."""
     counts = torch.zeros(active.numel() + 1, device=active.device, dtype=torch.int64)
     counts[1:] = active.cumsum(0)
     numbers = torch.arange(sequences, device=owner.device, dtype=owner.dtype)

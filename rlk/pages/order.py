@@ -51,7 +51,7 @@ def orders(program: Program) -> list[str]:
 
 
 def words(order: MergeOrder) -> str:
-    """Return what an order is called, and what that means."""
+    """Return the name of an order, and its meaning."""
     if isinstance(order, Tree):
         return f"a tree that pairs away bits {', '.join(map(str, order.order))} of the index, in this order"
     return _WORDS[order]

@@ -128,7 +128,7 @@ def programs(spec: Op) -> dict[str, Program]:
 
 
 def differentiable_in(name: str) -> tuple[str, ...]:
-    """Return the arguments that have a gradient: those that the docstring says, which tests try."""
+    """Return the arguments that have a gradient, from the docstring, which tests verify."""
     said = re.search(r"Differentiable\s+in\s+([^.:;(]*?)(?:,? through|[.:;(])", _doc(name))
     assert said is not None, f"the docstring of {name} does not say what it is differentiable in"
     return tuple(n for n in inspect.signature(public()[name]).parameters if re.search(rf"\b{n}\b", said[1]))
@@ -142,7 +142,7 @@ def _doc(name: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Return a docstring as Markdown: what it marks stays marked, decisions become links."""
+    """Return a docstring as Markdown: its markup stays, decisions become links."""
     marked = re.sub(r"(?<!`)docs/(decisions/\d{4})-\*", _decision, text)
     parts = re.split(r"(`[^`]*`|\[[^]]*\]\(\S+\.md\))", marked)
     parts[::2] = [re.sub(r"([\\*_<\[|])", r"\\\1", part) for part in parts[::2]]
@@ -173,7 +173,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
 
 
 def _headed(specs: Sequence[Op], of: Callable[[Op], Iterable[str]]) -> Iterator[str]:
-    """Yield what is said of each spec, under its name where there are several."""
+    """Yield the text of each spec, under its name if there are several."""
     for spec in specs:
         if len(specs) > 1:
             yield from ("", f"### {spec.name}", "")

@@ -163,7 +163,7 @@ def _rows(
 
 
 def collapse(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """Return the one stride by which row-major indices over these dims advance; None when there is none."""
+    """Return the single stride of row-major indices over these dims; None without one."""
     if 0 in sizes:
         return 1
     kept = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
@@ -184,7 +184,7 @@ def output_shape(decl: Decl, geometry: Geometry) -> tuple[int, ...]:
 
 
 def axis_extent(axis: Axis, extents: Mapping[str, int]) -> int:
-    """Return how many indices an axis, or one that counts its pieces or steps, has."""
+    """Return the extent of an axis, or of the axis of its pieces or steps."""
     return extent_of(axis, extents[axis.name])
 
 

@@ -20,7 +20,7 @@ _PREPARE: dict[int, Prepare] = {}
 
 
 def prepares(op: Op) -> Callable[[Prepare], Prepare]:
-    """Register what computes the inputs that a gradient takes beside saved tensors and cotangents."""
+    """Register the function that computes a gradient's inputs beside saved tensors and cotangents."""
 
     def register(fn: Prepare) -> Prepare:
         _PREPARE[id(op)] = fn
@@ -51,7 +51,7 @@ def output_names(invocation: Invocation) -> tuple[str, ...]:
 
 @cache
 def cotangents_of(op: Op) -> Mapping[str, int]:
-    """Return the outputs whose cotangents the gradient takes, and how many axes each is declared with."""
+    """Return the outputs whose cotangents the gradient takes, each with its declared number of axes."""
     assert op.gradient is not None
     return {
         f.name.removeprefix("d_"): len(f.type.axes)

@@ -55,7 +55,7 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
         public, names = _words[op.name]
         raise error.reworded(op={op.name: public}, name=names, other=names) from None
     except TypeError:
-        model(math, op.name)  # the one part of the key that may be unhashable: it is what the caller wrote
+        model(math, op.name)  # the only part of the key that may be unhashable: the caller's own value
         raise
 
 
@@ -93,7 +93,7 @@ dispatch.forgets(_known.clear)
 
 
 def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
-    """Refuse what is no tensor; send subclasses and fake tensors through torch's dispatcher."""
+    """Refuse arguments that are no tensors; send subclasses and fake tensors through torch's dispatcher."""
     for name, t in zip(tensors, tensors.values(), strict=True):
         if isinstance(t, torch.Tensor) and t.layout is not torch.strided:
             raise LaunchError(Code.ARG_TYPE, op=op.name, name=name, wanted="dense tensor", got=t.layout)
@@ -106,7 +106,7 @@ def _through_dispatcher(
 ) -> Tensors:
     from rlk.runtime.library import through_dispatcher
 
-    # by name: only who has DTensors has imported them
+    # by name: if a program has DTensors, their module is imported already
     if any(type(t).__name__ == "DTensor" for t in tensors.values()):
         from rlk.runtime.dtensor import across
 

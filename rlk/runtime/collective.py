@@ -73,7 +73,7 @@ def ordered_gather(
 
 
 def _share(count: int, ranks: int, itemsize: int) -> int:
-    """Return how many elements a rank sums: the last ranks may have fewer; shares begin on whole vectors."""
+    """Return the elements that a rank sums: shares begin at whole vectors, the last may be shorter."""
     vector = VECTOR // itemsize
     return -(-count // (ranks * vector)) * vector
 
@@ -115,7 +115,7 @@ def _members(op: str, x: torch.Tensor, group: object) -> dist.ProcessGroup:
 
 
 def process_group(op: str, group: object) -> dist.ProcessGroup:
-    """Return the group, the default one for None; raise LaunchError for what is none of this rank's."""
+    """Return the group, the default one for None; raise LaunchError unless it is a group of this rank."""
     if not (dist.is_available() and dist.is_initialized()):
         wanted = "a process group: call torch.distributed.init_process_group first"
         raise LaunchError(Code.ARG_VALUE, op=op, name="group", value=group, wanted=wanted)

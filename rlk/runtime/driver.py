@@ -113,7 +113,7 @@ class Cuda:
         return Function(function.value or 0, context, device)
 
     def parameter_offsets(self, function: Function, count: int) -> tuple[int, ...] | None:
-        """Return where the compiled kernel expects its parameters, or None when the driver cannot tell."""
+        """Return the parameter layout of the compiled kernel; None if the driver does not report it."""
         if not hasattr(self._library, "cuFuncGetParamInfo"):  # CUDA 12.4 has it
             return None
         offset, size, offsets = ctypes.c_size_t(), ctypes.c_size_t(), []
@@ -177,7 +177,7 @@ class Hip:
             raise InternalError(Code.INTERNAL, what=f"{what}: {self.describe(error)}")
 
     def parameter_offsets(self, function: Function, count: int) -> tuple[int, ...] | None:
-        """Return None: HIP does not tell."""
+        """Return None: HIP does not report it."""
         return None
 
     def recover(self, error: int, function: Function) -> bool:

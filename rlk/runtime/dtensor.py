@@ -26,7 +26,7 @@ Leads = dict[str, int]
 def across(
     call: Call, op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None
 ) -> Tensors:
-    """Run an operator on what this process holds of its tensors, and return DTensors that lie as they do.
+    """Run an operator on the local shards of its tensors, and return DTensors with their placements.
 
     Inputs are copies (Replicate; a plain tensor counts as one), or all tensors of rows are sharded along the
     same dim of the rows (Shard), where each row's results depend on it alone. No process waits for another.
@@ -37,7 +37,7 @@ def across(
     spread: dict[str, Any] = {n: t for n, t in tensors.items() if isinstance(t, DTensor)}
     first = next(iter(spread.values()))
     leads = _leads(op, tensors)
-    # of tensors of rows any says how they lie: that they agree is checked
+    # any tensor of rows has the placements: that all agree is checked
     whose = next((t for n, t in spread.items() if n in leads), first)
     for name, tensor in spread.items():
         _check(op.name, name, tensor, whose, leads.get(name, 0))
@@ -59,7 +59,7 @@ def _leads(op: Op, tensors: Tensors) -> Leads:
 
 
 def _check(op: str, name: str, tensor: Any, whose: Any, lead: int) -> None:
-    """Refuse a tensor that lies on another mesh, is a term of a sum, or is cut where it may not be."""
+    """Refuse a tensor on another mesh, with a Partial placement, or sharded along an illegal dim."""
     if tensor.device_mesh != whose.device_mesh:
         raise _refused(op, name, tensor, f"others lie on {whose.device_mesh}")
     for mine, wanted in zip(tensor.placements, whose.placements, strict=True):

@@ -106,7 +106,7 @@ def _argument(value: Value, made: Mapping[str, str], tensors: Tensors) -> str:
 def host_values(
     call: tuple[CallArg, ...], written: tuple[Decl, ...], geometry: Geometry
 ) -> list[tuple[str, Value]]:
-    """Return, for each parameter of the host function, what it is given."""
+    """Return the argument expression of each parameter of the host function."""
     made = {d.name: contiguous(d, geometry) for d in written}
     strides = geometry.strides | made
     found: list[tuple[str, Value]] = []
@@ -152,7 +152,7 @@ def divisible(
 
 
 def raise_data_errors(op: str, checks: tuple[str, ...], device: torch.device) -> None:
-    """Synchronise, read the device's error words, reset them, and raise what they say."""
+    """Synchronise, read the device's error words, reset them, and raise their error."""
     words = error_words(device)
     code, row = (int(v) for v in words.cpu())
     if code:

@@ -29,7 +29,7 @@ _numbers: dict[object, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A spec, its variant, and who defines exp2 in softmax folds (None: the device decides).
+    """A spec, its variant, and the model of exp2 in softmax folds (None: that of the device).
 
     shard: an axis by name, and how many ranks share its pieces. into: outputs that the caller gives memory
     for, beside the inputs.
@@ -96,7 +96,7 @@ interfaces: dict[Invocation, Interface] = {}
 
 
 def interface(invocation: Invocation) -> Interface:
-    """Return what a caller has to know of an invocation; trace it if need be."""
+    """Return the interface of an invocation; trace it if necessary."""
     found = interfaces.get(invocation)
     if found is None:
         found = interfaces[invocation] = _interface(invocation)
@@ -215,7 +215,7 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
 
 
 def strided(invocation: Invocation, geometry: Geometry) -> frozenset[str]:
-    """Return the inputs whose elements do not lie one after the other along their last dim."""
+    """Return the inputs whose last dim is not contiguous."""
     found = (d for d in inputs_of(invocation) if d.role is Role.IN and d.type.axes)
     return frozenset(
         d.name

@@ -32,7 +32,7 @@ class Services:
 
 
 def composed(name: str, lines: list[str], scope: dict[str, Any], services: Services) -> Callable[..., None]:
-    """Return the function `launch` of a text, which names what is in scope and torch's services."""
+    """Return the function `launch` of a text, with names of `scope` and of torch's services."""
     every = {**scope, "stream": services.stream, "current": services.current, "entered": services.entered}
     exec(compile("\n".join(lines), f"<launch {name}>", "exec"), every)
     launch: Callable[..., None] = every["launch"]
@@ -40,7 +40,7 @@ def composed(name: str, lines: list[str], scope: dict[str, Any], services: Servi
 
 
 def on_its_device(launch_it: str, device: int) -> list[str]:
-    """Return the lines of a launch that makes its device current where it is not."""
+    """Return the lines of a launch that makes its device current if another one is."""
     return [
         f"    if current() == {device}:",
         f"        {launch_it}",
@@ -160,7 +160,7 @@ def _passed(record: LaunchRecord) -> tuple[list[str], list[str]]:
 
 
 def _check_layout(record: LaunchRecord, function: Function, driver: Driver, offsets: tuple[int, ...]) -> None:
-    """Compare the layout with the compiled kernel's own, where the driver knows it."""
+    """Compare the layout with the compiled kernel's own, if the driver reports it."""
     actual = driver.parameter_offsets(function, len(offsets))
     if actual is not None and actual != offsets:
         what = f"{record.name} expects parameters at {actual}, rlk would put them at {offsets}"

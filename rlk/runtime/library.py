@@ -51,11 +51,11 @@ def named(
 def _names(
     op: str, dtypes: DTypes, scalars: tuple[str, ...], statics: tuple[tuple[str, object], ...]
 ) -> tuple[str, ...]:
-    """Return the names of an operator's outputs: a constant of what selects the variant."""
+    """Return the names of an operator's outputs, a function of the variant."""
     return output_names(selected(_registered[op], dtypes, scalars, dict(statics), None))
 
 
-# what torch.compiler.assume_constant_result sets, without importing the compiler (1.3 s) for every eager user
+# the attribute of torch.compiler.assume_constant_result, without importing the compiler (1.3 s) in eager use
 _names._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 _registered: dict[str, Op] = {}
@@ -80,7 +80,7 @@ def schema(op: Op) -> str:
 
 
 def parameters(op: Op) -> str:
-    """Return what the schema of an operator says of its parameters."""
+    """Return the parameters of an operator's schema."""
     return f"{', '.join(_parameter(f) for f in op.formals)}, str math"
 
 
@@ -153,7 +153,7 @@ def fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
 
 
 def setup(op: Op, ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
-    """Save in an autograd node what the gradient reads, and what selects its variant."""
+    """Save in an autograd node the tensors that the gradient reads, and its variant."""
     tensors, scalars, statics, math = decoded(op, inputs)
     invocation = invoke(op, tensors, scalars, statics, math)
     names = output_names(invocation)
@@ -168,7 +168,7 @@ def setup(op: Op, ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor])
 
 
 def gradient_arguments(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
-    """Return the arguments of the gradient's schema; the third are the names of what it is asked for."""
+    """Return the arguments of the gradient's schema; the third are the names of the wanted gradients."""
     assert op.gradient is not None
     formals = [f.name for f in op.formals]
     wanted = [
@@ -205,7 +205,7 @@ def _is_float(op: Op, name: str) -> bool:
 
 @cache
 def variant_of(op: Op, text: str) -> tuple[Invocation, dict[str, torch.dtype], tuple[str, ...]]:
-    """Return what a text of `setup` says: an invocation, the dtypes of its inputs, the names of scalars."""
+    """Parse a text of `setup`: return an invocation, the dtypes of its inputs, the names of scalars."""
     dtypes, scalars, statics, math = json.loads(text)
     found = {n: TORCH_DTYPES[DType(d)] for n, d in dtypes.items()}
     chosen = {n: tuple(x) if isinstance(x, list) else x for n, x in statics.items()}
@@ -221,7 +221,7 @@ def math_of(text: str) -> str | None:
 def read(
     op: Op, saved: list[Any], floats: list[float], ints: list[int], variant: str
 ) -> tuple[Invocation, Tensors, Scalars]:
-    """Return what arguments of the gradient's schema stand for."""
+    """Return the inputs of the gradient from the arguments of its schema."""
     invocation, _, names = variant_of(op, variant)
     left, right = iter(floats), iter(ints)
     scalars: Scalars = {n: next(left if _is_float(op, n) else right) for n in names}

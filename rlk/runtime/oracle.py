@@ -1,4 +1,4 @@
-"""Calls on CPU tensors: the oracle itself, bit for bit what a device gives, not fast."""
+"""Calls on CPU tensors: the oracle itself, with the bits of a device, not fast."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def to_numpy(tensor: torch.Tensor, rows: int) -> Any:
 
 
 def from_numpy(array: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return an array of the oracle as a tensor: what `to_numpy` does, undone."""
+    """Return an array of the oracle as a tensor: the inverse of `to_numpy`."""
     array = np.ascontiguousarray(array)
     if dtype is torch.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).reshape(shape)
@@ -41,7 +41,7 @@ def survive_forks() -> None:
 
 
 def evaluate(*args: Any, **options: Any) -> Any:
-    """Run the oracle, which is imported here: a process whose tensors are on a device has no need of it."""
+    """Run the oracle, which is imported here: processes with tensors on a device do not need it."""
     from rlk.interp.run import run
 
     return run(*args, **options)

@@ -65,7 +65,7 @@ class Place:
     get: Callable[[Any], F32]
 
     def run(self, emitted: Emitted, *inputs: F32) -> F32:
-        """Return what a probe's kernel stores for these inputs."""
+        """Return the results of a probe's kernel for these inputs."""
         given = [self.put(x) for x in inputs]
         out = self.put(np.empty_like(inputs[0]))
         self.host(emitted)(*given, out, len(inputs[0]))

@@ -82,7 +82,7 @@ def _module(path: Path) -> ModuleType:
 
 @contextmanager
 def authored(op: Op) -> Iterator[None]:
-    """Raise what an operator's own file raises as a SpecError at its line, and every other error as it is."""
+    """Raise errors of an operator's own file as a SpecError at its line, and other errors unchanged."""
     with _located(op.fn.__code__.co_filename):
         yield
 

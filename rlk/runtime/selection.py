@@ -53,7 +53,7 @@ def model(math: str | None, op: str = "rlk") -> MathModel | None:
 
 
 def dtypes_of(op: Op, tensors: Tensors) -> DTypes:
-    """Return the dtypes of tensors; raise LaunchError naming what is none."""
+    """Return the dtypes of tensors; raise LaunchError with the name of an argument that is no tensor."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             got = type(tensor).__name__

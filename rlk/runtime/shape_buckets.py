@@ -15,8 +15,8 @@ STEPS = 8  # classes between two powers of two
 class Sizes:
     """The shape bucket of a call: equal sizes run the same code, but for divisibility by 16.
 
-    static: the extents that a kernel knows. extents: of every axis; where they are not static, what stands
-    for their class. split, strided: as a signature has them.
+    static: the extents that a kernel is compiled for. extents: of every axis; dynamic ones as their class.
+    split, strided: as in a signature.
     """
 
     static: tuple[tuple[str, int], ...]
@@ -31,9 +31,9 @@ class Sizes:
 
 
 def sizes_of(invocation: Invocation, geometry: Geometry) -> Sizes:
-    """Return the sizes of a call, as the choice of its code knows them.
+    """Return the shape bucket of a call.
 
-    Everything that is chosen is chosen by these, so that batches of other sizes find code that is there.
+    Every choice depends on it alone, so that batches of other sizes in the same bucket run existing code.
     """
     found = interface(invocation)
     dynamic, pieces = found.dynamic, dict(found.pieces)
@@ -48,10 +48,11 @@ def sizes_of(invocation: Invocation, geometry: Geometry) -> Sizes:
 
 
 def class_of(size: int, pieces: tuple[int, ...] = ()) -> int:
-    """Return the size that stands for others: no power of two and no piece's size lies between them.
+    """Return the class of a size, its largest member: no power of two and no piece's size splits a class.
 
-    A class ends at an eighth of the way from one power of two to the next. Of an axis with pieces it matters
-    for more than speed whether there is more than one: what nothing merges is not merged.
+    There are STEPS classes between two powers of two. For an axis with pieces the code depends on whether
+    there
+    is more than one: a single piece has no merge.
     """
     found = size
     if size & (size - 1):

@@ -94,7 +94,7 @@ def ship(
     sizes = sizes_of(invocation, geometry)
 
     def fit(form: Form, held: list[Found]) -> Found | None:
-        """Return the kernel that may assume most of what this call's arguments are multiples of."""
+        """Return the kernel with the most divisibility assumptions that hold for this call's arguments."""
         fitting = [
             each
             for each in held
@@ -142,7 +142,7 @@ def _carried(
     invocation: Invocation, model: MathModel, sizes: Sizes, wheels: Mapping[str, list[Wheel]],
     refused: list[str],
 ) -> tuple[Form, list[Found]] | None:  # fmt: skip
-    """Return what the search would find first, if the wheels say it and have it."""
+    """Return the recorded first choice of the search, if the wheels record it and contain its kernel."""
     said = {b: carried_choice(each[0], invocation, model, sizes) for b, each in wheels.items() if each}
     wanted = next((each.wanted for each in said.values() if each is not None), None)
     backend = next(iter(said)) if len(said) == 1 else wanted
@@ -154,7 +154,7 @@ def _carried(
 
 
 def _told(answer: Answer) -> Answer:
-    """Log once in a process what was refused."""
+    """Log refused kernels, once in a process."""
     for why in answer.refused:
         if why not in _said:
             _said.add(why)
@@ -173,7 +173,7 @@ def _held(form: Form, wheel: Wheel, key: str, identity: str, refused: list[str])
 
 
 def _usable(wheel: Wheel, key: str, identity: str, refused: list[str]) -> Iterator[Kernel]:
-    """Yield the whole entries of a key that have the numerics asked for; add why others are refused."""
+    """Yield the complete entries of a key with the requested numerics; collect reasons of refused ones."""
     for kernel in kernels(wheel, key):
         why = kernel if isinstance(kernel, str) else _differs(kernel, identity) or sound(kernel)
         if why is not None:

@@ -1,6 +1,6 @@
 """Wheel metadata of calls: a call that a wheel was built for is neither traced nor lowered.
 
-Only the text of rlk that found it out believes it.
+It is valid only for the version of rlk's sources that recorded it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Choice:
 
 
 def named(invocation: Invocation, *facts: Any) -> str | None:
-    """Return the name of what is said of an invocation; None where others wrote it."""
+    """Return the name of an invocation's record; None for an operator that rlk does not ship."""
     name = trace_cache.name_of(invocation)
     return None if name is None else digest([name, *facts])
 
@@ -52,7 +52,7 @@ def choice_name(invocation: Invocation, model: MathModel, sizes: Sizes) -> str |
 def write_choice(
     invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, backend: str, backends: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Return what a backend's wheel says of a call; None without a form. backends: all of the target's."""
+    """Return the record of a call in a backend's wheel, or None. backends: all of the target's."""
     every = list(forms(invocation, model, sizes, on, backends))
     form = next((each for each in every if each.backend == backend), None)
     if form is None:
@@ -82,7 +82,7 @@ def carried_interface(invocation: Invocation, on: Target, backends: Iterable[str
 
 
 def carried_choice(wheel: Wheel, invocation: Invocation, model: MathModel, sizes: Sizes) -> Choice | None:
-    """Return what a wheel says is chosen for a call."""
+    """Return the recorded choice for a call in a wheel."""
     return _said(wheel, CHOICES, choice_name(invocation, model, sizes), _read_choice)
 
 

@@ -100,7 +100,7 @@ def _slope(example: Example, name: str, value: object) -> object:
 
 
 def draw(program: Program, given: Mapping[str, Any], seed: int) -> Values:
-    """Draw what is not given: normal floats, coin flips, and integers inside the dim that they index."""
+    """Draw missing inputs: normal floats, random bools, and integers inside the dim that they index."""
     decls = inputs_of(program)
     extents = sizes(program, given)
     domains = indexed(program)
@@ -180,7 +180,7 @@ def indexed(program: Program) -> dict[str, Axis]:
 
 
 def _sources(value: Value, lets: Mapping[Value, Any]) -> Iterator[str]:
-    """Yield the tensors whose elements a value is, up to casts, selects and shifts by a constant."""
+    """Yield the tensors that a value is loaded from, up to casts, selects and added constants."""
     match lets[value].node if value in lets else None:
         case Load(param=param):
             yield param

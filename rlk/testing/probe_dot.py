@@ -154,7 +154,7 @@ def operands(rng: np.random.Generator, kind: str, family: str, side: int = SIDE)
     format = "bf16" if kind == "f32" else kind
     a, b = (factors(rng, (side, DEPTH), format, family) for _ in range(2))
     if family not in ("tiny", "huge", "few"):
-        # a subnormal number alone has products that are nothing
+        # the products of a single subnormal number would all vanish
         other, rows = ("wide", side) if family == "subnormal" else ("normal", side // 4)
         b[:rows] = factors(rng, (rows, DEPTH), format, other)
     acc = accumulators(rng, a, b)

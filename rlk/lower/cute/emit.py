@@ -261,7 +261,7 @@ class Emitter:
         return f"{self.helper(name, 'x', f'{about}.', (*lines, Line('return x[0]')))}({self.text[reduce.x]})"
 
     def reduction(self, let: Let, reduce: Reduce) -> tuple[str, str, tuple[TreeStep, ...]]:
-        """Return what a helper is called that reduces the list `x`, what it does, and its steps."""
+        """Return the name of a helper that reduces the list `x`, its description, and its steps."""
         if self.fragment is None or reduce.over != self.fragment.axis or not self.listed(reduce.x):
             raise refused(f"a sum over {reduce.over}", self.plan.target, let.loc)
         is_float = self.tile(reduce.x).dtype.is_float

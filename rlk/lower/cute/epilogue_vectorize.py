@@ -47,10 +47,10 @@ class Vectors:
 def vectors(
     access: Load | Store, size: int, plan: ContractionPlan, consts: Mapping[Value, tuple[int, DType]]
 ) -> Vectors | None:
-    """Return how `size` elements of a thread's list are traded; `consts` are bits and types of constants.
+    """Return the transpose of `size` elements of a thread's list; `consts` are bits and types of constants.
 
-    None where vectors may not be aligned or may pass the end of a row, or where what is read stands for
-    something else.
+    None if vectors may be unaligned or may pass the end of a row, if elements are masked with a fill, or if
+    memory has another dtype than registers.
     """
     decl = next(d for d in plan.kernel.params if d.name == access.param)
     known = plan.signature.divisible

@@ -25,7 +25,7 @@ LANES = 32
 
 
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> Plan | AttentionPlan:
-    """Place a specialized kernel; raise UnsupportedError where this lowering has no form for it."""
+    """Return the plan of a specialized kernel; raise UnsupportedError if this lowering has no form for it."""
     found = roles(kernel, dict(signature.extents))
     if kind(kernel) == "back_to_back_gemm":
         return attention_plan.plan(kernel, schedule, target, signature)

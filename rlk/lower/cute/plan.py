@@ -31,10 +31,10 @@ from rlk.target.facts import Target
 WARPGROUP = 128  # threads
 ROWS_OF_WARPGROUP = 64  # of an accumulator
 LANES_OF_ROW = 4  # threads that share a row of it
-INSTRUCTION = 16  # elements of the contracted axis
+INSTRUCTION = 16  # K of a wgmma
 SWIZZLED = 128  # bytes of a row of a tile in shared memory
 FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
-WHOLE_COLUMNS = 8  # that swizzling needs of each share of a tile that a cluster copies
+WHOLE_COLUMNS = 8  # rows of a swizzle atom: each multicast part of a tile has a multiple
 
 
 class Registers(NamedTuple):
@@ -45,7 +45,7 @@ class Registers(NamedTuple):
 
 
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
-THREADS_THAT_READ = 1024  # of a multiprocessor: 64 registers to each, for one tensor of a loop
+THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Pieces:
 
     @property
     def copied(self) -> int:
-        """Return how many K steps of a piece are loaded."""
+        """Return the number of loaded K steps of a piece."""
         return self.steps + (self.rest > 0)
 
     @property
@@ -275,7 +275,7 @@ def refused(what: str, target: Target, loc: Loc | None = None) -> UnsupportedErr
 
 
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> ContractionPlan:
-    """Place a specialized kernel that contracts; raise UnsupportedError where there is no form for it."""
+    """Return the plan of a specialized GEMM kernel; raise UnsupportedError if there is no form for it."""
     if signature.split_rows or signature.strided:
         raise refused("tensors with two row strides, or a last dim that is not contiguous", target)
     kernel = bounds(kernel, dict(roles(kernel, dict(signature.extents)).inside))

@@ -17,7 +17,7 @@ LARGEST = 200_000  # states; a sound protocol has one for each event
 SM_REGISTERS = 65536
 WARPGROUP = 128  # threads
 GRAIN = 8  # registers per thread are allocated and moved by eights
-MOVED = range(24, 257, GRAIN)  # what setmaxnreg takes
+MOVED = range(24, 257, GRAIN)  # legal operands of setmaxnreg
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def check(protocol: Protocol) -> Report:
 
 @dataclass(slots=True)
 class _Node:
-    """A state on the path: who can go on, who shall, and the steps that come before each one's next event."""
+    """A state on the path: enabled processes, those to try, and the steps before each one's next event."""
 
     state: State
     ready: tuple[int, ...]
@@ -227,7 +227,7 @@ def registers_fit(threads: int, warpgroups: tuple[int, ...]) -> bool:
 
 
 def claim_registers(threads: int, warpgroups: tuple[int, ...]) -> None:
-    """Raise ScheduleError where setmaxnreg takes no such count, or would wait for ever."""
+    """Raise ScheduleError if setmaxnreg does not accept a count, or would wait for ever."""
     why = None
     if threads != WARPGROUP * len(warpgroups) or any(count not in MOVED for count in warpgroups):
         why = f"one for each {WARPGROUP} of {threads} threads, {MOVED[0]}, {MOVED[1]}, ... {MOVED[-1]}"
@@ -383,12 +383,12 @@ class Machine:
         return self.chains[process][state.at[process]]
 
     def ready(self, state: State) -> tuple[int, ...]:
-        """Return who can go on: a wait sees the parity of a phase and nothing else."""
+        """Return the enabled processes: a wait sees only the parity of a phase."""
         firsts = ((process, self.event(state, process).touches[0]) for process in state.at)
         return tuple(p for p, t in firsts if t.verb is not _Verb.WAIT or (_cell(state, t)[0] - t.at) % 2 == 0)
 
     def step(self, before: State, process: int) -> tuple[State, Hazard | None]:
-        """Return the state after a process has gone on, and what is wrong with that."""
+        """Return the state after the next event of a process, and the rule that it violates, if any."""
         state, event = State(dict(before.at), dict(before.cells)), self.event(before, process)
         state.at[process] += 1
         if state.at[process] == len(self.chains[process]):
@@ -430,14 +430,14 @@ class Machine:
                 assert_never(touch.verb)
 
     def pasts(self, before: dict[int, int], process: int, past: int, state: State) -> dict[int, int]:
-        """Return what comes before the next event of each process, after one of them has gone on."""
+        """Return the steps before the next event of each process, after an event of one of them."""
         made = {**dict.fromkeys(state.at, past), **before, process: past}
         for mates, end in zip(self.mates, self.exits, strict=True):
             made[end] = reduce(or_, (made.get(mate, 0) for mate in mates))
         return made
 
     def stuck(self, state: State) -> tuple[Hazard, tuple[str, ...]]:
-        """Return why nobody can go on, and where everybody waits."""
+        """Return a description of a deadlock, with the event that each process waits for."""
         hazard, lines = Hazard.DEADLOCK, []
         for process in state.at:
             event = self.event(state, process)

@@ -1,4 +1,4 @@
-"""The TileLang lowering: CDNA through HIP, a thread's lists and shared memory written out."""
+"""The TileLang lowering: CDNA through HIP, with explicit register lists of threads and shared memory."""
 
 from __future__ import annotations
 

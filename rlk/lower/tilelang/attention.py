@@ -1,6 +1,6 @@
 """Fused attention (back-to-back GEMM): accumulators stay in registers as factors of the next product.
 
-Factors from memory come to shared memory; no other value does (see `units`).
+Only factors from memory are staged through shared memory (see `units`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlk.lower.tilelang.plan import refused
 from rlk.lower.tilelang.units import DEPTH, GIVEN, UNITS, Product
 from rlk.passes.walk import walk
 
-VECTOR = 8  # elements that a thread copies in a row; as many are between rows, so that lanes meet other banks
+VECTOR = 8  # elements of a thread's copy; rows are padded by as many to avoid bank conflicts
 OF_LOOPS = frozenset("row at i column step four_sums of_rows".split())
 
 
@@ -40,9 +40,9 @@ class Tile:
 
 
 class Chained(Factors):
-    """The part of an emitter that knows contractions of which one factor is held and the other in memory.
+    """Contractions of an emitter with one factor in registers and the other in memory.
 
-    copied: tiles that threads have not met since they wrote them. read: those that some may still read.
+    copied: tiles written since the last barrier. read: tiles that other threads may still read.
     """
 
     e: WithLoops
@@ -98,7 +98,7 @@ class Chained(Factors):
             e.block(self.plan.kernel.body.lets)
 
     def holds(self, thread_values: ThreadValues) -> None:
-        """Write the indices of an axis that is only contracted, and which of them there are."""
+        """Write the indices of an axis that is only contracted, and their bounds mask."""
         axis, memory, name = thread_values.axis, self.e.memory, axis_name(thread_values.axis)
         place = thread_values.place(self.plan.threads.bit_length() - 1)
         memory.owned[axis] = memory.write(axis, name, DType.I32, place)
@@ -113,18 +113,18 @@ class Chained(Factors):
         return extent
 
     def body(self, loop: Loop) -> None:
-        """Write the body of a loop; what a step copies, the one before may still read."""
+        """Write the body of a loop; the previous step may still read the tiles that a step overwrites."""
         self.read |= {tile.name for tile in self.tiles.values()}
         self.e.loops.turned(loop)
 
     def meet(self) -> None:
-        """Write where all threads meet."""
+        """Write a barrier of all threads."""
         self.e.line("tl.sync_threads()")
         self.copied.clear()
         self.read.clear()
 
     def dot(self, let: Let) -> None:
-        """Write a contraction of a chunk, onto its accumulator if it has one."""
+        """Write a contraction of a chunk, into its accumulator if it has one."""
         e, dot, unit = self.e, let.node, self.unit
         assert isinstance(dot, Dot)
         held, other = self.factors[let.value]
@@ -202,7 +202,7 @@ class Chained(Factors):
         self.copied.add(tile.name)
 
     def vector(self, tile: Tile, sources: Sequence[tuple[Decl, str]], size: int) -> None:
-        """Write the copy of a vector from the first of some tensors that has its row, or of zeros."""
+        """Write the copy of a vector from the first tensor whose row is in bounds, or of zeros."""
         e, length = self.e, self.extent(tile.along)
         element = zero = f'tl.Cast("{text.TYPES[tile.dtype]}", 0)'
         if sources:
@@ -222,7 +222,7 @@ class Chained(Factors):
 
     @contextmanager
     def placed(self, rows: ThreadValues) -> Iterator[None]:
-        """Let what runs along a streamed axis lie as it is copied: it is written again."""
+        """Use the thread-value layout of copies for values along a streamed axis: they are written again."""
         e, before, never_materialized = self.e, self.plan, self.never_materialized
         known, repeated = e.text, e.repeated
         thread_value_layouts = tuple(rows if s.axis == rows.axis else s for s in before.thread_value_layouts)
@@ -235,7 +235,7 @@ class Chained(Factors):
         e.text, e.repeated, self.never_materialized = known, repeated, never_materialized
 
     def source(self, load: Load) -> tuple[Decl, str]:
-        """Write where each row that a thread copies starts in a tensor."""
+        """Write the offset in a tensor of each row that a thread copies."""
         e, decl = self.e, self.e.memory.decls[load.param]
         given = (*load.index[:-1], *(() if load.guard is None else (load.guard,)))
         for value in given:
@@ -251,7 +251,7 @@ class Chained(Factors):
         return decl, f"{name}[{at}]"
 
     def write_again(self, value: Value) -> None:
-        """Write what has no text where it is now needed, and what it is computed from."""
+        """Write values that have no text in the current layout, with their backward slices."""
         if not any(value in known for known in (self.e.text, self.e.repeated, self.e.consts)):
             for operand in operands(self.lets[value].node):
                 self.write_again(operand)

@@ -18,22 +18,22 @@ from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.plan import refused
 
 INSTRUCTION = 16  # rows and columns of a matrix instruction
-NOWHERE = -1  # where a row starts that is not there
+NOWHERE = -1  # the offset of an out-of-bounds row
 
 
 class Factors:
-    """The part of an emitter that knows a kernel's contractions and their factors."""
+    """The contractions of an emitter's kernel, and their factors."""
 
-    asked = 0  # bytes of shared memory that a launch must ask for
+    asked = 0  # bytes of dynamic shared memory of a launch
     imports: tuple[str, ...] = ()  # lines of the module
-    turned: frozenset[Value] = frozenset()  # loads that are factors and nothing else
+    turned: frozenset[Value] = frozenset()  # loads that are only factors
 
     def __init__(self, emitter: WithMemory, found: Contractions) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.of, self.never_materialized = found.of, found.never_materialized
         self.one_hot: dict[Value, OneHotSum] = {}  # sums that most blocks need not compute
-        self.waiting: set[Value] = set()  # what only those sums need
+        self.waiting: set[Value] = set()  # values that only those sums need
         self.bytes = 0  # of shared memory
 
     def run(self) -> None:
@@ -57,7 +57,7 @@ class Factors:
         self.e.block(loop.body.lets)
 
     def shared(self, hint: str, shape: tuple[int, ...], dtype: DType) -> str:
-        """Lay out shared memory and return its name."""
+        """Declare shared memory and return its name."""
         name = self.e.names.fresh(hint)
         self.e.storage.append(Line(f'{name} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared")'))
         self.bytes += math.prod(shape) * dtype.bytes
@@ -67,7 +67,7 @@ class Factors:
         return self.e.memory.decls[factor.load.param]
 
     def side(self, factor: Factor) -> ThreadValues:
-        """Return how the rows of a factor lie on a block."""
+        """Return the thread-value layout of a factor's rows."""
         found = [s for s in self.plan.thread_value_layouts if s.axis in factor.axes]
         if len(found) != 1 or found[0].length < INSTRUCTION:
             held = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
@@ -75,7 +75,7 @@ class Factors:
         return found[0]
 
     def start(self, factor: Factor) -> str:
-        """Return where in its tensor a row of a factor starts."""
+        """Return the offset of a factor's row in its tensor."""
         decl, e = self.decl(factor), self.e
         others = [(dim, v) for dim, v in enumerate(factor.load.index) if dim != factor.at]
         address = e.memory.address(decl, [*others, *((factor.at, v) for v in factor.base)])
@@ -85,7 +85,7 @@ class Factors:
 
 
 class Dots(Factors):
-    """The part of an emitter that writes contractions, and the shared memory that they need."""
+    """Contractions of an emitter through shared memory."""
 
     def __init__(self, emitter: WithMemory) -> None:
         super().__init__(emitter, contractions(emitter.plan.kernel))
@@ -99,7 +99,7 @@ class Dots(Factors):
             self.e.block(self.plan.kernel.body.lets)
 
     def length(self, contraction: Contraction) -> str:
-        """Return how many elements the contracted axis has."""
+        """Return the length of the contracted axis."""
         if contraction.stop is not None:
             return self.e.plain(contraction.stop)
         known = fixed_extent(contraction.over, dict(self.plan.signature.extents))
@@ -149,7 +149,7 @@ class Dots(Factors):
             self.e.line("tl.sync_threads()")
 
     def filled(self, factor: Factor, start: str, tile: str, first: str, length: str, zero: str) -> None:
-        """Write the copy of a step of a factor: neighbours in memory by neighbouring threads."""
+        """Write the copy of a step of a factor, coalesced: adjacent threads load adjacent elements."""
         decl, depth, threads = self.decl(factor), self.plan.schedule.depth, self.plan.threads
         rows, last = self.side(factor).length, factor.at == len(decl.type.axes) - 1
         if rows * depth % threads:
@@ -168,12 +168,12 @@ class Dots(Factors):
     # --- shared memory --------------------------------------------------------------------------------------
 
     def tile(self, factor: Factor, side: ThreadValues) -> str:
-        """Lay out a step of a factor."""
+        """Declare the shared memory of a step of a factor."""
         shape = (side.length, self.plan.schedule.depth)
         return self.shared(f"{factor.name}_tile", shape, self.decl(factor).type.dtype)
 
     def starts(self, factor: Factor, side: ThreadValues) -> str:
-        """Write where each row of a factor starts in its tensor."""
+        """Write the offset of each row of a factor in its tensor."""
         name = self.shared(f"{factor.name}_start", (side.length,), DType.I64)
         place = self.place(side)
         self.e.current = self.plan.lists((side.axis,))
@@ -182,6 +182,6 @@ class Dots(Factors):
         return name
 
     def place(self, side: ThreadValues) -> str:
-        """Write where in a tile a thread's indices of an axis are."""
+        """Write a thread's indices of an axis within a tile."""
         place = side.place(self.plan.threads.bit_length() - 1)
         return self.e.memory.write(side.axis, f"{axis_name(side.axis)}_place", DType.I32, place)

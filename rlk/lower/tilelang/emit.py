@@ -67,7 +67,7 @@ OF_FRAME = frozenset({"tl", "block", "thread", "c", "programs", "f32", "memory",
 OF_CPP = frozenset(
     {"and", "bool", "char", "double", "float", "half", "int", "long", "not", "or", "short", "xor"}
 )
-"""Names that HIP source would read otherwise."""
+"""Names with another meaning in HIP source."""
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "larger", Combine.MIN: "smaller"}
 _INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
 
@@ -100,7 +100,7 @@ class Emitter:
         self.dots = self.factors()
 
     def factors(self) -> Factors:
-        """Return the part that knows the contractions of the kernel."""
+        """Return the part of the emitter for the kernel's contractions."""
         if self.plan.kind == "back_to_back_gemm":
             return Chained(self)
         return Ring(self) if self.nested and self.plan.thread_value_layouts else Dots(self)
@@ -237,7 +237,7 @@ class Emitter:
         return (*met, *self.storage, *self.lines)
 
     def restart(self, plan: TilePlan) -> None:
-        """Forget every value: the kernel is written again for a part of what a thread has."""
+        """Forget every value: the kernel is written again for a part of a thread's elements."""
         self.plan, arguments = plan, self.memory.arguments
         self.text, self.repeated, self.consts, self.many = {}, {}, {}, {}
         self.memory = Memory(self)
@@ -250,7 +250,7 @@ class Emitter:
             self.node(let)
 
     def lists(self, let: Let) -> tuple[ThreadValues, ...]:
-        """Return what the list of a node's value, or of an effect, runs over."""
+        """Return the layouts of the axes of the list of a node's value, or of an effect."""
         match let.node:
             case Store(index=index, value=value, guard=guard):
                 given = (*index, value, *(() if guard is None else (guard,)))
@@ -362,7 +362,7 @@ class Emitter:
                 raise AssertionError(let.node)
 
     def random(self, let: Let, words: tuple[Value, ...]) -> None:
-        """Write four random words, for each element of what they are made from."""
+        """Write four random words for each element of the counter and key."""
         self.current = self.plan.lists(union(*(self.tile(v).axes for v in words)))
         made = [self.stored(f"word_{i}", DType.U32, self.size) for i in range(4)]
         at = "c" if self.current else "0"
@@ -394,7 +394,7 @@ class Emitter:
     # --- combining ------------------------------------------------------------------------------------------
 
     def reduce(self, let: Let, reduce: Reduce) -> None:
-        """Write a reduction along an axis that threads and lists share."""
+        """Write a reduction along an axis that is distributed over threads and lists."""
         type, over, fn = self.tile(reduce.x), reduce.over, reduce.fn
         self.current = self.plan.lists(type.axes)
         thread_values = self.plan.thread_values(over)
@@ -430,7 +430,7 @@ class Emitter:
         self, name: str, about: str, folding: Folding, over: Axis, order: Sequence[int],
         terms: Sequence[tuple[str, str, DType]], axes: tuple[Axis, ...],
     ) -> tuple[str, ...]:  # fmt: skip
-        """Write a tree over an axis; return what the results are called.
+        """Write a tree over an axis; return the names of the results.
 
         terms: of each component a name, an element's text and its type. axes: along which the terms vary.
         """
@@ -454,7 +454,7 @@ class Emitter:
         return tuple(self.let(hint, f"{x}[0]") for x, (hint, _, _) in zip(held, terms, strict=True))
 
     def reduce_smem(self, dtype: DType, component: int, count: int) -> str:
-        """Return where waves exchange a component of a state, as long as the longest list that they do."""
+        """Return the shared buffer for exchanges of a component between waves, of the longest list."""
         key = (dtype, component)
         self.reduce_buffers[key] = max(self.reduce_buffers.get(key, 0), count)
         return buffer_name(dtype, component)
@@ -485,7 +485,7 @@ class Emitter:
         )
 
     def among(self, left: tuple[ThreadValues, ...], type: TileType, name: str) -> str:
-        """Return what a thread has along some axes of a list along more, in which it is repeated."""
+        """Return a thread's elements along some axes of a list along more, where they are repeated."""
         self.current = self.plan.lists(type.axes)
         if self.current == left:
             return name

@@ -1,4 +1,4 @@
-"""Loops as text: their bounds in a block, and the values that a step hands to the next."""
+"""Loops as text: their bounds in a block, and their carried values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlk.lower.tilelang.writer import Writer
 
 
 class Loops:
-    """The part of an emitter that knows loops; what they carry lives in variables and lists of a thread."""
+    """Loops of an emitter; carried values are variables and lists of a thread."""
 
     def __init__(self, emitter: Writer) -> None:
         self.e = emitter
@@ -45,7 +45,7 @@ class Loops:
             self.advance(carried, args, loop.body.results, loop.types)
 
     def turned(self, loop: Loop) -> None:
-        """Write a step; what some steps exchange, and what they need for it, under their condition."""
+        """Write a step, with conditional rescaling and the values that only it needs under its condition."""
         e, found = self.e, rescale_of(loop)
         if found is None:
             e.block(loop.body.lets)
@@ -81,7 +81,7 @@ class Loops:
         values: Sequence[Value],
         types: Sequence[TileType],
     ) -> None:
-        """Write what the next step carries; a value that another one's place takes is saved first."""
+        """Write the assignments of carried values; one that is overwritten before its use is saved first."""
         own = dict(zip(args, carried, strict=True))
         results = list(zip(carried, args, values, types, strict=True))
         saved: dict[Value, str] = {}

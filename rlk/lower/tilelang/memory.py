@@ -24,7 +24,7 @@ ERRORS = abi.ERRORS.name
 
 
 class Memory(Arguments):
-    """The part of an emitter that knows tensors, all of them rows of elements, and their strides."""
+    """Accesses of tensors, all of them flat rows of elements, by an emitter."""
 
     def __init__(self, emitter: Writer) -> None:
         self.e = emitter
@@ -43,7 +43,7 @@ class Memory(Arguments):
 
     @contextmanager
     def programs(self) -> Iterator[None]:
-        """Write which tiles a block has; what follows runs where its tile of rows has some."""
+        """Write the tiles of a block; the body is under the condition that its row tile is not empty."""
         if self.plan.segments is None:
             self.own()
             yield
@@ -54,9 +54,9 @@ class Memory(Arguments):
             yield
 
     def own(self, rest: str | None = None) -> None:
-        """Write which tiles a block has, and which threads write what several have.
+        """Write the tiles of a block, and the elected writer threads of replicated values.
 
-        rest: what a block's number says of axes other than segments, where there are any.
+        rest: the part of a block's number for axes other than segments, if there are segments.
         """
         rest, tiles = self.grouped() if rest is None else (rest, {})
         shared = [owned for owned in self.plan.owned if owned.axis not in self.owned]
@@ -78,9 +78,9 @@ class Memory(Arguments):
                     pass
 
     def grouped(self) -> tuple[str, dict[Axis, str]]:
-        """Write which tile of rows a block has, and return what is left of its number.
+        """Write the row tile of a block, and return the rest of its number.
 
-        A group of such tiles goes through all columns together, so that a cache holds the group's rows.
+        A group of row tiles is consecutive for each column tile, so that the group's rows stay in the cache.
         """
         of_rows, group = self.plan.owned[-1:], self.plan.schedule.group
         if not rings(self.plan.kernel, self.plan.schedule, self.plan.target) or group == 1:
@@ -94,9 +94,9 @@ class Memory(Arguments):
         return self.e.let("rest", f"tl.truncdiv({within}, {beside})"), {of_rows[0].axis: tile}
 
     def segment(self, found: Segments) -> tuple[str, str]:
-        """Write the segment that a block's tile of rows lies in, and which of its rows are the tile's.
+        """Write the segment of a block's row tile, and the tile's rows in it.
 
-        Returns the condition that the tile has rows, and what a block's number says of other axes.
+        Returns the condition that the tile has rows, and the part of a block's number for other axes.
         """
         rows, over = (next(o for o in self.plan.owned if o.axis == a) for a in (found.axis, found.over))
         tiles = self.number("tiles", self.tiles_of_segments(found))
@@ -124,7 +124,7 @@ class Memory(Arguments):
         return self.e.let(hint, text.held(expression, DType.I32))
 
     def programs_of(self) -> str:
-        """Return how many blocks there are, as host text; of segments none too few."""
+        """Return the number of blocks as host text; with segments an upper bound."""
         found = self.plan.segments
         if found is None:
             return " * ".join(self.tiles(owned) for owned in self.plan.owned) or "1"
@@ -132,20 +132,20 @@ class Memory(Arguments):
         return " * ".join([f"({self.tiles_of_segments(found)})", *(self.tiles(o) for o in rest)])
 
     def tiles_of_segments(self, found: Segments) -> str:
-        """Return how many tiles of rows all segments have, if each begins a tile."""
+        """Return an upper bound of the row tiles of all segments, if each begins a tile."""
         whole = self.argument(abi.extent(found.whole))
         tile = self.plan.schedule.tile(str(found.axis))
         return f"{whole} * {found.each} // {tile} + {self.extent(found.over)}"
 
     def tiles(self, owned: TiledAxis) -> str:
-        """Return how many tiles a parallel axis has."""
+        """Return the number of tiles of a parallel axis."""
         if owned.tiles is not None:
             return str(owned.tiles)
         extent = self.extent(owned.axis)
         return extent if owned.tile == 1 else text.rounded_up(extent, owned.tile)
 
     def owns(self, owned: TiledAxis, tile: str) -> None:
-        """Write the indices of a parallel axis that a thread has, and which of them there are."""
+        """Write a thread's indices of a parallel axis, and their bounds mask."""
         name, thread_values = axis_name(owned.axis), self.plan.thread_values(owned.axis)
         if thread_values is None:
             self.owned[owned.axis] = self.e.let(name, tile)
@@ -168,7 +168,7 @@ class Memory(Arguments):
         return name
 
     def shares(self, axes: tuple[Axis, ...]) -> int:
-        """Return the bits of a thread's number that do not tell indices of these axes apart."""
+        """Return the bits of a thread's number that select no index of these axes (replicas)."""
         told = 0
         for axis in axes:
             thread_values = self.plan.thread_values(axis)
@@ -196,7 +196,7 @@ class Memory(Arguments):
         return f"tl.if_then_else({mask}, {element}, {other})"
 
     def store(self, store: Store) -> None:
-        """Write what one of the threads that have an element writes of it."""
+        """Write a store by one of the threads that have an element."""
         axes = union(*(self.e.tile(i).axes for i in store.index))
         at = self.address(self.decls[store.param], list(enumerate(store.index)))
         self.alone(axes, store.guard, f"{store.param}[{at}] = {self.e[store.value]}")
@@ -216,7 +216,7 @@ class Memory(Arguments):
         self.e.each(*((f"if {writes}:", f"    {statement}") if writes else (statement,)))
 
     def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
-        """Return the condition under which a thread may touch memory; None when every thread may."""
+        """Return the predicate of an access; None if every thread is in bounds."""
         always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
         terms = [] if guard is None or always else [self.e[guard]]
         terms += [self.e.indexed(name, (axis,)) for axis, name in self.inside.items() if axis in axes]
@@ -226,11 +226,11 @@ class Memory(Arguments):
         return " & ".join(terms) or None
 
     def address(self, decl: Decl, index: list[tuple[int, Value]]) -> str:
-        """Return how many elements after the first of a tensor an element lies."""
+        """Return the offset of an element in its tensor, in elements."""
         return " + ".join(term for dim, value in index for term in self.terms(decl, dim, value)) or "0"
 
     def terms(self, decl: Decl, dim: int, value: Value) -> list[str]:
-        """Return what one index adds to an address, in elements."""
+        """Return the offset of one index in an address, in elements."""
         index = self.e.plain(value)
         if index == "0":
             return []
@@ -256,12 +256,12 @@ class Memory(Arguments):
         self.alone(axes, bad, *reports)
 
     def row(self, axes: tuple[Axis, ...]) -> str:
-        """Return one more than the row that an element is in, as the error words say it."""
+        """Return the text of an element's row number for the error word, counted from 1."""
         own = (axis for axis in self.owned if axis in axes)
         return row_number(own, lambda axis: self.e.indexed(self.owned[axis], (axis,))) or "1"
 
 
 class WithMemory(Writer, Protocol):
-    """An emitter with the part that knows memory."""
+    """An emitter with the part for memory accesses."""
 
     memory: Memory

@@ -25,17 +25,17 @@ from rlk.target.blocks import BLOCKS, Block
 from rlk.target.facts import Target
 
 TARGETS = frozenset(BLOCKS)
-MOST_LISTED = 64  # elements of a list: registers end soon after
-LANES = 3  # bits of the thread's number that tell vectors of a row of a ring apart
-ALL_REGISTERS = 256  # threads of a block up to which each has all the registers that an instruction can name
+MOST_LISTED = 64  # elements of a list: more would spill
+LANES = 3  # bits of the thread's number for the vectors of a row in a pipeline stage
+ALL_REGISTERS = 256  # threads of a block up to which each may use all registers that instructions can address
 
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """A block owns a tile of the parallel axes, and has all of what it combines.
+    """The plan of a block, which has a tile of the parallel axes and reduced axes whole.
 
-    kernel: its loops in two parts. spreads: how the axes of its tiles lie on its threads. segments: what the
-    rows are, if there is a segment of them for each index of another axis.
+    kernel: with peeled loops. spreads: the thread-value layouts of its axes. segments: those of the rows, if
+    another axis has a segment of rows per index.
     """
 
     kernel: Kernel
@@ -54,7 +54,7 @@ class TilePlan:
         return BLOCKS[self.target.name]
 
     def thread_values(self, axis: Axis) -> ThreadValues | None:
-        """Return how an axis lies on the block; None where the block has one index of it."""
+        """Return the thread-value layout of an axis; None where the block has one index of it."""
         return next((s for s in self.thread_value_layouts if s.axis == axis), None)
 
     def lists(self, axes: tuple[Axis, ...]) -> tuple[ThreadValues, ...]:
@@ -62,30 +62,30 @@ class TilePlan:
         return tuple(s for s in self.thread_value_layouts if s.axis in axes and s.count > 1)
 
     def size(self, axes: tuple[Axis, ...]) -> int:
-        """Return how many elements a thread has of a value that varies along these axes."""
+        """Return the number of a thread's elements of a value over these axes."""
         return math.prod(s.count for s in self.lists(axes))
 
 
 def rings(kernel: Kernel, schedule: Schedule, target: Target) -> bool:
-    """Return whether the factors of a contraction go through a ring of steps in shared memory."""
+    """Return whether the factors of a contraction go through a multistage pipeline in shared memory."""
     contracts = any(isinstance(let.node, Dot) for let in walk(kernel.body))
     return contracts and schedule.stages > 1 and BLOCKS[target.name].ring > 0
 
 
 def accumulated_rows(thread_values: ThreadValues) -> ThreadValues:
-    """Return how rows of a product lie on warpgroups of 64 of them: eight on lanes, 16 to a warp."""
+    """Return the layout of an accumulator's rows: 64 per warpgroup, 16 per warp, eight on lanes."""
     bits = thread_values.length.bit_length() - 1
     threads = (*((b, b + 2) for b in range(3)), *((b, b + 1) for b in range(4, bits)))
     return ThreadValues(thread_values.axis, thread_values.length, threads)
 
 
 def accumulated_columns(thread_values: ThreadValues) -> ThreadValues:
-    """Return how columns of a product lie on them: pairs, on four neighbouring lanes."""
+    """Return the layout of an accumulator's columns: pairs, on four adjacent lanes."""
     return ThreadValues(thread_values.axis, thread_values.length, ((1, 0), (2, 1)))
 
 
 def copying(plan: TilePlan) -> TilePlan:
-    """Return a plan in which a thread has the rows of which it copies a vector: eight threads to each."""
+    """Return a plan for the addresses of copies: eight threads per row, each copying vectors of its rows."""
     bits = plan.threads.bit_length() - 1 - LANES
     threads = tuple((b, b + LANES) for b in range(bits))
     return replace(
@@ -97,7 +97,7 @@ def copying(plan: TilePlan) -> TilePlan:
 
 
 def in_parts(plan: TilePlan, parted: ThreadValues) -> TilePlan:
-    """Return a plan in which a thread takes the elements that it has of an axis one after the other."""
+    """Return a plan in which a thread handles its elements of an axis one after the other."""
     apart = replace(parted, part=parted.listed)
     return replace(
         plan, thread_value_layouts=tuple(apart if s == parted else s for s in plan.thread_value_layouts)
@@ -105,14 +105,14 @@ def in_parts(plan: TilePlan, parted: ThreadValues) -> TilePlan:
 
 
 def refused(what: str, target: Target, loc: Loc = NOWHERE, alternatives: str = "triton") -> UnsupportedError:
-    """Return the error of a nest that this lowering does not write."""
+    """Return the error for a nest that this lowering does not support."""
     return UnsupportedError(
         Code.UNSUPPORTED, loc, what=what, backend="tilelang", target=target.name, alternatives=alternatives
     )
 
 
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> TilePlan:
-    """Place every axis of a specialized kernel; raise UnsupportedError where there is no form for it."""
+    """Return the plan of a specialized kernel; raise UnsupportedError if this lowering has no form for it."""
     if target.name not in TARGETS:
         raise refused("this device", target)
     schedule.check_powers()
@@ -138,9 +138,9 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
 
 
 def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePlan:
-    """Place fused attention: 16 query rows to a wave, all other axes as its products lie.
+    """Return the plan of fused attention: 16 query rows per wave, other axes in the layout of MMA fragments.
 
-    plan: all but where the axes lie.
+    plan: without layouts.
     """
     extents, rows, unit = dict(plan.signature.extents), rows_axis(found), UNITS[plan.target.vendor]
     if rows is None or plan.schedule.tile(str(rows)) < ROWS:
@@ -163,6 +163,6 @@ def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePl
 
 
 def _fits(listed: int, threads: int, target: Target) -> None:
-    """Raise UnsupportedError where lists have more elements than a thread has registers for."""
+    """Raise UnsupportedError if lists have more elements than a thread's registers."""
     if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
         raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")

@@ -1,7 +1,8 @@
-"""GEMM by Hopper warpgroups as text: a pipeline of N stages that threads fill, accumulators in registers.
+"""GEMM by Hopper warpgroups as text: an N-stage cp.async pipeline, accumulators in registers.
 
-Both factors of a step come to shared memory as the instruction reads them: rows of 128 bytes, their vectors
-exchanged by the row's number (PTX 9.7.15.5). While a step is multiplied, vectors of later ones are copied.
+Both factors of a step are in shared memory in the layout of wgmma's 128-byte swizzle: rows of 128 bytes,
+their 16-byte vectors permuted by the row's number (PTX 9.7.15.5). The wgmmas of a step overlap the copies of
+later steps.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from rlk.lower.tilelang.plan import accumulated_columns, accumulated_rows, copyi
 from rlk.passes.walk import backward_slice
 
 DEPTH = 64  # elements of 16 bits in a row of the hardware's widest swizzle
-VECTOR = 8  # of them that a thread copies at once
-ROWS = 64  # of an instruction
-BEHIND = 2  # stages that are multiplied while others are filled
+VECTOR = 8  # elements of one cp.async
+ROWS = 64  # rows of a wgmma
+BEHIND = 2  # stages with wgmmas in flight while others are filled
 ABBREVIATIONS = {DType.BF16: "bf16", DType.F16: "fp16"}
 _STRIDES = (From.STRIDE, From.OUTER_STRIDE, From.INNER_STRIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A factor, how its rows lie on a block, and where its first row is in a stage."""
+    """A factor, the thread-value layout of its rows, and the offset of its first row in a stage."""
 
     factor: Factor
     thread_values: ThreadValues
@@ -96,7 +97,7 @@ class Ring(Factors):
             e.block([let for let in lets if let.value not in first])
 
     def pick(self, let: Let, reduce: Reduce) -> None:
-        """Write a sum of elements of which one counts: where no thread of a warp has it, it is -0.0."""
+        """Write a one-hot sum: -0.0 if no thread of a warp has the element."""
         e, one_hot = self.e, self.one_hot[let.value]
         made = e.let(let.name or "picked", text.held("f32(-0.0)", DType.F32))
         ahead = e.let("ahead", text.held(f"tl.int64({e[one_hot.wanted]}) - {e[one_hot.first]}", DType.I64))
@@ -109,7 +110,7 @@ class Ring(Factors):
         e.text[let.value] = made
 
     def needed(self) -> frozenset[Value]:
-        """Return what the addresses of the factors are made from."""
+        """Return the values of the factors' addresses."""
         given: list[Value] = []
         for factor in (self.contraction.a, self.contraction.b):
             guard = () if factor.load.guard is None else (factor.load.guard,)
@@ -117,7 +118,7 @@ class Ring(Factors):
         return self.backward_slice(given)
 
     def backward_slice(self, values: Iterable[Value]) -> frozenset[Value]:
-        """Return some values and those that they are made from."""
+        """Return some values with their backward slices."""
         return frozenset(backward_slice(values, {let.value: let for let in self.plan.kernel.body.lets}))
 
     def dot(self, let: Let) -> None:
@@ -178,7 +179,7 @@ class Ring(Factors):
         e.line("tl.warpgroup_commit_batch()")
 
     def vectors(self, side: Side) -> tuple[Side, str, int]:
-        """Write where in its tensor each row starts of which a thread copies a vector of every step."""
+        """Write the offset in its tensor of each row that a thread copies vectors of."""
         e = self.e
         e.current = self.plan.lists((side.thread_values.axis,))
         name = e.stored(f"{side.factor.name}_from", DType.I64, e.size)
@@ -187,7 +188,7 @@ class Ring(Factors):
         return side, name, count
 
     def filled(self, vectors: list[tuple[Side, str, int]], stage: str, step: str, steps: int | None) -> None:
-        """Write the copy of a step, if there is one, and the end of what is waited for together."""
+        """Write the copy of a step, if there is one, and the commit of its cp.async group."""
         e = self.e
         with nullcontext() if steps is None else e.inner(f"if {step} < {steps}:"):
             for side, name, count in vectors:
@@ -220,7 +221,7 @@ class Ring(Factors):
             e.line(f"{self.ring}[{stage}, to + i] = {read}")
 
     def aligned(self, factor: Factor) -> bool:
-        """Return whether vectors of a factor start at multiples of 16 bytes, as far as a call tells."""
+        """Return whether vectors of a factor are known to be aligned to 16 bytes."""
         decl, known = self.decl(factor), self.plan.signature.divisible
         given = self.e.memory.arguments.items()
         strides = {name for name, a in given if a.source == decl.name and a.kind in _STRIDES}

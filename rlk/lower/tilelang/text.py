@@ -55,7 +55,7 @@ def held(expression: str, dtype: DType) -> str:
 
 
 def rounded_up(extent: str, by: int) -> str:
-    """Return how many tiles of a size an extent has, the last perhaps with less in it."""
+    """Return the text of an extent divided by a tile size, rounded up."""
     return f"(({extent} + {by - 1}) // {by})"
 
 

@@ -16,8 +16,8 @@ INDENT = "    "
 class Folding:
     """The combination of terms: names of a state's components, the function of two states, and the wave.
 
-    warp: threads that exchange without shared memory. nested: of a list one half is combined before the other
-    is looked at, so that few terms wait.
+    warp: threads that exchange by shuffles. nested: one half of a list is combined before the other is read,
+    so that few terms are live.
     """
 
     state: tuple[str, ...]
@@ -26,13 +26,13 @@ class Folding:
     nested: bool = False
 
     def combined(self, one: Sequence[str], two: Sequence[str], at: str = "c") -> str:
-        """Return the line that puts the combination of two states where the first component's `at` says."""
+        """Return the line that stores the combination of two states at `at` of the first component."""
         to = ", ".join(f"{x}[{at}]" for x in self.state)
         return f"{to} = {self.combine}({', '.join((*one, *two))})"
 
 
 def reduce_buffers(folding: Folding, thread_values: ThreadValues) -> tuple[str, ...]:
-    """Return the names of what waves exchange through, if some index bits tell waves apart."""
+    """Return the names of the shared buffers of waves, if some index bits select the wave."""
     across = any(1 << at >= folding.warp for _, at in thread_values.threads)
     return tuple(f"{x}_reduce_smem" for x in folding.state) if across else ()
 
@@ -47,8 +47,8 @@ def tree(
 ) -> Function:
     """Return the macro that combines along an axis, in place: index bit after index bit in this order.
 
-    lists: what the list of a thread runs over, the last fastest. The terms are left in the lists' first
-    elements, along the axes that remain.
+    lists: the layouts of a thread's list, the last fastest. Results are in the lists' first elements, along
+    the remaining axes.
     """
     told = dict(thread_values.threads)
     left = [(each.axis, bit) for each in reversed(lists) for bit in each.listed]

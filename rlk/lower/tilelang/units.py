@@ -1,7 +1,7 @@
 """Thread-value layouts of matrix instructions: factors and results on the lanes of a wave.
 
-A wave has 16 rows of a kernel, and all it computes of them lies as the results of its instructions do: what a
-lane has of one is then what the next takes from it as a factor.
+A wave has 16 rows of a kernel, all of whose values are in the layout of MMA results: a lane's elements of a
+result are those that the next instruction takes from the lane as a factor.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from rlk.ir.types import DType
 from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.tilelang.text import TYPES
 
-ROWS = 16  # of a kernel to a wave
-DEPTH = 16  # elements that an instruction contracts
-GIVEN = 4  # of them, those that a lane gives of a column
+ROWS = 16  # rows of a kernel per wave
+DEPTH = 16  # K of an instruction
+GIVEN = 4  # K elements of a column per lane
 
 Pairs = tuple[tuple[int, int], ...]
 Calls = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -36,11 +36,12 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """rows, beside: index bits that tell lanes apart, of the 16 rows and of any other axis.
+    """The layout of a matrix instruction.
 
-    lanes: bits of a lane's number. columns: that an instruction makes. across, deep: which column, and which
-    element of it, element `i` of those is that a lane gives. calls: the lines before the steps of a column,
-    of a step, and after them. lists: that they need. imports: lines of the module.
+    rows, beside: index bits on lanes, of the 16 rows and of any other axis. lanes: bits of a lane's number.
+    columns: of an instruction. across, deep: the column, and the K index in it, of a lane's element `i`.
+    calls: the lines before the steps of a column, of a step, and after them. lists: that they need. imports:
+    lines of the module.
     """
 
     rows: Pairs
@@ -54,7 +55,7 @@ class Unit:
     imports: tuple[str, ...] = ()
 
     def spread_rows(self, axis: Axis, length: int) -> ThreadValues:
-        """Return how rows lie on a block: 16 on each wave."""
+        """Return the layout of rows: 16 per wave."""
         waves = tuple((bit, bit - 4 + self.lanes) for bit in range(4, length.bit_length() - 1))
         return ThreadValues(axis, length, (*self.rows, *waves))
 

@@ -26,7 +26,7 @@ ERRORS = abi.ERRORS.name
 class Addresses(Arguments):
     """The part of an emitter that knows programs, pointers, strides and bounds.
 
-    `arguments` collects what the kernel needs beyond tensors and scalars, in order of first use.
+    `arguments` collects the kernel's parameters beside tensors and scalars, in order of first use.
     """
 
     def __init__(self, emitter: Writer) -> None:
@@ -46,7 +46,7 @@ class Addresses(Arguments):
 
     @contextmanager
     def programs(self) -> Iterator[None]:
-        """Write which indices of each parallel axis this program owns; what follows runs for each tile."""
+        """Write the indices of a program's tile along each parallel axis, in a loop over tiles if any."""
         if not self.plan.schedule.programs or not self.plan.shared:
             self.places("tl.program_id(0)")
             yield
@@ -59,14 +59,14 @@ class Addresses(Arguments):
             yield
 
     def product(self, indices: Iterable[int]) -> str:
-        """Return how many tiles some parallel axes have together, as an operand."""
+        """Return the number of tiles of some parallel axes together, as an operand."""
         counts = [count for count in map(self.tiles, indices) if count != "1"]
         if all(count.isdigit() for count in counts):
             return str(math.prod(map(int, counts)))
         return " * ".join(counts)
 
     def places(self, program: str) -> None:
-        """Write the owned indices of the tile that a program has come to."""
+        """Write the indices of a program's current tile."""
         shared = self.plan.shared
         if not shared:
             return
@@ -89,10 +89,10 @@ class Addresses(Arguments):
             self.own(i, tile)
 
     def segment(self, program: str, found: Segments) -> None:
-        """Write the tile of rows that a program owns, the segment it lies in, and the rest of its indices.
+        """Write the row tile of a program, its segment, and the program's other indices.
 
-        The rows that take longest come first: the last ones of all segments where a row sees what is before
-        it, the first ones where it sees what comes after.
+        The longest rows come first: the last rows of all segments where a row sees the elements before it
+        (causal attention), the first rows where it sees the elements after it (gradients of keys).
         """
         rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
         whole, count = self.argument(abi.extent(found.whole)), self.extent(over.axis)
@@ -116,13 +116,13 @@ class Addresses(Arguments):
         self.rest(others[::-1], f"{program} // {tiles}")
 
     def sees_what_follows(self, rows: Axis) -> bool:
-        """Return whether loops start later for later rows, and end for all alike."""
+        """Return whether loops start later for later rows, and end at the same step for all."""
         loops = [let.node for let in walk(self.plan.kernel.body) if isinstance(let.node, Loop)]
         axes = [(self.e.tile(loop.start).axes, self.e.tile(loop.stop).axes) for loop in loops]
         return any(rows in start and rows not in stop for start, stop in axes)
 
     def rest(self, order: list[int], program: str) -> None:
-        """Write the indices of axes that share out what is left of a program's number, the first fastest."""
+        """Write the indices of axes from the rest of a program's number, the first axis fastest."""
         for i in order:
             count = self.tiles(i)
             if count == "1":
@@ -135,7 +135,7 @@ class Addresses(Arguments):
                 program = f"{rest} // {count}"
 
     def banded(self) -> int | None:
-        """Return which parallel axis has its tiles taken in groups: the outer one of a contraction's tile."""
+        """Return the parallel axis whose tiles are grouped (L2 swizzle): the row axis of a GEMM."""
         shared, dims = self.plan.shared, self.plan.dims
         if self.plan.schedule.group == 1 or not self.e.dots.of or len(shared) == 1:
             return None
@@ -174,7 +174,7 @@ class Addresses(Arguments):
 
     @contextmanager
     def part(self, plan: TritonPlan, axis: Axis, offset: int) -> Iterator[None]:
-        """Let tiles hold some of their indices of an axis, from an offset on; `plan` says how many."""
+        """Restrict tiles to a part of their indices of an axis, from an offset on; `plan` has its length."""
         before, owned, inside = self.plan, dict(self.owned), dict(self.inside)
         self.e.plan = self.plan = self.e.dots.plan = plan
         shared = next(s for s in plan.shared if s.axis == axis)
@@ -186,7 +186,7 @@ class Addresses(Arguments):
         self.owned, self.inside = owned, inside
 
     def tiles(self, index: int) -> str:
-        """Return how many tiles a parallel axis has, as an operand."""
+        """Return the number of tiles of a parallel axis, as an operand."""
         s = self.plan.shared[index]
         if s.length is not None:
             return str(-(-s.length // s.tile))
@@ -235,12 +235,12 @@ class Addresses(Arguments):
         self.e.line(f"tl.store({pointer}, {self.e[store.value]}{masked})")
 
     def widest(self, pointer: str, axes: tuple[Axis, ...], wanted: tuple[Axis, ...]) -> str:
-        """Return the pointer, broadcast where its mask or value varies along more dims than it does."""
+        """Return the pointer, broadcast to the dims of its mask or value."""
         shape = self.plan.shape(wanted)
         return pointer if shape == self.plan.shape(axes) else f"tl.broadcast_to({pointer}, {shape})"
 
     def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
-        """Return the condition under which a lane may touch memory; None when every lane may."""
+        """Return the mask of an access; None if every lane is in bounds."""
         always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
         terms = [] if guard is None or always else [self.e[guard]]
         terms += [name for axis, name in self.inside.items() if axis in axes]
@@ -264,7 +264,7 @@ class Addresses(Arguments):
         return " + ".join([f"{decl.name}_ptr", *scalars, *tensors])
 
     def terms(self, decl: Decl, dim: int, value: Value) -> list[str]:
-        """Return what one index adds to an address, in elements."""
+        """Return the offset of one index in an address, in elements."""
         index = self.e[value]
         if index == "0":
             return []
@@ -298,7 +298,7 @@ class Addresses(Arguments):
             self.e.line(f'tl.atomic_max({ERRORS}_ptr{offset}, {value}, mask={found} > 0, sem="relaxed")')
 
     def row(self, axes: tuple[Axis, ...]) -> str:
-        """Return one more than the row that a tile is in, as the error words say it."""
+        """Return the text of a row number for the error word, counted from 1."""
         own = (s.axis for s in self.plan.shared if s.axis in axes)
         return row_number(own, lambda axis: self.owned[axis]) or "1"
 

@@ -50,7 +50,7 @@ class Chained:
         self.descriptors = Descriptors(emitter)
 
     def loaded(self, value: Value) -> bool:
-        """Return whether a value is read from memory."""
+        """Return whether a value is a load."""
         return isinstance(self.lets[value].node, Load)
 
     def leave(self) -> None:
@@ -102,7 +102,7 @@ class Chained:
                     self.e.addresses.inside[dim.axis] = inside
 
     def dot(self, let: Let) -> str:
-        """Write a contraction of whole tiles, onto its accumulator if it has one; return its name."""
+        """Write a contraction of whole tiles, into its accumulator if it has one; return its name."""
         dot = let.node
         assert isinstance(dot, Dot)
         held, other = self.factors(let)
@@ -111,7 +111,7 @@ class Chained:
         return self.e.let(let.name or "acc", f"tl.dot({self.e[held]}, {turned}{onto})")
 
     def enter(self, loop: Loop) -> None:
-        """Write the descriptors of what a loop streams, and where its steps need masks."""
+        """Write the TMA descriptors of a loop's streamed factors, and the bounds of its masked steps."""
         self.descriptors.describe(loop.body.lets)
         if not is_whole(loop):
             return
@@ -126,7 +126,7 @@ class Chained:
             self.partial |= dict.fromkeys(found.choices, (step, full, late))
 
     def reads(self, let: Let) -> Iterable[Value]:
-        """Return what a let is made from; of a factor that hardware copies, where its box begins and ends."""
+        """Return the operands of a let; for a TMA load the values of its first row and end."""
         tma_tile = self.plan.tma_tiles.get(let.value)
         if tma_tile is None:
             return operands(let.node)
@@ -138,7 +138,7 @@ class Chained:
         )
 
     def choice(self, let: Let) -> str:
-        """Write a choice of what exists, whose condition only some steps compute; return its name."""
+        """Write a mask (a select by bounds) whose condition only masked steps compute; return its name."""
         assert isinstance(let.node, Select)
         rare, (step, full, late) = self.masked[let.value], self.partial[let.value]
         name = self.e.let(let.name or "chosen", self.e.whole(let.node.a, self.e.tile(let.value).axes))
@@ -177,7 +177,7 @@ class Chained:
         self.e.text = text
 
     def write_again(self, value: Value, axis: Axis) -> None:
-        """Write what a value is computed from, as far as it runs along an axis, and the value."""
+        """Write a value with its backward slice, as far as it varies along an axis."""
         if axis not in self.axes(value) or value in self.again:
             return
         let = self.lets[value]

@@ -31,7 +31,7 @@ class Dots:
         """End the scope of a region: no name outlives it here."""
 
     def enter(self, loop: Loop) -> None:
-        """Write what a loop needs before it: nothing here."""
+        """Write the prologue of a loop: empty here."""
 
     def prepare(self) -> None:
         """Declare every stride and extent, and write the descriptors that all tiles of a program share."""
@@ -46,7 +46,7 @@ class Dots:
                         self.describe(factor)
 
     def arguments(self, factor: Factor) -> None:
-        """Declare what a factor's addresses need, whatever form they take: a host passes the same to both."""
+        """Declare the parameters of a factor's addresses; they are the same for pointers and descriptors."""
         decl = self.decl(factor)
         for axis in decl.type.axes:
             self.extent(axis)
@@ -102,7 +102,7 @@ class Dots:
         return tuple(depth if dim == factor.at else length for dim in range(2))
 
     def describable(self, value: Value, contraction: Contraction, factor: Factor) -> bool:
-        """Return whether a tile of a factor is a box of its tensor, whose addresses hardware can compute."""
+        """Return whether a tile of a factor can be a TMA load: a rectangle of its tensor."""
         decl, load = self.decl(factor), factor.load
         signature = self.plan.signature
         used = self.plan.target.descriptors and self.plan.schedule.descriptors
@@ -116,16 +116,16 @@ class Dots:
         return unguarded and self.tma_tile(load.index[1 - factor.at]) is not None
 
     def zeros_beyond(self, contraction: Contraction) -> bool:
-        """Return whether hardware reads zeros past the end of the contracted axis, for one factor at least.
+        """Return whether TMA reads zeros past the end of the contracted axis, for at least one factor.
 
-        It does past the end of a tensor's dim; a factor whose index starts elsewhere ends elsewhere.
+        It does past the end of a tensor's dim; a factor whose index has an offset ends elsewhere.
         """
         length = fixed_extent(contraction.over, dict(self.plan.signature.extents))
         whole = contraction.stop is None and length is not None and length % self.plan.schedule.depth == 0
         return whole or not (contraction.a.base and contraction.b.base)
 
     def tma_tile(self, value: Value) -> tuple[tuple[Value, ...], Axis] | None:
-        """Return the scalars that an index counts up from, and the axis it counts."""
+        """Return the scalars whose sum is the first index of a factor, and the axis of its position."""
         return count_up(value, self.e.nodes, lambda v: not self.e.shape(v))
 
     # --- the loop -------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Dots:
         self.e.names.taken.discard(first)
 
     def copied(self, contraction: Contraction, factor: Factor, first: str, turned: bool) -> str:
-        """Write the copy of a tile; return it with the contracted axis where tl.dot wants it."""
+        """Write the TMA load of a tile; return it with the contracted axis where tl.dot expects it."""
         decl = self.decl(factor)
         found = self.tma_tile(factor.load.index[1 - factor.at])
         assert found is not None

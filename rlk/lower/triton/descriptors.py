@@ -17,9 +17,9 @@ ALIGNED = 8  # elements of 16 bits: of the stride of a dim that has one index
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a tensor that a box goes over, in text: the address of the first, extents and strides.
+    """The rows of a tensor under a TMA descriptor, in text: the address of the first, extents and strides.
 
-    block: what one load copies, of as many dims.
+    block: the shape of one load, with the same dims.
     """
 
     decl: Decl
@@ -29,7 +29,7 @@ class _Rows:
     block: tuple[int, ...]
 
     def alike(self, other: _Rows) -> bool:
-        """Return whether one descriptor is both tensors' but for where they lie and their strides."""
+        """Return whether the descriptors of two tensors differ only in base pointers and strides."""
         types = self.decl.type.dtype == other.decl.type.dtype
         return types and (self.shape, self.block) == (other.shape, other.block)
 
@@ -43,10 +43,11 @@ class _Described:
 
 
 class Descriptors:
-    """The part of an emitter that knows boxes: a program describes each tensor up to its sequence's end.
+    """TMA descriptors of an emitter: a program makes one for each tensor, up to its sequence's end.
 
-    To describe one takes a program a twentieth of its time where sequences are short. So a schedule may have
-    two tensors that differ by where they lie alone be the halves of one, as far apart as they are.
+    To make one takes a twentieth of a program's time if sequences are short. So by
+    `Schedule.shared_kv_descriptor` two tensors of equal shape and strides (different base pointers) share
+    one: a leading dim of 2 whose stride is the distance of the tensors.
     """
 
     def __init__(self, emitter: Addressed) -> None:
@@ -56,7 +57,7 @@ class Descriptors:
         self.made: dict[_Rows, _Described] = {}
 
     def describe(self, lets: Iterable[Let]) -> None:
-        """Write the descriptors of the boxes among the lets of a loop."""
+        """Write the descriptors of the TMA loads among the lets of a loop."""
         found = {let.value: self.rows(let) for let in lets if let.value in self.plan.tma_tiles}
         new = [rows for rows in dict.fromkeys(found.values()) if rows not in self.made]
         if self.plan.schedule.shared_kv_descriptor and len(new) == 2 and new[0].alike(new[1]):
@@ -84,10 +85,10 @@ class Descriptors:
         )
 
     def shared_kv_descriptor(self, a: _Rows, b: _Rows) -> dict[_Rows, _Described]:
-        """Write one descriptor of two tensors, the one that lies first as its first half.
+        """Write one descriptor of two tensors, that with the lower address as its first half.
 
-        If it cannot be, a program describes the other one, too: strides differ, or both lie at one address,
-        or farther apart than a stride can be.
+        A program makes the second descriptor too if this is impossible: strides differ, both tensors have one
+        address, or their distance exceeds the range of a stride.
         """
         e, name = self.e, [rows.decl.name for rows in (a, b)]
         bases = [e.let(f"{n}_base", rows.base) for n, rows in zip(name, (a, b), strict=True)]
@@ -110,7 +111,7 @@ class Descriptors:
         return {a: _Described(rows[0], index[0]), b: _Described(rows[1], index[1])}
 
     def load(self, let: Let) -> str:
-        """Write the load of a box, whose rows follow each other; return its name."""
+        """Write a TMA load of consecutive rows; return its name."""
         assert isinstance(let.node, Load)
         tma_tile, described = self.plan.tma_tiles[let.value], self.of[let.value]
         first, hint = _tokens(self.e[tma_tile.first], tma_tile), let.name or let.node.param
@@ -123,7 +124,7 @@ class Descriptors:
         return self.e.let(hint, tile)
 
     def steps(self, let: Let) -> int:
-        """Return how many rows one load copies."""
+        """Return the number of rows of one load."""
         type = self.e.types[let.value]
         assert isinstance(type, TileType)
         return self.length(next(axis for axis in type.axes if axis.chunk is not None))
@@ -142,5 +143,5 @@ def _listed(*items: object) -> str:
 
 
 def _tokens(row: str, tma_tile: TmaTile) -> str:
-    """Return the text of a row's place along the slowest dim of its box."""
+    """Return the text of a row's coordinate along the slowest dim of its TMA tile."""
     return row if tma_tile.each == 1 else f"{row} // {tma_tile.each}"

@@ -216,7 +216,7 @@ class Emitter:
                 assert_never(let.node)
 
     def position(self, let: Let, axis: Axis) -> None:
-        """Write the indices of an axis: those a program owns, or all of those it holds whole."""
+        """Write the indices of an axis: those of a program's tile, or all of an axis that it has whole."""
         if axis in self.addresses.owned:
             self.text[let.value] = self.addresses.owned[axis]
         elif not any(d.axis == axis for d in self.plan.dims):
@@ -263,7 +263,7 @@ class Emitter:
                 raise AssertionError(let.node)
 
     def random(self, let: Let, words: tuple[Value, ...]) -> None:
-        """Write a block of random words, one element for all axes of what it depends on."""
+        """Write a block of random words over all axes of its counter and key."""
         made = tuple(self.names.fresh(f"word{i}") for i in range(4))
         self.line(f"{', '.join(made)} = {self.helpers.call('philox', *map(self.receiver, words))}")
         self.many[let.value] = made
@@ -277,7 +277,7 @@ class Emitter:
                 return False
 
     def one_divisor(self, a: Value, b: Value) -> bool:
-        """Return whether the sums of a row are divided by one number: they share what that takes.
+        """Return whether the sums of a row are divided by one number, so that they can share a reciprocal.
 
         On Hopper alone: for sm_100a, whose sums are in a memory of their own, Triton 3.6 does not compile it.
         """
@@ -428,7 +428,7 @@ class Emitter:
         self.names.taken.discard(name)
 
     def begin(self, loop: Loop) -> str:
-        """Return where a loop starts: not before the largest of `first`, where it is after that."""
+        """Return the start of a loop: the largest of `first`, for the loop after full steps begin."""
         if loop.first is None:
             return self.bound(loop.start, "tl.min")
         first = self.bound(loop.first, "tl.max")
@@ -437,7 +437,7 @@ class Emitter:
         return self.let("rest", f"tl.maximum({first}, {self.bound(loop.start, 'tl.min')})")
 
     def steps(self, loop: Loop) -> None:
-        """Write a loop's body; what some steps exchange, and what they need for it, under their condition."""
+        """Write a loop's body, with conditional rescaling and the values that only it needs under `if`."""
         found = rescale_of(loop)
         if found is None:
             self.block(loop.body.lets)
@@ -455,7 +455,7 @@ class Emitter:
     def assign(
         self, variables: tuple[str, ...], values: tuple[Value, ...], types: Sequence[TileType]
     ) -> None:
-        """Write what a loop carries into its next step."""
+        """Write the carried values of a loop's next step."""
         new = [self.whole(v, t.axes) for v, t in zip(values, types, strict=True)]
         moved = [(x, y) for x, y in zip(variables, new, strict=True) if x != y]
         if moved:
@@ -480,7 +480,7 @@ class Emitter:
         return tuple(out)
 
     def hints(self, value: Value, loop: Loop) -> list[str]:
-        """Name carried values after what the loop yields."""
+        """Name carried values after the loop's results."""
         return [
             self.yields.get((value, i)) or f"{axis_name(loop.axis)}_state" for i in range(len(loop.types))
         ]

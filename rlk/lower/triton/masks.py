@@ -15,9 +15,9 @@ Reads = Callable[[Let], Iterable[Value]]
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Choices of what exists over something else, each with what its condition alone is made from, in order.
+    """Masks of a loop, as selects by a bounds condition, each with the lets that only its condition needs.
 
-    unread: values that nothing but these conditions reads, or nothing at all.
+    unread: values that only these conditions read, or nothing.
     """
 
     choices: dict[Value, tuple[Let, ...]]
@@ -25,12 +25,12 @@ class Masks:
 
 
 def is_whole(loop: Loop) -> bool:
-    """Return whether a loop goes over full steps and the others: it has not been peeled."""
+    """Return whether a loop has both full and masked steps: it has not been peeled."""
     return loop.full is not None and loop.exists is not None
 
 
 def masks(loop: Loop, reads: Reads) -> Masks:
-    """Return the choices of a loop that is whole. reads: what a let is made from, choices apart."""
+    """Return the masks of an unpeeled loop. reads: the operands of a let, masks not included."""
     assert loop.exists is not None
     lets = {let.value: let for let in loop.body.lets}
     true = conjuncts(loop, loop.exists)

@@ -12,9 +12,9 @@ from rlk.lower.triton.addresses import Addressed
 
 
 def in_parts(e: Addressed, lets: tuple[Let, ...]) -> None:
-    """Write a kernel's outermost block; what follows its contraction once for each part of the inner dim.
+    """Write a kernel's outermost block, with the epilogue of its contraction once per part of the inner dim.
 
-    The accumulator is parted along index bits that a thread holds, so that no element moves.
+    The accumulator is split along index bits in registers, so that no element moves between threads.
     """
     parts, dims = e.plan.schedule.parts, e.plan.dims
     at = next((i for i, let in enumerate(lets) if isinstance(let.node, Dot)), len(lets))

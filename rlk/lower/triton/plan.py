@@ -58,11 +58,11 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class TritonPlan:
-    """A kernel, its loops in two parts; the axes that programs share out; the dims of their tensors.
+    """A kernel with peeled loops; the axes that are tiled over programs; the dims of a program's tensors.
 
-    segments: what the rows are, if there is a segment of them for each index of another axis. outer: the axis
-    of query rows of fused attention. boxes: its streamed factors, if hardware copies them;
-    its loops are whole then.
+    segments: those of the rows, if another axis has a segment of rows per index. outer: the axis of query
+    rows of fused attention. boxes: its streamed factors, if they are TMA loads; its loops are not peeled
+    then.
     """
 
     kernel: Kernel

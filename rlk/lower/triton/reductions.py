@@ -85,7 +85,7 @@ def _folding(
 
 
 def unordered(name: str, fn: Combine, dims: tuple[Dim, ...], axes: tuple[Axis, ...], over: Axis) -> Function:
-    """Return the function of a reduction that gives the same in any order."""
+    """Return the function of a reduction whose result does not depend on the order."""
     text = {Combine.MAX: "tl.max", Combine.MIN: "tl.min", Combine.ADD: "tl.sum", Combine.OR: "tl.max"}[fn]
     shape = _start(dims, axes)
     compact = _tuple(shape.lengths)
@@ -95,7 +95,7 @@ def unordered(name: str, fn: Combine, dims: tuple[Dim, ...], axes: tuple[Axis, .
         lines.clear()
     ranks = [d.rank for d in dims if d.axis in axes]
     while any(a == over for a, _ in shape.dims):
-        # what sits in registers first, what sits on lanes last
+        # register dims first, lane dims last
         where = max((ranks[i], i) for i, (a, _) in enumerate(shape.dims) if a == over)[1]
         del shape.dims[where], ranks[where]
         lines.append(Line(f"x = {text}(x, {where})"))

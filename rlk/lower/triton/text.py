@@ -81,7 +81,7 @@ def map2(fn: Fn2, a: str, b: str, dtype: DType) -> str:
 
 
 def swapped(fn: Fn2, a: str, b: str, dtype: DType) -> str | None:
-    """Return the text with the operands exchanged, where that means the same."""
+    """Return the text with its operands swapped, for commutative functions."""
     if fn in COMMUTE:
         return map2(fn, b, a, dtype)
     match fn:

@@ -20,10 +20,10 @@ LARGEST_TMA_TILE = 256  # elements along a dim that one descriptor load copies
 def tma_tiles_of(
     kernel: Kernel, rows: Axis, lengths: Mapping[Axis, int], signature: Signature
 ) -> dict[Value, TmaTile]:
-    """Return the boxes that the streamed factors of a kernel's products are, by their loads.
+    """Return the TMA tiles of the streamed factors of a kernel's products, by their loads.
 
-    None unless all are boxes: then no step has to know which rows there are before it reads them, since
-    hardware puts zeros in place of the others.
+    None unless all are TMA tiles: then no load needs a mask of its rows, since TMA writes zeros for
+    out-of-bounds rows.
 
     rows: the axis of a tile's rows. lengths: of the axes that a program's tensors have.
     """
@@ -55,14 +55,14 @@ class _Found:
         return type.axes if isinstance(type, TileType) else ()
 
     def streams(self, value: Value) -> bool:
-        """Return whether a factor from memory goes by while a program keeps its rows."""
+        """Return whether a factor from memory is streamed, while the other factor stays in a program."""
         if value not in self.lets or not isinstance(self.lets[value].node, Load):
             return False
         axes = self.axes(value)
         return self.rows not in axes and any(axis.chunk is not None for axis in axes)
 
     def tma_tile(self, value: Value) -> TmaTile | None:
-        """Return the box that a load is, if its loop knows where rows end, and they are aligned."""
+        """Return the TMA tile of a load, if its loop has the end of the rows, and they are aligned."""
         load = self.lets[value].node
         assert isinstance(load, Load)
         decl = next(d for d in self.kernel.params if d.name == load.param)
@@ -79,25 +79,25 @@ class _Found:
         return made if known and whole else None
 
     def once(self, value: Value) -> bool:
-        """Return whether a load is in a loop that is in no other, and has none inside."""
+        """Return whether a load is in an outermost loop without inner loops."""
         loops = [let.node.body for let in self.kernel.body.lets if isinstance(let.node, Loop)]
         own = [body for body in loops if any(let.value == value for let in body.lets)]
         return bool(own) and not any(isinstance(let.node, Loop) for let in own[0].lets)
 
     def aligned(self, decl: Decl) -> bool:
-        """Return whether a tensor and its rows lie at multiples of 16 bytes, and elements side by side."""
+        """Return whether a tensor and its rows are aligned to 16 bytes, with a contiguous last dim."""
         split = self.signature.split_rows and decl.role is Role.IN and decl.type.axes[0].dynamic
         strides = {stride_name(decl, dim) for dim in range(len(decl.type.axes) - 1)}
         told = {decl.name, *strides} <= self.signature.divisible
         return told and not split and decl.name not in self.signature.strided
 
     def fixed(self, value: Value) -> bool:
-        """Return whether a value is one number for a program, and there before its loops."""
+        """Return whether a value is a scalar of a program, defined before its loops."""
         there = any(let.value == value for let in self.kernel.body.lets)
         return there and self.lengths.keys().isdisjoint(self.axes(value))
 
     def whole(self, decl: Decl, index: Value, extent: int | None) -> bool:
-        """Return whether an index takes all of a tensor's last dim."""
+        """Return whether an index covers a tensor's whole last dim."""
         node = self.lets[index].node if index in self.lets else None
         if not isinstance(node, Pos) or node.axis != decl.type.axes[-1] or extent is None:
             return False
