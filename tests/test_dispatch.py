@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
         lambda: ops.logp(f32(6, V), IDS, bias=f32(V).to(BF16)), Code.ARG_DTYPE, "bias"
     ),
     "a mask of integers": (lambda: ops.logp(f32(6, V), IDS, mask=IDS), Code.ARG_DTYPE, "mask"),
-    "fewer ids": (lambda: ops.logp(f32(6, V), IDS[:5]), Code.ARG_SIZE, "ids has T = (5,)"),
+    "fewer ids": (lambda: ops.logp(f32(6, V), IDS[:5]), Code.ARG_SIZE, "ids has rows = (5,)"),
     "ids of one dim less": (lambda: ops.logp(f32(2, 3, V), IDS), Code.ARG_SIZE, "ids"),
     "a short bias": (lambda: ops.logp(f32(6, V), IDS, bias=f32(V - 1)), Code.ARG_SIZE, "bias has V = 39"),
     "a bias of rows": (lambda: ops.logp(f32(6, V), IDS, bias=f32(1, V)), Code.ARG_RANK, "bias"),
@@ -245,7 +245,7 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     ),
     "keys of other tokens": (
         lambda: ops.rope(f32(6, 1, 8), f32(5, 1, 8), f32(9, 4), f32(9, 4), position_ids=IDS),
-        Code.ARG_SIZE, "k has T",
+        Code.ARG_SIZE, "k has rows = (5,)",
     ),
     "keys of another width": (
         lambda: ops.rope(f32(6, 1, 8), f32(6, 1, 6), f32(9, 4), f32(9, 4), position_ids=IDS),

@@ -383,7 +383,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Code, str]] = {
     "a teacher of other rows": (
         {"teacher_hidden": SMALL["teacher_hidden"][1:]},
         Code.ARG_SIZE,
-        "teacher_hidden has T = (2,), but hidden has T = (3,)",
+        "teacher_hidden has rows = (2,), but hidden has rows = (3,)",
     ),
     "f32 hidden states": ({"hidden": SMALL["hidden"].float()}, Code.ARG_DTYPE, "hidden has dtype"),
     "a weight of another dtype": ({"weight": SMALL["weight"].half()}, Code.ARG_DTYPE, "weight has dtype"),
@@ -415,13 +415,13 @@ REFUSED: dict[str, tuple[dict[str, Any], Code, str]] = {
     "a temperature of integers": ({"temperature": torch.arange(1, 4)}, Code.ARG_DTYPE, "temperature"),
     "a temperature of other rows": (
         {"temperature": torch.ones(4)},
-        Code.ARG_SIZE,
-        "temperature has T = (4,)",
+        Code.ARG_SHAPE,
+        "temperature has shape (4,), expected (3,)",
     ),
     "a temperature of fewer dims": (
         {**SQUARE, "temperature": torch.ones(3)},
-        Code.ARG_SIZE,
-        "temperature has T = (3,), but hidden has T = (3, 3)",
+        Code.ARG_SHAPE,
+        "temperature has shape (3,), expected (3, 3) as the rows of hidden have",
     ),
     "a temperature elsewhere": (
         {"temperature": torch.ones(3, device="meta")},
@@ -434,7 +434,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Code, str]] = {
         "temperature",
     ),
     "a mask of numbers": ({"mask": torch.ones(3)}, Code.ARG_DTYPE, "mask has dtype"),
-    "a mask of other rows": ({"mask": torch.ones(4, dtype=torch.bool)}, Code.ARG_SIZE, "mask has T = (4,)"),
+    "a mask of other rows": ({"mask": torch.ones(4, dtype=torch.bool)}, Code.ARG_SIZE, "mask has rows = (4,)"),
     "an unknown model of exp2": ({"math": "fast"}, Code.ARG_VALUE, "math='fast'"),
     "a teacher with a gradient": (
         {"teacher_weight": SMALL["teacher_weight"].clone().requires_grad_()},

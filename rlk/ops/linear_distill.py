@@ -271,7 +271,7 @@ def _check_heads(tensors: Tensors) -> None:
         has_dims(OP, f"{prefix}weight", w.shape, 2, "[V, D]")
         _same_size(f"{prefix}weight", "D", w.shape[-1:], f"{prefix}hidden", x.shape[-1:])
         _same_size(f"{prefix}weight", "V", w.shape[:1], "weight", vocabulary)
-        _same_size(f"{prefix}hidden", "T", x.shape[:-1], "hidden", hidden.shape[:-1])
+        _same_size(f"{prefix}hidden", "rows", x.shape[:-1], "hidden", hidden.shape[:-1])
     for name, x in tensors.items():
         same_device(OP, name, x, "hidden", hidden.device)
         if x.shape[-1] > 1 and x.stride(-1) != 1:
@@ -282,7 +282,7 @@ def _check_heads(tensors: Tensors) -> None:
 
 def _same_size(name: str, axis: str, got: torch.Size, other: str, wanted: torch.Size) -> None:
     if got != wanted:
-        found, expected = (tuple(s) if axis == "T" else s[0] for s in (got, wanted))
+        found, expected = (tuple(s) if axis == "rows" else s[0] for s in (got, wanted))
         raise LaunchError(Code.ARG_SIZE, op=OP, name=name, axis=axis, got=found, other=other, wanted=expected)
 
 
@@ -295,4 +295,4 @@ def _check_mask(mask: torch.Tensor, hidden: torch.Tensor) -> None:
     are_tensors(OP, mask=mask)
     has_dtype(OP, "mask", mask, torch.bool)
     same_device(OP, "mask", mask, "hidden", hidden.device)
-    _same_size("mask", "T", mask.shape, "hidden", hidden.shape[:-1])
+    _same_size("mask", "rows", mask.shape, "hidden", hidden.shape[:-1])
