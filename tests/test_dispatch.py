@@ -367,6 +367,31 @@ def test_a_second_derivative_is_refused() -> None:
         (grad.sum() + ops.logp(x, IDS).logp.sum()).backward()
 
 
+HEAD = torch.randn(V, 16, generator=torch.Generator().manual_seed(3)).bfloat16()
+TWICE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "logp": lambda x: ops.logp(x, IDS).logp.sum(),  # type: ignore[union-attr]
+    "rms_norm": lambda x: ops.rms_norm(x, torch.ones(V)).sum(),
+    "policy_loss": lambda x: (
+        ops.policy_loss(x[:, 0], torch.zeros(TOKENS), torch.ones(TOKENS), layout=LAYOUT).loss
+    ),
+    "linear_jsd_loss": lambda x: ops.linear_jsd_loss(
+        x.bfloat16(), torch.eye(V).bfloat16(), HEAD[:TOKENS], HEAD
+    ).sum(),
+}
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("name", TWICE)
+def test_a_second_derivative_by_the_input_names_the_operator(name: str, inner: bool) -> None:
+    """inner: the input is no leaf."""
+    x = f32(TOKENS, V).requires_grad_()
+    (grad,) = torch.autograd.grad(TWICE[name](x * 1.0 if inner else x), x, create_graph=True)
+    with pytest.raises(LaunchError) as caught:
+        torch.autograd.grad(grad.sum(), x)
+    assert caught.value.code is Code.DOUBLE_BACKWARD
+    assert str(caught.value).startswith(f"{name} has no second derivative")
+
+
 def test_a_first_derivative_that_keeps_its_graph_has_the_same_bits() -> None:
     x = f32(6, V).requires_grad_()
     kept, plain = (

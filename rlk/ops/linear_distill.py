@@ -151,11 +151,23 @@ def divergence(heads: Heads) -> Divergence:
     for at in _runs(rows, heads.weight.shape[0]):
         part = replace(heads, hidden=heads.hidden[at], teacher_hidden=heads.teacher_hidden[at])
         tensors = part.logits() | heads.options(at)
-        found = call(distill_spec.jsd_loss, tensors, heads.scalars, {"form": heads.form}, heads.math)
+        try:
+            found = call(distill_spec.jsd_loss, tensors, heads.scalars, {"form": heads.form}, heads.math)
+        except LaunchError as error:
+            raise _told(error, at.start) from None
         for name, whole in made.items():
             whole[at] = found[name]
     made.setdefault("mean", heads.hidden.new_empty(0, dtype=torch.float32))
     return Divergence(**made)
+
+
+def _told(error: LaunchError, start: int) -> LaunchError:
+    """Return an error of a run of rows in the words of the whole: its name, and the row by its own number."""
+    fields = dict(error.diagnostics[0].fields)
+    row = fields.get("row")
+    if error.code is Code.BAD_ROW and isinstance(row, int):
+        return LaunchError(Code.BAD_ROW, op=OP, row=start + row, what=fields["what"])
+    return error.reworded(op={"jsd_loss": OP})
 
 
 def gradients(heads: Heads, made: Divergence, d_loss: torch.Tensor, wants: tuple[str, ...]) -> Tensors:

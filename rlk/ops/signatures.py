@@ -235,10 +235,11 @@ def _check_rope(
     width = q.shape[-1]
     if width % 2:
         raise wrong_value("rope", "q.shape[-1]", width, "an even number")
-    for name, axis, got, wanted in (("k", "E", k.shape[-1], width), ("k", "rows", tuple(k.shape[:-2]), tuple(q.shape[:-2]))):
+    rows = tuple(k.shape[:-2]), tuple(q.shape[:-2])
+    for axis, got, wanted in (("E", k.shape[-1], width), ("rows", *rows)):
         if got != wanted:
             raise LaunchError(
-                Code.ARG_SIZE, op="rope", name=name, axis=axis, got=got, other="q", wanted=wanted
+                Code.ARG_SIZE, op="rope", name="k", axis=axis, got=got, other="q", wanted=wanted
             )
     for name, table in (("cos", cos), ("sin", sin)):
         has_dims("rope", name, table.shape, 2, "2 dims [positions, E / 2]")
