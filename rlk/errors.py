@@ -193,6 +193,7 @@ class Code(Enum):
     ARG_DTYPE = ("{op}: {name} has dtype {got}, expected {wanted}", "cast it before the call")
     ARG_RANK = ("{op}: {name} has {got} dims {shape}, expected {wanted}",)
     ARG_SIZE = ("{op}: {name} has {axis} = {got}, but {other} has {axis} = {wanted}",)
+    ARG_SHAPE = ("{op}: {name} has shape {got}, expected {wanted} {why}",)
     ARG_DEVICE = ("{op}: {name} is on {got}, but {other} is on {wanted}", "move it before the call")
     ARG_STRIDE = ("{op}: {name} has last-dim stride {got}, expected 1", "call .contiguous() on it")
     ARG_MISSING = ("{op}: {name} is required {why}",)

@@ -156,7 +156,7 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
     (
         lambda: logp(x, ids, support=Csr(torch.tensor([0, 1, 3]), torch.tensor([1, 2, 3]))),
         Code.ARG_SIZE,
-        "logp: support.offsets[1:] has T = 2, but ids has T = 3",
+        "logp: support.offsets[1:] has rows = 2, but ids has rows = 3",
     ),
     (lambda: logp(x, ids, support=3), Code.ARG_TYPE, "logp: support must be a Support or Csr, got int"),
     (lambda: Layout.padded(torch.tensor([1, 2]), -1), Code.ARG_VALUE, "Layout.padded: L=-1"),
@@ -170,6 +170,21 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
         lambda: Layout.packed(torch.tensor([0, 5]), tokens=5.0),
         Code.ARG_TYPE,
         "Layout.packed: tokens must be a int, got float",
+    ),
+    (
+        lambda: Layout.packed(torch.tensor([0, 40]), tokens=41, mask=torch.ones(40, dtype=torch.bool)),
+        Code.ARG_SHAPE,
+        "Layout.packed: mask has shape (40,), expected (41,) by tokens",
+    ),
+    (
+        lambda: Layout.packed(torch.tensor([0, 40]), mask=torch.ones(39, dtype=torch.bool)),
+        Code.ARG_SHAPE,
+        "Layout.packed: mask has shape (39,), expected (40,) by cu_seqlens",
+    ),
+    (
+        lambda: Layout.packed(torch.tensor([0, 50, 40]), mask=torch.ones(39, dtype=torch.bool)),
+        Code.ARG_VALUE,
+        "Layout.packed: cu_seqlens=[0, 50, 40]",
     ),
     (
         lambda: Layout.packed(torch.tensor([0, 1]), tokens=1, spans=[3]),
@@ -407,13 +422,13 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
     ),
     (
         lambda: logp(x, ids, temperature=torch.ones(4)),
-        Code.ARG_SIZE,
-        "logp: temperature has T = (4,), but ids has T = (3,)",
+        Code.ARG_SHAPE,
+        "logp: temperature has shape (4,), expected (3,) as the rows of ids have",
     ),
     (
         lambda: logp(x.expand(3, 3, 64), ids.expand(3, 3), temperature=torch.ones(3)),
-        Code.ARG_SIZE,
-        "logp: temperature has T = (3,), but ids has T = (3, 3)",
+        Code.ARG_SHAPE,
+        "logp: temperature has shape (3,), expected (3, 3) as the rows of ids have",
     ),
     (
         lambda: logp(x, ids, temperature=torch.ones(3, device="meta")),
@@ -442,7 +457,7 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
     (
         lambda: rope(q, q, angles, angles, position_ids=ids[:2]),
         Code.ARG_SIZE,
-        "rope: position_ids has T = (2,), but q or k has T = (3,)",
+        "rope: position_ids has rows = (2,), but q or k has rows = (3,)",
     ),
     (
         lambda: rope(q, q, angles, angles, position_ids=ids, interleaved="no"),

@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
         lambda: ops.logp(f32(6, V), IDS, bias=f32(V).to(BF16)), Code.ARG_DTYPE, "bias"
     ),
     "a mask of integers": (lambda: ops.logp(f32(6, V), IDS, mask=IDS), Code.ARG_DTYPE, "mask"),
-    "fewer ids": (lambda: ops.logp(f32(6, V), IDS[:5]), Code.ARG_SIZE, "ids has T = (5,)"),
+    "fewer ids": (lambda: ops.logp(f32(6, V), IDS[:5]), Code.ARG_SIZE, "ids has rows = (5,)"),
     "ids of one dim less": (lambda: ops.logp(f32(2, 3, V), IDS), Code.ARG_SIZE, "ids"),
     "a short bias": (lambda: ops.logp(f32(6, V), IDS, bias=f32(V - 1)), Code.ARG_SIZE, "bias has V = 39"),
     "a bias of rows": (lambda: ops.logp(f32(6, V), IDS, bias=f32(1, V)), Code.ARG_RANK, "bias"),
@@ -245,7 +245,7 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     ),
     "keys of other tokens": (
         lambda: ops.rope(f32(6, 1, 8), f32(5, 1, 8), f32(9, 4), f32(9, 4), position_ids=IDS),
-        Code.ARG_SIZE, "k has T",
+        Code.ARG_SIZE, "k has rows = (5,)",
     ),
     "keys of another width": (
         lambda: ops.rope(f32(6, 1, 8), f32(6, 1, 6), f32(9, 4), f32(9, 4), position_ids=IDS),
@@ -365,6 +365,31 @@ def test_a_second_derivative_is_refused() -> None:
     (grad,) = torch.autograd.grad(ops.logp(2 * x, IDS).logp.sum(), x, create_graph=True)
     with pytest.raises(LaunchError):
         (grad.sum() + ops.logp(x, IDS).logp.sum()).backward()
+
+
+HEAD = torch.randn(V, 16, generator=torch.Generator().manual_seed(3)).bfloat16()
+TWICE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "logp": lambda x: ops.logp(x, IDS).logp.sum(),  # type: ignore[union-attr]
+    "rms_norm": lambda x: ops.rms_norm(x, torch.ones(V)).sum(),
+    "policy_loss": lambda x: (
+        ops.policy_loss(x[:, 0], torch.zeros(TOKENS), torch.ones(TOKENS), layout=LAYOUT).loss
+    ),
+    "linear_jsd_loss": lambda x: ops.linear_jsd_loss(
+        x.bfloat16(), torch.eye(V).bfloat16(), HEAD[:TOKENS], HEAD
+    ).sum(),
+}
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("name", TWICE)
+def test_a_second_derivative_by_the_input_names_the_operator(name: str, inner: bool) -> None:
+    """inner: the input is no leaf."""
+    x = f32(TOKENS, V).requires_grad_()
+    (grad,) = torch.autograd.grad(TWICE[name](x * 1.0 if inner else x), x, create_graph=True)
+    with pytest.raises(LaunchError) as caught:
+        torch.autograd.grad(grad.sum(), x)
+    assert caught.value.code is Code.DOUBLE_BACKWARD
+    assert str(caught.value).startswith(f"{name} has no second derivative")
 
 
 def test_a_first_derivative_that_keeps_its_graph_has_the_same_bits() -> None:

@@ -170,3 +170,17 @@ def test_only_env_reads_the_environment() -> None:
         if reading.search(path.read_text())
     }
     assert readers == {"env.py"}
+
+
+def test_a_bad_variable_is_said_at_every_import_that_it_stops() -> None:
+    program = """
+for _ in range(3):
+    try:
+        import rlk.ops
+    except Exception as error:
+        print(error)
+"""
+    environment = {**os.environ, "RLK_CHECK": "yes"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.count("environment: RLK_CHECK='yes' is not allowed") == 3, done.stdout

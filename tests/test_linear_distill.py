@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlk import ops
+from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.ops import linear_distill
 from rlk.runtime import calls
@@ -383,7 +384,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Code, str]] = {
     "a teacher of other rows": (
         {"teacher_hidden": SMALL["teacher_hidden"][1:]},
         Code.ARG_SIZE,
-        "teacher_hidden has T = (2,), but hidden has T = (3,)",
+        "teacher_hidden has rows = (2,), but hidden has rows = (3,)",
     ),
     "f32 hidden states": ({"hidden": SMALL["hidden"].float()}, Code.ARG_DTYPE, "hidden has dtype"),
     "a weight of another dtype": ({"weight": SMALL["weight"].half()}, Code.ARG_DTYPE, "weight has dtype"),
@@ -415,13 +416,13 @@ REFUSED: dict[str, tuple[dict[str, Any], Code, str]] = {
     "a temperature of integers": ({"temperature": torch.arange(1, 4)}, Code.ARG_DTYPE, "temperature"),
     "a temperature of other rows": (
         {"temperature": torch.ones(4)},
-        Code.ARG_SIZE,
-        "temperature has T = (4,)",
+        Code.ARG_SHAPE,
+        "temperature has shape (4,), expected (3,)",
     ),
     "a temperature of fewer dims": (
         {**SQUARE, "temperature": torch.ones(3)},
-        Code.ARG_SIZE,
-        "temperature has T = (3,), but hidden has T = (3, 3)",
+        Code.ARG_SHAPE,
+        "temperature has shape (3,), expected (3, 3) as the rows of hidden have",
     ),
     "a temperature elsewhere": (
         {"temperature": torch.ones(3, device="meta")},
@@ -434,7 +435,11 @@ REFUSED: dict[str, tuple[dict[str, Any], Code, str]] = {
         "temperature",
     ),
     "a mask of numbers": ({"mask": torch.ones(3)}, Code.ARG_DTYPE, "mask has dtype"),
-    "a mask of other rows": ({"mask": torch.ones(4, dtype=torch.bool)}, Code.ARG_SIZE, "mask has T = (4,)"),
+    "a mask of other rows": (
+        {"mask": torch.ones(4, dtype=torch.bool)},
+        Code.ARG_SIZE,
+        "mask has rows = (4,)",
+    ),
     "an unknown model of exp2": ({"math": "fast"}, Code.ARG_VALUE, "math='fast'"),
     "a teacher with a gradient": (
         {"teacher_weight": SMALL["teacher_weight"].clone().requires_grad_()},
@@ -468,3 +473,14 @@ def test_a_call_is_explained_by_its_parts() -> None:
         made = ops.linear_jsd_loss(**batch())
     assert ran == ["matmul", "matmul", "jsd_loss"]
     assert_same_bits(made, ops.linear_jsd_loss(**batch()))
+
+
+def test_a_bad_row_is_named_as_the_caller_numbers_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = batch()
+    given["hidden"][29] = math.nan
+    assert ops.linear_jsd_loss(**given).isnan().nonzero().tolist() == [[29]]
+    monkeypatch.setattr(linear_distill, "LOGITS_BYTES", 2 * 4 * V * 8)
+    monkeypatch.setattr(Env, "current", staticmethod(lambda: Env.read({"RLK_CHECK": "1"})))
+    with pytest.raises(LaunchError, match="^linear_jsd_loss: row 29 has logits") as caught:
+        ops.linear_jsd_loss(**given)
+    assert caught.value.code is Code.BAD_ROW

@@ -184,7 +184,9 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     "one token too few": (lambda: Layout.packed(EDGES, tokens=14), Code.ARG_VALUE, "from 0 to 14"),
     "one token too many": (lambda: Layout.packed(EDGES, tokens=16), Code.ARG_VALUE, "from 0 to 16"),
     "a mask of one more": (
-        lambda: Layout.packed(EDGES, mask=torch.ones(16, dtype=torch.bool)), Code.ARG_VALUE, "cu_seqlens"
+        lambda: Layout.packed(EDGES, mask=torch.ones(16, dtype=torch.bool)),
+        Code.ARG_SHAPE,
+        "expected .15,. by cu_seqlens",
     ),
     "a row that is too short for its sequences": (
         lambda: Layout.packed(EDGES, tokens=14, outside="padding"), Code.ARG_VALUE, "between 0 and 14"

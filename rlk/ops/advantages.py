@@ -158,7 +158,8 @@ def optimal_token_baseline(
     groups: int32 or int64 offsets [groups + 1], group g holds the sequences [groups[g], groups[g + 1]).
     align: a token's place is its "position" in the sequence, or its number among the "active" tokens, which
     is that of other turns where the environment's answers differ in length. tail: the baseline of tokens
-    beyond all other sequences of the group, "zero" or that of the "group", which is there G itself up to eps.
+    after the last active token of every other sequence of the group, "zero" or that of the "group", which is
+    there G itself up to eps.
 
     A sequence without others in its group has no baseline: A = G. Sequences without active tokens take no
     part. G is summed from the last active token back, W from the first on, one addition a token; W G and W

@@ -97,8 +97,7 @@ def inverse_rows(op: str, temperature: torch.Tensor, rows: torch.Size, other: st
     got, shape = tuple(temperature.shape), tuple(rows)
     fits = len(got) == len(shape) and all(a in (1, b) for a, b in zip(got, shape, strict=True))
     if got and not fits:
-        raise LaunchError(
-            Code.ARG_SIZE, op=op, name="temperature", axis="T", got=got, other=other, wanted=shape
-        )
+        why = f"as the rows of {other} have, where a dim may be 1"
+        raise LaunchError(Code.ARG_SHAPE, op=op, name="temperature", got=got, wanted=shape, why=why)
     inverse = torch.reciprocal(temperature.to(torch.float32))
     return inverse if got == shape else inverse.expand(rows)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rlk.ops.linear_distill import OP, WRT, Divergence, Heads, divergence, gradients
-from rlk.runtime.autograd import once
+from rlk.runtime.autograd import differentiated, once
 from rlk.runtime.library import NAMESPACE
 
 SIGNATURE = (
@@ -57,7 +57,7 @@ def _autograd(ctx: Any, d_loss: torch.Tensor | None, *_: torch.Tensor | None) ->
     if d_loss is not None and wanted:
         saved, inputs = ctx.saved_tensors[: len(RESULTS) - 1], ctx.saved_tensors[len(RESULTS) - 1 :]
         made = torch.ops.rlk.linear_jsd_loss_grad(d_loss, *saved, wanted, *inputs, *ctx.options)
-        found = once(OP, dict(zip(wanted, made, strict=True)))
+        found = once(OP, dict(zip(wanted, made, strict=True)), differentiated(ctx, (*saved, *inputs, d_loss)))
     return (*(found.get(name) for name in WRT), *(None for _ in fields(Heads)[len(WRT) :]))
 
 

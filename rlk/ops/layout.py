@@ -75,8 +75,12 @@ class Layout:
                     Code.ARG_MISSING, op=op, name="tokens", why="when no mask says how many there are"
                 )
             tokens = is_tensor(op, "mask", mask).numel()
+            if outside == "nothing":
+                _refuse_other_tokens(op, mask, cu_seqlens)
         tokens = size(op, "tokens", tokens)
         is_among(op, "outside", outside, ("nothing", "padding"))
+        if mask is not None:
+            _checked_mask(op, mask, (tokens,), "tokens")
         edges = some_offsets(op, "cu_seqlens", cu_seqlens, tokens, "tokens").contiguous()
         position = torch.arange(tokens, device=edges.device, dtype=edges.dtype)
         owner = torch.searchsorted(edges[1:].contiguous(), position, right=True)
@@ -137,17 +141,7 @@ class Layout:
     ) -> Layout:
         shape = places.shape
         if mask is not None:
-            has_dtype(op, "mask", is_tensor(op, "mask", mask), torch.bool)
-            if tuple(mask.shape) != shape:
-                raise LaunchError(
-                    Code.ARG_SIZE,
-                    op=op,
-                    name="mask",
-                    axis="tokens",
-                    got=tuple(mask.shape),
-                    other="layout",
-                    wanted=shape,
-                )
+            _checked_mask(op, mask, shape, "the lengths and L")
             same_device(op, "mask", mask, "layout", active.device)
             active = active & mask
         for each in several_spans(op, spans):
@@ -218,6 +212,24 @@ def checked_layout(op: str, layout: object) -> Layout:
     if not isinstance(layout, Layout):
         raise wrong_type(op, "layout", layout, "Layout")
     return layout
+
+
+def _checked_mask(op: str, mask: object, shape: tuple[int, ...], by: str) -> None:
+    """Raise LaunchError for what is no bool for each token, naming what says how many there are."""
+    found = is_tensor(op, "mask", mask)
+    has_dtype(op, "mask", found, torch.bool)
+    got = tuple(found.shape)
+    if got != shape:
+        raise LaunchError(Code.ARG_SHAPE, op=op, name="mask", got=got, wanted=shape, why=f"by {by}")
+
+
+def _refuse_other_tokens(op: str, mask: torch.Tensor, cu_seqlens: torch.Tensor) -> None:
+    """Raise LaunchError for a mask of another length than offsets on the host that are good by themselves."""
+    if not on_the_host(cu_seqlens) or cu_seqlens.numel() < 2:
+        return
+    last = int(cu_seqlens[-1])
+    if last >= 0 and not bool(misplaced(cu_seqlens, last).any()):
+        _checked_mask(op, mask, (last,), "cu_seqlens")
 
 
 def _segments(active: torch.Tensor, owner: torch.Tensor, sequences: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -151,11 +151,23 @@ def divergence(heads: Heads) -> Divergence:
     for at in _runs(rows, heads.weight.shape[0]):
         part = replace(heads, hidden=heads.hidden[at], teacher_hidden=heads.teacher_hidden[at])
         tensors = part.logits() | heads.options(at)
-        found = call(distill_spec.jsd_loss, tensors, heads.scalars, {"form": heads.form}, heads.math)
+        try:
+            found = call(distill_spec.jsd_loss, tensors, heads.scalars, {"form": heads.form}, heads.math)
+        except LaunchError as error:
+            raise _told(error, at.start) from None
         for name, whole in made.items():
             whole[at] = found[name]
     made.setdefault("mean", heads.hidden.new_empty(0, dtype=torch.float32))
     return Divergence(**made)
+
+
+def _told(error: LaunchError, start: int) -> LaunchError:
+    """Return an error of a run of rows in the words of the whole: its name, and the row by its own number."""
+    fields = dict(error.diagnostics[0].fields)
+    row = fields.get("row")
+    if error.code is Code.BAD_ROW and isinstance(row, int):
+        return LaunchError(Code.BAD_ROW, op=OP, row=start + row, what=fields["what"])
+    return error.reworded(op={"jsd_loss": OP})
 
 
 def gradients(heads: Heads, made: Divergence, d_loss: torch.Tensor, wants: tuple[str, ...]) -> Tensors:
@@ -271,7 +283,7 @@ def _check_heads(tensors: Tensors) -> None:
         has_dims(OP, f"{prefix}weight", w.shape, 2, "[V, D]")
         _same_size(f"{prefix}weight", "D", w.shape[-1:], f"{prefix}hidden", x.shape[-1:])
         _same_size(f"{prefix}weight", "V", w.shape[:1], "weight", vocabulary)
-        _same_size(f"{prefix}hidden", "T", x.shape[:-1], "hidden", hidden.shape[:-1])
+        _same_size(f"{prefix}hidden", "rows", x.shape[:-1], "hidden", hidden.shape[:-1])
     for name, x in tensors.items():
         same_device(OP, name, x, "hidden", hidden.device)
         if x.shape[-1] > 1 and x.stride(-1) != 1:
@@ -282,7 +294,7 @@ def _check_heads(tensors: Tensors) -> None:
 
 def _same_size(name: str, axis: str, got: torch.Size, other: str, wanted: torch.Size) -> None:
     if got != wanted:
-        found, expected = (tuple(s) if axis == "T" else s[0] for s in (got, wanted))
+        found, expected = (tuple(s) if axis == "rows" else s[0] for s in (got, wanted))
         raise LaunchError(Code.ARG_SIZE, op=OP, name=name, axis=axis, got=found, other=other, wanted=expected)
 
 
@@ -295,4 +307,4 @@ def _check_mask(mask: torch.Tensor, hidden: torch.Tensor) -> None:
     are_tensors(OP, mask=mask)
     has_dtype(OP, "mask", mask, torch.bool)
     same_device(OP, "mask", mask, "hidden", hidden.device)
-    _same_size("mask", "T", mask.shape, "hidden", hidden.shape[:-1])
+    _same_size("mask", "rows", mask.shape, "hidden", hidden.shape[:-1])

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from rlk.ops.active_rows import active, compacted
 from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.runtime import library
-from rlk.runtime.autograd import once
+from rlk.runtime.autograd import differentiated, once
 from rlk.runtime.calls import _PLAIN, _modes, call, observing
 from rlk.runtime.collective import ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.dispatch import dispatch
@@ -157,7 +157,7 @@ class _Head(torch.autograd.Function):
         wants = tuple(n for n, need in zip(ctx.names, ctx.needs_input_grad[1:], strict=True) if need)
         given = {f"d_{n}": g.contiguous() for n, g in zip(names, grads, strict=True) if g is not None}
         found = gradients(saved, given, scalars, math, shard, wants) if given and wants else {}
-        found = once(OP, found)
+        found = once(OP, found, differentiated(ctx, (*saved.values(), *grads)))
         return (None, *(found.get(n) for n in ctx.names))
 
 

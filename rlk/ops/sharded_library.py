@@ -67,7 +67,7 @@ def _autograd(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
     else:
         made = torch.ops.rlk.linear_logp_shard_grad_into(*arguments, ctx.buffer)
         found = {"hidden": made} if "hidden" in wanted else {}
-    return (*library.handed_on(linear_logp, ctx, found), None, None)
+    return (*library.handed_on(linear_logp, ctx, arguments, found), None, None)
 
 
 def _gradients(

@@ -235,10 +235,11 @@ def _check_rope(
     width = q.shape[-1]
     if width % 2:
         raise wrong_value("rope", "q.shape[-1]", width, "an even number")
-    for name, axis, got, wanted in (("k", "E", k.shape[-1], width), ("k", "T", k.shape[:-2], q.shape[:-2])):
+    rows = tuple(k.shape[:-2]), tuple(q.shape[:-2])
+    for axis, got, wanted in (("E", k.shape[-1], width), ("rows", *rows)):
         if got != wanted:
             raise LaunchError(
-                Code.ARG_SIZE, op="rope", name=name, axis=axis, got=got, other="q", wanted=wanted
+                Code.ARG_SIZE, op="rope", name="k", axis=axis, got=got, other="q", wanted=wanted
             )
     for name, table in (("cos", cos), ("sin", sin)):
         has_dims("rope", name, table.shape, 2, "2 dims [positions, E / 2]")
@@ -282,7 +283,6 @@ def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     got, wanted = tuple(rows.shape), tuple(ids.shape)
     fits = len(got) == len(wanted) and all(a in (1, b) for a, b in zip(got, wanted, strict=True))
     if got and not fits:
-        raise LaunchError(
-            Code.ARG_SIZE, op=op, name="temperature", axis="T", got=got, other="ids", wanted=wanted
-        )
+        why = "as the rows of ids have, where a dim may be 1"
+        raise LaunchError(Code.ARG_SHAPE, op=op, name="temperature", got=got, wanted=wanted, why=why)
     return rows.expand(ids.shape)

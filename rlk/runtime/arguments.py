@@ -75,7 +75,7 @@ def measure(
                     Code.ARG_SIZE,
                     op=op,
                     name=decl.name,
-                    axis=axes[0].name,
+                    axis="rows",
                     got=mine,
                     other=owner,
                     wanted=lead,

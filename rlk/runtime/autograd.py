@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from rlk.lang.types import TensorType
 from rlk.runtime.arguments import collapse
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, outputs_of
+from rlk.runtime.selection import public_name
 
 Prepare = Callable[[Tensors, Scalars], Tensors]
 _PREPARE: dict[int, Prepare] = {}
@@ -87,7 +88,7 @@ class _Differentiable(torch.autograd.Function):
         wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[4:], strict=True) if need]
         with torch.no_grad():
             found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
-        found = once(ctx.invocation.spec.name, found)
+        found = once(ctx.invocation.spec.name, found, differentiated(ctx, (*saved.values(), *grads)))
         return (None, None, None, None, *(found.get(n) for n in ctx.names))
 
 
@@ -96,24 +97,41 @@ def _refuse_outputs(op: Op, cotangents: Mapping[str, torch.Tensor | None]) -> No
     for name in sorted(_WITHOUT_GRADIENT.get(id(op), ())):
         if cotangents.get(name) is not None:
             choices = ", ".join(cotangents_of(op))
-            raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op.name, name=name, choices=choices)
+            raise LaunchError(Code.NOT_DIFFERENTIABLE, op=public_name(op.name), name=name, choices=choices)
 
 
-def once(op: str, grads: Tensors) -> Tensors:
-    """Return gradients to hand on: under create_graph=True a second derivative raises, it is not 0."""
+def differentiated(ctx: Any, read: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor]:
+    """Return what gradients depend on and requires a gradient: none but under create_graph=True.
+
+    read: saved tensors, which a checkpoint hands out once, and cotangents. Inputs that are not saved are
+    found if they are leaves.
+    """
+    if not torch.is_grad_enabled():
+        return ()
+    leaves = [getattr(node, "variable", None) for node, _ in ctx.next_functions]
+    there = (x for x in (*read, *leaves) if x is not None and x.requires_grad)
+    return list({id(x): x for x in there}.values())
+
+
+def once(op: str, grads: Tensors, sources: Sequence[torch.Tensor]) -> Tensors:
+    """Return gradients to hand on: under create_graph=True a second derivative raises, it is not 0.
+
+    sources: what they depend on, so that a derivative by it reaches them.
+    """
     if not torch.is_grad_enabled() or not grads:
         return grads
     leaves = [g.detach().requires_grad_() for g in grads.values()]
-    return dict(zip(grads, _Once.apply(op, *leaves), strict=True))
+    made = _Once.apply(public_name(op), len(leaves), *leaves, *sources)
+    return dict(zip(grads, made, strict=True))
 
 
 class _Once(torch.autograd.Function):
     """Hands gradients on, and refuses to be differentiated."""
 
     @staticmethod
-    def forward(ctx: Any, op: str, *grads: torch.Tensor) -> Any:
+    def forward(ctx: Any, op: str, count: int, *grads_and_sources: torch.Tensor) -> Any:
         ctx.op = op
-        return tuple(g.view_as(g) for g in grads)
+        return tuple(g.view_as(g) for g in grads_and_sources[:count])
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor | None) -> Any:

@@ -13,7 +13,18 @@ from rlk.runtime.arguments import VECTOR
 from rlk.runtime.autograd import run_differentiably
 from rlk.runtime.dispatch import MOST_SHAPES, dispatch
 from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors
-from rlk.runtime.selection import Statics, bind_dtypes, check_differentiable, dtypes_of, invoke, model
+from rlk.runtime.selection import (
+    WORDS,
+    Statics,
+    bind_dtypes,
+    check_differentiable,
+    dtypes_of,
+    invoke,
+    model,
+    worded,
+)
+
+__all__ = ["call", "observed", "observing", "worded"]
 
 
 def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None = None) -> Tensors:
@@ -50,21 +61,13 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
                     return run_differentiably(invocation, run, tensors, scalars)
         return run(tensors, scalars)
     except LaunchError as error:
-        if op.name not in _words:
+        if op.name not in WORDS:
             raise
-        public, names = _words[op.name]
+        public, names = WORDS[op.name]
         raise error.reworded(op={op.name: public}, name=names, other=names) from None
     except TypeError:
         model(math, op.name)  # the only part of the key that may be unhashable: the caller's own value
         raise
-
-
-_words: dict[str, tuple[str, dict[object, object]]] = {}
-
-
-def worded(op: Op, public: str, **names: str) -> None:
-    """Say errors of calls of an operator as its caller would: under a public name, inputs by other names."""
-    _words[op.name] = (public, dict(names))
 
 
 Observer = Callable[[Op, Tensors, Scalars, Statics, str | None], Tensors]

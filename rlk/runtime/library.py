@@ -10,15 +10,18 @@ from typing import Any
 
 import torch
 
+from rlk.env import Env
 from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op
 from rlk.lang.types import ScalarType, StaticType, TensorType
 from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
-from rlk.runtime.autograd import gradients, once, output_names
+from rlk.runtime.autograd import differentiated, gradients, once, output_names
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Invocation, Scalars, Tensors, inputs_of, outputs_of, row_axis
 from rlk.runtime.selection import DTypes, Statics, check_differentiable, invoke, selected
 
+# before anything is registered, which torch allows once: a bad variable is said at every import
+Env.current()
 NAMESPACE = "rlk"
 AUTO = "auto"  # the math option of a schema, where None is not a string
 _library = torch.library.Library(NAMESPACE, "DEF")
@@ -179,9 +182,12 @@ def gradient_arguments(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tu
     return saved, list(grads), wanted, *by_kind(op, ctx.scalars), ctx.variant
 
 
-def handed_on(op: Op, ctx: Any, found: Tensors) -> tuple[Any, ...]:
-    """Return gradients in the order of an operator's parameters and its math model."""
-    found = once(op.name, found)
+def handed_on(op: Op, ctx: Any, arguments: tuple[Any, ...], found: Tensors) -> tuple[Any, ...]:
+    """Return gradients in the order of an operator's parameters and its math model.
+
+    arguments: of the gradient's schema.
+    """
+    found = once(op.name, found, differentiated(ctx, (*arguments[0], *arguments[1])))
     # torch takes an empty list for one of tensors, and wants as many gradients
     return (*([] if f.name in ctx.lists else found.get(f.name) for f in op.formals), None)
 
@@ -190,7 +196,7 @@ def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, 
     assert op.gradient is not None
     arguments = gradient_arguments(op, ctx, grads)
     made = getattr(getattr(torch.ops, NAMESPACE), op.gradient.name)(*arguments)
-    return handed_on(op, ctx, dict(zip(arguments[2], made, strict=True)))
+    return handed_on(op, ctx, arguments, dict(zip(arguments[2], made, strict=True)))
 
 
 def by_kind(op: Op, scalars: Scalars) -> tuple[list[float], list[int]]:
