@@ -74,6 +74,8 @@ def test_a_line_of_the_spec_is_named_where_it_changes() -> None:
 def test_the_line_of_a_broken_statement_stays_with_it() -> None:
     made = laid_out(LONG["a call"] + PLACE).split("\n")
     assert made[0] == f"x = f({PLACE}"
+    assert joined("\n".join(made)) == LONG["a call"] + PLACE
+    assert laid_out("\n".join(made)).split("\n") == made
     name = "x" * 112
     assert laid_out(f"{name} = f(1, 2, 3){PLACE}").split("\n")[0] == PLACE.strip()
 

@@ -306,7 +306,7 @@ def test_text_is_the_same_in_another_process() -> None:
 def test_a_module_says_what_it_is() -> None:
     text = emitted(scores, {"V": 5000}, numerics_id="abc123").source
     assert "numerics: abc123" in text and "on sm_90a" in text and "schedule: " in text
-    assert re.search(r"e = tl\.exp2\(\w+\)  # test_triton_lowering\.py:\d+", text)
+    assert re.search(r"  # test_triton_lowering\.py:\d+\n(?: +\w+ = .*\n)* +p = tl\.exp2\(\w+\)\n", text)
     assert not re.search(r"-0\.0(?!\d)", re.sub(r"#.*", "", text))  # Triton reads it as +0.0
 
 

@@ -44,11 +44,10 @@ def joined(source: str) -> str:
     for first, last in _statements(source):
         made += lines[done:first]
         done = last + 1
-        found, above = _PLACE.match(lines[last]), lines[first:last]
-        whole = _on_one_line([*above, found["code"] if found else lines[last]])
+        code, place = _without_place(lines[first : last + 1])
         indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
-        comments = [line for line in above if line.lstrip().startswith("#")]
-        made += [*comments, indent + whole + (f"  # {found['place']}" if found else "")]
+        comments = [line for line in code if line.lstrip().startswith("#")]
+        made += [*comments, indent + _on_one_line(code) + (f"  # {place}" if place else "")]
     return "\n".join([*made, *lines[done:]])
 
 
@@ -129,16 +128,23 @@ def _broken(lines: list[str]) -> list[str]:
     """Return the lines of a statement that is too long."""
     indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
     above = [f"{indent}{line.strip()}" for line in lines if line.strip().startswith("#")]
-    found = _PLACE.match(lines[-1])
-    made = _statement(indent, _on_one_line([*lines[:-1], found["code"] if found else lines[-1]]))
-    if found:
-        place = f"# {found['place']}"
+    code, named = _without_place(lines)
+    made = _statement(indent, _on_one_line(code))
+    if named:
+        place = f"# {named}"
         made = (
             [f"{made[0]}  {place}", *made[1:]]
             if len(made[0]) + len(place) + 2 <= COLUMNS
             else [f"{indent}{place}", *made]
         )
     return [*above, *made]
+
+
+def _without_place(lines: list[str]) -> tuple[list[str], str]:
+    """Return the lines of a statement without the comment that names its spec line, and that line."""
+    found = [_PLACE.match(line) for line in lines]
+    code = [each["code"] if each else line for each, line in zip(found, lines, strict=True)]
+    return code, next((each["place"] for each in found if each), "")
 
 
 def _on_one_line(lines: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -31,9 +31,10 @@ from rlk.ir.types import DType
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import axis_name, stem, stride_name
 from rlk.lower.common.rescale import rescale_of
-from rlk.lower.cute.attention.masks import MaskEmitter
+from rlk.lower.cute.attention import scheduler
+from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
-from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, numbered
+from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, AttentionEmitter, numbered
 from rlk.lower.cute.attention.step import MASKED, MORE, SWITCHES, Masks, call, masks_of, step_function
 from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
 from rlk.lower.cute.functions import Helper, functions
@@ -42,6 +43,8 @@ from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Fragment, refused
 from rlk.passes.walk import backward_slice
 
 LINE = 4  # f32 of one access to shared memory
+OWN = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # of the resident rows
+ABOUT_STEP = "One KV tile: online softmax of S, S of the next tile, O += P V."
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
 
 
@@ -53,7 +56,7 @@ class Late:
     lets: tuple[Let, ...]
 
 
-class ConsumerEmitter(MaskEmitter):
+class ConsumerEmitter(AttentionEmitter):
     """Writes the lines of a consumer thread; `places` are the registers of loop-carried values.
 
     crossing: names of lists of both rows, which are read after the loop that writes them. kept: arrays in
@@ -61,19 +64,18 @@ class ConsumerEmitter(MaskEmitter):
     rescale, each with the array's name, fragment, and initial value.
     """
 
-    own = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # of the resident rows
     places: tuple[str, ...] = ()
     vectorized = False  # whether the epilogue stores vectors
     masks: Masks | None = None  # of the step that is written, where others have none
     step_function: Function
-    about_step = "One KV tile: online softmax of S, S of the next tile, O += P V."
-    sums_first = False  # whether accumulators are rescaled before P is computed
     crossing: Mapping[Value, str] = MappingProxyType({})
 
     # --- before the loop ------------------------------------------------------------------------------------
 
     def __init__(self, plan: AttentionPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
+        if plan.dynamic_schedule:
+            self.work_counter = scheduler.prepare(self)
         self.kept: dict[str, int] = {}
         self.unset: dict[str, tuple[str, Fragment, str]] = {}
 
@@ -185,7 +187,7 @@ class ConsumerEmitter(MaskEmitter):
     def loop_lines(self) -> tuple[Line, ...]:
         """Return all steps: S of the next step is issued before the softmax of this one."""
         name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
-        self.write_step(name)
+        self.write_step(name, ABOUT_STEP, self.step)
         before = "first_steps"
         if len(self.plan.parts) > 1:
             with self.inner(f"for {name} in cutlass.range(first_steps, full_steps, unroll=1):"):
@@ -193,23 +195,34 @@ class ConsumerEmitter(MaskEmitter):
             before = "full_steps"
         with self.inner(f"for {name} in cutlass.range({before}, last_steps - 1, unroll=1):"):
             self.line(call(self.step_function, name, masked=True, more=True))
-        self.before_last()
+        if self.plan.dynamic_schedule:  # S of the tile is complete
+            with self.inner("with cute.arch.elect_one():"):
+                for copies in self.plan.owned:
+                    self.line(f"{copies.param}_ring.consumer_release(own)")
         self.line(call(self.step_function, "last_steps - 1", masked=True, more=False))
+        if self.plan.dynamic_schedule:
+            self.release_rest()
         return lines(self.lines)
 
-    def write_step(self, name: str) -> None:
+    def release_rest(self) -> None:
+        """Write the release of stages that only other consumers need."""
+        name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
+        with self.inner(f"for {name} in cutlass.range(last_steps, all_steps, unroll=1):"):
+            for copies, state in zip(self.plan.streamed, ("get", "got"), strict=True):
+                self.awaited(copies, state)
+            self.free("get", "got")
+
+    def write_step(self, name: str, about: str, step: Callable[[Step, str], None]) -> None:
         """Write the function of a step; where some steps need no masks, with a switch for these."""
         self.masks = masks_of(self.plan.last.loop) if len(self.plan.parts) > 1 else None
         before, depth, self.lines, self.depth = self.lines, self.depth, [], 0
         self.place = ""
         with self.names.scope():
             self.names.taken |= set(SWITCHES)
-            self.step(self.plan.last, name)
+            step(self.plan.last, name)
         body, self.lines, self.depth = lines(self.lines), before, depth
         called = {*functions(), *self.helpers.found}
-        self.step_function = step_function(
-            f"{self.plan.kernel.name}_step", name, self.about_step, body, called
-        )
+        self.step_function = step_function(f"{self.plan.kernel.name}_step", name, about, body, called)
         self.masks = None
 
     @contextmanager
@@ -221,9 +234,6 @@ class ConsumerEmitter(MaskEmitter):
     def where_masked(self) -> AbstractContextManager[None]:
         """Write what is inside for masked steps alone, where there are others."""
         return nullcontext() if self.masks is None else self.switch(MASKED)
-
-    def before_last(self) -> None:
-        """Write what comes before the last step, at which S of the tile is complete."""
 
     @contextmanager
     def one_step(self, loop: Loop, name: str, *conditions: Value) -> Iterator[list[Let]]:
@@ -251,9 +261,9 @@ class ConsumerEmitter(MaskEmitter):
                 self.scores("get")
             late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
             self.awaited(self.plan.streamed[1], "got")
-            if self.plan.by_tma and (guards := self.guards(part, self.plan.streamed[1:])):
+            if self.plan.by_tma and (guards := guards_of(part, self.plan.streamed[1:])):
                 with self.where_masked():
-                    self.clear(guards, "got")
+                    clear(self, guards, "got")
             self.sum(self.plan.last, 0, "got")
             self.end_of_step(part, late)
             self.line("warpgroup.wait_group(0)")
@@ -355,13 +365,14 @@ class ConsumerEmitter(MaskEmitter):
         waiting = [let for let in scores if let.value in ends]
         self.crossing = {let.value: self.let(let.name or stem(let), kept) for let in waiting}
         others = [let for let in lists if let not in scores]
-        if self.sums_first:
+        sums_first = self.plan.dynamic_schedule  # measured; with one tile a block the other order is faster
+        if sums_first:
             self.rescaled(part, others)
         if scores:
             with self.inner(EACH_ROW):
                 self.ordered(scores)
         self.crossing = {}
-        if not self.sums_first:
+        if not sums_first:
             self.rescaled(part, others)
 
     def rescaled(self, part: Step, lets: list[Let]) -> None:
@@ -480,8 +491,9 @@ class ConsumerEmitter(MaskEmitter):
 
     def own_rows(self) -> None:
         """Wait for the tiles of the resident rows."""
+        state = "own" if self.plan.dynamic_schedule else OWN
         for copies in self.plan.owned:
-            self.line(f"{copies.param}_ring.consumer_wait({self.own})")
+            self.line(f"{copies.param}_ring.consumer_wait({state})")
         if self.plan.by_tma:
             self.line("cute.arch.fence_view_async_shared()")
 

@@ -7,173 +7,182 @@ of one consumer warpgroup overlaps the products of the other.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 
 from rlk.ir.nodes import Dot, Let, Load, Value
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name, stem
 from rlk.lower.cute.attention.consumer import EACH_ROW, ConsumerEmitter
+from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import Step
-from rlk.lower.cute.attention.producer import ROWS
+from rlk.lower.cute.attention.producer import ROWS, AttentionEmitter
 from rlk.lower.cute.attention.step import MASKED, call, masks_of
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import refused
 from rlk.passes.walk import backward_slice
 
+ABOUT_STEP = "One tile of streamed rows: S and dP, the elementwise work, and products onto the sums."
 
-class GradientEmitter(ConsumerEmitter):
-    """Writes steps of several contractions: all S products are issued, each is used as soon as it is done."""
 
-    about_step = "One tile of streamed rows: S and dP, the elementwise work, and products onto the sums."
+def limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
+    """Write the step range of a tile, and its range of unmasked steps."""
+    e.line(f"first_steps = {e.extreme(start, 'least')}")
+    e.line(f"last_steps = select(first < count, {e.extreme(stops[-1], 'most')}, first_steps)")
+    before = "first_steps"
+    if len(stops) > 2:
+        late = f"least({e.extreme(stops[0], 'most')}, last_steps)"
+        e.line(f"late_steps = most({before}, {late})")
+        before = "late_steps"
+    if len(stops) > 1:
+        full = f"least({e.extreme(stops[-2], 'least')}, last_steps)"
+        e.line(f"full_steps = most({before}, {full})")
 
-    def limits(self, start: Value, *stops: Value) -> None:
-        """Write the step range of a tile, and its range of unmasked steps."""
-        self.line(f"first_steps = {self.extreme(start, 'least')}")
-        self.line(f"last_steps = select(first < count, {self.extreme(stops[-1], 'most')}, first_steps)")
-        before = "first_steps"
-        if len(stops) > 2:
-            late = f"least({self.extreme(stops[0], 'most')}, last_steps)"
-            self.line(f"late_steps = most({before}, {late})")
-            before = "late_steps"
-        if len(stops) > 1:
-            full = f"least({self.extreme(stops[-2], 'least')}, last_steps)"
-            self.line(f"full_steps = most({before}, {full})")
 
-    def first_scores(self) -> tuple[Line, ...]:
-        """Return the wait for the resident factors."""
-        self.own_rows()
-        return lines(self.lines)
+def first_scores(e: ConsumerEmitter) -> tuple[Line, ...]:
+    """Return the wait for the resident factors."""
+    e.own_rows()
+    return lines(e.lines)
 
-    def loop_lines(self) -> tuple[Line, ...]:
-        """Return all steps: masked, unmasked, and masked again."""
-        name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
-        self.write_step(name)
-        count = len(self.plan.parts)
-        limits = ("first_steps", *("late_steps", "full_steps")[3 - count :], "last_steps")
-        for part, (start, stop) in zip(self.plan.parts, pairwise(limits), strict=True):
-            masked = bool(masks_of(part.loop).selects)
-            with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll=1):"):
-                self.line(call(self.step_function, name, masked=masked))
-        return lines(self.lines)
 
-    def step(self, part: Step, name: str) -> None:
-        """Write a step."""
-        with self.one_step(part.loop, name) as lets:
-            self.phases(part, [let for let in lets if let.value not in self.written])
-            self.line("warpgroup.wait_group(0)")
-            if self.plan.numbers_pipelined:
-                with self.inner("with cute.arch.elect_one():"):
-                    self.line(f"{self.plan.numbers_ring}.consumer_release(get)")
-            self.free(*["get"] * len(self.plan.streamed))
+def loop_lines(e: ConsumerEmitter) -> tuple[Line, ...]:
+    """Return all steps: masked, unmasked, and masked again."""
+    name = e.names.fresh(f"{axis_name(e.plan.last.loop.axis)}_step")
+    e.write_step(name, ABOUT_STEP, partial(_step, e))
+    count = len(e.plan.parts)
+    ends = ("first_steps", *("late_steps", "full_steps")[3 - count :], "last_steps")
+    for part, (start, stop) in zip(e.plan.parts, pairwise(ends), strict=True):
+        masked = bool(masks_of(part.loop).selects)
+        with e.inner(f"for {name} in cutlass.range({start}, {stop}, unroll=1):"):
+            e.line(call(e.step_function, name, masked=masked))
+    return lines(e.lines)
 
-    def phases(self, part: Step, lets: list[Let]) -> None:
-        """Issue all S products; after each, issue every accumulation whose register operand is complete."""
-        waited: set[str] = set()
-        cleared = False  # whether masked steps have waited for all tiles
 
-        def arrived(let: Let) -> None:
-            copies = self.factor(let, "b")
-            if copies.param not in waited:
-                with self.switch(f"not {MASKED}") if cleared else nullcontext():
-                    self.awaited(copies, "get")
-                waited.add(copies.param)
+def _step(e: ConsumerEmitter, part: Step, name: str) -> None:
+    """Write a step."""
+    with e.one_step(part.loop, name) as lets:
+        _phases(e, part, [let for let in lets if let.value not in e.written])
+        e.line("warpgroup.wait_group(0)")
+        if e.plan.numbers_pipelined:
+            with e.inner("with cute.arch.elect_one():"):
+                e.line(f"{e.plan.numbers_ring}.consumer_release(get)")
+        e.free(*["get"] * len(e.plan.streamed))
 
-        if self.plan.by_tma and (guards := self.guards(part, self.plan.streamed)):
-            with self.where_masked():
-                for let in (*part.scores, *part.sums):
-                    arrived(let)
-                self.clear(guards, "get")
-            if self.masks is not None:
-                waited, cleared = set(), True
-        for i, let in enumerate(part.scores):
-            arrived(let)
-            self.score(part, i, "get")
-        left = [let for let in lets if let not in (*part.scores, *part.sums)]
-        begun, last = 0, len(part.scores) - 1
-        for i, score in enumerate(part.scores):
-            self.line(f"warpgroup.wait_group({last - i + begun})")
-            self.text[score.value] = f"{self.score_names[i]}[r, c]"
-            self.whole.add(score.value)
-            self.written.add(score.value)
-            now = self.of_phase(part, left, i)
-            if self.plan.numbers_pipelined and self.of_columns(now) and self.plan.numbers_ring not in waited:
-                self.line(f"{self.plan.numbers_ring}.consumer_wait(get)")
-                waited.add(self.plan.numbers_ring)
-            again = self.repeated(score, now, [let for let in left if let not in now])
-            left = [let for let in left if let not in now or let in again]
-            missing = {let.value for let in left}
-            ready = [k for k in range(begun, len(part.sums)) if probs_of(part.sums[k]) not in missing]
-            self.weighed(part, now, left, ready)
-            for k in ready:
-                arrived(part.sums[k])
-                self.sum(part, k, "get")
-            begun += len(ready)
 
-    def weighed(self, part: Step, now: list[Let], left: list[Let], sums: list[int]) -> None:
-        """Write the elementwise values of finished scores; lists that later phases read stay live."""
-        columns = self.of_columns(now)
-        for let in columns:
-            self.at(let)
-            self.column(let)
-            self.written.add(let.value)
-        self.targets = {probs_of(part.sums[k]): f"{self.prob_names[k]}[r, c]" for k in sums}
-        now = [let for let in now if let not in columns]
-        ends = self.waiting(now, left) - {let.value for let in left}
-        if not all(map(self.listed, ends)):
-            raise refused("a row value that is used after other scores", self.plan.target)
-        kept = f"[{', '.join(['[]'] * ROWS)}]"
-        waiting = [let for let in now if let.value in ends]
-        self.crossing = {let.value: self.let(let.name or stem(let), kept) for let in waiting}
-        with self.inner(EACH_ROW):
-            self.ordered(now)
-        self.targets, self.crossing = {}, {}
+def _phases(e: ConsumerEmitter, part: Step, lets: list[Let]) -> None:
+    """Issue all S products; after each, issue every accumulation whose register operand is complete."""
+    waited: set[str] = set()
+    cleared = False  # whether masked steps have waited for all tiles
 
-    def waiting(self, now: list[Let], left: list[Let]) -> set[Value]:
-        """Return the values of this phase that later ones read."""
-        return {v for let in left for v in self.operands(let)} & {let.value for let in now}
+    def arrived(let: Let) -> None:
+        copies = e.factor(let, "b")
+        if copies.param not in waited:
+            with e.switch(f"not {MASKED}") if cleared else nullcontext():
+                e.awaited(copies, "get")
+            waited.add(copies.param)
 
-    def repeated(self, score: Let, now: list[Let], left: list[Let]) -> list[Let]:
-        """Return the values to recompute in a later phase, so that one list stays live instead of several.
+    if e.plan.by_tma and (guards := guards_of(part, e.plan.streamed)):
+        with e.where_masked():
+            for let in (*part.scores, *part.sums):
+                arrived(let)
+            clear(e, guards, "get")
+        if e.masks is not None:
+            waited, cleared = set(), True
+    for i, let in enumerate(part.scores):
+        arrived(let)
+        e.score(part, i, "get")
+    left = [let for let in lets if let not in (*part.scores, *part.sums)]
+    begun, last = 0, len(part.scores) - 1
+    for i, score in enumerate(part.scores):
+        e.line(f"warpgroup.wait_group({last - i + begun})")
+        e.text[score.value] = f"{e.score_names[i]}[r, c]"
+        e.whole.add(score.value)
+        e.written.add(score.value)
+        now = _of_phase(e, part, left, i)
+        if e.plan.numbers_pipelined and _of_columns(e, now) and e.plan.numbers_ring not in waited:
+            e.line(f"{e.plan.numbers_ring}.consumer_wait(get)")
+            waited.add(e.plan.numbers_ring)
+        again = _repeated(e, score, now, [let for let in left if let not in now])
+        left = [let for let in left if let not in now or let in again]
+        missing = {let.value for let in left}
+        ready = [k for k in range(begun, len(part.sums)) if probs_of(part.sums[k]) not in missing]
+        _weighed(e, part, now, left, ready)
+        for k in ready:
+            arrived(part.sums[k])
+            e.sum(part, k, "get")
+        begun += len(ready)
 
-        Live lists take registers; where there are several, they are recomputed from a common ancestor.
-        """
-        ends, lets = self.waiting(now, left), {let.value: let for let in now}
-        if len(ends) < 2:
-            return []
-        for let in reversed(now):
-            kept = {value: x for value, x in lets.items() if value != let.value}
-            made = backward_slice(ends, kept, self.operands)
-            if not any(score.value in self.operands(kept[value]) for value in made):
-                return [kept[value] for value in kept if value in made]
+
+def _weighed(e: ConsumerEmitter, part: Step, now: list[Let], left: list[Let], sums: list[int]) -> None:
+    """Write the elementwise values of finished scores; lists that later phases read stay live."""
+    columns = _of_columns(e, now)
+    for let in columns:
+        e.at(let)
+        _column(e, let)
+        e.written.add(let.value)
+    e.targets = {probs_of(part.sums[k]): f"{e.prob_names[k]}[r, c]" for k in sums}
+    now = [let for let in now if let not in columns]
+    ends = _waiting(e, now, left) - {let.value for let in left}
+    if not all(map(e.listed, ends)):
+        raise refused("a row value that is used after other scores", e.plan.target)
+    kept = f"[{', '.join(['[]'] * ROWS)}]"
+    waiting = [let for let in now if let.value in ends]
+    e.crossing = {let.value: e.let(let.name or stem(let), kept) for let in waiting}
+    with e.inner(EACH_ROW):
+        e.ordered(now)
+    e.targets, e.crossing = {}, {}
+
+
+def _waiting(e: ConsumerEmitter, now: list[Let], left: list[Let]) -> set[Value]:
+    """Return the values of this phase that later ones read."""
+    return {v for let in left for v in e.operands(let)} & {let.value for let in now}
+
+
+def _repeated(e: ConsumerEmitter, score: Let, now: list[Let], left: list[Let]) -> list[Let]:
+    """Return the values to recompute in a later phase, so that one list stays live instead of several.
+
+    Live lists take registers; where there are several, they are recomputed from a common ancestor.
+    """
+    ends, lets = _waiting(e, now, left), {let.value: let for let in now}
+    if len(ends) < 2:
         return []
+    for let in reversed(now):
+        kept = {value: x for value, x in lets.items() if value != let.value}
+        made = backward_slice(ends, kept, e.operands)
+        if not any(score.value in e.operands(kept[value]) for value in made):
+            return [kept[value] for value in kept if value in made]
+    return []
 
-    def of_phase(self, part: Step, lets: list[Let], last: int) -> list[Let]:
-        """Return the values that need no later scores, without column values that only later ones need."""
-        later = {let.value for let in part.scores[last + 1 :]}
-        known = [let for let in lets if not later & backward_slice([let.value], self.lets, self.operands)]
-        columns = {let.value for let in self.of_columns(known)}
-        rows = [let.value for let in known if let.value not in columns]
-        found = backward_slice(rows, {let.value: let for let in known}, self.operands)
-        return [let for let in known if let.value in found]
 
-    def of_columns(self, lets: list[Let]) -> list[Let]:
-        """Return the column values: made of a step's per-row numbers, the same for all query rows."""
-        numbers = {each.param for each in self.plan.numbers}
-        found: list[Let] = []
-        for let in lets:
-            read = isinstance(let.node, Load) and let.node.param in numbers
-            if read or (not self.by_row(let.value) and {x.value for x in found} & set(self.operands(let))):
-                found.append(let)
-        return found
+def _of_phase(e: ConsumerEmitter, part: Step, lets: list[Let], last: int) -> list[Let]:
+    """Return the values that need no later scores, without column values that only later ones need."""
+    later = {let.value for let in part.scores[last + 1 :]}
+    known = [let for let in lets if not later & backward_slice([let.value], e.lets, e.operands)]
+    columns = {let.value for let in _of_columns(e, known)}
+    rows = [let.value for let in known if let.value not in columns]
+    found = backward_slice(rows, {let.value: let for let in known}, e.operands)
+    return [let for let in known if let.value in found]
 
-    def column(self, let: Let) -> None:
-        """Write a column value."""
-        if isinstance(let.node, Load):
-            self.uses("numbers_of")
-            given = f"{let.node.param}_numbers, quad, get.index, {self.plan.scores.count}"
-            self.text[let.value] = self.let(let.name or let.node.param, f"numbers_of({given})")
-        else:
-            self.node(let)
+
+def _of_columns(e: ConsumerEmitter, lets: list[Let]) -> list[Let]:
+    """Return the column values: made of a step's per-row numbers, the same for all query rows."""
+    numbers = {each.param for each in e.plan.numbers}
+    found: list[Let] = []
+    for let in lets:
+        read = isinstance(let.node, Load) and let.node.param in numbers
+        if read or (not e.by_row(let.value) and {x.value for x in found} & set(e.operands(let))):
+            found.append(let)
+    return found
+
+
+def _column(e: ConsumerEmitter, let: Let) -> None:
+    """Write a column value."""
+    if isinstance(let.node, Load):
+        e.uses("numbers_of")
+        given = f"{let.node.param}_numbers, quad, get.index, {e.plan.scores.count}"
+        e.text[let.value] = e.let(let.name or let.node.param, f"numbers_of({given})")
+    else:
+        e.node(let)
 
 
 def probs_of(let: Let) -> Value:

@@ -11,11 +11,10 @@ from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute import text
+from rlk.lower.cute.attention import gradient, scheduler
 from rlk.lower.cute.attention.consumer import ConsumerEmitter
-from rlk.lower.cute.attention.gradient import GradientEmitter
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies
-from rlk.lower.cute.attention.producer import FRAGMENT, TRANSPOSED, Place, numbered
-from rlk.lower.cute.attention.scheduler import SchedulerEmitter
+from rlk.lower.cute.attention.producer import FRAGMENT, TRANSPOSED, Limits, Place, numbered, one_tile_limits
 from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
@@ -280,11 +279,11 @@ def write(
     plan: AttentionPlan, helpers: dict[str, Helper], checks: list[str], loop_indices: Mapping[str, str]
 ) -> KernelText:
     """Write the kernel."""
-    emitter = _emitter(plan)(plan, helpers, checks)
+    emitter = ConsumerEmitter(plan, helpers, checks)
     params = [*(p for copies in plan.copied for p in copies.params), *(n.param for n in plan.numbers)]
     if len(set(params)) < len(params):
         raise refused("one tensor as two factors of a product", plan.target)
-    place, steps = emitter.of_tile(), emitter.steps()
+    place, steps = emitter.of_tile(), emitter.steps(_limits(plan))
     owned = tuple(_batch(each, 1, emitter.copies(each, "0")) for each in plan.batches(plan.owned))
     step = f"{axis_name(plan.last.loop.axis)}_step"
     emitter.name_step(step)
@@ -296,8 +295,7 @@ def write(
         first, *others = plan.batches(plan.streamed)
         streamed = [_batch(first, plan.stages, (*emitter.copies(first, "put.index"), *emitter.numbers()))]
         streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]
-    before, begun, loop = emitter.before(), emitter.first_scores(), emitter.loop_lines()
-    after = emitter.after()
+    multiplying = _consumer(plan, emitter)
     tma_loads = plan.streamed if plan.by_tma else ()
     vectors = {param: c.width for c in plan.copied for param in c.params if c not in tma_loads}
     frame, given = framed(
@@ -319,7 +317,7 @@ def write(
         step=step,
         place=place,
         steps=steps,
-        multiplying=(*before, *begun, *loop, *after),
+        multiplying=multiplying,
         width=emitter.width,
         work_counter=emitter.work_counter,
         vectorized=emitter.vectorized,
@@ -339,10 +337,20 @@ def write(
     )
 
 
-def _emitter(plan: AttentionPlan) -> type[ConsumerEmitter]:
+def _consumer(plan: AttentionPlan, emitter: ConsumerEmitter) -> tuple[Line, ...]:
+    """Return the lines of a consumer: prologue, mainloop, epilogue."""
+    before = emitter.before()
+    if plan.ahead:
+        mainloop = *emitter.first_scores(), *emitter.loop_lines()
+    else:
+        mainloop = *gradient.first_scores(emitter), *gradient.loop_lines(emitter)
+    return *before, *mainloop, *emitter.after()
+
+
+def _limits(plan: AttentionPlan) -> Limits:
     if plan.dynamic_schedule:
-        return SchedulerEmitter
-    return ConsumerEmitter if plan.ahead else GradientEmitter
+        return scheduler.limits
+    return one_tile_limits if plan.ahead else gradient.limits
 
 
 def _order(copies: Copies, emitter: ConsumerEmitter) -> Order:

@@ -10,53 +10,53 @@ from rlk.lower.cute.attention.producer import AttentionEmitter
 from rlk.lower.cute.plan import WARPGROUP
 
 
-class MaskEmitter(AttentionEmitter):
-    """Writes the lines that zero out-of-bounds rows."""
+def guards_of(part: Step, factors: Iterable[Copies]) -> dict[Copies, Value]:
+    """Return the in-bounds predicate of each factor whose tiles may have out-of-bounds rows."""
+    lets = part.loop.body.lets
+    found = {let.node.param: let.node.guard for let in lets if isinstance(let.node, Load)}
+    return {copies: guard for copies in factors if (guard := found[copies.param]) is not None}
 
-    def guards(self, part: Step, factors: Iterable[Copies]) -> dict[Copies, Value]:
-        """Return the in-bounds predicate of each factor whose tiles may have out-of-bounds rows."""
-        lets = part.loop.body.lets
-        found = {let.node.param: let.node.guard for let in lets if isinstance(let.node, Load)}
-        return {copies: guard for copies in factors if (guard := found[copies.param]) is not None}
 
-    def clear(self, guards: Mapping[Copies, Value], state: str) -> None:
-        """Zero the out-of-bounds rows of tiles: 0 * inf and 0 * NaN are not 0.
+def clear(e: AttentionEmitter, guards: Mapping[Copies, Value], state: str) -> None:
+    """Zero the out-of-bounds rows of tiles: 0 * inf and 0 * NaN are not 0.
 
-        Each consumer warpgroup zeroes for itself, behind a branch, and then meets at a named barrier.
-        """
-        ends: dict[str, None] = {}
-        self.uses("select", "clear_vector_where")
+    Each consumer warpgroup zeroes for itself, behind a branch, and then meets at a named barrier.
+    """
+    ends: dict[str, None] = {}
+    e.uses("select", "clear_vector_where")
+    for copies, guard in guards.items():
+        first, stop = _end_of(e, guard)
+        e.write(e.needed([first, stop]))
+        ends[f"({e[stop]} < {e[first]} + {copies.rows})"] = None
+    with e.inner(f"if {' | '.join(ends)}:"):
         for copies, guard in guards.items():
-            first, stop = self.end_of(guard)
-            self.write(self.needed([first, stop]))
-            ends[f"({self[stop]} < {self[first]} + {copies.rows})"] = None
-        with self.inner(f"if {' | '.join(ends)}:"):
-            for copies, guard in guards.items():
-                self.clear_rows(copies, guard, state)
-            self.line("cute.arch.fence_view_async_shared()")
-            self.line(f"cute.arch.barrier(barrier_id=group, number_of_threads={WARPGROUP})")
+            _clear_rows(e, copies, guard, state)
+        e.line("cute.arch.fence_view_async_shared()")
+        e.line(f"cute.arch.barrier(barrier_id=group, number_of_threads={WARPGROUP})")
 
-    def clear_rows(self, copies: Copies, guard: Value, state: str) -> None:
-        axis = self.plan.scores.axis
-        with self.isolated():
-            self.fragments = {}
-            of_rows = {value for value in self.written if axis in self.axes(value)}
-            self.written, self.whole = self.written - of_rows, self.whole - of_rows
-            self.line(f"column = {copies.width} * (mine % {copies.across})")
-            with self.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
-                self.line(f"down = mine % {WARPGROUP} // {copies.across} + {copies.down} * i")
-                self.memory.coordinates[axis] = "down"
-                self.write(self.needed([guard]))
-                missing = f"select({self[guard]}, Boolean(False), Boolean(True))"
-                with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
-                    column = f"column + {copies.width * copies.across} * j"
-                    place = f"down, {column}" if copies.along else f"{column}, down"
-                    given = f"{copies.param}_tiles, ({place}, {state}.index), {copies.width}"
-                    self.line(f"clear_vector_where({missing}, {given})")
 
-    def end_of(self, guard: Value) -> tuple[Value, Value]:
-        """Return the first row of a step, and the end of the rows."""
-        there = self.lets[guard].node
-        assert isinstance(there, Map2)
-        parts = operands(self.lets[there.a].node)
-        return next(v for v in parts if self.plan.scores.axis not in self.axes(v)), there.b
+def _clear_rows(e: AttentionEmitter, copies: Copies, guard: Value, state: str) -> None:
+    axis = e.plan.scores.axis
+    with e.isolated():
+        e.fragments = {}
+        of_rows = {value for value in e.written if axis in e.axes(value)}
+        e.written, e.whole = e.written - of_rows, e.whole - of_rows
+        e.line(f"column = {copies.width} * (mine % {copies.across})")
+        with e.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
+            e.line(f"down = mine % {WARPGROUP} // {copies.across} + {copies.down} * i")
+            e.memory.coordinates[axis] = "down"
+            e.write(e.needed([guard]))
+            missing = f"select({e[guard]}, Boolean(False), Boolean(True))"
+            with e.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
+                column = f"column + {copies.width * copies.across} * j"
+                place = f"down, {column}" if copies.along else f"{column}, down"
+                given = f"{copies.param}_tiles, ({place}, {state}.index), {copies.width}"
+                e.line(f"clear_vector_where({missing}, {given})")
+
+
+def _end_of(e: AttentionEmitter, guard: Value) -> tuple[Value, Value]:
+    """Return the first row of a step, and the end of the rows."""
+    there = e.lets[guard].node
+    assert isinstance(there, Map2)
+    parts = operands(e.lets[there.a].node)
+    return next(v for v in parts if e.plan.scores.axis not in e.axes(v)), there.b

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -68,6 +68,23 @@ class Place:
         return (*self.tile, *self.search, *self.rest)
 
 
+Limits = Callable[..., None]
+"""A function of an emitter, a loop's start and the ends of its parts that writes the step range of a tile."""
+
+
+def one_tile_limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
+    """Write the first and last step of a block's tile, and the ends of its step ranges.
+
+    There is at least one step: a fully masked step changes no state.
+    """
+    e.line(f"first_steps = {e.first_step(start)}")
+    last = f"most({e.extreme(stops[-1], 'most')}, first_steps + 1)"
+    e.line(f"last_steps = select(first < count, {last}, first_steps + 1)")
+    if len(stops) > 1:
+        full = f"least({e.extreme(stops[0], 'least')}, last_steps - 1)"
+        e.line(f"full_steps = most(first_steps, {full})")
+
+
 class AttentionEmitter(Emitter):
     """Writes lines of producer and consumers.
 
@@ -76,7 +93,6 @@ class AttentionEmitter(Emitter):
     """
 
     plan: AttentionPlan
-    item = "block"  # index of the work tile
     work_counter = ""  # the work counter of persistent blocks
 
     def __init__(self, plan: AttentionPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
@@ -256,7 +272,12 @@ class AttentionEmitter(Emitter):
         """Return where the loop starts, and where each of its parts ends."""
         return self.plan.parts[0].loop.start, *(part.loop.stop for part in self.plan.parts)
 
-    def steps(self) -> tuple[Line, ...]:
+    @property
+    def item(self) -> str:
+        """Return the name of the work tile's index."""
+        return "item" if self.plan.dynamic_schedule else "block"
+
+    def steps(self, limits: Limits) -> tuple[Line, ...]:
         """Return the lines that compute a tile's step range in every warp: each lane takes some rows."""
         count = self.plan.rows.tile // LANES
         with self.isolated(scope=self.plan.dynamic_schedule):  # else they are beside a consumer's names
@@ -265,20 +286,8 @@ class AttentionEmitter(Emitter):
             self.fragments, self.memory.coordinates[axis] = {}, f"{rows}[r]"
             self.write(self.needed(self.bounds()), count)
             self.uses("select", "least", "most")
-            self.limits(*self.bounds())
+            limits(self, *self.bounds())
         return lines(self.lines)
-
-    def limits(self, start: Value, *stops: Value) -> None:
-        """Write the first and last step of a tile, and the ends of its step ranges.
-
-        There is at least one step: a fully masked step changes no state.
-        """
-        self.line(f"first_steps = {self.first_step(start)}")
-        last = f"most({self.extreme(stops[-1], 'most')}, first_steps + 1)"
-        self.line(f"last_steps = select(first < count, {last}, first_steps + 1)")
-        if len(stops) > 1:
-            full = f"least({self.extreme(stops[0], 'least')}, last_steps - 1)"
-            self.line(f"full_steps = most(first_steps, {full})")
 
     def first_step(self, start: Value) -> str:
         """Return the first step of all rows, clamped to the piece of the block."""
