@@ -32,7 +32,7 @@ def restored() -> Iterator[None]:
 
 
 def by_cute() -> None:
-    dispatch.interpret_with(interpret, hopper.interpret)
+    dispatch.interpret_with(interpret, cute=hopper.interpret)
 
 
 Case = Callable[[], list[torch.Tensor]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -26,10 +25,8 @@ W = Axis("W", chunk=1, split=4)
 @pytest.fixture(autouse=True, params=["oracle", "triton", "cute"])
 def lowering(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run every test by each of them, and leave the oracle in charge."""
-    by: dict[str, tuple[Any, ...]] = {
-        "oracle": (None,), "triton": (interpret,), "cute": (interpret, hopper.interpret),
-    }  # fmt: skip
-    dispatch.interpret_with(*by[request.param])
+    others = {"cute": hopper.interpret} if request.param == "cute" else {}
+    dispatch.interpret_with(None if request.param == "oracle" else interpret, **others)
     yield request.param
     dispatch.interpret_with(None)
 
