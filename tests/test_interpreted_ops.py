@@ -112,10 +112,12 @@ def scored(
     **options: Any,
 ) -> Case:
     picked = ids(rows, vocabulary)
-    return (
-        lambda x: ops.logp(x, picked, math=math_model, **options),  # type: ignore[arg-type]
-        [logits(rows, vocabulary, dtype)],
-    )
+
+    def call(x: torch.Tensor) -> ops.LogProbs:
+        made = ops.logp(x, picked, math=math_model, **options)  # type: ignore[arg-type]
+        return made if made.lse2 is None else made._replace(lse2=made.lse2.detach())  # backward refuses it
+
+    return call, [logits(rows, vocabulary, dtype)]
 
 
 def every_step(vocabulary: int, model: str) -> Case:
