@@ -23,7 +23,7 @@ from rlk.errors import Code, CompileError
 from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.resources import installing
-from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.blocks import BLOCKS
 from rlk.target.facts import Target, target

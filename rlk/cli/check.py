@@ -19,7 +19,7 @@ from multiprocessing import active_children, get_context
 from rlk.cli.text import Progress, natural, positive, table
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.runtime.pool import pool
+from rlk.runtime.kernels.pool import pool
 from rlk.runtime.reference import TARGETS
 from rlk.runtime.registry import authored, find, operators
 from rlk.target.facts import Target, target

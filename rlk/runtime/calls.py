@@ -9,11 +9,11 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.runtime.arguments import VECTOR
-from rlk.runtime.autograd import run_differentiably
-from rlk.runtime.dispatch import MOST_SHAPES, dispatch
-from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors
-from rlk.runtime.selection import Statics, bind_dtypes, check_differentiable, dtypes_of, invoke, model
+from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors
+from rlk.runtime.binding.selection import Statics, bind_dtypes, check_differentiable, dtypes_of, invoke, model
+from rlk.runtime.call.autograd import run_differentiably
+from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
 
 
 def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None = None) -> Tensors:
@@ -104,11 +104,11 @@ def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math:
 def _through_dispatcher(
     op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None
 ) -> Tensors:
-    from rlk.runtime.library import through_dispatcher
+    from rlk.runtime.call.library import through_dispatcher
 
     # by name: only who has DTensors has imported them
     if any(type(t).__name__ == "DTensor" for t in tensors.values()):
-        from rlk.runtime.dtensor import across
+        from rlk.runtime.call.dtensor import across
 
         return across(call, op, tensors, scalars, statics, math)
     return through_dispatcher(op, tensors, scalars, statics, math)
