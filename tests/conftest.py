@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlk.backends import cute
-from rlk.runtime import dispatch as runtime
+from rlk.runtime.call import dispatch as runtime
 
 if "RLK_CACHE_DIR" not in os.environ:  # workers and children find it set: tests leave the user's store alone
     os.environ["RLK_CACHE_DIR"] = tempfile.mkdtemp(prefix="rlk-tests-")
@@ -59,7 +59,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Count what runs: every bound call passes through the oracle's evaluation here."""
-    from rlk.runtime import oracle
+    from rlk.runtime.call import oracle
 
     seen: list[str] = []
     evaluate = oracle.evaluate

@@ -32,17 +32,20 @@ RANK = {
     "cache": 7,
     # the tools of testing know no runtime, its checks of whole operators do
     "testing.bits": 8, "testing.simulators": 9,
-    # what a backend writes and launches
-    "runtime.driver": 10, "runtime.record": 10,
-    "runtime.launch": 11,
-    "backends": 12,
-    "runtime": 13,
-    "testing": 14,
-    "ops": 15,
-    "aot": 16, "consistency": 16, "integrations": 16,
-    "tune": 16, "pages": 16,
-    "demo": 17,
-    "cli": 18,
+    # what a backend writes and launches; then the rooms of the runtime
+    "runtime.launch": 10,
+    "backends": 11,
+    "runtime.binding": 12,
+    "runtime.kernels": 13,
+    "runtime.wheels": 14,
+    "runtime.call": 15,
+    "runtime": 16,
+    "testing": 17,
+    "ops": 18,
+    "aot": 19, "consistency": 19, "integrations": 19,
+    "tune": 19, "pages": 19,
+    "demo": 20,
+    "cli": 21,
 }  # fmt: skip
 SPECS_IMPORT = frozenset({"", "lang"})
 KNOWS_SPECS = RANK["runtime"]  # from here up a package may import rlk.specs

@@ -33,7 +33,7 @@ from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, KernelArg, KernelBuild, Signature
 from rlk.lower.common.host_loops import host_lines
 from rlk.passes.walk import walk
-from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 

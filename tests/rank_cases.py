@@ -18,7 +18,7 @@ import torch.distributed as dist
 from rlk.errors import RlkError
 from rlk.ops import ordered_all_reduce
 from rlk.ops.collective import reference
-from rlk.runtime.collective import ordered_gather
+from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
 
 Found = dict[str, Any]

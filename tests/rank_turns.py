@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from rlk.ops import sharded
-from rlk.runtime.collective import pairwise_sum
+from rlk.runtime.call.collective import pairwise_sum
 
 Found = TypeVar("Found")
 Terms = Callable[[torch.Tensor], torch.Tensor]

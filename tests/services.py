@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlk.runtime.launch import Services
+from rlk.runtime.launch.launcher import Services
 
 
 class Torch:

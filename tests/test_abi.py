@@ -17,8 +17,8 @@ from rlk.lower import cute, tilelang, triton
 from rlk.lower.common.abi import host_parameters
 from rlk.lower.common.emitted import CallArg, From, Signature
 from rlk.passes.pipeline import launched
-from rlk.runtime import dispatch
-from rlk.runtime.invocation import Invocation, geometry_of
+from rlk.runtime.binding.invocation import Invocation, geometry_of
+from rlk.runtime.call import dispatch
 from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
 from rlk.runtime.registry import operators
 from rlk.schedule.cute_tiles import by_warpgroups

@@ -29,14 +29,17 @@ from rlk.digest import canonical, digest
 from rlk.env import Env
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.ops import swiglu
-from rlk.runtime import build, dispatch, prefetch, trace_cache, wheel_lookup, wheels
-from rlk.runtime.candidates import formed
-from rlk.runtime.driver import Cuda
-from rlk.runtime.invocation import geometry_of
-from rlk.runtime.launch import parameter_layout
-from rlk.runtime.record import ModuleRecord
-from rlk.runtime.selection import invoke
-from rlk.runtime.shape_buckets import sizes_of
+from rlk.runtime import prefetch
+from rlk.runtime.binding.candidates import formed
+from rlk.runtime.binding.invocation import geometry_of
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.binding.shape_buckets import sizes_of
+from rlk.runtime.call import dispatch
+from rlk.runtime.kernels import build, trace_cache
+from rlk.runtime.launch.driver import Cuda
+from rlk.runtime.launch.launcher import parameter_layout
+from rlk.runtime.launch.record import ModuleRecord
+from rlk.runtime.wheels import reader, wheel_lookup
 from rlk.target.facts import target
 
 pytest.importorskip("triton", reason="building a wheel needs a compiler")
@@ -63,9 +66,9 @@ def site(unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Put a copy of what is installed on the path."""
     place = shutil.copytree(unpacked, tmp_path / "site")
     monkeypatch.syspath_prepend(str(place))
-    wheels.forget()
+    reader.forget()
     yield place
-    wheels.forget()
+    reader.forget()
 
 
 @pytest.fixture
@@ -200,7 +203,7 @@ def test_calls_of_one_class_search_once_and_find_what_a_search_finds(
         return dispatch.ship(*call_of(memory[skipped:].view(rows, 512)), ("triton",)).found
 
     def searched(rows: int, skipped: int = 0) -> Any:
-        wheels.forget()
+        reader.forget()
         return found(rows, skipped)
 
     wanted = {(rows, skipped): searched(rows, skipped) for rows in (300, 301, 320) for skipped in (0, 1)}
@@ -220,7 +223,7 @@ def never_asked(*_: object) -> None:
 
 
 def test_without_a_wheel_and_a_compiler_the_error_says_both(no_compiler: None) -> None:
-    wheels.forget()
+    reader.forget()
     with pytest.raises(UnsupportedError, match=r"\[triton\]', or a wheel of kernels for sm_90a"):
         dispatch.bind_lowered(*call_of(X), torch.device("cpu", 0))
 
@@ -248,7 +251,7 @@ def test_a_wheel_of_another_name_is_found_where_nothing_can_be_compiled(
     info.rename(site / "company_kernels-1.0.dist-info")
     metadata = site / "company_kernels-1.0.dist-info" / "METADATA"
     metadata.write_text("Metadata-Version: 2.1\nName: company-kernels\nVersion: 1.0\n")
-    wheels.forget()
+    reader.forget()
     assert dispatch.ship(*call_of(X), ("triton",)).found is None
     found = dispatch.ship(*call_of(X), ("triton",), whole=True).found
     assert found is not None and found.kernel.wheel.label == "company-kernels 1.0"
@@ -291,7 +294,7 @@ def launched_by(text: str) -> Callable[[Path], object]:
 
 
 def changed_head(site: Path, **members: object) -> None:
-    path = site / NAME / wheels.HEAD
+    path = site / NAME / reader.HEAD
     path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
 
 
@@ -315,8 +318,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another launch": (lambda s: changed_head(s, abi="launch-1"), "its kernels are launched as launch-1"),
     "other flags": (lambda s: changed_head(s, flags=[["TRITON_DEBUG", "1"]]), "variables of compilers"),
-    "no JSON": (lambda s: (s / NAME / wheels.HEAD).write_bytes(b"\xff"), "wheel.json cannot be read"),
-    "a list": (lambda s: (s / NAME / wheels.HEAD).write_text("[]"), "its format is unknown"),
+    "no JSON": (lambda s: (s / NAME / reader.HEAD).write_bytes(b"\xff"), "wheel.json cannot be read"),
+    "a list": (lambda s: (s / NAME / reader.HEAD).write_text("[]"), "its format is unknown"),
     "written by all": (by_all(lambda s: [s / NAME]), "can be written by other users; run: chmod"),
     "entries by all": (by_all(lambda s: [s / NAME / "entries"]), "can be written by other users"),
     "an entry by all": (by_all(entries), "can be written by other users"),
@@ -362,8 +365,8 @@ def test_a_kernel_that_may_differ_is_refused_with_its_reason(
     change, reason = REFUSED[case]
     assert dispatch.ship(*call_of(X), ("triton",)).found is not None  # the control
     change(site)
-    wheels.forget()
-    monkeypatch.setattr("rlk.runtime.wheel_lookup._said", set())
+    reader.forget()
+    monkeypatch.setattr("rlk.runtime.wheels.wheel_lookup._said", set())
     with caplog.at_level(logging.WARNING, "rlk.aot"):
         found = explained(X, monkeypatch)
     assert any(reason in why for why in found.refused), found.refused
@@ -377,8 +380,8 @@ def test_a_changed_spec_is_refused_by_its_id(
     site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A spec that computes something else has another program, so the reason is found by the call."""
-    monkeypatch.setattr("rlk.runtime.wheel_lookup.judged", lambda *_: ("f" * 16, ()))
-    monkeypatch.setattr("rlk.runtime.wheel_lookup.program_key", lambda *_: "e" * 32)
+    monkeypatch.setattr("rlk.runtime.wheels.wheel_lookup.judged", lambda *_: ("f" * 16, ()))
+    monkeypatch.setattr("rlk.runtime.wheels.wheel_lookup.program_key", lambda *_: "e" * 32)
     found = explained(X, monkeypatch)
     assert any("the installed spec's is ffff" in why for why in found.refused)
 
@@ -439,7 +442,7 @@ def test_no_kernel_knows_how_many_tokens_there_are() -> None:
         geometry = geometry_of(invocation, tensors)
         sizes = sizes_of(invocation, geometry)
         plain, (program, schedules) = sizes.signature, formed(invocation, H200.softmax, sizes, H200)
-        key = wheels.program_key("triton", H200, program, schedules, plain)
+        key = reader.program_key("triton", H200, program, schedules, plain)
         seen.setdefault(invocation.spec.name, []).append(key)
 
     options = ({"loss": "grpo"},)

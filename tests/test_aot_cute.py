@@ -25,10 +25,10 @@ import torch
 from rlk.errors import LaunchError
 from rlk.ops import swiglu
 from rlk.backends import binaries
-from rlk.runtime import dispatch
-from rlk.runtime.selection import invoke
-from rlk.runtime.invocation import geometry_of
-from rlk.runtime.launch import Services
+from rlk.runtime.call import dispatch
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.binding.invocation import geometry_of
+from rlk.runtime.launch.launcher import Services
 from rlk.target.facts import target
 
 on = target("sm_90a")

@@ -12,10 +12,10 @@ from rlk.backends import cute
 from rlk.errors import Code, UnsupportedError
 from rlk.ir.nodes import MathModel, Program
 from rlk.ops import linear_logp, swiglu
-from rlk.runtime import dispatch as dispatching
-from rlk.runtime import selection
-from rlk.runtime.dispatch import lowered
-from rlk.runtime.invocation import geometry_of
+from rlk.runtime.binding import selection
+from rlk.runtime.binding.invocation import geometry_of
+from rlk.runtime.call import dispatch as dispatching
+from rlk.runtime.call.dispatch import lowered
 from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
 from rlk.runtime.registry import operators
 from rlk.schedule.attention import ROWS_OF_WARPGROUP

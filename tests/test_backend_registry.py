@@ -25,9 +25,11 @@ from rlk.env import Env
 from rlk.errors import Code, InternalError, LaunchError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
 from rlk.ops import ratio_kl, rms_norm, swiglu
-from rlk.runtime import build, dispatch, selection
-from rlk.runtime.invocation import geometry_of
-from rlk.runtime.pool import pool
+from rlk.runtime.binding import selection
+from rlk.runtime.binding.invocation import geometry_of
+from rlk.runtime.call import dispatch
+from rlk.runtime.kernels import build
+from rlk.runtime.kernels.pool import pool
 from rlk.target.facts import target
 
 TESTS = Path(__file__).resolve().parent

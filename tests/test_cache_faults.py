@@ -30,7 +30,7 @@ from rlk.cache.archive import export_entries, import_entries
 from rlk.cache.manifest import MANIFEST, BadEntry
 from rlk.cli import main
 from rlk.env import Env
-from rlk.runtime import build
+from rlk.runtime.kernels import build
 
 KEY = CacheKey("ir", None, "sm_90a", "triton", "emitter", (("triton", "3.6.0"),))
 ABOUT_ARCHIVES = Path(__file__).resolve().parents[1] / "docs" / "aot.md"

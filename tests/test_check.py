@@ -76,7 +76,7 @@ def test_every_shipped_operator_obeys_the_laws(name: str) -> None:
 @pytest.mark.parametrize("on", ["sm_90a", "gfx942"])
 def test_what_is_emitted_compiles(on: str) -> None:
     pytest.importorskip("triton")
-    from rlk.runtime.pool import pool
+    from rlk.runtime.kernels.pool import pool
 
     found = check(squares, Example(), [target(on)], (Law.COMPILES,), compiler=pool().compile)
     assert [v.ok for v in found] == [True, True]

@@ -27,7 +27,7 @@ from rlk.errors import LaunchError
 from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.ir.text import parse_program
 from rlk.resources import generated, installing
-from rlk.runtime import probes
+from rlk.runtime.kernels import probes
 from rlk.runtime.registry import operators
 from rlk.terminal import Plain
 

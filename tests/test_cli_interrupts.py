@@ -22,7 +22,7 @@ SLOW_COMPILER = f'''
 import os, subprocess, sys, tempfile, time
 from pathlib import Path
 
-if "rlk.runtime.worker" in sys.orig_argv:
+if "rlk.runtime.kernels.worker" in sys.orig_argv:
     import rlk.backends.triton
 
     def compile_triton(emitted, target, folder):

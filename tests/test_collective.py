@@ -17,7 +17,7 @@ from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.interp.floats import tree_sum
 from rlk.ir.tree import Tree
-from rlk.runtime.collective import ordered_gather, pairwise_sum
+from rlk.runtime.call.collective import ordered_gather, pairwise_sum
 from rlk.testing.bits import assert_same_bits, differing
 
 

@@ -14,7 +14,7 @@ import test_interpreted_ops as interpreted
 from linear_cases import cotangents, head
 
 from rlk import ops
-from rlk.runtime.dispatch import dispatch
+from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import assert_same_bits
 from rlk.testing.simulators import hopper, simt
 from rlk.testing.simulators.interpreter import interpret

@@ -30,7 +30,7 @@ from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.cute.reduce_steps import Where, steps
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.rewrite import Replay, rewrite
-from rlk.runtime.dispatch import dispatch
+from rlk.runtime.call.dispatch import dispatch
 from rlk.schedule.cute_tiles import warpgroups
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule, Span

@@ -26,12 +26,13 @@ from rlk.errors import CompileError, InternalError, LaunchError, UnsupportedErro
 from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild
 from rlk.ops import swiglu
-from rlk.runtime import build, calls, loader, prefetch
-from rlk.runtime import dispatch as dispatching
-from rlk.runtime.dispatch import lowered
-from rlk.runtime.invocation import geometry_of
-from rlk.runtime.pool import Pool
-from rlk.runtime.record import LaunchRecord, ModuleRecord, decode_request, encode_request
+from rlk.runtime import calls, prefetch
+from rlk.runtime.binding.invocation import geometry_of
+from rlk.runtime.call import dispatch as dispatching
+from rlk.runtime.call.dispatch import lowered
+from rlk.runtime.kernels import build, loader
+from rlk.runtime.kernels.pool import Pool
+from rlk.runtime.launch.record import LaunchRecord, ModuleRecord, decode_request, encode_request
 from rlk.target.facts import target
 
 needs_no_device = pytest.mark.skipif(torch.cuda.is_available(), reason="would launch with made-up addresses")
@@ -324,8 +325,8 @@ def test_an_entry_is_loaded_and_called(entry: Path, monkeypatch: pytest.MonkeyPa
 def test_loading_imports_no_compiler(entry: Path) -> None:
     probe = (
         "import sys\nfrom pathlib import Path\n"
-        "from rlk.backends.cute import load_cute\nfrom rlk.runtime.launch import Services\n"
-        "from rlk.runtime.record import ModuleRecord\n"
+        "from rlk.backends.cute import load_cute\nfrom rlk.runtime.launch.launcher import Services\n"
+        "from rlk.runtime.launch.record import ModuleRecord\n"
         f"folder = Path({str(entry)!r})\n"
         "services = Services(lambda d: 0, lambda: 0, lambda d: None)\n"
         "load_cute(folder, ModuleRecord.read(folder).kernels[0], 0, services)\n"

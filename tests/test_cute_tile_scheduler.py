@@ -34,8 +34,8 @@ from rlk.lower.cute.protocol import (
 )
 from rlk.lower.cute.protocols import scheduler_protocol
 from rlk.passes.pipeline import launched
-from rlk.runtime.host_stub import compose
-from rlk.runtime.record import read_call, write_call
+from rlk.runtime.binding.host_stub import compose
+from rlk.runtime.launch.record import read_call, write_call
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
 from rlk.testing import generated

@@ -67,8 +67,8 @@ def test_the_commands_of_the_guide_run(
 def test_the_messages_of_troubleshooting_are_real(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlk.backends import cute
     from rlk.errors import RlkError
-    from rlk.runtime import oracle
-    from rlk.runtime.build import kernel_key
+    from rlk.runtime.call import oracle
+    from rlk.runtime.kernels.build import kernel_key
 
     def without_a_compiler() -> None:
         monkeypatch.setattr(cute, "toolchain", lambda: None)

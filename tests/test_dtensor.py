@@ -11,7 +11,7 @@ from rank_cases import Found, run
 
 from rlk import ops
 from rlk.passes.row_independence import rows_are_independent
-from rlk.runtime.invocation import row_axis
+from rlk.runtime.binding.invocation import row_axis
 from rlk.testing.bits import assert_same_bits, differing
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlk import Layout, ops
-from rlk.runtime.dispatch import dispatch
+from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import as_bits, assert_same_bits
 
 NONE = torch.empty(0)

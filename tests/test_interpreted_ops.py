@@ -22,9 +22,9 @@ from rlk.errors import ScheduleError, UnsupportedError
 from rlk.lower.common.layout import joined
 from rlk.ops import Loss
 from rlk.ops.losses import clip
-from rlk.runtime import candidates
-from rlk.runtime import dispatch as runtime
-from rlk.runtime.dispatch import dispatch
+from rlk.runtime.binding import candidates
+from rlk.runtime.call import dispatch as runtime
+from rlk.runtime.call.dispatch import dispatch
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simulators.interpreter import interpret

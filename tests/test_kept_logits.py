@@ -12,9 +12,9 @@ from rank_turns import Exchange, in_turn
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
-from rlk.runtime import dispatch as runtime
-from rlk.runtime.dispatch import dispatch
-from rlk.runtime.invocation import Invocation, Run, Tensors
+from rlk.runtime.binding.invocation import Invocation, Run, Tensors
+from rlk.runtime.call import dispatch as runtime
+from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import assert_same_bits, differing
 
 ROWS, V = (2, 7), 304

@@ -24,12 +24,12 @@ from rlk.cache import CacheKey, Store
 from rlk.env import Env
 from rlk.errors import CompileError, InternalError, LaunchError
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild
-from rlk.runtime import build as build_module
-from rlk.runtime import loader
-from rlk.runtime.driver import Cuda, Function, Hip
-from rlk.runtime.launch import make_launcher, parameter_layout
-from rlk.runtime.pool import Pool
-from rlk.runtime.record import ABI, LaunchRecord, ModuleRecord, decode_request, encode_request
+from rlk.runtime.kernels import build as build_module
+from rlk.runtime.kernels import loader
+from rlk.runtime.kernels.pool import Pool
+from rlk.runtime.launch.driver import Cuda, Function, Hip
+from rlk.runtime.launch.launcher import make_launcher, parameter_layout
+from rlk.runtime.launch.record import ABI, LaunchRecord, ModuleRecord, decode_request, encode_request
 
 pytest.importorskip("triton")
 
@@ -161,7 +161,7 @@ def test_an_unguarded_script_is_not_run_again_by_its_workers(tmp_path: Path) -> 
     script = tmp_path / "script.py"
     script.write_text(
         "import json, sys\nfrom pathlib import Path\n"
-        "from rlk.runtime.pool import pool\nfrom rlk.runtime.record import decode_request\n"
+        "from rlk.runtime.kernels.pool import pool\nfrom rlk.runtime.launch.record import decode_request\n"
         "print('running')\n"
         f"emitted, target, folder, _ = decode_request(Path({str(tmp_path / 'request')!r}).read_text())\n"
         "pool().submit(lambda: pool().compile(emitted, target, folder)).result()\n"

@@ -16,9 +16,9 @@ from linear_cases import DTYPES, product
 from rlk import ops
 from rlk.errors import Code, LaunchError
 from rlk.interp.dot import leaf8
-from rlk.runtime import dispatch as runtime
-from rlk.runtime.dispatch import dispatch
-from rlk.runtime.invocation import Invocation
+from rlk.runtime.binding.invocation import Invocation
+from rlk.runtime.call import dispatch as runtime
+from rlk.runtime.call.dispatch import dispatch
 from rlk.schedule import heuristics
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simulators.interpreter import interpret

@@ -16,9 +16,9 @@ from rlk import ops
 from rlk.ir.text import parse_program, print_program
 from rlk.lang.op import Op
 from rlk.lower.common.layout import joined
-from rlk.runtime import dispatch as runtime
-from rlk.runtime import invocation
-from rlk.runtime.dispatch import dispatch
+from rlk.runtime.binding import invocation
+from rlk.runtime.call import dispatch as runtime
+from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simulators.interpreter import interpret
 

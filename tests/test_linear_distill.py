@@ -16,7 +16,7 @@ from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.ops import linear_distill
 from rlk.runtime import calls
-from rlk.runtime.library import through_dispatcher as through
+from rlk.runtime.call.library import through_dispatcher as through
 from rlk.testing.bits import as_bits, assert_same_bits, differing
 
 ROWS, D, D2, V = 37, 48, 80, 1037

@@ -32,9 +32,9 @@ from rlk.ir.nodes import Program, Role
 from rlk.lang.op import Variant
 from rlk.ops.float64.operators import logp as in_float64
 from rlk.passes.pipeline import canonical
-from rlk.runtime import dispatch as runtime
-from rlk.runtime.dispatch import dispatch
-from rlk.runtime.invocation import Invocation, Run, Tensors, traced
+from rlk.runtime.binding.invocation import Invocation, Run, Tensors, traced
+from rlk.runtime.call import dispatch as runtime
+from rlk.runtime.call.dispatch import dispatch
 from rlk.specs.linear_logp import linear_logp
 from rlk.testing.bits import assert_same_bits, differing
 

@@ -18,8 +18,8 @@ from rlk import ops
 from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.emitted import Emitted
 from rlk.passes.walk import walk
-from rlk.runtime import dispatch as runtime
-from rlk.runtime.dispatch import dispatch
+from rlk.runtime.call import dispatch as runtime
+from rlk.runtime.call.dispatch import dispatch
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simulators.interpreter import interpret
@@ -303,7 +303,7 @@ def test_rows_in_another_order_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
         order = real(saved, scalars)["order"]
         return {"order": torch.cat((order[8:24], order[:8], order[24:]))}
 
-    from rlk.runtime import autograd
+    from rlk.runtime.call import autograd
     from rlk.specs.linear_logp import linear_logp
 
     it = case(70, 64, 1001, torch.float16)

@@ -18,10 +18,11 @@ import torch
 from rlk import ops  # noqa: F401  (registers what gradients need beside saved tensors)
 from rlk.backends.triton import compile_triton
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import autograd, selection
-from rlk.runtime.dispatch import lowered
-from rlk.runtime.invocation import Invocation, Tensors, geometry_of
-from rlk.runtime.record import ModuleRecord
+from rlk.runtime.binding import selection
+from rlk.runtime.binding.invocation import Invocation, Tensors, geometry_of
+from rlk.runtime.call import autograd
+from rlk.runtime.call.dispatch import lowered
+from rlk.runtime.launch.record import ModuleRecord
 from rlk.specs.attention import prefix_attention, varlen_attention
 from rlk.specs.linear_logp import linear_logp
 from rlk.target.facts import target

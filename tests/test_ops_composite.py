@@ -277,7 +277,7 @@ def test_a_call_that_adds_to_a_buffer_is_explained_as_one_that_does_not() -> Non
 
 
 def test_a_call_is_explained_without_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlk.runtime import oracle
+    from rlk.runtime.call import oracle
 
     arguments, _ = formed("packed", batch())
     monkeypatch.setattr(oracle, "evaluate", None)
@@ -336,7 +336,7 @@ WRONG: dict[str, tuple[dict[str, Any], Code, str]] = {
 def test_what_does_not_fit_is_refused_by_name_and_nothing_runs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlk.runtime import oracle
+    from rlk.runtime.call import oracle
 
     changed, code, word = WRONG[name]
     arguments, _ = formed("packed", batch())
@@ -476,7 +476,7 @@ def test_a_compiled_loss_has_the_bits_of_an_eager_one() -> None:
 @pytest.mark.parametrize("form", ["packed", "right"])
 def test_generated_source_has_the_bits_of_the_oracle(form: str) -> None:
     pytest.importorskip("triton")
-    from rlk.runtime.dispatch import dispatch
+    from rlk.runtime.call.dispatch import dispatch
     from rlk.testing.simulators.interpreter import interpret
 
     options, before = {"loss": RECORDS["entropy"], "math": "sm90"}, dispatch.interpreter

@@ -17,7 +17,7 @@ import torch
 from rlk import ops
 from rlk.errors import Code, LaunchError
 from rlk.ops.results import LogProbs
-from rlk.runtime.dispatch import dispatch
+from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import as_bits, assert_same_bits, differing
 
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")

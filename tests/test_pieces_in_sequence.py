@@ -30,9 +30,9 @@ from rlk.testing.simulators.simt import Fault
 
 pytest.importorskip("triton")  # stands in where CuTe has no form
 from rlk import ops
-from rlk.runtime import dispatch as runtime
-from rlk.runtime.dispatch import dispatch, lowered
-from rlk.runtime.invocation import Invocation, geometry_of
+from rlk.runtime.binding.invocation import Invocation, geometry_of
+from rlk.runtime.call import dispatch as runtime
+from rlk.runtime.call.dispatch import dispatch, lowered
 from rlk.testing import generated
 from rlk.testing.simulators import hopper
 from rlk.testing.simulators.interpreter import interpret

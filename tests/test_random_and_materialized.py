@@ -12,8 +12,8 @@ pytest.importorskip("triton")
 from rlk.errors import SpecError
 from rlk.ir.text import parse_program, print_program
 from rlk.lang import Axis, L, Outputs, Tensor, f32, i32, i64, op, u32
+from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.calls import call
-from rlk.runtime.dispatch import dispatch
 from rlk.testing.simulators import hopper
 from rlk.testing.simulators.interpreter import interpret
 

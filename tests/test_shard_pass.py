@@ -21,7 +21,7 @@ from rlk.ir.verify import verify
 from rlk.lang.op import Op, Variant
 from rlk.passes.pipeline import canonical
 from rlk.passes.shard import shard
-from rlk.runtime.invocation import Invocation, traced
+from rlk.runtime.binding.invocation import Invocation, traced
 from rlk.specs.linear_logp import linear_logp, linear_logp_backward
 from rlk.specs.logp import logp
 from rlk.specs.matmul import matmul, matmul_leaf8

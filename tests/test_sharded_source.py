@@ -17,7 +17,7 @@ from rank_cases import Found
 from rank_turns import Exchange, in_turn
 
 from rlk import ops
-from rlk.runtime.dispatch import dispatch
+from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simulators.interpreter import interpret
 

@@ -23,7 +23,8 @@ from rlk.cache.manifest import MANIFEST, BadEntry
 from rlk.cache.root import MARKER
 from rlk.cache.trust import Trust
 from rlk.env import TOOLCHAIN_VARIABLES, Env
-from rlk.runtime import build, trace_cache, wheels
+from rlk.runtime.kernels import build, trace_cache
+from rlk.runtime.wheels import reader
 from rlk.target.facts import target
 
 STRANGER = 60001
@@ -218,37 +219,37 @@ def test_a_folder_of_a_store_behind_another_users_link_is_refused(root: Path, gi
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
     place = tmp_path / "rlk_aot_x"
-    (place / wheels.ENTRIES).mkdir(parents=True)
-    (place / wheels.HEAD).write_text(json.dumps({"format": wheels.FORMAT}))
-    for each in (place, place / wheels.ENTRIES, place / wheels.HEAD):
+    (place / reader.ENTRIES).mkdir(parents=True)
+    (place / reader.HEAD).write_text(json.dumps({"format": reader.FORMAT}))
+    for each in (place, place / reader.ENTRIES, place / reader.HEAD):
         each.chmod(0o755)
     return place
 
 
 def trusting(monkeypatch: pytest.MonkeyPatch, trust: Trust) -> None:
-    monkeypatch.setattr(wheels, "trusted", lambda: trust)
+    monkeypatch.setattr(reader, "trusted", lambda: trust)
 
 
-@pytest.mark.parametrize("place", [".", wheels.ENTRIES, wheels.HEAD])
+@pytest.mark.parametrize("place", [".", reader.ENTRIES, reader.HEAD])
 @pytest.mark.parametrize("mode", [0o775, 0o757])
 def test_a_wheel_that_others_can_write_is_refused(
     wheel: Path, place: str, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusting(monkeypatch, Trust.own())
-    assert wheels.read_head(wheel)["format"] == wheels.FORMAT
+    assert reader.read_head(wheel)["format"] == reader.FORMAT
     (wheel / place).chmod(mode)
     with pytest.raises(BadEntry, match="can be written by other users"):
-        wheels.read_head(wheel)
+        reader.read_head(wheel)
 
 
-@pytest.mark.parametrize("place", [".", wheels.ENTRIES, wheels.HEAD])
+@pytest.mark.parametrize("place", [".", reader.ENTRIES, reader.HEAD])
 def test_a_wheel_of_another_user_is_refused(
     wheel: Path, place: str, monkeypatch: pytest.MonkeyPatch, give: Give
 ) -> None:
     trusting(monkeypatch, Trust.own())
     give(wheel / place)
     with pytest.raises(BadEntry, match=f"belongs to user {STRANGER}"):
-        wheels.read_head(wheel)
+        reader.read_head(wheel)
 
 
 def test_who_can_write_rlk_itself_can_write_its_wheels(tmp_path: Path, give: Give) -> None:
@@ -280,9 +281,9 @@ def test_a_wheel_whose_head_is_no_file_is_refused(
     wheel: Path, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusting(monkeypatch, Trust.own())
-    change(wheel / wheels.HEAD)
+    change(wheel / reader.HEAD)
     with pytest.raises(BadEntry, match="not a plain file"):
-        wheels.read_head(wheel)
+        reader.read_head(wheel)
 
 
 # locks

@@ -88,14 +88,14 @@ def test_backends_are_asked_and_not_told_apart() -> None:
 
 WRONG_IMPORTS = {
     "upward": ("rlk/ir/nodes.py", "from rlk.lang.op import op"),
-    "upward, inside a function": ("rlk/lower/common/emit.py", "def f():\n    import rlk.runtime.loader"),
+    "upward, inside a function": ("rlk/lower/common/x.py", "def f():\n    import rlk.runtime.kernels.loader"),
     "upward, by a string": ("rlk/cache/store.py", "import importlib\nimportlib.import_module('rlk.runtime')"),
     "sideways": ("rlk/passes/pipeline.py", "from rlk.interp import run"),
     "sideways through the root": ("rlk/passes/pipeline.py", "from rlk import interp"),
     "the root": ("rlk/lower/common/emit.py", "import rlk"),
-    "runtime to the tuner": ("rlk/runtime/dispatch.py", "from rlk.tune.measure import alone"),
-    "runtime to the checks": ("rlk/runtime/loader.py", "from rlk.testing import check"),
-    "testing's tools to runtime": ("rlk/testing/bits.py", "from rlk.runtime import loader"),
+    "runtime to the tuner": ("rlk/runtime/call/dispatch.py", "from rlk.tune.measure import alone"),
+    "runtime to the checks": ("rlk/runtime/kernels/loader.py", "from rlk.testing import check"),
+    "testing's tools to runtime": ("rlk/testing/bits.py", "from rlk.runtime.kernels import loader"),
     "testing's tools to its checks": (
         "rlk/testing/simulators/interpreter.py",
         "from rlk.testing.check import laws",
@@ -110,9 +110,9 @@ WRONG_IMPORTS = {
     "torch in the cache": ("rlk/cache/store.py", "def f():\n    from torch import nn"),
     "torch in a spec": ("rlk/specs/norm.py", "import torch.nn"),
     "triton in a lowering": ("rlk/lower/triton/emit.py", "import triton.language as tl"),
-    "triton in runtime": ("rlk/runtime/loader.py", "import triton"),
-    "a backend to the dispatcher": ("rlk/backends/cute.py", "from rlk.runtime import dispatch"),
-    "a record to a backend": ("rlk/runtime/record.py", "from rlk.backends import registry"),
+    "triton in runtime": ("rlk/runtime/kernels/loader.py", "import triton"),
+    "a backend to the dispatcher": ("rlk/backends/cute.py", "from rlk.runtime.call import dispatch"),
+    "a record to a backend": ("rlk/runtime/launch/record.py", "from rlk.backends import registry"),
     "cutlass in ops": ("rlk/ops/surface.py", "import cutlass"),
     "one lowering in another": ("rlk/lower/cute/emit.py", "from rlk.lower.triton import emit"),
     "a lowering in common": ("rlk/lower/common/emit.py", "from rlk.lower.triton import emit"),
@@ -126,8 +126,11 @@ RIGHT_IMPORTS = {
         "rlk/lower/triton/emit.py",
         "from rlk.ir.tree import Tree\nfrom rlk.schedule.schedule import Schedule",
     ),
-    "the dispatcher to a backend": ("rlk/runtime/dispatch.py", "from rlk.backends import registry"),
-    "a backend to records": ("rlk/backends/cute.py", "from rlk.runtime.record import LaunchRecord"),
+    "the dispatcher to a backend": ("rlk/runtime/call/dispatch.py", "from rlk.backends import registry"),
+    "a backend to records": (
+        "rlk/backends/cute.py",
+        "from rlk.runtime.launch.record import LaunchRecord",
+    ),
     "within a part": (
         "rlk/lower/triton/emit.py",
         "from rlk.lower.triton import plan\nfrom rlk.lower.common import w",
@@ -137,8 +140,8 @@ RIGHT_IMPORTS = {
     "a compiler in a check": ("rlk/testing/check.py", "import triton"),
     "specs from above": ("rlk/ops/surface.py", "import rlk.specs.norm"),
     "the root from above": ("rlk/demo/step.py", "import rlk\nfrom rlk import Layout, ops"),
-    "testing's tools from runtime": ("rlk/runtime/probes.py", "from rlk.testing.bits import as_bits"),
-    "the checks to runtime": ("rlk/testing/check.py", "from rlk.runtime import loader"),
+    "testing's tools from runtime": ("rlk/runtime/kernels/probes.py", "from rlk.testing.bits import as_bits"),
+    "the checks to runtime": ("rlk/testing/check.py", "from rlk.runtime.kernels import loader"),
     "torch in testing": ("rlk/testing/bits.py", "import torch, triton"),
     "a compiler in a prelude": (
         "rlk/lower/cute/prelude.py",
@@ -150,7 +153,7 @@ RIGHT_IMPORTS = {
     ),
     "the reader of preludes": ("rlk/lower/cute/emit.py", "from rlk.lower.common.prelude import Helpers"),
     "version": ("rlk/lower/triton/x.py", "from rlk import __version__"),
-    "version in runtime": ("rlk/runtime/loader.py", "from rlk import __version__"),
+    "version in runtime": ("rlk/runtime/kernels/loader.py", "from rlk import __version__"),
 }
 
 

@@ -23,9 +23,9 @@ from rlk.backends import tilelang
 from rlk.env import Env
 from rlk.errors import UnsupportedError
 from rlk.ops import swiglu
-from rlk.runtime import dispatch
-from rlk.runtime.invocation import geometry_of
-from rlk.runtime.selection import invoke
+from rlk.runtime.binding.invocation import geometry_of
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.call import dispatch
 from rlk.target.facts import target
 from rlk.testing.bits import differing
 
@@ -34,9 +34,9 @@ import json, sys
 sys.modules["tilelang"] = sys.modules["triton"] = None
 import torch
 from rlk.ops import swiglu
-from rlk.runtime import dispatch
-from rlk.runtime.selection import invoke
-from rlk.runtime.invocation import geometry_of
+from rlk.runtime.call import dispatch
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.binding.invocation import geometry_of
 from rlk.target.facts import target
 
 on = target("gfx942")

@@ -24,12 +24,14 @@ from rlk.env import Env
 from rlk.errors import CompileError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
 from rlk.ops import swiglu, varlen_attention
-from rlk.runtime import build, prefetch, selection
-from rlk.runtime.driver import Hip
-from rlk.runtime.launch import make_launcher
-from rlk.runtime.loader import bind
-from rlk.runtime.pool import Pool
-from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.runtime import prefetch
+from rlk.runtime.binding import selection
+from rlk.runtime.kernels import build
+from rlk.runtime.kernels.loader import bind
+from rlk.runtime.kernels.pool import Pool
+from rlk.runtime.launch.driver import Hip
+from rlk.runtime.launch.launcher import make_launcher
+from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.target.blocks import BLOCKS
 from rlk.target.facts import target
 from rlk.testing.simulators.cdna import jit
@@ -224,9 +226,9 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     env = replace(Env.current(), backend="tilelang")
     monkeypatch.setattr(Env, "current", staticmethod(lambda: env))
     monkeypatch.setattr(build, "store", lambda: Store(tmp_path / "store", limit=1 << 30))
-    for place in ("rlk.runtime.prefetch", "rlk.runtime.dispatch", "rlk.runtime.invocation"):
+    for place in ("rlk.runtime.prefetch", "rlk.runtime.call.dispatch", "rlk.runtime.binding.invocation"):
         monkeypatch.setattr(f"{place}.target_of", lambda device: ladder.MI300X)
-    monkeypatch.setattr("rlk.runtime.dispatch._asked", lambda on, tensors: "tilelang")
+    monkeypatch.setattr("rlk.runtime.call.dispatch._asked", lambda on, tensors: "tilelang")
     yield
     selection._invocations.clear()
 

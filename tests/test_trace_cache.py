@@ -33,14 +33,17 @@ from rlk.ops import policy
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss, surrogate
 from rlk.passes.pipeline import launched
-from rlk.runtime import autograd, build, dispatch, invocation, prefetch, trace_cache
-from rlk.runtime import shape_buckets as sizes
+from rlk.runtime import prefetch
+from rlk.runtime.binding import invocation
+from rlk.runtime.binding import shape_buckets as sizes
+from rlk.runtime.binding.invocation import Interface, Invocation, geometry_of, interface
+from rlk.runtime.binding.shape_buckets import STEPS, class_of, sizes_of
+from rlk.runtime.call import autograd, dispatch
 from rlk.runtime.calls import call
-from rlk.runtime.invocation import Interface, Invocation, geometry_of, interface
-from rlk.runtime.record import MODULE, ModuleRecord
+from rlk.runtime.kernels import build, trace_cache
+from rlk.runtime.launch.record import MODULE, ModuleRecord
 from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
 from rlk.runtime.registry import operators
-from rlk.runtime.shape_buckets import STEPS, class_of, sizes_of
 from rlk.specs.policy import policy_spec
 from rlk.specs.surrogates import Term, Token
 from rlk.target.facts import target

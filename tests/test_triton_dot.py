@@ -23,7 +23,7 @@ from rlk.interp.dot import dot  # noqa: E402
 from rlk.interp.floats import bf16_from_bits, f16_from_bits  # noqa: E402
 from rlk.ir.dotmodel import DotModel  # noqa: E402
 from rlk.ir.types import DType  # noqa: E402
-from rlk.runtime import probes  # noqa: E402
+from rlk.runtime.kernels import probes  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
 from rlk.testing import probe_dot  # noqa: E402
 from rlk.testing.bits import assert_same_bits, differing  # noqa: E402

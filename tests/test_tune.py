@@ -20,8 +20,8 @@ from rlk.backends import cute
 from rlk.errors import LaunchError
 from rlk.lower.common.emitted import Emitted
 from rlk.resources import installing
-from rlk.runtime.dispatch import lowered
-from rlk.runtime.invocation import geometry_of
+from rlk.runtime.binding.invocation import geometry_of
+from rlk.runtime.call.dispatch import lowered
 from rlk.schedule import cute_table, triton_table
 from rlk.schedule.cute_table import Warpgroups, most_stages
 from rlk.schedule.entries import ROW_CLASSES, Facts, row_class

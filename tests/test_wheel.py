@@ -101,9 +101,9 @@ import torch
 from rlk import ops
 from rlk.cli import main
 from rlk.errors import UnsupportedError
-from rlk.runtime import dispatch
-from rlk.runtime.selection import invoke
-from rlk.runtime.invocation import geometry_of
+from rlk.runtime.call import dispatch
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.binding.invocation import geometry_of
 from rlk.target.facts import target
 
 x = torch.ones(2, 512, dtype=torch.bfloat16)
@@ -136,7 +136,7 @@ from rlk import ops
 from rlk.lower.common.emitted import Signature
 from rlk.lower.triton import lower
 from rlk.passes.pipeline import canonical, specialize
-from rlk.runtime.pool import pool
+from rlk.runtime.kernels.pool import pool
 from rlk.schedule.heuristics import choose
 from rlk.target.facts import target
 

@@ -17,20 +17,15 @@ from services import NO_STREAM
 from rlk.backends import binaries, triton
 from rlk.digest import canonical, digest_bytes
 from rlk.ops import swiglu
-from rlk.runtime import (
-    build,
-    calls,
-    dispatch,
-    invocation,
-    trace_cache,
-    wheel_lookup,
-    wheel_metadata,
-    wheels,
-)
-from rlk.runtime.driver import Cuda
-from rlk.runtime.invocation import geometry_of
-from rlk.runtime.launch import parameter_layout
-from rlk.runtime.record import ModuleRecord
+from rlk.runtime import calls
+from rlk.runtime.binding import invocation
+from rlk.runtime.binding.invocation import geometry_of
+from rlk.runtime.call import dispatch
+from rlk.runtime.kernels import build, trace_cache
+from rlk.runtime.launch.driver import Cuda
+from rlk.runtime.launch.launcher import parameter_layout
+from rlk.runtime.launch.record import ModuleRecord
+from rlk.runtime.wheels import reader, wheel_lookup, wheel_metadata
 
 pytest.importorskip("triton", reason="building a wheel needs a compiler")
 from test_aot import H200, NAME, changed_head, flip, forced, unpacked, wheel  # noqa: F401
@@ -42,7 +37,7 @@ SPEC = swiglu.specs[0]  # type: ignore[attr-defined]
 
 def forget() -> None:
     """Know as little as a process that has just begun."""
-    wheels.forget()
+    reader.forget()
     dispatch.dispatch.forget()
     invocation.interfaces.clear()
     for each in (invocation.traced, invocation.judged):
@@ -79,7 +74,7 @@ def site(unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def said(site: Path, **members: str) -> None:
     """Change what the wheel says of choices, with digests that fit."""
-    file = site / NAME / wheels.CALLS
+    file = site / NAME / reader.CALLS
     found = json.loads(file.read_bytes())
     for each in found["choices"].values():
         each.update(members)
@@ -146,7 +141,7 @@ def test_an_interface_serves_calls_of_any_sizes(site: Path, traced: list[int]) -
 def test_a_backend_that_is_wanted_more_has_to_say_it_itself(
     site: Path, traced: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, silent = wheels.installed, wheels.Wheel("of CuTe's", "1", site / "nowhere", ())
+    real, silent = reader.installed, reader.Wheel("of CuTe's", "1", site / "nowhere", ())
     theirs = lambda on, backend: real(on, backend) if backend == "triton" else ((silent,), ("why",))  # noqa: E731
     monkeypatch.setattr(wheel_lookup, "installed", theirs)
     both = answer(ROWS, 0, "triton", "cute")
@@ -160,8 +155,8 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "another id": (lambda site: said(site, numerics_id="0" * 16), "the installed spec's is 000"),
     "no program": (lambda site: said(site, program="program"), ""),
     "an older wheel": (lambda site: changed_head(site, calls=None), ""),
-    "changed": (lambda site: flip(site / NAME / wheels.CALLS), "calls.json has another sha256"),
-    "any user's": (lambda site: (site / NAME / wheels.CALLS).chmod(0o666), "written by other users"),
+    "changed": (lambda site: flip(site / NAME / reader.CALLS), "calls.json has another sha256"),
+    "any user's": (lambda site: (site / NAME / reader.CALLS).chmod(0o666), "written by other users"),
 }
 
 

@@ -154,7 +154,7 @@ def inside(backend: str, target_name: str, operators: list[str]) -> dict[str, An
     """Compile the reference kernels of operators with what is found first; return what became of them."""
     from rlk.errors import UnsupportedError
     from rlk.runtime import reference
-    from rlk.runtime.pool import pool
+    from rlk.runtime.kernels.pool import pool
     from rlk.runtime.registry import operators as shipped
     from rlk.target.facts import target
 

@@ -22,16 +22,17 @@ from rlk.errors import Code, RlkError, UnsupportedError
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import trace_cache, wheel_metadata
-from rlk.runtime.build import kernel_key, obtain_later
-from rlk.runtime.candidates import formed
-from rlk.runtime.dispatch import backends_of, entry_key, lowered
-from rlk.runtime.invocation import Invocation, Tensors, geometry_of, inputs_of, interface, judged
-from rlk.runtime.record import ABI, LAUNCH, MODULE, ModuleRecord
-from rlk.runtime.shape_buckets import Sizes, sizes_of
-from rlk.runtime.wheel_lookup import call_key
-from rlk.runtime.wheel_metadata import CHOICES, INTERFACES
-from rlk.runtime.wheels import CALLS, ENTRIES, FORMAT, HEAD, program_key, wheel_name
+from rlk.runtime.binding.candidates import formed
+from rlk.runtime.binding.invocation import Invocation, Tensors, geometry_of, inputs_of, interface, judged
+from rlk.runtime.binding.shape_buckets import Sizes, sizes_of
+from rlk.runtime.call.dispatch import backends_of, entry_key, lowered
+from rlk.runtime.kernels import trace_cache
+from rlk.runtime.kernels.build import kernel_key, obtain_later
+from rlk.runtime.launch.record import ABI, LAUNCH, MODULE, ModuleRecord
+from rlk.runtime.wheels import wheel_metadata
+from rlk.runtime.wheels.reader import CALLS, ENTRIES, FORMAT, HEAD, program_key, wheel_name
+from rlk.runtime.wheels.wheel_lookup import call_key
+from rlk.runtime.wheels.wheel_metadata import CHOICES, INTERFACES
 from rlk.target.facts import Target
 
 INIT = '"""Kernels of rlk, compiled ahead: data, found by its entry point in the group rlk.aot."""\n'

@@ -19,9 +19,9 @@ from rlk import ops
 from rlk.aot.matrix import Calls, Matrix, Model, wrong
 from rlk.ops.layout import Layout
 from rlk.ops.results import LogProbs
-from rlk.runtime.arguments import TORCH_DTYPES, output_shape
-from rlk.runtime.dispatch import dispatch
-from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, geometry_of, outputs_of
+from rlk.runtime.binding.arguments import TORCH_DTYPES, output_shape
+from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, geometry_of, outputs_of
+from rlk.runtime.call.dispatch import dispatch
 
 Observer = Callable[[Invocation, Tensors], None]
 _FILLED = 1 << 20  # elements up to which a stand-in holds zeros: others stay untouched, and take no memory

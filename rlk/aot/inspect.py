@@ -11,7 +11,7 @@ from typing import Any
 
 from rlk.aot.matrix import wrong
 from rlk.digest import digest, digest_bytes
-from rlk.runtime.wheels import CALLS, ENTRIES, HEAD
+from rlk.runtime.wheels.reader import CALLS, ENTRIES, HEAD
 
 _LARGEST = 1 << 28  # bytes of a member that is read
 # what zipfile raises for files that are no archives, or hold what it cannot unpack; what else is in them

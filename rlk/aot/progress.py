@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future
 from typing import Any, TextIO
 
-from rlk.runtime.pool import Stopped
+from rlk.runtime.kernels.pool import Stopped
 from rlk.terminal import write_over
 
 WIDTH = 24

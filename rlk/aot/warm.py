@@ -12,9 +12,9 @@ from rlk.aot.calls import observe
 from rlk.aot.matrix import Calls, Matrix, Model, wrong
 from rlk.aot.progress import Progress
 from rlk.errors import Code, LaunchError, RlkError
-from rlk.runtime.build import store
-from rlk.runtime.invocation import Invocation, Tensors, target_of
-from rlk.runtime.pool import pool
+from rlk.runtime.binding.invocation import Invocation, Tensors, target_of
+from rlk.runtime.kernels.build import store
+from rlk.runtime.kernels.pool import pool
 from rlk.runtime.prefetch import prepared
 from rlk.target.facts import Target
 

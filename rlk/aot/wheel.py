@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlk.env import Env
-from rlk.runtime.wheels import GROUP
+from rlk.runtime.wheels.reader import GROUP
 
 _EARLIEST = 315532800  # 1980: the first second that a zip file can name
 _MODE = 0o100644

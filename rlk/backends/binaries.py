@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rlk.backends.interface import Launcher
-from rlk.runtime.driver import driver
-from rlk.runtime.launch import Services, make_launcher
-from rlk.runtime.record import LaunchRecord
+from rlk.runtime.launch.driver import driver
+from rlk.runtime.launch.launcher import Services, make_launcher
+from rlk.runtime.launch.record import LaunchRecord
 
 
 def load_binaries(

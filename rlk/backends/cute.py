@@ -40,8 +40,8 @@ from rlk.errors import Code, InternalError, LaunchError, UnsupportedError
 from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
 from rlk.resources import installing
-from rlk.runtime.launch import Services, composed, on_its_device
-from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.runtime.launch.launcher import Services, composed, on_its_device
+from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.schedule.backend_choice import by_cute_first
 from rlk.schedule.heuristics import choose
 from rlk.target.facts import Target

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.resources import templates
-from rlk.runtime.record import LaunchRecord
+from rlk.runtime.launch.record import LaunchRecord
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 

@@ -23,16 +23,16 @@ from rlk.errors import Code, CompileError
 from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.resources import installing
-from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.blocks import BLOCKS
 from rlk.target.facts import Target, target
-from rlk.testing.simulators.cdna import hip
-from rlk.testing.simulators.cdna.host import entry, launcher, place_of
 
 NAME = "tilelang"
 TARGETS = frozenset(BLOCKS)
-SOURCES = (Path(__file__), Path(hip.__file__), hip.SHIM / "kernel.h", hip.SHIM / "device.h")
+COMPILER = "ziglang"  # for CDNA: clang and lld with the AMDGPU target
+_CDNA = Path(__file__).resolve().parent.parent / "testing" / "simulators" / "cdna"
+SOURCES = (Path(__file__), _CDNA / "hip.py", _CDNA / "shim" / "kernel.h", _CDNA / "shim" / "device.h")
 """What decides a kernel's bytes beside the lowering."""
 
 _NVCC = "/usr/local/cuda/bin/nvcc"  # where CUDA is, if not on the path
@@ -52,7 +52,7 @@ _CUDA = """static __device__ __forceinline__ float rlk_exp2(float x) {
   return y;
 }
 """
-_OPTIONS = {**hip.OPTIONS, "tl.disable_tma_lower": True, "tl.disable_warp_specialized": True}
+_OPTIONS = {"tl.disable_tma_lower": True, "tl.disable_warp_specialized": True}
 _SWIZZLED = re.compile(r"initialize_wgmma_descriptor<[^>]*>\(\w+, \(&\((\w+)\[")
 ATOM = 1024  # bytes after which the hardware's swizzle repeats: where a tile that it reads must start
 
@@ -64,7 +64,7 @@ class ToolError(Exception):
 @cache
 def toolchain(on: str) -> tuple[tuple[str, str], ...] | None:
     """Return the versions that decide the bytes of kernels for a target; None where a part is missing."""
-    names = ["tilelang", "apache-tvm-ffi", *([] if _by_cuda(on) else [hip.COMPILER])]
+    names = ["tilelang", "apache-tvm-ffi", *([] if _by_cuda(on) else [COMPILER])]
     try:
         versions = [(name, metadata.version(name)) for name in names]
     except metadata.PackageNotFoundError:
@@ -115,6 +115,8 @@ def compile_tilelang(emitted: Emitted, on: str, folder: Path) -> None:
 
 
 def _hip(module: str, kernel: KernelBuild, on: str, folder: Path) -> LaunchRecord:
+    from rlk.testing.simulators.cdna import hip  # which a process has no need of that compiles nothing
+
     source = hip.hip_source(module, kernel.name, on)
     assembly = hip.assembly(source, on)
     (folder / f"{kernel.name}.amdgcn").write_text(assembly)
@@ -147,9 +149,11 @@ def cuda_source(module: str, kernel: str, on: str, *, wgmma: bool = True) -> str
     """
     from tilelang import tvm
 
+    from rlk.testing.simulators.cdna import hip
+
     device, options = (
         tvm.target.Target({"kind": "cuda", "arch": on}),
-        {**_OPTIONS, "tl.disable_wgmma": not wgmma},
+        {**hip.OPTIONS, **_OPTIONS, "tl.disable_wgmma": not wgmma},
     )
     source = hip.made_by_tilelang(module, kernel, device, options)
     for name in set(_SWIZZLED.findall(source)):
@@ -170,6 +174,8 @@ def _includes() -> tuple[Path, ...]:
 
 def _record(kernel: KernelBuild, source: str, file: str) -> LaunchRecord:
     """Return how a kernel is launched: its parameters in TileLang's order, which lacks what is unused."""
+    from rlk.testing.simulators.cdna.host import entry, place_of
+
     given = [*((argument.name, argument.type) for argument in kernel.args), ("programs", "i32")]
     names, found = [name for name, _ in given], entry(source)
     order = tuple(place_of(parameter, names) for parameter in found.parameters)
@@ -200,6 +206,9 @@ def _candidates(bound: Bound) -> Iterator[tuple[Program, Schedules]]:
 @contextmanager
 def _simulate(emitted: Emitted, on: Target, waves: int) -> Iterator[tuple[Callable[..., None], Any]]:
     """Run kernels through their HIP source, compiled for the CPU."""
+    from rlk.testing.simulators.cdna import hip
+    from rlk.testing.simulators.cdna.host import launcher
+
     launchers = {k.name: launcher(emitted, k, on.name, waves) for k in emitted.kernels}
     yield hip.load(emitted.source).call, SimpleNamespace(**launchers)
 
@@ -214,7 +223,7 @@ BACKEND = Backend(
     name=NAME,
     targets=TARGETS,
     sources=(*lowering_sources(NAME), *SOURCES),
-    packages=("tilelang", "apache-tvm-ffi", hip.COMPILER),
+    packages=("tilelang", "apache-tvm-ffi", COMPILER),
     install=lambda: installing(NAME),
     toolchain=lambda on: toolchain(on),
     lower=_lower,

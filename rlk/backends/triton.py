@@ -20,7 +20,7 @@ from rlk.backends.source import executed
 from rlk.env import Env
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.resources import installing
-from rlk.runtime.record import MODULE, SCRATCH, LaunchRecord, ModuleRecord
+from rlk.runtime.launch.record import MODULE, SCRATCH, LaunchRecord, ModuleRecord
 from rlk.target.facts import TARGETS, Target
 
 NAME = "triton"

@@ -127,7 +127,7 @@ def _obey_interrupts() -> None:
 
 def _stop(command: str, *, ends: bool) -> None:
     """Say that a command was interrupted; ends: this process, so that nothing more is compiled in it."""
-    from rlk.runtime.pool import stop_pool
+    from rlk.runtime.kernels.pool import stop_pool
 
     if ends:
         logging.disable()  # what fails from now on fails because it was stopped

@@ -32,7 +32,7 @@ def _build(arguments: argparse.Namespace) -> int:
     from rlk.aot.matrix import Matrix, read_matrix, wrong
     from rlk.aot.progress import Progress
     from rlk.backends.registry import complete
-    from rlk.runtime.dispatch import backends_of
+    from rlk.runtime.call.dispatch import backends_of
     from rlk.target.facts import target
 
     matrix = read_matrix(arguments.matrix)

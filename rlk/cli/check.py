@@ -20,7 +20,7 @@ from rlk.cli.text import Progress, natural, positive, table
 from rlk.errors import Code, LaunchError
 from rlk.ir.text import print_program
 from rlk.lang.op import Op
-from rlk.runtime.pool import pool
+from rlk.runtime.kernels.pool import pool
 from rlk.runtime.reference import TARGETS
 from rlk.runtime.registry import authored, find, operators
 from rlk.target.facts import Target, target

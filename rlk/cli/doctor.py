@@ -19,11 +19,12 @@ from rlk.cli.text import Progress, fields, size
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.ir.dotmodel import DotModel, validated
-from rlk.runtime import probes, wheels
-from rlk.runtime.dispatch import backends_of
-from rlk.runtime.invocation import target_of
-from rlk.runtime.probes import Place
+from rlk.runtime.binding.invocation import target_of
+from rlk.runtime.call.dispatch import backends_of
+from rlk.runtime.kernels import probes
+from rlk.runtime.kernels.probes import Place
 from rlk.runtime.reference import TARGETS
+from rlk.runtime.wheels import reader
 from rlk.target.facts import TARGETS as KNOWN
 from rlk.target.facts import Target
 from rlk.terminal import printable
@@ -160,7 +161,7 @@ def _closed(what: str, reasons: list[str], wrong: list[str]) -> Lines:
 def _wheels() -> Lines:
     """Return the installed wheels of kernels, and why those that are refused are."""
     pairs = [(on, backend) for on in KNOWN.values() for backend in backends_of(on)]
-    found = [wheels.installed(*pair) for pair in pairs]
+    found = [reader.installed(*pair) for pair in pairs]
     held = [w.label for each, _ in found for w in each]
     refused = [why for _, reasons in found for why in reasons]
     return [("wheel", printable(label)) for label in held] + [

@@ -20,8 +20,8 @@ from rlk.backends.registry import complete, of_name, registered
 from rlk.cli.text import made_folder, table
 from rlk.env import Env, whole
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.runtime.build import kernel_key
-from rlk.runtime.invocation import target_of
+from rlk.runtime.binding.invocation import target_of
+from rlk.runtime.kernels.build import kernel_key
 from rlk.target.facts import Target, target
 from rlk.tune import record
 from rlk.tune.precompile import Compiled, compile_all

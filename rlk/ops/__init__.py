@@ -40,11 +40,11 @@ from rlk.ops.presets import LOSSES
 from rlk.ops.results import Csr, Support
 from rlk.ops.sampling import Penalties
 from rlk.ops.spans import Spans, loss_spans, modality_spans
-from rlk.runtime.dispatch import Decision, decide, dispatch
-from rlk.runtime.invocation import Invocation
-from rlk.runtime.library import register
+from rlk.runtime.binding.invocation import Invocation
+from rlk.runtime.binding.selection import model
+from rlk.runtime.call.dispatch import Decision, decide, dispatch
+from rlk.runtime.call.library import register
 from rlk.runtime.prefetch import explain, joined
-from rlk.runtime.selection import model
 from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
 from rlk.specs import completions as _completions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlk.runtime.invocation import Scalars, Tensors
+from rlk.runtime.binding.invocation import Scalars, Tensors
 
 
 def active(tensors: Tensors, scalars: Scalars) -> torch.Tensor:

@@ -28,8 +28,8 @@ from rlk.ops.offsets import (
     some_offsets,
 )
 from rlk.ops.results import Gae, TokenAdvantages, TokenRewards
+from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.calls import call, worded
-from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import advantage as advantage_spec
 from rlk.specs.advantage import BASELINES, EPS_MODES, PLACES, SCALES, STDS, TAILS
 

@@ -31,8 +31,8 @@ from rlk.ops.offsets import (
 )
 from rlk.ops.results import Attention
 from rlk.ops.signatures import embedding
+from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.calls import call, worded
-from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import attention as spec
 from rlk.specs.packing import CONTEXT, OFFSETS, PAGE
 

@@ -13,9 +13,10 @@ from rlk.ir.computed import tree_rule
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.ir.tree import Tree
-from rlk.runtime import calls, selection
-from rlk.runtime.collective import ordered_gather, sum_over_ranks
-from rlk.runtime.dispatch import Decision
+from rlk.runtime import calls
+from rlk.runtime.binding import selection
+from rlk.runtime.call.collective import ordered_gather, sum_over_ranks
+from rlk.runtime.call.dispatch import Decision
 
 NAME = "ordered_all_reduce"
 

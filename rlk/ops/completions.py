@@ -9,8 +9,8 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.ops.checks import are_tensors, is_among, number
 from rlk.ops.layout import Layout, checked_layout
+from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.calls import call, worded
-from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import completions as completions_spec
 from rlk.specs.completions import OVER
 

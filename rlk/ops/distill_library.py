@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from rlk.ops.linear_distill import OP, WRT, Divergence, Heads, divergence, gradients
-from rlk.runtime.autograd import differentiated, once
-from rlk.runtime.library import NAMESPACE
+from rlk.runtime.call.autograd import differentiated, once
+from rlk.runtime.call.library import NAMESPACE
 
 SIGNATURE = (
     "Tensor hidden, Tensor weight, Tensor teacher_hidden, Tensor teacher_weight, "

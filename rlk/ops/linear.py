@@ -9,9 +9,9 @@ from rlk.ops.checks import are_tensors, integer, is_among, names_among, some_row
 from rlk.ops.results import LogProbs
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
-from rlk.runtime.autograd import prepares
+from rlk.runtime.binding.invocation import Scalars, Tensors
+from rlk.runtime.call.autograd import prepares
 from rlk.runtime.calls import call, worded
-from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import matmul as matmul_spec
 

@@ -13,10 +13,10 @@ from rlk.ops.checks import are_tensors, has_dims, has_dtype, number, reciprocal,
 from rlk.ops.distill import form_of, inverse_rows, weights_of
 from rlk.ops.linear import some_factors
 from rlk.ops.sharded import check_plain
-from rlk.runtime.autograd import gradients as gradients_of
+from rlk.runtime.binding.invocation import Scalars, Tensors
+from rlk.runtime.binding.selection import invoke, model
+from rlk.runtime.call.autograd import gradients as gradients_of
 from rlk.runtime.calls import call, observing
-from rlk.runtime.invocation import Scalars, Tensors
-from rlk.runtime.selection import invoke, model
 from rlk.specs import distill as distill_spec
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import logp as logp_spec

@@ -20,8 +20,8 @@ from rlk.ops.checks import (
     wrong_value,
 )
 from rlk.ops.results import KTOLoss, PreferenceLoss
+from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.calls import call, worded
-from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import preference as preference_spec
 from rlk.specs.preference import KINDS, OF_MARGIN, OF_RANK
 

@@ -14,11 +14,11 @@ import torch
 
 from rlk.ops import attention
 from rlk.ops.attention import INPUTS, OPTIONS, TENSORS
-from rlk.runtime.autograd import gradients
+from rlk.runtime.binding.invocation import Tensors
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.call.autograd import gradients
+from rlk.runtime.call.library import NAMESPACE
 from rlk.runtime.calls import call
-from rlk.runtime.invocation import Tensors
-from rlk.runtime.library import NAMESPACE
-from rlk.runtime.selection import invoke
 from rlk.specs import attention as spec
 from rlk.specs import model as model_spec
 

@@ -11,13 +11,13 @@ import torch.distributed as dist
 
 from rlk.ops.active_rows import active, compacted
 from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
-from rlk.runtime import library
-from rlk.runtime.autograd import differentiated, once
+from rlk.runtime.binding.invocation import Scalars, Tensors
+from rlk.runtime.binding.selection import check_differentiable, invoke
+from rlk.runtime.call import library
+from rlk.runtime.call.autograd import differentiated, once
+from rlk.runtime.call.collective import ordered_gather, process_group, sum_over_ranks
+from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.calls import _PLAIN, _modes, call, observing
-from rlk.runtime.collective import ordered_gather, process_group, sum_over_ranks
-from rlk.runtime.dispatch import dispatch
-from rlk.runtime.invocation import Scalars, Tensors
-from rlk.runtime.selection import check_differentiable, invoke
 from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
 
 OP = "linear_logp"

@@ -8,10 +8,10 @@ import torch
 from torch.distributed import distributed_c10d
 
 from rlk.ops.sharded import ALONE, OP, Shard, forward, gradients
-from rlk.runtime import library
-from rlk.runtime.autograd import output_names
-from rlk.runtime.invocation import Tensors
-from rlk.runtime.selection import invoke
+from rlk.runtime.binding.invocation import Tensors
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.call import library
+from rlk.runtime.call.autograd import output_names
 from rlk.specs.linear_logp import linear_logp
 
 NAME = f"{OP}_shard"

@@ -23,9 +23,9 @@ from rlk.ops.checks import (
 from rlk.ops.losses import KL, KLName
 from rlk.ops.results import Csr, LogProbs, RatioKL, RMSNorm, Support
 from rlk.ops.support import kept_tokens
-from rlk.runtime.autograd import prepares, without_gradient
+from rlk.runtime.binding.invocation import Scalars, Tensors
+from rlk.runtime.call.autograd import prepares, without_gradient
 from rlk.runtime.calls import call, worded
-from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import logp as logp_spec
 from rlk.specs import loss as loss_spec
 from rlk.specs import model as model_spec

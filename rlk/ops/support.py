@@ -8,7 +8,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ops.checks import is_tensor, wrong_type, wrong_value
 from rlk.ops.offsets import checked_offsets, on_the_host, refuse_misplaced
 from rlk.ops.results import Csr, Support
-from rlk.runtime.invocation import Tensors
+from rlk.runtime.binding.invocation import Tensors
 
 WORD = 32  # bits
 

@@ -9,8 +9,8 @@ import torch
 from rlk.ops.checks import are_tensors, is_among, number, positive, wrong_value
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.results import EntropyBonus, NLLLoss, ValueLoss
+from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.calls import call, worded
-from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import value as value_spec
 from rlk.specs.value import AGGREGATIONS, SEQUENCES
 

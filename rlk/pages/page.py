@@ -24,8 +24,8 @@ from rlk.ops import LOSSES, OPERATORS
 from rlk.ops.collective import ordered_all_reduce
 from rlk.pages.facts import facts_of
 from rlk.pages.order import orders, part_of, words
-from rlk.runtime.dispatch import Decision, lowering
-from rlk.runtime.invocation import Invocation, judged
+from rlk.runtime.binding.invocation import Invocation, judged
+from rlk.runtime.call.dispatch import Decision, lowering
 from rlk.runtime.prefetch import joined
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
 from rlk.runtime.registry import operators

@@ -9,11 +9,9 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.runtime.arguments import VECTOR
-from rlk.runtime.autograd import run_differentiably
-from rlk.runtime.dispatch import MOST_SHAPES, dispatch
-from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors
-from rlk.runtime.selection import (
+from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors
+from rlk.runtime.binding.selection import (
     WORDS,
     Statics,
     bind_dtypes,
@@ -23,6 +21,8 @@ from rlk.runtime.selection import (
     model,
     worded,
 )
+from rlk.runtime.call.autograd import run_differentiably
+from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
 
 __all__ = ["call", "observed", "observing", "worded"]
 
@@ -107,11 +107,11 @@ def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math:
 def _through_dispatcher(
     op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None
 ) -> Tensors:
-    from rlk.runtime.library import through_dispatcher
+    from rlk.runtime.call.library import through_dispatcher
 
     # by name: if a program has DTensors, their module is imported already
     if any(type(t).__name__ == "DTensor" for t in tensors.values()):
-        from rlk.runtime.dtensor import across
+        from rlk.runtime.call.dtensor import across
 
         return across(call, op, tensors, scalars, statics, math)
     return through_dispatcher(op, tensors, scalars, statics, math)

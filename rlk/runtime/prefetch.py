@@ -17,10 +17,22 @@ from rlk.ir.nodes import MathModel, Program, Role
 from rlk.ir.numerics import Tier
 from rlk.lang.op import Op
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import calls, selection
-from rlk.runtime.arguments import TORCH_DTYPES, output_shape
-from rlk.runtime.build import obtain_later, stored
-from rlk.runtime.dispatch import (
+from rlk.runtime import calls
+from rlk.runtime.binding import selection
+from rlk.runtime.binding.arguments import TORCH_DTYPES, output_shape
+from rlk.runtime.binding.invocation import (
+    Invocation,
+    Scalars,
+    Tensors,
+    geometry_of,
+    inputs_of,
+    is_empty,
+    model_of,
+    outputs_of,
+    target_of,
+)
+from rlk.runtime.binding.selection import Statics
+from rlk.runtime.call.dispatch import (
     Decision,
     asked_for,
     coded,
@@ -35,20 +47,9 @@ from rlk.runtime.dispatch import (
     serving,
     text_of,
 )
-from rlk.runtime.invocation import (
-    Invocation,
-    Scalars,
-    Tensors,
-    geometry_of,
-    inputs_of,
-    is_empty,
-    model_of,
-    outputs_of,
-    target_of,
-)
-from rlk.runtime.pool import pool
-from rlk.runtime.selection import Statics
-from rlk.runtime.wheel_lookup import ship
+from rlk.runtime.kernels.build import obtain_later, stored
+from rlk.runtime.kernels.pool import pool
+from rlk.runtime.wheels.wheel_lookup import ship
 from rlk.target.facts import Target
 
 Public = Callable[..., Any]

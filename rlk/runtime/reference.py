@@ -16,8 +16,8 @@ from rlk.lower.common.abi import host_parameters
 from rlk.lower.common.emitted import Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import canonical, launched, specialize
-from rlk.runtime.arguments import VECTOR
-from rlk.runtime.candidates import lowered_by
+from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.binding.candidates import lowered_by
 from rlk.runtime.registry import numerics, operators
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rlk.backends.source import executed
 from rlk.backends.triton import compile_triton
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.record import LaunchRecord, ModuleRecord
+from rlk.runtime.launch.record import LaunchRecord, ModuleRecord
 from rlk.target.cdna3 import limits
 from rlk.testing.simulators.cdna import Execution, Resources, descriptor, emulate
 

@@ -14,7 +14,7 @@ from rlk.interp.floats import bf16_bits, f16_bits, to_bf16, to_f16
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
-from rlk.runtime.probes import Place
+from rlk.runtime.kernels.probes import Place
 from rlk.testing.bits import as_bits
 
 Array = NDArray[Any]

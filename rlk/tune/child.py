@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import torch
 
-from rlk.runtime.invocation import target_of
+from rlk.runtime.binding.invocation import target_of
 from rlk.tune.measure import Report, reports
 from rlk.tune.problem import plan, problem
 from rlk.tune.shapes import Shape

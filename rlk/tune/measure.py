@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlk.runtime.dispatch import bind_lowered
-from rlk.runtime.invocation import Run, geometry_of
+from rlk.runtime.binding.invocation import Run, geometry_of
+from rlk.runtime.call.dispatch import bind_lowered
 from rlk.target.facts import Target
 from rlk.tune.problem import BARE, SHIPPED, Problem, Schedules
 

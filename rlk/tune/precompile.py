@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rlk.errors import RlkError
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.build import obtain_later
-from rlk.runtime.dispatch import entry_key, lowered
-from rlk.runtime.invocation import geometry_of
+from rlk.runtime.binding.invocation import geometry_of
+from rlk.runtime.call.dispatch import entry_key, lowered
+from rlk.runtime.kernels.build import obtain_later
 from rlk.target.facts import Target
 from rlk.tune.problem import Plan, Problem, Schedules, plan, problem
 from rlk.tune.shapes import Shape

@@ -13,9 +13,9 @@ from torch import Tensor
 from rlk.errors import Code, UnsupportedError
 from rlk.ir.nodes import Kernel
 from rlk.lang.op import Variant
-from rlk.runtime.dispatch import lowered
-from rlk.runtime.invocation import Invocation, geometry_of
-from rlk.runtime.selection import invoke
+from rlk.runtime.binding.invocation import Invocation, geometry_of
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.call.dispatch import lowered
 from rlk.schedule import cute_tiles, heuristics
 from rlk.schedule.cute_table import Warpgroups
 from rlk.schedule.entries import Facts

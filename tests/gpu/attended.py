@@ -8,7 +8,7 @@ import torch
 from gpu.calls import ATTENTION_CHANGES, WIDE_ATTENTION_CHANGES, Case
 
 from rlk.ir.types import DType
-from rlk.runtime.invocation import Tensors
+from rlk.runtime.binding.invocation import Tensors
 from rlk.specs.attention import paged_attention, prefix_attention, varlen_attention
 
 ENDS = ("begin", "end")

@@ -13,9 +13,8 @@ from rlk.ir.nodes import Decl, Dot, Kernel, MathModel, Role
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant, declared
 from rlk.passes.walk import walk
-from rlk.runtime.arguments import TORCH_DTYPES, Geometry, measure
-from rlk.runtime.dispatch import bind_lowered, dispatch, lowered
-from rlk.runtime.invocation import (
+from rlk.runtime.binding.arguments import TORCH_DTYPES, Geometry, measure
+from rlk.runtime.binding.invocation import (
     Invocation,
     Scalars,
     Tensors,
@@ -27,7 +26,8 @@ from rlk.runtime.invocation import (
     shape_givers,
     target_of,
 )
-from rlk.runtime.oracle import bind_oracle
+from rlk.runtime.call.dispatch import bind_lowered, dispatch, lowered
+from rlk.runtime.call.oracle import bind_oracle
 from rlk.schedule.schedule import Schedule
 
 Schedules = tuple[Schedule, ...]

@@ -11,8 +11,8 @@ from gpu.attended import ATTENDED
 from gpu.calls import DOT_CHANGES, WIDE_CHANGES, Case
 
 from rlk.ir.types import DType
-from rlk.runtime.arguments import TORCH_DTYPES
-from rlk.runtime.invocation import Tensors
+from rlk.runtime.binding.arguments import TORCH_DTYPES
+from rlk.runtime.binding.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage, scatter_rewards
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp

@@ -10,7 +10,7 @@ from gpu.calls import by_oracle, make, on_device, reads, sampled, variations
 from gpu.cases import CASES
 
 from rlk.errors import ScheduleError
-from rlk.runtime.invocation import model_of
+from rlk.runtime.binding.invocation import model_of
 
 
 def main(name: str, file: Path) -> None:

@@ -14,9 +14,9 @@ from gpu.cute_cases import CASES, CHANGES
 from rlk.errors import UnsupportedError
 from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.build import obtain_later
-from rlk.runtime.dispatch import entry_key, lowered
-from rlk.runtime.invocation import model_of, target_of
+from rlk.runtime.binding.invocation import model_of, target_of
+from rlk.runtime.call.dispatch import entry_key, lowered
+from rlk.runtime.kernels.build import obtain_later
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 

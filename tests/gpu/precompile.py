@@ -24,8 +24,9 @@ import torch
 from on_cpu import OnCpu
 
 from benchmarks.rows import label
-from rlk.runtime import dispatch, invocation
-from rlk.runtime.record import ModuleRecord
+from rlk.runtime.binding import invocation
+from rlk.runtime.call import dispatch
+from rlk.runtime.launch.record import ModuleRecord
 from rlk.target.facts import Target, target
 
 DEVICE = "sm_90a"
@@ -66,8 +67,8 @@ def _patches(on: Target) -> dict[str, Any]:
         **{f"torch.cuda.{name}": put for name, put in cuda.items()},
         "torch.Generator": Generator,
         "torch.equal": lambda *_: True,
-        "rlk.runtime.dispatch._asked": lambda target, _: dispatch.asked_for(target),
-        "rlk.runtime.dispatch.load": lambda folder, *_: (lambda *_: None, ModuleRecord.read(folder)),
+        "rlk.runtime.call.dispatch._asked": lambda target, _: dispatch.asked_for(target),
+        "rlk.runtime.call.dispatch.load": lambda folder, *_: (lambda *_: None, ModuleRecord.read(folder)),
         "rlk.ops.offsets.on_the_host": lambda _: False,
         "gpu.serving.unequal": lambda *_: 0,
         "rlk.testing.bits.differing": lambda *_: 0,

@@ -9,7 +9,7 @@ from rank_cases import GATHERS, SUMS, Found, shown, wide
 
 from rlk.interp.floats import tree_sum
 from rlk.ir.tree import Tree
-from rlk.runtime.collective import pairwise_sum
+from rlk.runtime.call.collective import pairwise_sum
 from rlk.testing.bits import assert_same_bits, differing
 
 MOST_RANKS = 4

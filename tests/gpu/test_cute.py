@@ -10,7 +10,7 @@ from gpu.children import Children, assert_same_outputs, selected
 from gpu.cute_cases import CASES
 
 from rlk.backends import cute
-from rlk.runtime.invocation import target_of
+from rlk.runtime.binding.invocation import target_of
 
 SECONDS = 400  # a kernel that waits for ever would take the whole sitting
 CHILDREN = 12

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rlk.ir.dotmodel import DotModel, validated
-from rlk.runtime import probes
-from rlk.runtime.invocation import target_of
+from rlk.runtime.binding.invocation import target_of
+from rlk.runtime.kernels import probes
 from rlk.testing import probe_dot
 
 

@@ -19,7 +19,7 @@ from rlk import ops
 from rlk.errors import Code, LaunchError
 from rlk.interp.dot import leaf8
 from rlk.ir.dotmodel import DotModel, validated
-from rlk.runtime.invocation import target_of
+from rlk.runtime.binding.invocation import target_of
 from rlk.testing.bits import assert_same_bits, differing
 
 MOST_RANKS = 4

@@ -10,7 +10,7 @@ from gpu.children import Children, assert_same_outputs, selected
 from gpu.tilelang_cases import CASES
 
 from rlk.backends import tilelang
-from rlk.runtime.invocation import target_of
+from rlk.runtime.binding.invocation import target_of
 from rlk.testing.bits import differing
 
 SECONDS = 240  # a kernel that waits for ever would take the whole sitting

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
-from rlk.runtime.dispatch import dispatch
+from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import assert_same_bits, differing
 
 BF16 = torch.bfloat16

@@ -10,7 +10,7 @@ import torch
 
 from rlk import cli
 from rlk.backends import cute
-from rlk.runtime.invocation import target_of
+from rlk.runtime.binding.invocation import target_of
 
 CALLS = {
     "matmul": ("matmul", "M=300,N=1024,K=512"),

@@ -78,7 +78,7 @@ def interpreter() -> Place | None:
         return None
 
     def host(emitted: Emitted) -> Host:
-        from rlk.runtime.loader import interpret as bind
+        from rlk.runtime.kernels.loader import interpret as bind
         from rlk.testing.simulators.interpreter import interpret  # fails with a Triton that it does not know
 
         return bind(emitted, interpret)
@@ -90,8 +90,8 @@ def device(index: int, target: str, kind: str) -> Place:
     """Return a device as a place; kernels are compiled as every kernel of rlk is. kind: "cuda" or "hip"."""
     import torch
 
-    from rlk.runtime.loader import load
-    from rlk.runtime.pool import pool
+    from rlk.runtime.kernels.loader import load
+    from rlk.runtime.kernels.pool import pool
 
     hosts: dict[str, Host] = {}
 
@@ -141,7 +141,7 @@ def read_assembly(text: str) -> Assembly:
 
 def assembly(target: str) -> Assembly:
     """Compile a * b + c for a target, on no device, as every kernel of rlk is, and judge the text."""
-    from rlk.runtime.pool import pool
+    from rlk.runtime.kernels.pool import pool
 
     with TemporaryDirectory(prefix="rlk-probe-") as folder:
         pool().compile(MULTIPLY_ADD, target, Path(folder))

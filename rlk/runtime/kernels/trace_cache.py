@@ -26,16 +26,16 @@ from rlk.ir.text import parse_program, print_program
 from rlk.lang.op import Vjp
 from rlk.lower.common.emitted import CallArg
 from rlk.resources import templates
-from rlk.runtime import build
-from rlk.runtime.build import kernel_key, stored
-from rlk.runtime.invocation import Interface, Invocation, operator_of
-from rlk.runtime.record import ABI, read_call, write_call
-from rlk.runtime.shape_buckets import Sizes
+from rlk.runtime.binding.invocation import Interface, Invocation, operator_of
+from rlk.runtime.binding.shape_buckets import Sizes
+from rlk.runtime.kernels import build
+from rlk.runtime.kernels.build import kernel_key, stored
+from rlk.runtime.launch.record import ABI, read_call, write_call
 from rlk.target.facts import Target
 
 logger = logging.getLogger("rlk.cache")
 FILE = "found.json"
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parents[2]
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RlkError)
 Found = TypeVar("Found")
 

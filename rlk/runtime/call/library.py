@@ -14,11 +14,11 @@ from rlk.env import Env
 from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op
 from rlk.lang.types import ScalarType, StaticType, TensorType
-from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
-from rlk.runtime.autograd import differentiated, gradients, once, output_names
-from rlk.runtime.dispatch import dispatch
-from rlk.runtime.invocation import Invocation, Scalars, Tensors, inputs_of, outputs_of, row_axis
-from rlk.runtime.selection import DTypes, Statics, check_differentiable, invoke, selected
+from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
+from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors, inputs_of, outputs_of, row_axis
+from rlk.runtime.binding.selection import DTypes, Statics, check_differentiable, invoke, selected
+from rlk.runtime.call.autograd import differentiated, gradients, once, output_names
+from rlk.runtime.call.dispatch import dispatch
 
 # before anything is registered, which torch allows once: a bad variable is said at every import
 Env.current()

@@ -22,12 +22,12 @@ from rlk.backends.registry import of_name
 from rlk.env import Env, without_devices
 from rlk.errors import Code, CompileError
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.record import SCRATCH, encode_request
+from rlk.runtime.launch.record import SCRATCH, encode_request
 
 T = TypeVar("T")
 
 logger = logging.getLogger("rlk.compile")
-PACKAGES = Path(__file__).resolve().parents[2]
+PACKAGES = Path(__file__).resolve().parents[3]
 """Where rlk is: on the path of `python -c` in a checkout only as the current folder."""
 
 
@@ -45,7 +45,7 @@ class _Worker:
     def __init__(self) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rlk.runtime.worker", str(os.getpid())],
+            [sys.executable, "-P", "-m", "rlk.runtime.kernels.worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

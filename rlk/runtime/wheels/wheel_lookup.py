@@ -11,15 +11,14 @@ from rlk.digest import digest
 from rlk.env import Env
 from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import Signature
-from rlk.runtime.arguments import Geometry
-from rlk.runtime.candidates import Form, forms
-from rlk.runtime.host_stub import divisible
-from rlk.runtime.invocation import Invocation, Tensors, judged
-from rlk.runtime.record import ModuleRecord
-from rlk.runtime.shape_buckets import Sizes, sizes_of
-from rlk.runtime.trace_cache import outline
-from rlk.runtime.wheel_metadata import carried_choice
-from rlk.runtime.wheels import (
+from rlk.runtime.binding.arguments import Geometry
+from rlk.runtime.binding.candidates import Form, forms
+from rlk.runtime.binding.host_stub import divisible
+from rlk.runtime.binding.invocation import Invocation, Tensors, judged
+from rlk.runtime.binding.shape_buckets import Sizes, sizes_of
+from rlk.runtime.kernels.trace_cache import outline
+from rlk.runtime.launch.record import ModuleRecord
+from rlk.runtime.wheels.reader import (
     Kernel,
     Wheel,
     every_kernel,
@@ -30,6 +29,7 @@ from rlk.runtime.wheels import (
     program_key,
     sound,
 )
+from rlk.runtime.wheels.wheel_metadata import carried_choice
 from rlk.target.facts import Target
 
 logger = logging.getLogger("rlk.aot")

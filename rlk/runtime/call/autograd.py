@@ -11,10 +11,10 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import TensorType
-from rlk.runtime.arguments import collapse
-from rlk.runtime.dispatch import dispatch
-from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, outputs_of
-from rlk.runtime.selection import public_name
+from rlk.runtime.binding.arguments import collapse
+from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, outputs_of
+from rlk.runtime.binding.selection import public_name
+from rlk.runtime.call.dispatch import dispatch
 
 Prepare = Callable[[Tensors, Scalars], Tensors]
 _PREPARE: dict[int, Prepare] = {}

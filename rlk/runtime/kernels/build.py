@@ -13,8 +13,8 @@ from rlk.digest import digest_sources
 from rlk.env import Env
 from rlk.errors import Code, UnsupportedError
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.pool import pool
-from rlk.runtime.record import ABI
+from rlk.runtime.kernels.pool import pool
+from rlk.runtime.launch.record import ABI
 
 
 @cache

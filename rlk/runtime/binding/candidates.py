@@ -12,8 +12,8 @@ from rlk.errors import UnsupportedError
 from rlk.ir.nodes import MathModel, Program
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import launched, specialize
-from rlk.runtime.invocation import Invocation, traced
-from rlk.runtime.shape_buckets import Sizes
+from rlk.runtime.binding.invocation import Invocation, traced
+from rlk.runtime.binding.shape_buckets import Sizes
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target

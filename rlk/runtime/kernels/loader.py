@@ -12,7 +12,7 @@ from rlk.backends.registry import find, of_name
 from rlk.cache.manifest import BadEntry
 from rlk.errors import Code, InternalError
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.record import MODULE, ModuleRecord
+from rlk.runtime.launch.record import MODULE, ModuleRecord
 
 Host = Callable[..., Any]
 

@@ -13,9 +13,9 @@ from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import TensorType
 from rlk.passes.row_independence import rows_are_independent
-from rlk.runtime.invocation import Scalars, Tensors, row_axis
-from rlk.runtime.library import registered
-from rlk.runtime.selection import DTypes, Statics, selected
+from rlk.runtime.binding.invocation import Scalars, Tensors, row_axis
+from rlk.runtime.binding.selection import DTypes, Statics, selected
+from rlk.runtime.call.library import registered
 
 Call = Callable[[Op, Tensors, Scalars, Statics, str | None], Tensors]
 """How an operator is run on tensors of this process."""

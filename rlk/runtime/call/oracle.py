@@ -12,8 +12,16 @@ import torch
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel, Role
-from rlk.runtime.arguments import TORCH_DTYPES, Geometry, output_shape
-from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, bound_program, inputs_of, outputs_of
+from rlk.runtime.binding.arguments import TORCH_DTYPES, Geometry, output_shape
+from rlk.runtime.binding.invocation import (
+    Invocation,
+    Run,
+    Scalars,
+    Tensors,
+    bound_program,
+    inputs_of,
+    outputs_of,
+)
 
 
 def to_numpy(tensor: torch.Tensor, rows: int) -> Any:

@@ -13,11 +13,11 @@ from rlk.digest import digest
 from rlk.env import Env
 from rlk.ir.nodes import MathModel, Program
 from rlk.ir.text import parse_program, print_program
-from rlk.runtime import trace_cache
-from rlk.runtime.candidates import forms
-from rlk.runtime.invocation import Interface, Invocation, judged
-from rlk.runtime.shape_buckets import Sizes
-from rlk.runtime.wheels import Wheel, installed, program_key
+from rlk.runtime.binding.candidates import forms
+from rlk.runtime.binding.invocation import Interface, Invocation, judged
+from rlk.runtime.binding.shape_buckets import Sizes
+from rlk.runtime.kernels import trace_cache
+from rlk.runtime.wheels.reader import Wheel, installed, program_key
 from rlk.target.facts import Target
 
 INTERFACES, CHOICES = "interfaces", "choices"

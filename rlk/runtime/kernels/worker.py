@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.record import decode_request
+from rlk.runtime.launch.record import decode_request
 
 _PAUSE = 0.5  # seconds between looks at whether the parent lives
 

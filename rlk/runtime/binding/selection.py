@@ -11,8 +11,8 @@ from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
 from rlk.lang.op import Op, Variant, dtype_choices
 from rlk.lang.types import DTypeVar, TensorType
-from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES
-from rlk.runtime.invocation import Invocation, Scalars, Tensors
+from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES
+from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors
 
 Statics = Mapping[str, object]
 _invocations: dict[object, Invocation] = {}

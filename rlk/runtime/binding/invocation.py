@@ -17,7 +17,7 @@ from rlk.lang.op import Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.shard import shard
-from rlk.runtime.arguments import Geometry, measure, output_shape
+from rlk.runtime.binding.arguments import Geometry, measure, output_shape
 from rlk.target.facts import Target, target
 
 Spec = Op | Vjp

@@ -21,16 +21,15 @@ from rlk.ir.text import print_program
 from rlk.lower.common.abi import host_parameters
 from rlk.lower.common.emitted import CallArg, Emitted, Signature
 from rlk.lower.common.memory import memory_shape, placed, workspaces
-from rlk.runtime.arguments import (
+from rlk.runtime.binding.arguments import (
     TORCH_DTYPES,
     VECTOR,
     Geometry,
     output_shape,
 )
-from rlk.runtime.build import kernel_key, obtain, stored
-from rlk.runtime.candidates import bound_for, formed, lowered_by, sooner_of
-from rlk.runtime.host_stub import compose, divisible, host_values, raise_data_errors
-from rlk.runtime.invocation import (
+from rlk.runtime.binding.candidates import bound_for, formed, lowered_by, sooner_of
+from rlk.runtime.binding.host_stub import compose, divisible, host_values, raise_data_errors
+from rlk.runtime.binding.invocation import (
     Invocation,
     Run,
     Scalars,
@@ -45,12 +44,20 @@ from rlk.runtime.invocation import (
     outputs_of,
     target_of,
 )
-from rlk.runtime.loader import Interpreter, interpret, load
-from rlk.runtime.record import ModuleRecord
-from rlk.runtime.shape_buckets import Sizes, sizes_of
-from rlk.runtime.trace_cache import Compiled, Outline, known_code, known_interface, known_outline, outline
-from rlk.runtime.wheel_lookup import Answer, Found, ship
-from rlk.runtime.wheel_metadata import carried_interface
+from rlk.runtime.binding.shape_buckets import Sizes, sizes_of
+from rlk.runtime.kernels.build import kernel_key, obtain, stored
+from rlk.runtime.kernels.loader import Interpreter, interpret, load
+from rlk.runtime.kernels.trace_cache import (
+    Compiled,
+    Outline,
+    known_code,
+    known_interface,
+    known_outline,
+    outline,
+)
+from rlk.runtime.launch.record import ModuleRecord
+from rlk.runtime.wheels.wheel_lookup import Answer, Found, ship
+from rlk.runtime.wheels.wheel_metadata import carried_interface
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import HOPPER, TARGETS, Target, target
 
@@ -266,7 +273,7 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
         return bind_lowered(invocation, model, geometry, used, on, device)
     if dispatch.interpreters:
         return bind_lowered(invocation, model, geometry, used, target(HOPPER), None)
-    from rlk.runtime.oracle import bind_oracle
+    from rlk.runtime.call.oracle import bind_oracle
 
     return bind_oracle(invocation, model, geometry)
 

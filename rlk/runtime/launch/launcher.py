@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlk.errors import Code, InternalError, LaunchError
-from rlk.runtime.driver import Driver, Function
-from rlk.runtime.record import LaunchRecord
+from rlk.runtime.launch.driver import Driver, Function
+from rlk.runtime.launch.record import LaunchRecord
 
 # Triton's names of argument types -> struct codes. A pointer is the address of its tensor.
 _CODES = {

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import is_power_of_two
-from rlk.runtime.arguments import VECTOR
+from rlk.runtime.binding.arguments import VECTOR
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 

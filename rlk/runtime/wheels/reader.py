@@ -2,7 +2,7 @@
 
 A wheel is found by its entry point in the group "rlk.aot", and never imported. Its package is data:
 wheel.json and, below entries/, a folder for each kernel, in the form of the store's entries, named after what
-it computes. calls.json is rlk.runtime.wheel_metadata's.
+it computes. calls.json is rlk.runtime.wheels.wheel_metadata's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlk.env import Env
 from rlk.ir.nodes import Program
 from rlk.ir.text import print_program
 from rlk.lower.common.emitted import Signature
-from rlk.runtime.record import ABI
+from rlk.runtime.launch.record import ABI
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -134,7 +134,7 @@ def _judged(
 @cache
 def trusted() -> Trust:
     """Return whose wheels are believed: who can write rlk's own code can run code here anyway."""
-    return Trust.like(Path(__file__).resolve().parent.parent)
+    return Trust.like(Path(__file__).resolve().parents[2])
 
 
 def _check_folder(place: Path) -> None:

@@ -13,12 +13,12 @@ from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import Decl, Program
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.memory import workspaces
-from rlk.runtime.arguments import (
+from rlk.runtime.binding.arguments import (
     VECTOR,
     Geometry,
     contiguous,
 )
-from rlk.runtime.invocation import Invocation, Run, Tensors, outputs_of
+from rlk.runtime.binding.invocation import Invocation, Run, Tensors, outputs_of
 
 Made = list[tuple[str, tuple[int, ...], torch.dtype]]
 Value = int | str | Literal[From.ERRORS, From.WORK_COUNTER]

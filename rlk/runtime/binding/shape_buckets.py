@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlk.lower.common.emitted import Signature
-from rlk.runtime.arguments import Geometry
-from rlk.runtime.invocation import Invocation, interface, strided
+from rlk.runtime.binding.arguments import Geometry
+from rlk.runtime.binding.invocation import Invocation, interface, strided
 
 STEPS = 8  # classes between two powers of two
 
