@@ -75,10 +75,11 @@ class Shared:
 
     def index(self, at: Array, count: int) -> Array:
         """Return the places of all bytes; raise Fault for one out of bounds, or an address not aligned."""
-        end = int(at.max()) + count
-        if end > self.storage.size or at.min() < 0:
+        end = int(np.maximum.reduce(at)) + count
+        some = int(np.bitwise_or.reduce(at))  # has the sign and the low bits that some address has
+        if end > self.storage.size or some < 0:
             raise Fault(FaultKind.OUT_OF_BOUNDS, f"LDS byte {end - 1} of {self.storage.size}")
-        if (at % min(count, 4)).any():
+        if some % min(count, 4):
             raise Fault(
                 FaultKind.MISALIGNED, f"{count} bytes of LDS at {int(at[(at % min(count, 4)) != 0][0])}"
             )
