@@ -97,14 +97,14 @@ def weighted(
 
     e = 0 where z is -inf, for every m. For a power_sum, whose scores are in units of ln 2, e = exp2(z - m).
     """
-    # m = -inf before the first finite score: z - 0 = -inf avoids the NaN of (-inf) - (-inf)
+    # where m = -inf nothing exists yet: z - 0 = -inf keeps (-inf) - (-inf) out of the fold
     nothing = b.map2(Fn2.EQ, m, b.f32(-math.inf))
     safe = b.select(nothing, b.f32(0.0), m)
     power = distance = b.sub(z, safe)
     if monoid.kind is not Kind.POWER_SUM:
         power = b.mul(power, b.f32(LOG2E))
     e = b.math(MathFn.EXP2, power, exp2, name)
-    # finite where z is -inf: e is 0 there, and 0 * -inf would be NaN; a NaN in z is in e already
+    # a finite stand-in where z is -inf: e is 0 there, and 0 * -inf would be NaN; a NaN in z is in e already
     return e, b.max(distance, b.f32(LOWEST)) if monoid.centred else distance
 
 
@@ -136,7 +136,7 @@ def _softmax_leaf(
     z = _only(b, score, exists, b.f32(-math.inf))
     m = _combine(b, Combine.MAX, z, lanes, monoid, "m_chunk")
     e, distance = weighted(b, monoid, z, m, "e")
-    # before the sum of e, so that z - m need not stay live in registers during that sum
+    # before the sum of e: z - m need not stay in registers until that is done
     centred = [b.mul(e, distance)] if monoid.centred else []
     sums = [_combine(b, Combine.ADD, e, lanes, monoid, "s_chunk")]
     sums += [_combine(b, Combine.ADD, term, lanes, monoid, "centred_chunk") for term in centred]

@@ -359,7 +359,7 @@ class Fold:
 
     @property
     def yielded(self) -> tuple[str, ...]:
-        """The names of the fold's values among the results of its stream."""
+        """The names of what a stream yields of the fold."""
         names = self.monoid.state
         return (*(f"{n}_of_piece" for n in names), *names) if self.open else names
 

@@ -104,7 +104,7 @@ def _maximum(b: Builder, monoid: Monoid, before: Value, chunk: Value) -> Value:
 
 
 def _products(b: Builder, x: Value, y: Value, lanes: Axis, onto: Value, name: str) -> Value:
-    """Return the accumulator `onto` plus the products of y and of x, rounded to the dtype of y."""
+    """Return an accumulator that went on with the products of y and of x rounded to its type."""
     p = b.let(Cast(x, b.tile(y).dtype), "p")
     each = tuple(a for a in b.tile(p).axes if a in b.tile(y).axes and a != lanes) or None
     return b.let(Dot(p, y, lanes, DotModel.CHAIN16, onto, each), name)

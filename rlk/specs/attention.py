@@ -161,7 +161,7 @@ def _seeing(ctx: Any, begin: Tile, query: Tile, heads: Tile, keys: Tile) -> dict
 
 
 def _weights(ctx: Any, product: Tile, shift: Tile) -> tuple[Tile, Tile | None]:
-    """Return p = exp(z - lse), and dz/dx = 1 - tanh^2 of a softcap, or None; shift: -lse log2 e."""
+    """Return exp(z - lse), and the slope of z where scores are capped: 1 - tanh^2; shift: -lse log2 e."""
     if ctx.softcap is None:
         return L.softmax_exp2(L.fma(product, ctx.scale * LOG2E, shift)), None
     t = L.tanh(product * ctx.scale * ctx.inv_softcap)
@@ -272,7 +272,7 @@ def prefix_attention(
 
 
 def _powers(product: Tile, scale: Tile, softcap: Tile | None, inverse: Tile | None) -> Tile:
-    """Return scores in units of ln 2, so that p is proportional to 2**score."""
+    """Return scores in units of ln 2, of which a weight is a power of two."""
     if softcap is None:
         return product * (scale * LOG2E)
     return L.tanh(product * scale * inverse) * (softcap * LOG2E)
@@ -313,7 +313,7 @@ class Rows:
 
 
 def finished(soft: Any, rows: Rows, sinks: Any, dtype: Any) -> Outputs:
-    """Divide by the denominator, to which a sink adds a term without a value; 0 where there is no key."""
+    """Divide by the denominator, which a sink adds a weight without a value to; 0 where there is no key."""
     m, s, o = soft.max, soft.sum, soft.payload("o")
     if sinks is not None:
         sinks = sinks * LOG2E
@@ -321,7 +321,7 @@ def finished(soft: Any, rows: Rows, sinks: Any, dtype: Any) -> Outputs:
         again = L.softmax_exp2(m - largest)
         s = s * again + L.softmax_exp2(sinks - largest)
         m, o = largest, o * again
-    # x + 0.0 makes -0.0 to +0.0: so merging a piece without visible keys, or not, gives the same bits
+    # x + 0.0 makes one zero of two: whether a piece that a row does not see is merged is not numerics
     mean = L.where(s == 0.0, 0.0, o / s) + 0.0
     L.place("o", (T, H, G, W), ({T: rows.token}, mean.to(dtype)), when=rows.inside)
     L.place("lse", (H, G, T), ({T: rows.token}, L.fma(m, LN2, L.log(s))), when=rows.inside)

@@ -40,7 +40,7 @@ STEMS = {
     Fn2.NE: "differs",
     Fn2.MULHI: "high",
 }
-"""Names of values without a hint, by function."""
+"""How a value that the author gave no name is called after its function."""
 
 
 @dataclass(frozen=True, slots=True)

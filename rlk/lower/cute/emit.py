@@ -359,7 +359,7 @@ def _stem_of(reduce: Reduce) -> str:
 
 
 def stem(let: Let) -> str:
-    """Return a name for a value without a hint."""
+    """Return a name for a value that the author gave none."""
     match let.node:
         case Map2(fn=fn2):
             return STEMS[fn2]

@@ -569,7 +569,7 @@ def _component(name: str) -> str:
 
 
 def _stem(let: Let) -> str:
-    """Return a name for a value without a hint."""
+    """Return a name for a value that the author gave none."""
     match let.node:
         case Map2(fn=fn2):
             return STEMS[fn2]

@@ -24,7 +24,7 @@ ERRORS = abi.ERRORS.name
 
 
 class Memory:
-    """Accesses of tensors, all of them flat rows of elements, by an emitter."""
+    """The part of an emitter that knows tensors, all of them rows of elements, and their strides."""
 
     def __init__(self, emitter: Writer) -> None:
         self.e = emitter

@@ -271,7 +271,7 @@ class Emitter:
                 raise AssertionError(let.node)
 
     def random(self, let: Let, words: tuple[Value, ...]) -> None:
-        """Write a block of random words over all axes of its counter and key."""
+        """Write a block of random words, one element for all axes of what it depends on."""
         self.helpers.setdefault(PHILOX.name, PHILOX)
         made = tuple(self.names.fresh(f"word{i}") for i in range(4))
         self.line(f"{', '.join(made)} = {PHILOX.name}({', '.join(map(self.receiver, words))})")
@@ -530,7 +530,7 @@ _VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR
 
 
 def _stem(let: Let) -> str:
-    """Return a name for a value without a hint."""
+    """Return a name for a value that the author gave none."""
     match let.node:
         case Map2(fn=fn2):
             return STEMS[fn2]

@@ -22,7 +22,7 @@ class _Shape:
         return [1 << len(bits) for _, bits in self.dims]
 
     def split(self, axis: Axis, bit: int) -> tuple[list[int], int]:
-        """Return the shape with a dim of its own for the bit, and the dim's position; remove the bit."""
+        """Return the shape in which the bit is a dim of its own, and where; take the bit away."""
         before: list[int] = []
         for i, (a, bits) in enumerate(self.dims):
             if a == axis and bit in bits:
