@@ -178,7 +178,7 @@ class Layout:
 
     @property
     def position(self) -> torch.Tensor:
-        """The position of each token in its sequence, i64 of the tokens' shape; padding lies outside."""
+        """The position of each token in its sequence, i64 of the tokens' shape; out of range for padding."""
         flat = torch.arange(self.tokens, device=self.active.device).reshape(self.shape)
         if not self.sequences:
             return flat
@@ -237,7 +237,7 @@ def _segments(active: torch.Tensor, owner: torch.Tensor, sequences: int) -> tupl
     counts = torch.zeros(active.numel() + 1, device=active.device, dtype=torch.int64)
     counts[1:] = active.cumsum(0)
     numbers = torch.arange(sequences, device=owner.device, dtype=owner.dtype)
-    # tokens lie sequence by sequence, also those that are not active
+    # tokens are in order of sequences, inactive ones too
     places = (torch.searchsorted(owner, numbers, right=right) for right in (False, True))
     begin, end = (counts[place].to(torch.int32) for place in places)
     return begin, end

@@ -112,7 +112,7 @@ def matmul(
     order: str = "chain16",
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return x w^T + bias + residual: a row's bits do not depend on how many rows there are.
+    """Return x w^T + bias + residual: a row's bits do not depend on the number of rows.
 
     x: [..., K], w: [N, K], bias: [N], residual: [..., N], one dtype, bf16 or f16. One f32 accumulator over
     ascending K (order="chain16"), or one for each of 8 pieces of ceil(K / 8), added pairwise (order="leaf8":

@@ -144,7 +144,7 @@ def linear_jsd_loss(
 
 
 def divergence(heads: Heads) -> Divergence:
-    """Return the divergence of every row, and what its gradient reads."""
+    """Return the divergence of every row, and the tensors that its gradient reads."""
     rows = len(heads.hidden)
     names = ("loss", "student_lse", "teacher_lse", *(() if heads.form == "forward" else ("mean",)))
     made = {name: heads.hidden.new_empty(rows, dtype=torch.float32) for name in names}
@@ -185,7 +185,7 @@ def gradients(heads: Heads, made: Divergence, d_loss: torch.Tensor, wants: tuple
         at: slice | torch.Tensor = slice(start, min(start + ROWS, rows))
         at = at if order is None else order[at]
         part = _rows_of(heads, at)
-        # the products read both transposed: their last dim is what they sum over
+        # the products read both transposed: their last dim is the contracted one
         across = part.hidden.t().contiguous() if "weight" in wants else None
         sums: list[tuple[int, torch.Tensor]] = []
         for v in _pieces(vocabulary):

@@ -29,7 +29,7 @@ KLName = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 METRICS = ("clip_fraction", "approx_kl", "ess", "masked_fraction", "log_ratio_histogram")
 Bounds = tuple[float | None, float | None]
 LIVING: WeakValueDictionary[int, Loss] = WeakValueDictionary()
-"""Every loss, by what `id` says of it."""
+"""Every loss, by its `id`."""
 CHOICES: dict[str, tuple[str, ...]] = {
     "level": ("token", "sequence", "sequence_own", "sequence_sum"),
     "kl": KL,
@@ -52,7 +52,7 @@ class Surrogate:
 
 
 def limit(op: str, name: str, value: float | None) -> None:
-    """Raise LaunchError for what something is limited by or divided by, unless it is None or positive."""
+    """Raise LaunchError for a limit or divisor that is neither None nor positive."""
     if value is not None:
         positive(op, name, value)
 
@@ -326,7 +326,7 @@ class Loss:
         self._agree()
 
     def _are_records(self) -> None:
-        """Refuse parts of another type; records are keys of what was compiled for them."""
+        """Refuse parts of another type; records are keys of compiled code."""
         if not isinstance(self.metrics, tuple):
             raise wrong_type("Loss", "metrics", self.metrics, "tuple of names")
         if not isinstance(self.surrogate, Surrogate):
@@ -412,7 +412,7 @@ def _numbers(loss: Loss) -> dict[str, float]:
 
 @lru_cache(maxsize=1024)  # numbers may change with every step
 def form_of(loss: Loss, per_token: bool) -> tuple[Form, dict[str, float]]:
-    """Return what of a loss selects code, and its numbers by the names of its spec's scalars."""
+    """Return the form of a loss, which selects code, and its numbers by the names of its spec's scalars."""
     given = _numbers(loss)
     correction = loss.correction
     form = Form(

@@ -52,7 +52,7 @@ def unpack(x: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 def _movable(op: str, x: torch.Tensor, dims: int, wanted: str, layout: Layout, rank: int, form: str) -> None:
-    """Refuse what has no tokens, and a layout of the other form."""
+    """Refuse tensors without tokens, and a layout of the other form."""
     checked_layout(op, layout)
     are_tensors(op, x=x)
     if x.dim() < dims:
@@ -72,7 +72,7 @@ def _laid(op: str, made: Callable[[], Layout]) -> Layout:
 
 
 def _moved(op: str, x: torch.Tensor, dims: int, to: Layout, there: Layout) -> torch.Tensor:
-    """Return the tokens of x, whose first dims lie as `there` says, as `to` says; `there` masks none."""
+    """Return the tokens of x, whose first dims have the layout `there`, in the layout `to`, unmasked."""
     shape = (*to.shape, *x.shape[dims:])
     rows = x.reshape(there.tokens, math.prod(x.shape[dims:]))
     real = there.active.reshape(-1)
@@ -95,7 +95,7 @@ def _with_gradient(x: torch.Tensor) -> bool:
 
 
 def _places(to: Layout, there: Layout) -> torch.Tensor:
-    """Return where each token of a layout lies in another one, i64 [tokens]; -1 for padding."""
+    """Return the index of each token of a layout in another one, i64 [tokens]; -1 for padding."""
     owner, position = to.sequence.reshape(-1).to(torch.int64), to.position.reshape(-1)
     if not to.sequences:
         return torch.full_like(position, -1)

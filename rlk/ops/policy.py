@@ -120,12 +120,12 @@ def loss_of(loss: Loss | str) -> Loss:
 
 
 Plan = tuple[str, tuple[tuple[str, float], ...], tuple[str, ...]]
-"""What a loss runs: its operator by name, its numbers as scalars, and the tensors that it reads."""
+"""The call of a loss: its operator by name, its numbers as scalars, and the tensors that it reads."""
 _operators: dict[str, Op] = {}
 
 
 def planned(loss: Loss, per_token: bool) -> Plan:
-    """Return what a loss runs; per_token: advantages are of tokens, not of sequences."""
+    """Return the call of a loss; per_token: advantages are of tokens, not of sequences."""
     return _known(id(loss), per_token)
 
 
@@ -133,7 +133,7 @@ def _known(loss: int, per_token: bool) -> Plan:
     return _planned(LIVING[loss], per_token)
 
 
-# what torch.compiler.assume_constant_result sets: a loss is a constant of a compiled graph, and so are names;
+# the attribute of torch.compiler.assume_constant_result: losses and names are constants of a compiled graph;
 # before torch 2.11 a number may be an argument of such a function, and a frozen dataclass may not
 _known._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
@@ -196,6 +196,6 @@ def _of_layout(layout: Layout, name: str) -> torch.Tensor:
 
 
 def _histogram(metrics: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return how many tokens lie in each bin, given how many lie at or above each edge."""
+    """Return the number of tokens in each bin, given the numbers of tokens at or above each edge."""
     above = [metrics.pop(f"above_{i}") for i in range(len(EDGES))]
     return torch.stack([metrics["active"], *above]).diff(append=torch.zeros_like(above[:1][0])[None]).neg()

@@ -1,4 +1,4 @@
-"""The public preference losses: which constants and references a loss takes, and what it is called."""
+"""The public preference losses: their names, constants and references."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _counts(loss: str, chosen: torch.Tensor | None, rejected: torch.Tensor | Non
 
 
 def _link(loss: str, kind: str, divergence: str, alpha: float | None) -> tuple[str, Scalars]:
-    """Return what scores are made of, and its number; alpha is asked for where it is read, and only there."""
+    """Return the link function of scores, and its number; alpha must be given if and only if it is read."""
     op = "preference_loss"
     is_among(op, "divergence", divergence, DIVERGENCES)
     if divergence != "reverse_kl" and (kind not in OF_MARGIN or loss in WITHOUT_REFERENCE):

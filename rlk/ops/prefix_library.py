@@ -1,4 +1,4 @@
-"""`prefix_attention` with a gradient as ops of torch.library: what a compiler sees where keys are gathered.
+"""`prefix_attention` with a gradient as ops of torch.library, for compilers, which cannot trace the gather.
 
 How many keys prompts and completions have together is known to the device alone, so that a graph cannot
 hold the gathered keys. It holds these ops, whose results have the shapes of their inputs. The gradient

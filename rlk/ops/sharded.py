@@ -31,7 +31,7 @@ Statics = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """group: None for one rank. ranks: how many share the vocabulary. start, size: of this rank's part."""
+    """A shard of the vocabulary. group: None for one rank. ranks: their number. start, size: of this one."""
 
     group: dist.ProcessGroup | None
     ranks: int
@@ -80,7 +80,7 @@ def sharded_linear_logp(
     tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
 ) -> Tensors:
     """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard."""
-    if observing():  # what a rank runs first is the operator on its shard
+    if observing():  # a rank first runs the operator on its shard
         return call(linear_logp, tensors, scalars, statics, math)
     buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
     check_plain(OP, tensors | buffer)

@@ -1,4 +1,4 @@
-"""A sharded linear head as a torch.library op: what compilers see of a shard and of a buffer."""
+"""A sharded linear head as a torch.library op, for compilers: its shard and its gradient buffer."""
 
 from __future__ import annotations
 

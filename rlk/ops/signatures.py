@@ -122,7 +122,7 @@ def _scoring(
     softcap: float | None,
     logit_scale: float,
 ) -> None:
-    """Add what turns logits into scores to the inputs of a call; an absent step is not run."""
+    """Add the options from logits to scores to the inputs of a call; an absent step is not run."""
     if isinstance(temperature, torch.Tensor):
         if not temperature.dtype.is_floating_point:
             raise LaunchError(
@@ -225,7 +225,7 @@ def rope(
 def _check_rope(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
 ) -> None:
-    """Refuse what the two calls of one `rope` cannot see: they take q or k, and half of a table."""
+    """Refuse errors that the two calls of one `rope` cannot detect: each has q or k, and half of a table."""
     are_tensors("rope", q=q, k=k, cos=cos, sin=sin)
     flag("rope", "interleaved", interleaved)
     ranks = {"q": (q, 2, "[..., Hq, E]"), "k": (k, 2, "[..., Hk, E]")}

@@ -79,7 +79,7 @@ def loss_spans(
 def modality_spans(
     sequence: torch.Tensor, begin: torch.Tensor, end: torch.Tensor, *, where: torch.Tensor | None = None
 ) -> Spans:
-    """Return spans inside of which no token counts: media embeddings, or what a tool wrote.
+    """Return spans whose tokens are inactive: media embeddings, or tool outputs.
 
     sequence, begin, end: int32 or int64 [spans], positions from the first token of the sequence. where: bool
     [spans]: the others are no spans. Raises LaunchError.

@@ -77,7 +77,7 @@ def _words(csr: Csr, vocabulary: int) -> torch.Tensor:
     place = torch.arange(len(ids), device=ids.device)
     row = torch.searchsorted(csr.offsets[1:].to(torch.int64), place, right=True)
     good = (ids >= 0) & (ids < vocabulary) & (row < rows)
-    # one row more, for what belongs to none
+    # one extra word, for tokens outside of a row
     at = torch.where(good, row * width + ids // WORD, rows * width)
     words = torch.zeros(rows * width + 1, dtype=torch.int64, device=ids.device)
     # every bit is added once: integer sums have no order

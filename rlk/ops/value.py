@@ -95,7 +95,7 @@ def _averaging(
     op: str, layout: Layout, tensors: Tensors, scalars: Scalars, aggregation: str, sequences: str,
     normalizer: float | None,
 ) -> dict[str, str]:  # fmt: skip
-    """Return the statics of an aggregation, and add what it reads."""
+    """Return the statics of an aggregation, and add the tensors that it reads."""
     is_among(op, "aggregation", aggregation, AGGREGATIONS)
     is_among(op, "sequences", sequences, SEQUENCES)
     if normalizer is not None:

@@ -383,11 +383,11 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     steps = _visible_chunks(replay, stream, begin, end)
     names = tuple(n for f in stream.folds for n in f.monoid.symbols)
     if axis.leaf == "segment":
-        return list(b.results(_chunk_loop(replay, stream, (begin, end), steps, types), names))
+        return list(b.results(_walk(replay, stream, (begin, end), steps, types), names))
     if axis.name in apart and not any(f.open or f.after for f in stream.folds):
         steps = _of_piece(b, axis, steps)
         along = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in types]
-        made = _chunk_loop(replay, stream, (begin, end), steps, along)
+        made = _walk(replay, stream, (begin, end), steps, along)
         rows = _Rows(stream.rows, replay.optional(stream.row), replay.optional(stream.kept))
         states = _by_fold(stream.folds, b.results(made, names))
         return _flat(_merge_ascending(b, stream, states, axis.pieces, rows))
@@ -400,7 +400,7 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     return _flat([(*open, *rest) if f.open else whole for f, open, rest, whole in found])
 
 
-def _visible_chunks(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
+def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
     """Append the bounds of the chunks of a segment that have elements visible to a row."""
     b, chunk = replay.builder, stream.axis.chunk or 1
     zero, size = b.i32(0), b.i32(chunk)
@@ -441,7 +441,7 @@ def _of_piece(b: Builder, axis: Axis, steps: _Steps) -> _Steps:
     return _Steps(start, stop, None if full is None else b.max(start, b.min(full, last), "full_steps"))
 
 
-def _chunk_loop(
+def _walk(
     replay: Replay, stream: Stream, bounds: tuple[Value, Value], steps: _Steps, types: list[TileType]
 ) -> Value:
     """Append the loop over chunks, which carries the state of a piece.

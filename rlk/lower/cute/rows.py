@@ -113,9 +113,9 @@ class RowsEmitter(Emitter):
         self.reduce_buffers: dict[
             tuple[DType, tuple[int, ...], tuple[int, int]], str
         ] = {}  # of shared memory
-        self.exchanged = 0  # cross-warp exchanges so far, outside of loops
+        self.met = 0  # cross-warp exchanges so far, outside of loops
         self.inside_loop = False
-        self.buffer_half = ""  # half of a double-buffered reduction buffer, in loops with one exchange a step
+        self.turn = ""  # half of a double-buffered reduction buffer, in loops with one exchange a step
         self.writers: dict[int, str] = {}
         self.memory = RowsMemory(self)
 
@@ -291,16 +291,16 @@ class RowsEmitter(Emitter):
         """Return the other arguments of a reduction: the thread, and buffers in shared memory."""
         reduce_buffers = []
         for count in tree.reduce_buffers:
-            self.exchanged += not self.inside_loop
+            self.met += not self.inside_loop
             for i, dtype in enumerate(dtypes):
-                shape = (2, count, self.plan.threads) if self.buffer_half else (count, self.plan.threads)
+                shape = (2, count, self.plan.threads) if self.turn else (count, self.plan.threads)
                 name = self.reduce_smem(dtype, shape, i)
                 reduce_buffers.append(f"{name}[{self.buffer_half}, None, None]" if self.buffer_half else name)
         return ["thread"] * tree.thread + ([f"({', '.join(reduce_buffers)},)"] if reduce_buffers else [])
 
     def reduce_smem(self, dtype: DType, shape: tuple[int, ...], index: int) -> str:
         """Return the buffer of this exchange: outside of loops two buffers alternate."""
-        meeting = len(self.reduce_buffers) + 2 if self.inside_loop else self.exchanged % 2
+        meeting = len(self.reduce_buffers) + 2 if self.inside_loop else self.met % 2
         key = dtype, shape, (meeting, index)
         if key not in self.reduce_buffers:
             self.reduce_buffers[key] = f"reduce_smem_{len(self.reduce_buffers) + 1}"
@@ -385,8 +385,8 @@ class RowsEmitter(Emitter):
         if meetings and self.inside_loop:
             self.line("cute.arch.sync_threads()")  # reads of the buffer must end before it is overwritten
         with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll={self.plan.unroll}):"):
-            before = self.buffer_half, self.inside_loop
-            self.buffer_half, self.inside_loop = f"{name} % 2" if meetings == 1 else "", True
+            before = self.turn, self.inside_loop
+            self.turn, self.inside_loop = f"{name} % 2" if meetings == 1 else "", True
             coming = self.of_step(loop, early, f"{name} + {self.plan.ahead}", stop)
             self.text[step] = name
             self.text.update({load.value: queue[0] for load, queue in zip(early, queues, strict=True)})
@@ -399,7 +399,7 @@ class RowsEmitter(Emitter):
             variables = [*carried, *(x for queue in queues for x in queue)]
             if variables:
                 self.line(f"{', '.join(variables)} = {', '.join([*new, *moved])}")
-            self.buffer_half, self.inside_loop = before
+            self.turn, self.inside_loop = before
 
     def meetings(self, loop: Loop) -> int:
         """Return the cross-warp exchanges of a loop step."""
