@@ -449,7 +449,7 @@ WRONG_LAYOUTS: dict[str, tuple[Callable[[], object], Code, str]] = {
     "a mask of floats": (lambda: Layout.packed(TWO, mask=torch.ones(2)), Code.ARG_DTYPE, "mask"),
     "a long mask": (
         lambda: Layout.packed(TWO, mask=torch.ones(3, dtype=torch.bool), tokens=2),
-        Code.ARG_SIZE,
+        Code.ARG_SHAPE,
         "mask",
     ),
     "a mask of [L]": (
