@@ -132,6 +132,7 @@ class Code(Enum):
     KEEP_IN_STREAM = ("{name} is kept inside a stream", "keep it before or after the stream")
     OUTPUT_AXES = ("output {name} is stored without its axis {axis}", "outputs keep every parallel axis")
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
+    COMPOSED = ("{name} has no spec of its own: it runs {parts}", "name these")
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
         "annotate Tensor[...] or Scalar[...]",

@@ -39,7 +39,7 @@ from rlk.runtime.kernels import build, trace_cache
 from rlk.runtime.launch.driver import Cuda
 from rlk.runtime.launch.launcher import parameter_layout
 from rlk.runtime.launch.record import ModuleRecord
-from rlk.runtime.wheels.reader import reader, wheel_lookup
+from rlk.runtime.wheels import reader, wheel_lookup
 from rlk.target.facts import target
 
 pytest.importorskip("triton", reason="building a wheel needs a compiler")

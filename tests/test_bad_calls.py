@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rlk import Layout, ops
+from rlk import Layout, explain, ops
+from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.ops import (
     Csr,
@@ -27,6 +28,7 @@ from rlk.ops import (
     paged_attention,
     penalize,
     policy_loss,
+    preference,
     preference_loss,
     prefix_attention,
     ratio_kl,
@@ -202,6 +204,28 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
         "policy_loss: loss must be a Loss, or a name, got dict",
     ),
     (lambda: policy_loss(lp, lp, adv, layout=lay, loss="nope"), Code.ARG_VALUE, "policy_loss: loss='nope'"),
+    (lambda: Loss(beta=-0.1), Code.ARG_VALUE, "Loss: beta=-0.1"),
+    (lambda: clip(1.0), Code.ARG_VALUE, "clip: low=1.0"),
+    (
+        lambda: explain("logp", x, ids),  # type: ignore[arg-type]
+        Code.ARG_TYPE,
+        "rlk.explain: op must be a function of rlk.ops, such as rlk.ops.logp, got 'logp'",
+    ),
+    (
+        lambda: kto_loss(lp, lp, lp > 0, mismatched=(lp.clone().requires_grad_(), lp)),
+        Code.NOT_DIFFERENTIABLE,
+        "kto_loss has no gradient for mismatched[0]",
+    ),
+    *(
+        (
+            lambda count=count: preference_loss(
+                lp, lp, loss="simpo", chosen_tokens=torch.tensor([3, count, 1]), rejected_tokens=ids + 1
+            ),
+            Code.ARG_VALUE,
+            f"preference_loss: chosen_tokens={count}",
+        )
+        for count in (0, -1)
+    ),
     (lambda: Loss(token_limits=0.2), Code.ARG_VALUE, "Loss: token_limits=0.2"),
     (lambda: Loss(token_limits=(0.2, -0.2)), Code.ARG_VALUE, "Loss: token_limits[0]=0.2"),
     (lambda: Loss(normalizer=0), Code.ARG_VALUE, "Loss: normalizer=0"),
@@ -635,3 +659,40 @@ def test_an_id_that_no_row_can_keep_changes_no_other_row() -> None:
         assert torch.equal(found[[0, 2]], good[[0, 2]]) and not found[1].any()
     long = _words(Csr(torch.tensor([0, 1, 3, 9]), torch.tensor([1, 2, 63, 0])), 64)
     assert torch.equal(long[:2], good[:2])
+
+
+def test_an_unknown_loss_is_answered_with_the_nearest_names() -> None:
+    for wrong, near in (("gsop", "gspo"), ("verl/cispoo", "verl/cispo"), ("hf/dapo", "dapo")):
+        with pytest.raises(LaunchError) as caught:
+            policy_loss(lp, lp, adv, layout=lay, loss=wrong)
+        message = str(caught.value)
+        assert near in message.partition("nearest: ")[2] and message.count(",") < 5
+
+
+def test_an_option_that_belongs_to_the_loss_is_answered_with_what_to_write() -> None:
+    given = {"layout": lay, "beta": 0.1}
+    calls: tuple[tuple[Callable[..., object], tuple[torch.Tensor, ...]], ...] = (
+        (policy_loss, (lp, lp, adv)),
+        (ops.linear_policy_loss, (h, w, ids, lp, adv)),
+    )
+    for op, tensors in calls:
+        with pytest.raises(TypeError, match=r"'beta': write loss=dataclasses.replace\(rlk.ops.LOSSES"):
+            op(*tensors, **given)
+        with pytest.raises(TypeError, match=r"argument 'betta'$"):
+            op(*tensors, layout=lay, betta=0.1)
+
+
+def test_counts_of_tokens_below_one_spoil_their_pair_where_no_number_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a device; the control is the same call with good counts."""
+    monkeypatch.setattr(preference, "on_the_host", lambda _: False)
+    good = ids + 1
+    want = preference_loss(lp, lp, loss="simpo", chosen_tokens=good, rejected_tokens=good)
+    bad = torch.where(ids == ids[1], 0, good)
+    made = preference_loss(lp, lp, loss="simpo", chosen_tokens=bad, rejected_tokens=good)
+    assert want.per_pair.isfinite().all()
+    assert made.per_pair.isnan().tolist() == (bad == 0).tolist()
+    monkeypatch.setattr(Env, "current", staticmethod(lambda: Env.read({"RLK_CHECK": "1"})))
+    with pytest.raises(LaunchError, match="preference_loss: row 1 has a count of tokens below 1"):
+        preference_loss(lp, lp, loss="simpo", chosen_tokens=bad, rejected_tokens=good)

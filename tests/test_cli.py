@@ -154,6 +154,29 @@ def test_list_names_every_operator_with_its_id(rlk: Rlk) -> None:
         assert "gradients" in block
 
 
+COMPOSED = {
+    "linear_jsd_loss": "matmul, jsd_loss",
+    "optimal_token_baseline": "token_paths, token_baseline",
+    "linear_policy_loss": "linear_logp, policy_loss",
+    "pack": "take_rows",
+}
+
+
+def test_list_names_operators_without_a_spec_and_their_parts(rlk: Rlk) -> None:
+    _, out, _ = rlk("list", "--target", "sm_90a")
+    for name, parts in COMPOSED.items():
+        block = next(text for text in out.split("\n\n") if text.startswith(f"{name}: "))
+        assert block.endswith(f"runs  {parts}") and len(block.splitlines()[0]) > len(name) + 10
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_an_operator_without_a_spec_is_answered_with_its_parts(rlk: Rlk, command: str) -> None:
+    for name, parts in COMPOSED.items():
+        status, out, err = rlk(command, name)
+        assert status == 2 and out == ""
+        assert f"it runs {parts.replace(', ', ' and ')}" in err and "name these" in err
+
+
 def test_list_and_the_operators_agree_on_ids(rlk: Rlk) -> None:
     from rlk import ops
 
@@ -256,8 +279,9 @@ def test_check_prints_one_line_for_each_law(rlk: Rlk, tmp_path: Path) -> None:
 def test_check_fails_on_a_wrong_gradient(rlk: Rlk, tmp_path: Path) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(SPEC.replace("2.0 * ctx.x", "2.1 * ctx.x"))
-    status, out, _ = rlk("check", str(path), "--law", "slope")
+    status, out, err = rlk("check", str(path), "--law", "slope")
     assert status == 1
+    assert "squares (plain): gradients agree with central differences: FAILED\n" in err
     assert "FAILED squares (plain): gradients agree with central differences" in out
     assert "by the vjp" in out and out.endswith("1 FAILED\n")
 

@@ -449,13 +449,13 @@ WRONG_LAYOUTS: dict[str, tuple[Callable[[], object], Code, str]] = {
     "a mask of floats": (lambda: Layout.packed(TWO, mask=torch.ones(2)), Code.ARG_DTYPE, "mask"),
     "a long mask": (
         lambda: Layout.packed(TWO, mask=torch.ones(3, dtype=torch.bool), tokens=2),
-        Code.ARG_SIZE,
+        Code.ARG_SHAPE,
         "mask",
     ),
     "a mask of [L]": (
         lambda: Layout.padded(TWO, 3, mask=torch.ones(3, dtype=torch.bool)),
-        Code.ARG_SIZE,
-        "mask",
+        Code.ARG_SHAPE,
+        "mask has shape (3,), expected (2, 3)",
     ),
     "a side": (lambda: Layout.padded(TWO, 3, side="top"), Code.ARG_VALUE, "side"),  # type: ignore[arg-type]
     "lengths of floats": (lambda: Layout.padded(TWO.float(), 3), Code.ARG_DTYPE, "torch.float32"),

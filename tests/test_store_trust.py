@@ -24,7 +24,7 @@ from rlk.cache.root import MARKER
 from rlk.cache.trust import Trust
 from rlk.env import TOOLCHAIN_VARIABLES, Env
 from rlk.runtime.kernels import build, trace_cache
-from rlk.runtime.wheels.reader import reader
+from rlk.runtime.wheels import reader
 from rlk.target.facts import target
 
 STRANGER = 60001

@@ -25,7 +25,7 @@ from rlk.runtime.kernels import build, trace_cache
 from rlk.runtime.launch.driver import Cuda
 from rlk.runtime.launch.launcher import parameter_layout
 from rlk.runtime.launch.record import ModuleRecord
-from rlk.runtime.wheels.reader import reader, wheel_lookup, wheel_metadata
+from rlk.runtime.wheels import reader, wheel_lookup, wheel_metadata
 
 pytest.importorskip("triton", reason="building a wheel needs a compiler")
 from test_aot import H200, NAME, changed_head, flip, forced, unpacked, wheel  # noqa: F401

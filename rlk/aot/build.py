@@ -29,7 +29,8 @@ from rlk.runtime.call.dispatch import backends_of, entry_key, lowered
 from rlk.runtime.kernels import trace_cache
 from rlk.runtime.kernels.build import kernel_key, obtain_later
 from rlk.runtime.launch.record import ABI, LAUNCH, MODULE, ModuleRecord
-from rlk.runtime.wheels.reader import CALLS, ENTRIES, FORMAT, HEAD, program_key, wheel_metadata, wheel_name
+from rlk.runtime.wheels import wheel_metadata
+from rlk.runtime.wheels.reader import CALLS, ENTRIES, FORMAT, HEAD, program_key, wheel_name
 from rlk.runtime.wheels.wheel_lookup import call_key
 from rlk.runtime.wheels.wheel_metadata import CHOICES, INTERFACES
 from rlk.target.facts import Target

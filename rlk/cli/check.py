@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +17,16 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import active_children, get_context
 
+from rlk.cli.listing import subject
 from rlk.cli.text import Progress, natural, positive, table
 from rlk.errors import Code, LaunchError
 from rlk.ir.text import print_program
 from rlk.lang.op import Op
 from rlk.runtime.kernels.pool import pool
 from rlk.runtime.reference import TARGETS
-from rlk.runtime.registry import authored, find, operators
+from rlk.runtime.registry import authored, operators
 from rlk.target.facts import Target, target
+from rlk.terminal import printable
 from rlk.testing.check import Law, Verdict, check
 from rlk.testing.examples import Example, of_module
 
@@ -36,6 +39,7 @@ _MEASURED = {
     Law.COMPILES: "{count} kernels",
     Law.MACHINE: "{count} orders of waves, {worst:.0f} elements differ",
 }
+_RESULT = {True: "ok", False: "FAILED", None: "not tried"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
             progress.say(op.name)
             for verdict in one(name):
                 found.append(verdict)
-                progress.say(f"{op.name}, {verdict.case}: {verdict.law.value}")
+                said = f"{op.name} ({verdict.case}): {verdict.law.value}"
+                progress.say(said)
+                _told(progress, f"{said}: {_RESULT[verdict.ok]}")
             progress.step()
     progress.clear()
     rows = [_row(op.name, law, found) for op in subjects for law in laws]
@@ -102,6 +108,12 @@ def run(arguments: argparse.Namespace) -> int:
     untried = f" ({len(found) - tried} not tried)" if tried < len(found) else ""
     print(f"{len(failures)} FAILED{untried}" if failures else f"all ok{untried}")
     return 1 if failures else 0
+
+
+def _told(progress: Progress, line: str) -> None:
+    """Print a line on stderr where no line of progress is shown: checks take minutes."""
+    if not progress.live:
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 def _checked(name: str, targets: Sequence[Target], laws: Sequence[Law], seed: int) -> Iterator[Verdict]:
@@ -137,6 +149,8 @@ def _side_by_side(
             for done in as_completed(running):
                 made[running[done]] = done.result()
                 progress.say(running[done])
+                failed = sum(verdict.ok is False for verdict in made[running[done]])
+                _told(progress, f"{running[done]}: {len(made[running[done]])} checks, {failed} failed")
                 progress.step()
         except BaseException:
             for child in set(active_children()) - strangers:  # their compilers end with them
@@ -153,7 +167,7 @@ def _length(name: str) -> int:
 
 
 def _subject(name: str) -> tuple[Op, Example]:
-    op, module = find(name)
+    op, module = subject(name)
     return op, of_module(module, op.name)
 
 

@@ -24,7 +24,7 @@ from rlk.runtime.call.dispatch import backends_of
 from rlk.runtime.kernels import probes
 from rlk.runtime.kernels.probes import Place
 from rlk.runtime.reference import TARGETS
-from rlk.runtime.wheels.reader import reader
+from rlk.runtime.wheels import reader
 from rlk.target.facts import TARGETS as KNOWN
 from rlk.target.facts import Target
 from rlk.terminal import printable

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import inspect
+from collections.abc import Callable
+from types import ModuleType
 
 from rlk.cli.text import fields
+from rlk.errors import Code, LaunchError
 from rlk.ir.numerics import Tier
 from rlk.lang.op import Op
 from rlk.lang.variants import differentiable, statics
 from rlk.passes.pipeline import canonical
 from rlk.runtime.reference import TARGETS
-from rlk.runtime.registry import numerics, operators
+from rlk.runtime.registry import find, numerics, operators
 from rlk.target.facts import Target, target
 
 
@@ -28,9 +32,37 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{op.name}: {op.doc.splitlines()[0] if op.doc else ''}")
         print(fields(_about(op, targets)))
         print()
+    for name, parts in composites().items():
+        print(f"{name}: {(inspect.getdoc(public()[name]) or name).splitlines()[0]}")
+        print(fields([("runs", ", ".join(parts))]))
+        print()
     print("numerics: what rlk.ops.OP.numerics_id(device) says: equal ids, equal bits.")
     print("exact: the oracle predicts the bits of every output. pinned: they repeat.")
     return 0
+
+
+def public() -> dict[str, Callable[..., object]]:
+    """Return the public functions that have specs, by name."""
+    from rlk.ops import OPERATORS  # which takes a second
+
+    return {name: operator.fn for name, operator in OPERATORS.items()}
+
+
+def composites() -> dict[str, tuple[str, ...]]:
+    """Return the public operators that are no spec, with the operators that each runs."""
+    runs = {name: [spec.name for spec in getattr(fn, "specs", ())] for name, fn in public().items()}
+    return {name: tuple(dict.fromkeys(parts)) for name, parts in runs.items() if name not in operators()}
+
+
+def subject(name: str) -> tuple[Op, ModuleType]:
+    """Return what `find` finds; raise LaunchError with the parts of an operator that has no spec."""
+    try:
+        return find(name)
+    except LaunchError as error:
+        parts = composites().get(name) if error.code is Code.UNKNOWN_NAME else None
+        if parts is None:
+            raise
+        raise LaunchError(Code.COMPOSED, name=name, parts=" and ".join(parts)) from None
 
 
 def _about(op: Op, targets: list[Target]) -> list[tuple[str, object]]:

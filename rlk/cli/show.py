@@ -6,7 +6,7 @@ import argparse
 import ast
 
 from rlk.backends.registry import registered
-from rlk.cli.listing import choices_of
+from rlk.cli.listing import choices_of, subject
 from rlk.cli.text import fields, table
 from rlk.env import whole
 from rlk.errors import Code, LaunchError
@@ -27,7 +27,7 @@ from rlk.runtime.reference import (
     reference_gradient,
     reference_variant,
 )
-from rlk.runtime.registry import authored, find, numerics
+from rlk.runtime.registry import authored, numerics
 from rlk.schedule.axes import kind
 from rlk.schedule.heuristics import apart
 from rlk.target.facts import Target, target
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
-    op, _ = find(arguments.op)
+    op, _ = subject(arguments.op)
     on = target(arguments.target)
     with authored(op):
         variant = chosen_variant(op, arguments)

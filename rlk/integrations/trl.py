@@ -134,7 +134,8 @@ def loss_of(trainer: Any) -> Loss:
         enters = "ratio" if args.use_bias_correction_kl else "loss"
         base = replace(base, beta=trainer.beta, kl_enters=enters)
     if name in CLIPPED:
-        return replace(base, surrogate=clip(trainer.epsilon_low, trainer.epsilon_high, delta=args.delta))
+        low = trainer.epsilon_low if trainer.epsilon_low < 1.0 else None  # no ratio is below 0
+        return replace(base, surrogate=clip(low, trainer.epsilon_high, delta=args.delta))
     if name == "cispo":
         return replace(base, surrogate=cispo(None, trainer.epsilon_high))
     if name == "sapo":

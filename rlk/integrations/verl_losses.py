@@ -11,7 +11,7 @@ import torch
 from rlk import ops
 from rlk.integrations.tensors import f32, no_form, rows_of
 from rlk.ops import LOSSES, Loss
-from rlk.ops.losses import Correction, cispo, clip, dppo_kl, dppo_tv, dro, reinforce, sapo
+from rlk.ops.losses import Correction, Surrogate, cispo, clip, dppo_kl, dppo_tv, dro, reinforce, sapo
 
 Made = tuple[torch.Tensor, dict[str, Any]]
 MODES = {
@@ -32,10 +32,14 @@ def _bounds(config: Any) -> tuple[float, float]:
     return (config.clip_ratio if low is None else low, config.clip_ratio if high is None else high)
 
 
+def _clip(config: Any, dual: float | None = None) -> Surrogate:
+    """Return the clip of a config; its lower bound is none from 1 on, as no ratio is below 0."""
+    low, high = _bounds(config)
+    return clip(low if low < 1.0 else None, high, dual=dual)
+
+
 def _vanilla(config: Any) -> Loss:
-    return replace(
-        LOSSES["verl/vanilla"], surrogate=clip(*_bounds(config), dual=config.get("clip_ratio_c", 3.0))
-    )
+    return replace(LOSSES["verl/vanilla"], surrogate=_clip(config, dual=config.get("clip_ratio_c", 3.0)))
 
 
 def _dppo_tv(config: Any) -> Loss:
@@ -49,7 +53,7 @@ def _dppo_kl(config: Any) -> Loss:
 
 
 def _gspo(config: Any) -> Loss:
-    return replace(LOSSES["verl/gspo"], surrogate=clip(*_bounds(config)))
+    return replace(LOSSES["verl/gspo"], surrogate=_clip(config))
 
 
 def _sapo(config: Any) -> Loss:

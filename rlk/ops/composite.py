@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Never
 
 import torch
 
@@ -11,7 +12,16 @@ from rlk.ops.checks import are_tensors, has_dtype
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.linear import linear_logp
 from rlk.ops.losses import Loss
-from rlk.ops.policy import GIVEN_WHEN, AdvantagesOf, loss_of, of_tokens, planned, policy_loss
+from rlk.ops.policy import (
+    GIVEN_WHEN,
+    AdvantagesOf,
+    loss_of,
+    not_an_option,
+    of_tokens,
+    planned,
+    policy_loss,
+    without_unknown,
+)
 from rlk.ops.results import PolicyLoss
 from rlk.specs.linear_logp import linear_logp as linear_spec
 
@@ -41,6 +51,7 @@ def linear_policy_loss(
     advantages_of: AdvantagesOf | None = None,
     token_weights: torch.Tensor | None = None,
     math: str | None = None,
+    **unknown: Never,
 ) -> PolicyLoss:
     """Return the policy loss of a linear head's log-probs; the logits never reach memory.
 
@@ -59,6 +70,8 @@ def linear_policy_loss(
     logits again. Raises LaunchError.
     """
     op, numbers = "linear_policy_loss", {"old_logp": old_logp, "advantages": advantages}
+    if unknown:
+        raise not_an_option(op, unknown)
     try:
         record = loss_of(loss)
         checked_layout(op, layout)
@@ -81,6 +94,9 @@ def linear_policy_loss(
         )
     except LaunchError as error:
         raise _told_of(op, error) from None
+
+
+without_unknown(linear_policy_loss)
 
 
 def _needs(record: Loss) -> tuple[str, ...]:

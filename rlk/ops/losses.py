@@ -165,7 +165,9 @@ def clip(
 
     dual: for A < 0 at most -dual A. delta: the unclipped branch has min(r, delta).
     """
-    least = None if low is None else 1.0 - number("clip", "low", low, least=0.0)
+    if low is not None and number("clip", "low", low, least=0.0) >= 1.0:  # no ratio is below 0
+        raise wrong_value("clip", "low", low, "a number of at least 0 and below 1, or None for no bound")
+    least = None if low is None else 1.0 - float(low)
     most = None if high is None else 1.0 + number("clip", "high", high, least=0.0, infinite=True)
     if dual is not None:
         number("clip", "dual", dual, least=1.0)
@@ -278,7 +280,7 @@ class Loss:
     beta, kl: a KL estimate against ref_logp, weighted by beta, is added to the summand ("loss"), multiplied
     by r first ("ratio"), or taken from A without a gradient ("advantage"). kl_log_limit moves ref_logp - logp
     between -limit and limit, kl_limit the estimate (its product with r, where it enters so). entropy_coef: an
-    entropy bonus, averaged as the loss, or over tokens.
+    entropy bonus, below 0 a penalty, averaged as the loss, or over tokens.
     aggregation: the mean over tokens; over sequences, of means ("sequence_mean") or sums ("sequence_sum") of
     their tokens; or the sum. sequences: those that have tokens, or all. normalizer: the loss is divided by
     it as well. metrics: which are computed, of clip_fraction, approx_kl, ess, masked_fraction,
@@ -351,8 +353,8 @@ class Loss:
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise wrong_value("Loss", name, pair, "(low, high), each a number or None")
             limits("Loss", (f"{name}[0]", pair[0]), (f"{name}[1]", pair[1]))
-        for name in ("beta", "entropy_coef"):
-            number("Loss", name, getattr(self, name))
+        number("Loss", "beta", self.beta, least=0.0)
+        number("Loss", "entropy_coef", self.entropy_coef)
         for name in ("kl_log_limit", "kl_limit", "normalizer"):
             limit("Loss", name, getattr(self, name))
         if self.most_drift is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Never
 
 import torch
 
@@ -48,6 +51,7 @@ def policy_loss(
     entropy: torch.Tensor | None = None,
     advantages_of: AdvantagesOf | None = None,
     token_weights: torch.Tensor | None = None,
+    **unknown: Never,
 ) -> PolicyLoss:
     """Return a policy loss of tokens, what each contributes, and metrics.
 
@@ -66,6 +70,8 @@ def policy_loss(
     metrics["active"] 0. metrics: active (tokens that count), and those of the loss; log_ratio_histogram: i32,
     how many log ratios lie below, between and at or above `rlk.specs.policy.EDGES`. Raises LaunchError.
     """
+    if unknown:
+        raise not_an_option(NAME, unknown)
     record = loss_of(loss)
     checked_layout(NAME, layout)
     given = {"logp": logp, "old_logp": old_logp, "advantages": advantages}
@@ -82,6 +88,25 @@ def policy_loss(
     if "log_ratio_histogram" in record.metrics:
         metrics["log_ratio_histogram"] = _histogram(metrics)
     return PolicyLoss(made["loss"], made["per_token"].reshape(layout.shape), metrics)
+
+
+def without_unknown(fn: Callable[..., object]) -> None:
+    """Leave what is taken only to be refused out of a function's signature."""
+    found = inspect.signature(fn)
+    named = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    fn.__signature__ = found.replace(parameters=named)  # type: ignore[attr-defined]
+
+
+without_unknown(policy_loss)
+
+
+def not_an_option(op: str, unknown: Mapping[str, object]) -> TypeError:
+    """Return Python's error for an unknown option, with what to write for one that belongs to the loss."""
+    name = next(iter(unknown))
+    said = f"{op}() got an unexpected keyword argument {name!r}"
+    if name not in {each.name for each in fields(Loss)}:
+        return TypeError(said)
+    return TypeError(f"{said}: write loss=dataclasses.replace(rlk.ops.LOSSES[...], {name}=...)")
 
 
 def _selected(
@@ -109,13 +134,17 @@ def _selected(
 
 
 def loss_of(loss: Loss | str) -> Loss:
-    """Return a loss by its name; raise LaunchError with the names there are."""
+    """Return a loss by its name; raise LaunchError with the nearest names."""
     if isinstance(loss, Loss):
         return loss
     if not isinstance(loss, str):
         raise wrong_type(NAME, "loss", loss, "Loss, or a name")
     if loss not in LOSSES:
-        raise wrong_value(NAME, "loss", loss, ", ".join(LOSSES))
+        near = difflib.get_close_matches(loss, LOSSES, n=3) or difflib.get_close_matches(
+            loss.rpartition("/")[2], LOSSES, n=3, cutoff=0.5
+        )
+        nearest = f" (nearest: {', '.join(near)})" if near else ""
+        raise wrong_value(NAME, "loss", loss, f"a Loss, or a name among rlk.ops.LOSSES{nearest}")
     return LOSSES[loss]
 
 

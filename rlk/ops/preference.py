@@ -11,6 +11,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ops.checks import (
     are_tensors,
     has_dims,
+    has_dtype,
     is_among,
     is_tensor,
     number,
@@ -19,10 +20,12 @@ from rlk.ops.checks import (
     wrong_type,
     wrong_value,
 )
+from rlk.ops.offsets import all_good, on_the_host
 from rlk.ops.results import KTOLoss, PreferenceLoss
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.calls import call, worded
 from rlk.specs import preference as preference_spec
+from rlk.specs.packing import TOKENS
 from rlk.specs.preference import KINDS, OF_MARGIN, OF_RANK
 
 worded(preference_spec.kto_loss, "kto_loss", other_logp="mismatched[0]", other_ref_logp="mismatched[1]")
@@ -58,10 +61,10 @@ def preference_loss(
 ) -> PreferenceLoss:
     """Return the mean over pairs of a preference loss, on log-probs summed over completions.
 
-    chosen, rejected, ref_chosen, ref_rejected: f32 [P]. chosen_tokens, rejected_tokens: int32 or int64 [P];
-    with them scores are per token: log-probs, minus those of the reference, over the count. weights: f32 [P],
-    which multiply what pairs add, without a gradient; the mean is over P all the same (WPO, Zhou 2024: see
-    `sequence_logp`).
+    chosen, rejected, ref_chosen, ref_rejected: f32 [P]. chosen_tokens, rejected_tokens: int32 or int64 [P],
+    at least 1 each (on a device another one gives NaN and sets the error word); with them scores are per
+    token: log-probs, minus those of the reference, over the count. weights: f32 [P], which multiply what
+    pairs add, without a gradient; the mean is over P all the same (WPO, Zhou 2024: see `sequence_logp`).
 
     divergence: a score is f'(t) of the ratio t to the reference, before it is one per token (Wang 2023):
     "reverse_kl" log t; "forward_kl" 1 - 1 / t; "js" log(2 t / (1 + t)); "alpha" (t^(alpha - 1) - 1) /
@@ -91,10 +94,12 @@ def preference_loss(
     kind = WITHOUT_REFERENCE.get(loss, loss)
     tensors: Tensors = {"chosen": chosen, "rejected": rejected}
     tensors |= _references(loss, ref_chosen, ref_rejected)
-    tensors |= _counts(loss, chosen_tokens, rejected_tokens)
+    counts = _counts(loss, chosen_tokens, rejected_tokens)
+    tensors |= counts
     if weights is not None:
         tensors["weights"] = weights
     _rows(op, tensors)
+    tensors |= _counted(tensors, counts)
     if kind in OF_RANK:
         tensors |= _ranked(kind, tensors)
     scalars: Scalars = {"beta": positive(op, "beta", beta)} | _smoothing(kind, smoothing)
@@ -139,6 +144,22 @@ def _counts(loss: str, chosen: torch.Tensor | None, rejected: torch.Tensor | Non
         why = f"by {loss}, which is per token" if not there else "where the other count is there"
         raise LaunchError(Code.ARG_MISSING, op=op, name=name, why=why)
     return there
+
+
+def _counted(tensors: Tensors, counts: Tensors) -> Tensors:
+    """Return log-probs that are NaN where their count of tokens is not positive: host counts are refused."""
+    op, found = "preference_loss", {}
+    for name, count in counts.items():
+        has_dtype(op, name, count, torch.int32, torch.int64)
+        side = name.removesuffix("_tokens")
+        if on_the_host(count):
+            if bool((count < 1).any()):
+                raise wrong_value(op, name, int(count.min()), "numbers of at least 1")
+        elif count.shape == tensors[side].shape and count.device == tensors[side].device:
+            bad = count < 1
+            all_good(op, bad, TOKENS)
+            found[side] = torch.where(bad, torch.nan, tensors[side])
+    return found
 
 
 def _link(loss: str, kind: str, divergence: str, alpha: float | None) -> tuple[str, Scalars]:
@@ -232,7 +253,9 @@ def kto_loss(
         for i, x in enumerate(mismatched):
             name = f"mismatched[{i}]"
             has_dims(op, name, is_tensor(op, name, x).shape, 1, "1 dim")
-        tensors |= {name: x.detach() for name, x in others.items()}
+            if x.requires_grad and torch.is_grad_enabled():
+                raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op, name=name, choices="logp")
+        tensors |= others
     _rows(op, tensors)
     weights = {"desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight}
     scalars: Scalars = {"beta": positive(op, "beta", beta)}

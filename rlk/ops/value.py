@@ -113,7 +113,7 @@ def entropy_bonus(entropy: torch.Tensor, *, layout: Layout, coef: float) -> Entr
 
     entropy: f32 of the layout's token shape, [T] packed or [B, L] padded, as `logp` or `linear_logp` return
     it. Sums run over active tokens in their compacted order: padded and packed inputs give the same bits. No
-    active token: 0. Differentiable in entropy. Raises LaunchError.
+    active token: 0. A coef below 0 is a penalty. Differentiable in entropy. Raises LaunchError.
     """
     op = "entropy_bonus"
     tensors = _of_tokens(op, layout, {"entropy": entropy})

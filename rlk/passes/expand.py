@@ -380,7 +380,7 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     b, axis = replay.builder, stream.axis
     begin = b.i32(0) if stream.begin is None else _as_i32(b, replay[stream.begin])
     end = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
-    steps = _visible_chunks(replay, stream, begin, end)
+    steps = _seen(replay, stream, begin, end)
     names = tuple(n for f in stream.folds for n in f.monoid.symbols)
     if axis.leaf == "segment":
         return list(b.results(_walk(replay, stream, (begin, end), steps, types), names))
@@ -391,7 +391,7 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
         rows = _Rows(stream.rows, replay.optional(stream.row), replay.optional(stream.kept))
         states = _by_fold(stream.folds, b.results(made, names))
         return _flat(_merge_ascending(b, stream, states, axis.pieces, rows))
-    made = _chunk_loop(replay, stream, (begin, end), steps, types * 2)
+    made = _walk(replay, stream, (begin, end), steps, types * 2)
     names_before = tuple(f"{n}_before" for n in names)
     both = b.results(made, tuple(n for f in stream.folds for n in f.monoid.piece_symbols) + names_before)
     last, before = (_by_fold(stream.folds, each) for each in (both[: len(names)], both[len(names) :]))

@@ -64,6 +64,9 @@ def _reached(op: Public, args: tuple[Any, ...], options: dict[str, Any]) -> list
 
     Of an operator composed of several specs each is called once; what an earlier one returns has no values.
     """
+    if not callable(op):
+        wanted = "function of rlk.ops, such as rlk.ops.logp"
+        raise LaunchError(Code.ARG_TYPE, op="rlk.explain", name="op", wanted=wanted, got=repr(op))
     found: list[tuple[Invocation, Tensors]] = []
     parts = len(getattr(op, "specs", (op,)))
 

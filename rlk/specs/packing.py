@@ -26,6 +26,7 @@ F = DTypeVar("F", (bf16, f16, f32))
 Moved = DTypeVar("Moved", (i64, i32, boolean, bf16, f16, f32))
 OFFSETS = "offsets that do not ascend from 0 to the number of tokens"
 LENGTH = "a length outside of its row"
+TOKENS = "a count of tokens below 1"
 SPAN = "a span outside of its sequence"
 PAGE = "a page outside of the cache"
 CONTEXT = "a context outside of its pages"
@@ -56,7 +57,7 @@ def take_whole(source: Tensor[i64, T], x: Tensor[Moved, R, D]) -> Outputs:
 
 @op()
 def reported(
-    bad: Tensor[boolean, B], what: Static[OFFSETS, LENGTH, SPAN, PAGE, CONTEXT] = OFFSETS
+    bad: Tensor[boolean, B], what: Static[OFFSETS, LENGTH, SPAN, PAGE, CONTEXT, TOKENS] = OFFSETS
 ) -> Outputs:
     """Return which rows are good; bad ones set the error word."""
     L.check(bad, what)
