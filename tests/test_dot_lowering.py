@@ -281,11 +281,12 @@ def test_a_reversed_loop_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_accumulators_that_are_added_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert edited(monkeypatch, lambda text: text.replace("z = tl.dot(x, w, z)", "z = z + tl.dot(x, w)"))
+    later = "acc = acc + tl.dot(x, w)"
+    assert edited(monkeypatch, lambda text: text.replace("acc = tl.dot(x, w, acc)", later))
 
 
 def test_the_edits_leave_a_text_that_agrees_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not edited(monkeypatch, lambda text: text.replace("tl.dot(x, w, z)", "tl.dot(x, w, acc=z)"))
+    assert not edited(monkeypatch, lambda text: text.replace("tl.dot(x, w, acc)", "tl.dot(x, w, acc=acc)"))
 
 
 # --- refusals ---
