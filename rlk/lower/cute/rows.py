@@ -295,7 +295,7 @@ class RowsEmitter(Emitter):
             for i, dtype in enumerate(dtypes):
                 shape = (2, count, self.plan.threads) if self.turn else (count, self.plan.threads)
                 name = self.reduce_smem(dtype, shape, i)
-                reduce_buffers.append(f"{name}[{self.buffer_half}, None, None]" if self.buffer_half else name)
+                reduce_buffers.append(f"{name}[{self.turn}, None, None]" if self.turn else name)
         return ["thread"] * tree.thread + ([f"({', '.join(reduce_buffers)},)"] if reduce_buffers else [])
 
     def reduce_smem(self, dtype: DType, shape: tuple[int, ...], index: int) -> str:
