@@ -27,17 +27,17 @@ def digest(device: str, bias: float = 0.0) -> str:
     return content.hexdigest()
 
 
-def send(pipe: object, device: str, bias: float) -> None:
-    pipe.send(digest(device, bias))  # type: ignore[attr-defined]
+def send(pipe: object, device: str, biases: tuple[float, ...]) -> None:
+    pipe.send([digest(device, bias) for bias in biases])  # type: ignore[attr-defined]
 
 
-def child(method: str, device: str, bias: float = 0.0) -> str:
-    """Return what a child gets; it is killed after a minute."""
+def child(method: str, device: str, *biases: float) -> list[str]:
+    """Return what a child gets of each bias; it is killed after a minute."""
     context = multiprocessing.get_context(method)
     mine, theirs = context.Pipe()
-    process = context.Process(target=send, args=(theirs, device, bias))
+    process = context.Process(target=send, args=(theirs, device, biases))
     process.start()
-    found = mine.recv() if mine.poll(60) else "nothing"
+    found: list[str] = mine.recv() if mine.poll(60) else ["nothing"] * len(biases)
     process.kill()
     process.join()
     return found
@@ -47,5 +47,5 @@ if __name__ == "__main__":
     method, device = sys.argv[1:]
     # CUDA must not be used before a fork; torch's threads may be
     before = digest(device) if device == "cpu" else ""
-    children = [child(method, device), child(method, device), child(method, device, 1e-2)]
-    print(before or digest(device), *children)
+    (first, other), (second,) = child(method, device, 0.0, 1e-2), child(method, device, 0.0)
+    print(before or digest(device), first, second, other)
