@@ -170,7 +170,9 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     "log-probs of bf16": (lambda: ops.ratio_kl(f32(6).to(BF16), f32(6), f32(6)), Code.ARG_DTYPE, "logp"),
     "another shape": (lambda: ops.ratio_kl(f32(6), f32(6), f32(2, 3)), Code.ARG_SIZE, "ref_logp"),
     "an unknown loss": (
-        lambda: ops.policy_loss(f32(6), f32(6), f32(2), layout=LAYOUT, loss="pp0"), Code.ARG_VALUE, "nearest: ppo"
+        lambda: ops.policy_loss(f32(6), f32(6), f32(2), layout=LAYOUT, loss="pp0"),
+        Code.ARG_VALUE,
+        "nearest: ppo",
     ),
     "an unknown KL of a loss": (
         lambda: ops.policy_loss(f32(6), f32(6), f32(2), layout=LAYOUT, loss=Loss(kl="k9")),  # type: ignore[arg-type]
