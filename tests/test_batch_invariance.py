@@ -51,6 +51,8 @@ def scoring(given: Rows) -> list[torch.Tensor]:
         given["x"], given["ids"], needs=("logp", "lse", "entropy", "argmax", "lse2"),
         temperature=given["t"].abs() + 0.5, mask=given["mask"], math="sm90",
     )  # fmt: skip
+    assert made.lse2 is not None
+    made = made._replace(lse2=made.lse2.detach())  # backward refuses it
     return pulled(list(made), given, "x")  # type: ignore[arg-type]
 
 
