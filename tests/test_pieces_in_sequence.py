@@ -119,7 +119,7 @@ def test_turns_add_pieces_as_a_pairwise_tree(count: int, shared: bool) -> None:
     held = count.bit_length() - shared
     pieces = Pieces("piece", count, 1, 0, held, shared)
     parts: dict[int, str] = {}
-    for piece, (slot, sums) in enumerate(pieces.turns):
+    for piece, (slot, sums) in enumerate(pieces.merges):
         assert slot < held
         parts[slot] = str(piece)
         for i in range(sums):
@@ -166,7 +166,7 @@ def test_what_has_no_form_falls_back_with_the_same_bits(
 ) -> None:
     x, w = factors(70, 24, k, dtype)
     want = ops.matmul(x, w, order="leaf8", out_dtype=torch.float32)
-    dispatch.interpret_with(interpret, hopper.interpret)
+    dispatch.interpret_with(interpret, cute=hopper.interpret)
     got = ops.matmul(x, w, order="leaf8", out_dtype=torch.float32)
     assert_same_bits(got, want, f"K = {k}")
     assert (forms == [("cute", 1)]) == (k % 128 == 0)

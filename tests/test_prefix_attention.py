@@ -14,6 +14,7 @@ from rlk import ops
 from rlk.errors import LaunchError, SpecError, UnsupportedError
 from rlk.lang import Axis, L, Outputs, Tensor, Variant, bf16, f16, f32, i32, i64, op
 from rlk.lower import cute, triton
+from rlk.lower.common.layout import joined
 from rlk.ops import attention
 from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.calls import call
@@ -261,7 +262,8 @@ def test_keys_of_a_prompt_are_read_by_one_program_of_all_its_completions(
     """8 completions of 4 tokens, 2 heads of queries for each of keys: one tile of 64 rows a head of keys."""
     pytest.importorskip("triton")
     inputs = inputs_of(drawn((128,), ((4,) * 8,)), monkeypatch)
-    first = interpreted(inputs).emitted.source.split("def prefix_attention_1")[1].splitlines()[1]
+    source = joined(interpreted(inputs).emitted.source)
+    first = source.split("def prefix_attention_1")[1].splitlines()[1]
     assert "64 of C*G" in first and "1 of H" in first
 
 

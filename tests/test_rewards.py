@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[Attempt, Code, str]] = {
                                      Code.ARG_VALUE, r"offsets\[1:3\]"),
     "fewer rewards": (lambda x: scattered(rewards(7), TURNS, layout=x), Code.ARG_SIZE, "rewards has N"),
     "fewer costs": (lambda x: scattered(rewards(), TURNS, layout=x, costs=rewards(7)),
-                    Code.ARG_SIZE, "N"),
+                    Code.ARG_SIZE, "costs has rows"),
     "elsewhere": (lambda x: scattered(rewards(), TURNS, layout=x, at="first"),  # type: ignore[arg-type]
                   Code.ARG_VALUE, "last, all"),
     "no layout": (lambda x: scattered(rewards(), TURNS, layout=None),  # type: ignore[arg-type]
