@@ -275,7 +275,7 @@ def preferred(name: str, **options: Any) -> Case:
     """Pairs in two chunks, of log-probs below those of the reference."""
     chosen, rejected = (-4 - normal(1100, seed=s).abs() for s in (0, 1))
     refs = [-normal(1100, seed=s).abs() for s in (2, 3)] if name not in ("orpo", "alphapo") else []
-    tokens = torch.arange(1100) % 7
+    tokens = torch.arange(1100) % 7 + 1
     counts = {"chosen_tokens": tokens, "rejected_tokens": tokens + 1} if not name.startswith("aot") else {}
 
     def call(a: torch.Tensor, b: torch.Tensor) -> Any:

@@ -102,7 +102,7 @@ def test_lists_are_read_by_elements_in_their_loops(name: str) -> None:
 def test_elements_outside_of_loops_and_lists_as_elements_are_seen() -> None:
     source = lowered("rms_norm forward").source
     assert misread(source.replace("for c in tl.unroll(8):", "if True:"))
-    assert misread(source.replace("quotient[c] + eps_2", "quotient + eps_2"))
+    assert misread(source.replace("mean[c] + eps_value", "mean + eps_value"))
 
 
 ROWS, FEW, HEAD = 128, 16, 16

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakSet
 
@@ -57,10 +57,6 @@ class Counters:
     evicted: int = 0
     trouble: int = 0
     refused: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the counts by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
 def add(a, b):
-    # A term of a sum.
+    # a + b: the combine of sum reductions.
     return a + b
 
 
@@ -68,7 +68,7 @@ def load_where(condition, memory: cute.Tensor, index, other):
 
 
 def max_over_v_lane(x):
-    # The max over V.lane, halving.
+    # The max over V.lane, in any order.
     x = folded(x, 32, fmax)
     x = folded(x, 16, fmax)
     x = folded(x, 8, fmax)

@@ -18,7 +18,7 @@ ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
 def add(a, b):
-    # A term of a sum.
+    # a + b: the combine of sum reductions.
     return a + b
 
 

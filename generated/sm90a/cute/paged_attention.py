@@ -18,7 +18,7 @@ ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
 def add(a, b):
-    # A term of a sum.
+    # a + b: the combine of sum reductions.
     return a + b
 
 
@@ -130,14 +130,14 @@ def magnitude(x):
 
 
 def max_over_s_lane(x):
-    # The max over S.lane, halving: of what threads have, for several rows.
+    # The max over S.lane, in any order: across the four threads of a row, all rows at once.
     x = exchanged(x, 2, fmax)
     x = exchanged(x, 1, fmax)
     return x
 
 
 def max_over_s_lane_of_thread(x):
-    # The max over S.lane, halving: as far as a thread has it.
+    # The max over S.lane, in any order: the elements of this thread.
     x = folded(x, 8, fmax)
     x = folded(x, 4, fmax)
     x = folded(x, 2, fmax)
@@ -247,7 +247,7 @@ def store_where(condition, memory: cute.Tensor, index, x):
 
 
 def sum_over_s_lane(x):
-    # The sum over S.lane, halving: of what threads have, for several rows.
+    # The sum over S.lane, halving: across the four threads of a row, all rows at once.
     x = exchanged(x, 2, add)
     x = exchanged(x, 1, add)
     x = folded(x, 1, add)
@@ -255,7 +255,7 @@ def sum_over_s_lane(x):
 
 
 def sum_over_s_lane_of_thread(x):
-    # The sum over S.lane, halving: as far as a thread has it.
+    # The sum over S.lane, halving: the elements of this thread.
     x = folded(x, 8, add)
     x = folded(x, 4, add)
     x = folded(x, 2, add)
@@ -311,7 +311,7 @@ def paged_attention_layouts():
 
 
 def paged_attention_units():
-    # wgmma of S = Q K^T, and of O += P V with P in registers.
+    # wgmma with both operands in smem (S, dP), and with A in registers (O += P V; dQ, dK, dV).
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (1, 1, 1)
     mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)

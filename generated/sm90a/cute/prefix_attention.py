@@ -19,7 +19,7 @@ ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
 def add(a, b):
-    # A term of a sum.
+    # a + b: the combine of sum reductions.
     return a + b
 
 
@@ -178,14 +178,14 @@ def magnitude(x):
 
 
 def max_over_k_lane(x):
-    # The max over K.lane, halving: of what threads have, for several rows.
+    # The max over K.lane, in any order: across the four threads of a row, all rows at once.
     x = exchanged(x, 2, fmax)
     x = exchanged(x, 1, fmax)
     return x
 
 
 def max_over_k_lane_of_thread(x):
-    # The max over K.lane, halving: as far as a thread has it.
+    # The max over K.lane, in any order: the elements of this thread.
     x = folded(x, 8, fmax)
     x = folded(x, 4, fmax)
     x = folded(x, 2, fmax)
@@ -194,14 +194,14 @@ def max_over_k_lane_of_thread(x):
 
 
 def max_over_s_lane(x):
-    # The max over S.lane, halving: of what threads have, for several rows.
+    # The max over S.lane, in any order: across the four threads of a row, all rows at once.
     x = exchanged(x, 2, fmax)
     x = exchanged(x, 1, fmax)
     return x
 
 
 def max_over_s_lane_of_thread(x):
-    # The max over S.lane, halving: as far as a thread has it.
+    # The max over S.lane, in any order: the elements of this thread.
     x = folded(x, 8, fmax)
     x = folded(x, 4, fmax)
     x = folded(x, 2, fmax)
@@ -347,7 +347,7 @@ def store_where(condition, memory: cute.Tensor, index, x):
 
 
 def sum_over_k_lane(x):
-    # The sum over K.lane, halving: of what threads have, for several rows.
+    # The sum over K.lane, halving: across the four threads of a row, all rows at once.
     x = exchanged(x, 2, add)
     x = exchanged(x, 1, add)
     x = folded(x, 1, add)
@@ -355,7 +355,7 @@ def sum_over_k_lane(x):
 
 
 def sum_over_k_lane_of_thread(x):
-    # The sum over K.lane, halving: as far as a thread has it.
+    # The sum over K.lane, halving: the elements of this thread.
     x = folded(x, 8, add)
     x = folded(x, 4, add)
     x = folded(x, 2, add)
@@ -363,7 +363,7 @@ def sum_over_k_lane_of_thread(x):
 
 
 def sum_over_s_lane(x):
-    # The sum over S.lane, halving: of what threads have, for several rows.
+    # The sum over S.lane, halving: across the four threads of a row, all rows at once.
     x = exchanged(x, 2, add)
     x = exchanged(x, 1, add)
     x = folded(x, 1, add)
@@ -371,7 +371,7 @@ def sum_over_s_lane(x):
 
 
 def sum_over_s_lane_of_thread(x):
-    # The sum over S.lane, halving: as far as a thread has it.
+    # The sum over S.lane, halving: the elements of this thread.
     x = folded(x, 8, add)
     x = folded(x, 4, add)
     x = folded(x, 2, add)
@@ -446,7 +446,7 @@ def prefix_attention_1_layouts():
 
 
 def prefix_attention_1_units():
-    # wgmma of S = Q K^T, and of O += P V with P in registers.
+    # wgmma with both operands in smem (S, dP), and with A in registers (O += P V; dQ, dK, dV).
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
     mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
@@ -926,7 +926,7 @@ def prefix_attention_2_layouts():
 
 
 def prefix_attention_2_units():
-    # wgmma of S = Q K^T, and of O += P V with P in registers.
+    # wgmma with both operands in smem (S, dP), and with A in registers (O += P V; dQ, dK, dV).
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
     mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)

@@ -31,7 +31,7 @@ def across(x, reduce_smem, strides, thread, combine):
 
 
 def add(a, b):
-    # A term of a sum.
+    # a + b: the combine of sum reductions.
     return a + b
 
 

@@ -27,7 +27,7 @@ def acquire_from(first, thread, ring, state):
 
 
 def add(a, b):
-    # A term of a sum.
+    # a + b: the combine of sum reductions.
     return a + b
 
 
@@ -354,7 +354,7 @@ def varlen_attention_grad_2_layouts():
 
 
 def varlen_attention_grad_2_units():
-    # wgmma of S = Q K^T, and of O += P V with P in registers.
+    # wgmma with both operands in smem (S, dP), and with A in registers (O += P V; dQ, dK, dV).
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (2, 1, 1)
     mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
@@ -697,7 +697,7 @@ def varlen_attention_grad_3_layouts():
 
 
 def varlen_attention_grad_3_units():
-    # wgmma of S = Q K^T, and of O += P V with P in registers.
+    # wgmma with both operands in smem (S, dP), and with A in registers (O += P V; dQ, dK, dV).
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (2, 1, 1)
     mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)

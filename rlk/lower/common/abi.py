@@ -78,7 +78,7 @@ def kernel_arguments(
     """Return the arguments of a kernel in order: tensors, then sizes, then scalars.
 
     sizes: extents, strides, error words and counters in the order in which the kernel's text first uses them.
-    turns: see `turn_axes`.
+    loop_indices: see `turn_axes`.
     """
     scalars = [
         CallArg(d.name, From.LOOP_INDEX, loop_indices[d.name])

@@ -270,7 +270,8 @@ class Emitter:
             raise refused(f"{reduce.fn.value} over {reduce.over}", self.plan.target, let.loc)
         order = reduce.order if combine == "add" and is_float and reduce.order is not None else Rule.HALVING
         name = f"{VERBS[reduce.fn]}_over_{axis_name(reduce.over)}"
-        about = f"The {VERBS[reduce.fn]} over {reduce.over}, {order_name(order)}"
+        fixed = combine == "add" and is_float and reduce.order is not None
+        about = f"The {VERBS[reduce.fn]} over {reduce.over}, {order_name(order) if fixed else 'in any order'}"
         return name, about, tuple(self.folding(order, combine))
 
     def folding(self, order: Order, combine: str) -> Iterator[TreeStep]:

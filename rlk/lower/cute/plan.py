@@ -30,7 +30,6 @@ from rlk.target.facts import Target
 
 WARPGROUP = 128  # threads
 ROWS_OF_WARPGROUP = 64  # of an accumulator
-LANES_OF_ROW = 4  # threads that share a row of it
 INSTRUCTION = 16  # K of a wgmma
 SWIZZLED = 128  # bytes of a row of a tile in shared memory
 FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
@@ -70,7 +69,7 @@ class Fragment:
 class TmaTile:
     """The TMA tile of a factor: `rows` of its tensor from the sum of `first` on, along an axis.
 
-    shared: blocks of a cluster that each multicast a part. turned: MN-major, the rows are contiguous.
+    shared: blocks of a cluster that each multicast a part. transposed: MN-major, the rows are contiguous.
     """
 
     factor: Factor
@@ -212,7 +211,7 @@ class ContractionPlan:
 class RowsPlan:
     """A kernel without a contraction: a block has a tile of the parallel axes, and reduces whole axes.
 
-    spreads: thread-value layouts of these axes. ahead: prefetch distance of loops in steps. segments: of the
+    thread_value_layouts: of these axes. ahead: prefetch distance of loops in steps. segments: of the
     first axis, if it is packed.
     """
 

@@ -79,7 +79,7 @@ def put_sum(to, a, b):
 
 
 def add(a, b):
-    # A term of a sum.
+    # a + b: the combine of sum reductions.
     return a + b
 
 

@@ -34,7 +34,7 @@ ALL_REGISTERS = 256  # threads of a block up to which each may use all registers
 class TilePlan:
     """The plan of a block, which has a tile of the parallel axes and reduced axes whole.
 
-    kernel: with peeled loops. spreads: the thread-value layouts of its axes. segments: those of the rows, if
+    kernel: with peeled loops. thread_value_layouts: of its axes. segments: those of the rows, if
     another axis has a segment of rows per index.
     """
 

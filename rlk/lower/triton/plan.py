@@ -61,7 +61,7 @@ class TritonPlan:
     """A kernel with peeled loops; the axes that are tiled over programs; the dims of a program's tensors.
 
     segments: those of the rows, if another axis has a segment of rows per index. outer: the axis of query
-    rows of fused attention. boxes: its streamed factors, if they are TMA loads; its loops are not peeled
+    rows of fused attention. tma_tiles: its streamed factors, if they are TMA loads; its loops are not peeled
     then.
     """
 

@@ -68,7 +68,7 @@ class _Block:
     """The block that runs: its number, how many there are, the threads that run now, and their ring.
 
     rings: those that threads fill, by name. warps: that multiply. elected: whether one thread of each acts
-    for all. post: by which tiles are handed on, where blocks stay. given, read, groups: accumulators that
+    for all. scheduler: the work-tile pipeline of persistent blocks. given, read, groups: accumulators that
     products go into and what they read, not yet a group; and groups in flight.
     """
 

@@ -222,7 +222,10 @@ class ConsumerEmitter(AttentionEmitter):
             step(self.plan.last, name)
         body, self.lines, self.depth = lines(self.lines), before, depth
         called = {*functions(), *self.helpers.found}
-        self.step_function = step_function(f"{self.plan.kernel.name}_step", name, about, body, called)
+        extents = {axis.whole.name for d in self.plan.kernel.params for axis in d.type.axes}
+        self.step_function = step_function(
+            f"{self.plan.kernel.name}_step", name, about, body, called, extents
+        )
         self.masks = None
 
     @contextmanager
@@ -419,9 +422,14 @@ class ConsumerEmitter(AttentionEmitter):
         end = (Line("return x"),)
         return (
             self.helper(
-                f"{name}_of_thread", "x", f"{about}: as far as a thread has it.", (*lines[:cut], *end)
+                f"{name}_of_thread", "x", f"{about}: the elements of this thread.", (*lines[:cut], *end)
             ),
-            self.helper(name, "x", f"{about}: of what threads have, for several rows.", (*lines[cut:], *end)),
+            self.helper(
+                name,
+                "x",
+                f"{about}: across the four threads of a row, all rows at once.",
+                (*lines[cut:], *end),
+            ),
         )
 
     def end_of_step(self, part: Step, late: Late) -> None:

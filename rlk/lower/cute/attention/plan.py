@@ -70,9 +70,10 @@ BARRIERS = 1024  # bytes of mbarriers and of alignment
 class Copies:
     """The copy of a tile by a producer warpgroup: `across` threads share a row, in passes over the rows.
 
-    param: the tensor. load: the IR load of the loop's last part, which has all masks. along, turned: whether
-    products contract a row's elements, and the rows: one smem tile serves both. beside: the tensor that holds
-    the rows that `param` lacks. box: the TMA tile, out-of-bounds rows included, where TMA loads it.
+    param: the tensor. load: the IR load of the loop's last part, which has all masks. along, transposed:
+    whether products contract a row's elements, and the rows: one smem tile serves both. beside: the tensor
+    that holds the rows that `param` lacks. tma_tile: the TMA tile, out-of-bounds rows included, where TMA
+    loads it.
     """
 
     load: Value

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -127,11 +126,6 @@ def compiler() -> str:
     import ziglang
 
     return str(Path(ziglang.__file__).parent / "zig")
-
-
-def compiler_version() -> str:
-    """Return the version of the package that the compiler comes with."""
-    return metadata.version(COMPILER)
 
 
 def execute(*arguments: str | Path) -> None:
