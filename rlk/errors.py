@@ -132,7 +132,6 @@ class Code(Enum):
     KEEP_IN_STREAM = ("{name} is kept inside a stream", "keep it before or after the stream")
     OUTPUT_AXES = ("output {name} is stored without its axis {axis}", "outputs keep every parallel axis")
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
-    COMPOSED = ("{name} has no spec of its own: it runs {parts}", "name these")
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
         "annotate Tensor[...] or Scalar[...]",
@@ -190,6 +189,7 @@ class Code(Enum):
     # toolchains
     COMPILE_FAILED = ("{backend} cannot compile {kernel}: {reason}", "generated source: {path}")
     # callers
+    COMPOSED = ("{name} has no spec of its own: it runs {parts}", "name these")
     ARG_TYPE = ("{op}: {name} must be a {wanted}, got {got}",)
     ARG_DTYPE = ("{op}: {name} has dtype {got}, expected {wanted}", "cast it before the call")
     ARG_RANK = ("{op}: {name} has {got} dims {shape}, expected {wanted}",)
