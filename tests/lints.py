@@ -461,20 +461,39 @@ def _text_words(source: str) -> Iterator[tuple[str, int]]:
 
 # Identifiers and phrases that have a standard name (docs/glossary.md has the words that are ours).
 RETIRED = {
-    r"\b(send_mail|read_mail|mail_ring)\b": "work-tile pipeline: publish_work_tile, read_work_tile",
-    r"\b(by_tickets|tickets_protocol|TicketEmitter|TICKETS)\b": "work counter, dynamic tile scheduler",
-    r"\b(by|a|draws?) tickets?\b": "work counter, dynamic tile scheduler",
-    r"\b(send_box|by_boxes|box_of|BoxRing|BoxedRing)\b": "TMA tile, TMA load",
-    r"\b(chained_dot|ChainedPlan|ChainedEmitter)\b": "back-to-back GEMM, fused attention",
-    r"contracts? what (it|they) (has |have )?computed": "back-to-back GEMM, fused attention",
-    r"\b(acc_of_weights|what they weigh)\b(?!,)": "probabilities p",
-    r"\b(held_by|axes_held|spread_out|SpreadAxis)\b": "fragment, thread-value layout",
-    r"\b(rows_are_alone|pieces_apart|told_apart|numbers_apart)\b": "row-independent, parallel pieces",
-    r"\b(picked_sums|boards)\b": "one-hot sum, reduction buffer",
-    r"\bthose (who|that) (multiply|copy)\b": "consumer, producer",
-    r"\bwarps that (multiply|copy)\b": "consumer warps, producer warps",
-    r"\brows? (that is none|that (is|are) not there)\b": "out-of-bounds row, padding",
+    r"\b(send_mail|read_mail|mail_ring)\b": (
+        "work-tile pipeline: publish_work_tile, read_work_tile",
+        "send_mail(x)",
+    ),
+    r"\b(by_tickets|tickets_protocol|TicketEmitter|TICKETS)\b": (
+        "work counter, dynamic tile scheduler",
+        "if plan.by_tickets:",
+    ),
+    r"\b(by|a|draws?) tickets?\b": ("work counter, dynamic tile scheduler", "# drawn by tickets"),
+    r"\b(send_box|by_boxes|box_of|BoxRing|BoxedRing)\b": ("TMA tile, TMA load", "send_box(k)"),
+    r"\b(chained_dot|ChainedPlan|ChainedEmitter)\b": (
+        "back-to-back GEMM, fused attention",
+        "class ChainedPlan:",
+    ),
+    r"contracts? what (it|they) (has |have )?computed": (
+        "back-to-back GEMM, fused attention",
+        "# it contracts what it computed",
+    ),
+    r"\b(acc_of_weights|what they weigh)\b(?!,)": ("probabilities p", "acc_of_weights = 0"),
+    r"\b(held_by|axes_held|spread_out|SpreadAxis)\b": ("fragment, thread-value layout", "axes_held = 1"),
+    r"\b(rows_are_alone|pieces_apart|told_apart|numbers_apart)\b": (
+        "row-independent, parallel pieces",
+        "rows_are_alone(kernel)",
+    ),
+    r"\b(picked_sums|boards)\b": ("one-hot sum, reduction buffer", "# boards of a block"),
+    r"\bthose (who|that) (multiply|copy)\b": ("consumer, producer", "# those who multiply"),
+    r"\bwarps that (multiply|copy)\b": ("consumer warps, producer warps", "# warps that copy"),
+    r"\brows? (that is none|that (is|are) not there)\b": (
+        "out-of-bounds row, padding",
+        "rows that are not there",
+    ),
 }
+"""Patterns of retired words: the standard name, and a text that each finds."""
 
 
 def retired_words(path: str, source: str) -> list[Finding]:
@@ -482,7 +501,7 @@ def retired_words(path: str, source: str) -> list[Finding]:
     return [
         Finding(path, number, f"{found[0]!r} has a standard name: {name}")
         for number, line in enumerate(source.splitlines(), 1)
-        for pattern, name in RETIRED.items()
+        for pattern, (name, _) in RETIRED.items()
         if (found := re.search(pattern, line))
     ]
 
