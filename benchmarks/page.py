@@ -111,12 +111,16 @@ class Line:
         return min((beside for beside in found if beside.name == name), key=lambda beside: beside.rlk_ms)
 
 
+def column(row: Row) -> str:
+    """Return the backend under which a row stands: the first, where a composite runs kernels of several."""
+    return str(row["backend"]).split(", ")[0]
+
+
 def lines(rows: Sequence[Row]) -> list[Line]:
     """Return the rows of a record, one line for each name, in the order of the file."""
     named: dict[str, dict[str, Row]] = {}
     for row in rows:
-        # a composite of several backends' kernels stands with the first of them
-        named.setdefault(label(row), {})[row["backend"].split(", ")[0]] = row
+        named.setdefault(label(row), {})[column(row)] = row
     return [Line(name, backends) for name, backends in named.items()]
 
 
@@ -213,7 +217,7 @@ def headlines(found: Sequence[Record]) -> str:
         [
             f"`{line.name}`",
             milliseconds(line.best["ms"]),
-            BACKENDS[line.best["backend"].split(", ")[0]],
+            BACKENDS[column(line.best)],
             str(line.peer or ""),
             line.peer.ratio if line.peer else "",
         ]

@@ -91,5 +91,5 @@ def test_a_call_asks_the_lowering_that_is_faster_for_its_rows(monkeypatch: pytes
 
 def test_calls_on_a_device_ask_the_faster_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cute, "compiles", lambda: True)
-    assert dispatching._backend(H200) == FASTEST
-    assert dispatching._backend(target("gfx942")) == "triton"
+    assert dispatching.asked_for(H200) == FASTEST
+    assert dispatching.asked_for(target("gfx942")) == "triton"

@@ -331,6 +331,14 @@ ADDED: dict[str, list[tuple[tuple[str, ...], dict[str, object]]]] = {
 ADDITIONS = [(at, *added) for at, e in enumerate(ENTRIES) for added in ADDED[e.kind or "dot_map"]]
 
 
+def shared_memory(what: Program, schedules: list[Schedule], extents: dict[str, int], folder: Path) -> int:
+    """Compile for sm_90a; return the most bytes of shared memory that a kernel asks for."""
+    static = tuple(sorted((n, e) for n, e in extents.items() if n != "T"))
+    compile_triton(lower(what, schedules, H200, Signature(static, False, ALIGNED)), "sm_90a", folder)
+    launches = json.loads((folder / "launch.json").read_text())["kernels"]
+    return int(max(kernel["shared"] for kernel in launches))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("at", "present", "statics"), ADDITIONS)
 def test_an_entry_is_reached_and_compiles_without_spills_or_waits(
@@ -349,23 +357,12 @@ def test_an_entry_is_reached_and_compiles_without_spills_or_waits(
     reached = listed.use.schedule(sides, dict(axes.inside), H200.cores)
     streams = listed.kind == "stream_dot"
     assert replace(chosen[0], parts=1) == reached or (streams and present)
-    static = tuple(sorted((n, e) for n, e in extents.items() if n != "T"))
-    compile_triton(lower(what, chosen, H200, Signature(static, False, ALIGNED)), "sm_90a", tmp_path)
+    assert shared_memory(what, chosen, extents, tmp_path) <= H200.shared * 1024
     command = [knobs.nvidia.ptxas.path, "-arch=sm_90a", "-v", "--fmad=false"]
     ptx = str(tmp_path / f"{what.kernels[0].name}.ptx")
     said = subprocess.run([*command, ptx, "-o", "/dev/null"], capture_output=True, text=True, check=True)
     assert "serialized" not in said.stdout + said.stderr
     assert ", 0 bytes spill stores" in said.stdout + said.stderr or (streams and present)
-    launches = json.loads((tmp_path / "launch.json").read_text())["kernels"]
-    assert max(kernel["shared"] for kernel in launches) <= H200.shared * 1024
-
-
-def shared_memory(what: Program, schedules: list[Schedule], extents: dict[str, int], folder: Path) -> int:
-    """Compile for sm_90a; return the most bytes of shared memory that a kernel asks for."""
-    static = tuple(sorted((n, e) for n, e in extents.items() if n != "T"))
-    compile_triton(lower(what, schedules, H200, Signature(static, False, ALIGNED)), "sm_90a", folder)
-    launches = json.loads((folder / "launch.json").read_text())["kernels"]
-    return int(max(kernel["shared"] for kernel in launches))
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def _sizes(kernel: Kernel, signature: Signature) -> Iterator[CallArg]:
     nodes = {let.value: let.node for let in walk(kernel.body)}
     # the only index of an axis of length 1 adds nothing to an address
     zero = {v for v, node in nodes.items() if _is_zero(node, {axis for axis, n in found.inside if n == 1})}
-    chained = computed_factor(kernel)
+    computed = computed_factor(kernel)
     for node in nodes.values():
         match node:
             case Extent(axis=axis):
@@ -149,7 +149,7 @@ def _sizes(kernel: Kernel, signature: Signature) -> Iterator[CallArg]:
             case Dot(a=a, b=b):
                 factors = (nodes.get(a), nodes.get(b))
                 for load in (factor for factor in factors if isinstance(factor, Load)):
-                    yield from _factor(decls[load.param], signature, bounded=not chained)
+                    yield from _factor(decls[load.param], signature, bounded=not computed)
             case Check():
                 yield ERRORS
             case _:

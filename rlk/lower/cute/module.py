@@ -17,7 +17,7 @@ from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
 from rlk.lower.cute import contraction, rows
-from rlk.lower.cute.attention import kernel as chained
+from rlk.lower.cute.attention import kernel as attention
 from rlk.lower.cute.attention.plan import AttentionPlan
 from rlk.lower.cute.placement import plan
 from rlk.lower.cute.plan import ContractionPlan, refused
@@ -59,7 +59,7 @@ def lower(
         if isinstance(placed, ContractionPlan):
             made = contraction.write(placed, helpers, checks, loop_indices)
         elif isinstance(placed, AttentionPlan):
-            made = chained.write(placed, helpers, checks, loop_indices)
+            made = attention.write(placed, helpers, checks, loop_indices)
         else:
             made = rows.write(placed, helpers, checks, loop_indices)
         if made.build.name in looped and any(a.kind is From.WORK_COUNTER for a in made.arguments):

@@ -39,7 +39,7 @@ class Tile:
     dtype: DType
 
 
-class Chained(Factors):
+class Attention(Factors):
     """Contractions of an emitter with one factor in registers and the other in memory.
 
     copied: tiles written since the last barrier. read: tiles that other threads may still read.

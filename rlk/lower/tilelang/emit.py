@@ -52,7 +52,7 @@ from rlk.lower.common.prelude import Helper, Helpers
 from rlk.lower.common.spelling import VERBS, constant_cast, order_name, yielded_names
 from rlk.lower.common.thread_values import ThreadValues, first_along_others, nearest_first
 from rlk.lower.tilelang import text
-from rlk.lower.tilelang.attention import Chained
+from rlk.lower.tilelang.attention import Attention
 from rlk.lower.tilelang.contract import Dots, Factors
 from rlk.lower.tilelang.functions import functions, portable
 from rlk.lower.tilelang.loops import Loops
@@ -102,7 +102,7 @@ class Emitter:
     def factors(self) -> Factors:
         """Return the part of the emitter for the kernel's contractions."""
         if self.plan.kind == "back_to_back_gemm":
-            return Chained(self)
+            return Attention(self)
         return Ring(self) if self.nested and self.plan.thread_value_layouts else Dots(self)
 
     # --- writing --------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from rlk.lower.triton.masks import is_whole, masks
 from rlk.passes.walk import walk
 
 
-class Chained:
+class Attention:
     """The part of an emitter for contractions whose first factor is in registers.
 
     turned: the loads of the other factors. Their tiles have the streamed axis as the outer dim, where all

@@ -55,7 +55,7 @@ from rlk.lower.common.spelling import VERBS, constant_cast, yielded_names
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
-from rlk.lower.triton.attention import Chained
+from rlk.lower.triton.attention import Attention
 from rlk.lower.triton.contract import Dots
 from rlk.lower.triton.functions import float_literal, functions, portable
 from rlk.lower.triton.masks import is_whole
@@ -96,7 +96,7 @@ class Emitter:
         self.one_hot = {v: p for v, p in sums if p.lane in inside and not self.shape(p.first)}
         self.waiting = {let.value for p in self.one_hot.values() for let in p.inside}
         self.addresses = Addresses(self)
-        self.dots: Dots | Chained = Dots(self) if plan.outer is None else Chained(self)
+        self.dots: Dots | Attention = Dots(self) if plan.outer is None else Attention(self)
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Emitter:
             case _ if let.value in self.dots.never_materialized | self.waiting:
                 pass
             case Select() if let.value in self.dots.masked:
-                assert isinstance(self.dots, Chained)
+                assert isinstance(self.dots, Attention)
                 self.text[let.value] = self.dots.choice(let)
             case Dot():
                 self.text[let.value] = self.dots.dot(let)
@@ -185,7 +185,7 @@ class Emitter:
             case Extent(axis=axis):
                 self.text[let.value] = self.addresses.extent(axis)
             case Load() if let.value in self.dots.turned:
-                assert isinstance(self.dots, Chained)
+                assert isinstance(self.dots, Attention)
                 self.text[let.value] = self.dots.factor(let)
             case Load() as load:
                 self.text[let.value] = self.addresses.load(load, let)

@@ -99,10 +99,11 @@ def decide(invocation: Invocation, device: torch.device) -> Decision:
     model, on = model_of(invocation, device), target_of(device) or cpu_target()
     name = "cpu" if on is None else on.name
     identity, tiers = judged(invocation, model, name)
-    return Decision(_backend(on), name, model, identity, tiers)
+    return Decision(asked_for(on), name, model, identity, tiers)
 
 
-def _backend(on: Target | None) -> str:
+def asked_for(on: Target | None) -> str:
+    """Return the lowering that calls ask for, as `lowered` takes it; without a device, what runs them."""
     if on is None:
         return f"{_interpreted()}-interpreter" if dispatch.interpreters else "oracle"
     wanted = Env.current().backend
@@ -127,11 +128,6 @@ def lowering(on: Target) -> tuple[str, ...]:
     return tuple(each.name for each in of_target(on))
 
 
-def asked_for(on: Target) -> str:
-    """Return the lowering that a call on a device asks for, as `lowered` takes it."""
-    return _backend(on)
-
-
 def backends_of(on: Target) -> tuple[str, ...]:
     """Return the backends whose kernels lie in wheels for a target, and stand in for one another.
 
@@ -142,7 +138,7 @@ def backends_of(on: Target) -> tuple[str, ...]:
 
 def serving(on: Target) -> tuple[str, ...]:
     """Return the backends whose wheels serve a call: the one that the environment names, else all."""
-    return backends_of(on) if Env.current().backend is None else (_backend(on),)
+    return backends_of(on) if Env.current().backend is None else (asked_for(on),)
 
 
 def standing_in(on: Target) -> tuple[str, ...]:
@@ -150,7 +146,7 @@ def standing_in(on: Target) -> tuple[str, ...]:
 
     What a backend refuses that does not fall back is an error where it is asked for.
     """
-    asked = None if Env.current().backend is None else of_name(_backend(on))
+    asked = None if Env.current().backend is None else of_name(asked_for(on))
     return serving(on) if asked is not None and not (asked.complete or asked.falls_back) else backends_of(on)
 
 
@@ -383,7 +379,7 @@ def _lowered(request: Request) -> Lowered:
 def _asked(on: Target, tensors: Tensors) -> str:
     """Return the lowering that is asked for first."""
     if next(iter(tensors.values())).is_cuda or on.name not in TARGETS:
-        return _backend(on)
+        return asked_for(on)
     return _interpreted()
 
 

@@ -18,7 +18,7 @@ NOBODY, SEVERAL, EVERYONE = -1, -2, -3
 VECTOR = 16  # bytes of the widest access
 
 
-class Board:
+class SharedTensor:
     """A tensor in shared memory: values, and who wrote and who read each since the last barrier.
 
     writer: NOBODY where nothing was written yet. reads: the offsets of reads since the last barrier, which
@@ -91,7 +91,7 @@ class Board:
 class _View:
     """One of several reduce_buffers of a tensor."""
 
-    def __init__(self, reduce_smem: Board, first: int) -> None:
+    def __init__(self, reduce_smem: SharedTensor, first: int) -> None:
         self.reduce_smem, self.first = reduce_smem, first
 
     def __getitem__(self, index: Any) -> Any:

@@ -78,7 +78,7 @@ class _Block:
     threads: Array = field(default_factory=lambda: np.arange(1))
     ring: Any = None
     epilogue_smem: Any = None
-    reduce_buffers: list[block_memory.Board] = field(default_factory=list)
+    reduce_buffers: list[block_memory.SharedTensor] = field(default_factory=list)
     rings: dict[str, pipelines.CopyRing] = field(default_factory=dict)
     warps: int = 0
     elected: bool = False
@@ -507,7 +507,7 @@ def _dsl() -> dict[str, Any]:
         Constexpr=int, const_expr=bool,
     )  # fmt: skip
     utils = SimpleNamespace(
-        SmemAllocator=lambda: SimpleNamespace(allocate=_shared, allocate_tensor=_board),
+        SmemAllocator=lambda: SimpleNamespace(allocate=_shared, allocate_tensor=_shared_tensor),
         LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column"),
     )
     warpgroup = SimpleNamespace(
@@ -563,8 +563,8 @@ def _storage(name: str, kind: Any, size: Any) -> Any:
     return made
 
 
-def _board(kind: type[Number], layout: _Layout, alignment: int) -> block_memory.Board:
-    made = block_memory.Board(kind, layout.shape, _now.threads)
+def _shared_tensor(kind: type[Number], layout: _Layout, alignment: int) -> block_memory.SharedTensor:
+    made = block_memory.SharedTensor(kind, layout.shape, _now.threads)
     _now.reduce_buffers.append(made)
     return made
 
