@@ -349,7 +349,7 @@ def test_the_gradient_of_an_embedding_adds_tokens_in_chunks_of_eight() -> None:
 def test_other_ids_change_no_bit_of_an_id_s_gradient() -> None:
     g, base = normal(40, 8, seed=2), torch.randint(5, (40,), generator=torch.Generator().manual_seed(3))
     grads = []
-    for dead in (None, 7):
+    for dead in (None, 7, 2):
         weight = torch.zeros(10, 8, requires_grad=True)
         ids, given = base.clone(), g
         if dead is not None:  # the same tokens with others between them
@@ -358,6 +358,8 @@ def test_other_ids_change_no_bit_of_an_id_s_gradient() -> None:
         ops.embedding(ids, weight).backward(given)
         grads.append(weight.grad)
     assert_same_bits(grads[0][:5], grads[1][:5])
+    assert differing(grads[0][2], grads[2][2]), "more tokens of an id are seen in its gradient"
+    assert_same_bits(grads[0][:2], grads[2][:2])
 
 
 @pytest.mark.parametrize("wrong", [-1, 9, -100, 2**31 - 1])
