@@ -25,7 +25,7 @@ from benchmarks.harness import Bar, Case, Checked, main, of_backend
 from benchmarks.identity import compare, describe
 from benchmarks.peers import Absent, Launch
 from benchmarks.turns import aside
-from rlk.runtime.calls import call
+from rlk.runtime.call.entry import call
 from rlk.specs import attention
 from rlk.testing.bits import differing
 

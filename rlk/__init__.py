@@ -16,9 +16,10 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "Layout": ("rlk.ops.layout", "Layout"),
     "explain": ("rlk.runtime.prefetch", "explain"),
     "prefetch": ("rlk.runtime.prefetch", "prefetch"),
+    "register": ("rlk.runtime.registry", "register"),
 }
 
-__all__ = ["Layout", "explain", "lang", "ops", "prefetch"]
+__all__ = ["Layout", "explain", "lang", "ops", "prefetch", "register"]
 
 
 def __getattr__(name: str) -> Any:

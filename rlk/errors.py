@@ -198,6 +198,14 @@ class Code(Enum):
     ARG_DEVICE = ("{op}: {name} is on {got}, but {other} is on {wanted}", "move it before the call")
     ARG_STRIDE = ("{op}: {name} has last-dim stride {got}, expected 1", "call .contiguous() on it")
     ARG_MISSING = ("{op}: {name} is required {why}",)
+    NOT_REGISTERED = (
+        "{op} is not registered, so compilers, fake tensors and DTensors cannot see it",
+        'write rlk.register({op}, namespace="my") below its definition, with a name of yours for my',
+    )
+    NAME_TAKEN = (
+        "{name} is taken: {by}",
+        "use another name, or another namespace",
+    )
     ARG_UNKNOWN = ("{op}: unknown option {name!r}", "options: {choices}")
     ARG_VALUE = ("{op}: {name}={value!r} is not allowed", "expected {wanted}")
     ARG_PLACED = (

@@ -60,7 +60,7 @@ def random_inputs(program: Program, extents: Mapping[str, int], seed: int, given
 def variant(
     op: Op, present: tuple[str, ...] = (), statics: Inputs | None = None, f: DType | None = None
 ) -> Variant:
-    base = op.reference()
+    base = op.default_variant()
     dtypes = dict(base.dtypes)
     for name in dtypes:
         if f is not None and dtypes[name].is_float:

@@ -31,7 +31,7 @@ def pair(code: Code) -> Callable[[type], type]:
 
 
 def trace(spec: Op, **statics: object) -> Program:
-    return spec.trace(Variant.of(dict(spec.reference().dtypes), frozenset(), statics))
+    return spec.trace(Variant.of(dict(spec.default_variant().dtypes), frozenset(), statics))
 
 
 def of_row(body: Callable[[Tensor], object]) -> Program:  # type: ignore[valid-type]

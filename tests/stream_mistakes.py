@@ -338,7 +338,7 @@ class FanOfMaxima:
                 best.absorb(x[f])  # <-
             return L.out(y=best.index)
 
-        return spec.trace(spec.reference())
+        return spec.trace(spec.default_variant())
 
     def right():
         @op()
@@ -348,7 +348,7 @@ class FanOfMaxima:
                 sum.absorb(x[f])
             return L.out(y=sum.value)
 
-        return spec.trace(spec.reference())
+        return spec.trace(spec.default_variant())
 
 
 @pair(Code.AXIS_TWO_ROLES)

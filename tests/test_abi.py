@@ -106,7 +106,7 @@ def test_a_call_runs_no_lowering_but_its_own(
         raise AssertionError("another lowering ran")
 
     op = operators()["rms_norm"]
-    invocation = Invocation(op, op.reference())
+    invocation = Invocation(op, op.default_variant())
     x = torch.zeros(48, 4096, dtype=torch.bfloat16)
     tensors = {"x": x, "weight": x[0]}
     call = (invocation, H200.softmax, geometry_of(invocation, tensors), tensors, H200)

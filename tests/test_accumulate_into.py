@@ -61,7 +61,7 @@ def products(given: dict[str, np.ndarray], rows: int) -> list[np.ndarray]:
 
 
 def canonical_of(spec: Op) -> object:
-    return canonical(spec.trace(spec.reference()))
+    return canonical(spec.trace(spec.default_variant()))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 11])
@@ -127,7 +127,7 @@ def test_what_cannot_be_added_to_is_refused() -> None:
 
     for spec, code in ((pairwise, Code.DOT_ONTO), (narrow, Code.DTYPE_WANTED)):
         with pytest.raises(SpecError) as refused:
-            spec.trace(spec.reference())
+            spec.trace(spec.default_variant())
         assert refused.value.code is code
     with pytest.raises(UnsupportedError):
         sweep(canonical_of(rounded), {**SIZES, "P": 7})

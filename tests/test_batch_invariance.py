@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlk import ops
-from rlk.runtime import calls
+from rlk.runtime.call import entry as calls
 from rlk.runtime.registry import find
 from rlk.specs import logp as logp_spec
 from rlk.testing.bits import assert_same_bits, differing

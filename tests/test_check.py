@@ -179,7 +179,7 @@ def test_a_sum_whose_order_a_layout_chooses_is_found(monkeypatch: pytest.MonkeyP
 
 
 def test_text_that_means_another_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = forward_program(squares, squares.reference())
+    other = forward_program(squares, squares.default_variant())
     monkeypatch.setattr(laws, "parse_program", lambda text: other)
     (verdict,) = check(squares, Example(), [H100], (Law.TEXT,))
     assert verdict.ok is False and 0 < verdict.worst < verdict.count
@@ -198,7 +198,7 @@ def test_a_law_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_indices_are_drawn_inside_the_dim_that_they_index() -> None:
-    program = forward_program(squares, squares.reference())
+    program = forward_program(squares, squares.default_variant())
     assert {name: axis.name for name, axis in indexed(program).items()} == {"which": "N"}
     drawn = draw(program, {}, seed=3)
     assert drawn["which"].min() >= 0 and drawn["which"].max() < sizes(program, {})["N"]

@@ -167,7 +167,7 @@ WALKED = {
 @pytest.mark.parametrize("name", WALKED)
 def test_blocks_that_walk_pieces_keep_their_sums_in_registers(name: str, tmp_path: Path) -> None:
     size, present, keep_f32 = WALKED[name]
-    f = operators()["matmul_leaf8"].reference().dtypes
+    f = operators()["matmul_leaf8"].default_variant().dtypes
     variant = Variant.of(dict(f), frozenset(present), {"keep_f32": keep_f32})
     what = canonical(operators()["matmul_leaf8"].trace(variant))
     emitted, _, _ = emit(what, dict(zip("TNK", size, strict=True)), H200, "cute")

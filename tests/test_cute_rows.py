@@ -139,7 +139,7 @@ def test_states_of_many_pieces_merge_in_order(pieces: int) -> None:
     ids = np.arange(rows)
     ids[4] = -100
     given = {**state, "s": np.abs(state["s"]), "ids": ids, "ignore_index": -100, "vocabulary": 40}
-    program = canonical(linear_logp_join.trace(linear_logp_join.reference()))
+    program = canonical(linear_logp_join.trace(linear_logp_join.default_variant()))
     emitted = agree(program, given, schedules=placed(program, {"T": rows, "R": pieces}))
     assert ("merged_across" in emitted.source) == (pieces > 1)
 
@@ -171,7 +171,7 @@ def test_what_a_state_has_for_a_row_is_that_of_its_own_row(pieces: int) -> None:
     rows, width = 100, 16
     m, s = specs.normal(2, rows, pieces)
     given = {"m": m, "s": 1 + s * s, "v": specs.normal(rows, pieces, width)}
-    made, tiles = canonical(joined.trace(joined.reference())), (("T", 64), ("W", width))
+    made, tiles = canonical(joined.trace(joined.default_variant())), (("T", 64), ("W", width))
     ran = generated.run_generated(made, given, schedules=[Schedule(tiles=tiles, warps=2)], backend="cute")
     want = run(made, given, softmax=MathModel.SM90)
     assert_same_bits(ran.tensors["o"], want["o"])
@@ -187,7 +187,7 @@ FIRST = 3  # elements by which a tensor is moved
 
 @cache
 def norm() -> Program:
-    return canonical(rms_norm.trace(rms_norm.reference()))
+    return canonical(rms_norm.trace(rms_norm.default_variant()))
 
 
 def normed(rows: int, width: int) -> dict[str, Any]:

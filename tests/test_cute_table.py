@@ -37,7 +37,7 @@ def entry(when: str = "", use: str = USE) -> str:
 
 
 def bound(spec: Op, extents: dict[str, int]) -> Program:
-    plain = spec.reference()
+    plain = spec.default_variant()
     traced = spec.trace(Variant.of(dict(plain.dtypes), set(), dict(plain.statics)))
     placed = canonical(traced, apart=apart(canonical(traced), extents))
     static = {name: size for name, size in extents.items() if name != "T"}

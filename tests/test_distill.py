@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, RlkError
-from rlk.runtime import calls
+from rlk.runtime.call import entry as calls
 from rlk.runtime.registry import find
 from rlk.specs import distill as spec
 from rlk.testing.bits import as_bits, assert_same_bits, differing

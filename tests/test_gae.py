@@ -176,7 +176,7 @@ def test_a_kernel_reports_bounds_that_miss(edges: tuple[int, ...]) -> None:
     given = {name: np.ones(100, np.float32) for name in ("values", "rewards")}
     bounds = torch.tensor(edges).unfold(0, 2, 1).numpy()
     rest = {"active": np.ones(100, bool), "bounds": bounds, "gamma": 1.0, "decay": 1.0}
-    found = run(canonical(spec.trace(spec.reference())), {**given, **rest})
+    found = run(canonical(spec.trace(spec.default_variant())), {**given, **rest})
     right = edges == (0, 30, 100)
     assert bool(found.errors) != right and np.isnan(found["advantages"]).any() != right
 

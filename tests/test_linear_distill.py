@@ -15,7 +15,7 @@ from rlk import ops
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.ops import linear_distill
-from rlk.runtime import calls
+from rlk.runtime.call import entry as calls
 from rlk.runtime.call.library import through_dispatcher as through
 from rlk.testing.bits import as_bits, assert_same_bits, differing
 

@@ -267,7 +267,7 @@ def test_sums_of_another_order_and_no_rounding_are_seen() -> None:
 
 def gradient_program(*wanted: str) -> Program:
     assert linear_logp.gradient is not None
-    plain = linear_logp.reference()
+    plain = linear_logp.default_variant()
     variant = Variant(plain.dtypes, frozenset({"d_logp"}), plain.statics, frozenset(wanted))
     return canonical(linear_logp.gradient.trace(variant))
 

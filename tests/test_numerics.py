@@ -35,7 +35,7 @@ HOPPER, OTHER = "sm_90a", "gfx942"
 
 
 def program_of(spec: Op, softmax: MathModel = MathModel.PORTABLE) -> Program:
-    return specialize(canonical(spec.trace(spec.reference())), {}, softmax)
+    return specialize(canonical(spec.trace(spec.default_variant())), {}, softmax)
 
 
 def fold_of(
@@ -431,7 +431,7 @@ def test_an_output_is_pinned_where_an_unvalidated_model_feeds_it(case: str) -> N
 def test_the_cases_reach_what_they_name() -> None:
     assert len(program_of(workspaces).kernels) == 2
     assert any(isinstance(let.node, Loop) for let in walk(program_of(loops).kernels[0].body))
-    traced = emitted.trace(emitted.reference())
+    traced = emitted.trace(emitted.default_variant())
     assert any(isinstance(let.node, Stream) for let in walk(traced.kernels[0].body))
 
 
@@ -472,4 +472,4 @@ def test_shipped_operators_are_exact_on_hopper_and_elsewhere_in_portable_math() 
 
 
 def test_an_unbound_softmax_is_pinned_everywhere() -> None:
-    assert pinned(canonical(loops.trace(loops.reference())), HOPPER) == {"lse", "mean"}
+    assert pinned(canonical(loops.trace(loops.default_variant())), HOPPER) == {"lse", "mean"}

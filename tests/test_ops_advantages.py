@@ -258,7 +258,7 @@ def test_offsets_that_miss_a_reward_are_refused_at_the_call(edges: tuple[int, ..
 @pytest.mark.parametrize("edges", [EDGES, *WRONG.values()], ids=["right", *WRONG])
 def test_a_kernel_reports_offsets_that_miss(edges: tuple[int, ...]) -> None:
     """On a device nothing waits for offsets: the kernel sets the error word, and the group is NaN."""
-    program = canonical(spec.trace(spec.reference()))
+    program = canonical(spec.trace(spec.default_variant()))
     bounds = offsets(*edges).unfold(0, 2, 1).numpy()
     found = run(program, {"rewards": rewards().numpy(), "bounds": bounds, "eps": 1e-4})
     assert bool(found.errors) == (edges != EDGES)

@@ -281,7 +281,7 @@ def segments(x: Tensor[i32, S], low: Tensor[i64, T], high: Tensor[i64, T]) -> Ou
 def test_a_stream_covers_its_segment() -> None:
     x = np.arange(1, 24, dtype=np.int32)
     low, high = np.array([0, 3, 7, 22, 23]), np.array([23, 3, 9, 23, 23])
-    program = canonical(segments.trace(segments.reference()))
+    program = canonical(segments.trace(segments.default_variant()))
     got = run(program, {"x": x, "low": low, "high": high})
     assert got["both"].tolist() == [x[a:b].sum() for a, b in zip(low, high)]
     assert got["above"].tolist() == [x[a:].sum() for a in low]
@@ -318,7 +318,7 @@ def test_a_carry_hands_on_what_each_step_leaves() -> None:
     x, first = (rng.standard_normal(n).astype(np.float32) for n in (30, 4))
     edges = np.array([0, 1, 1, 17, 30])
     given = {"x": x, "low": edges[:-1], "high": edges[1:], "first": first}
-    traced = running.trace(running.reference())
+    traced = running.trace(running.default_variant())
     verify(traced)
     got = run(canonical(traced), given)
     for row, (a, b) in enumerate(itertools.pairwise(edges)):
@@ -332,7 +332,7 @@ def test_a_carry_hands_on_what_each_step_leaves() -> None:
 
 
 def test_steps_that_leave_too_little_are_refused() -> None:
-    traced = running.trace(running.reference())
+    traced = running.trace(running.default_variant())
     (kernel,) = traced.kernels
     lets = tuple(
         replace(x, node=replace(x.node, body=replace(x.node.body, results=())))
@@ -362,7 +362,7 @@ def test_a_leaf_of_a_piece_is_the_sum_of_its_chunks(apart: frozenset[str]) -> No
     chunks = [tree_sum(chunk, 0, Tree.halving) for chunk in padded]
     pieces = [sum(chunks[i : i + 2], np.float32(0)) for i in range(0, len(chunks), 2)]
     want = sum(pieces, np.float32(0))
-    program = canonical(piecewise.trace(piecewise.reference()), apart=apart)
+    program = canonical(piecewise.trace(piecewise.default_variant()), apart=apart)
     assert run(program, {"x": x})["y"] == want
     assert sum(chunks, np.float32(0)) != want
 
@@ -378,7 +378,7 @@ def doubled(x: Tensor[f32, PIECES]) -> Outputs:
 
 @pytest.mark.parametrize(("named", "cut"), [(set(), False), ({"T"}, False), ({"PIECES"}, True)])
 def test_pieces_that_nothing_combines_are_those_of_the_named_axes(named: set[str], cut: bool) -> None:
-    (kernel,) = doubled.trace(doubled.reference()).kernels
+    (kernel,) = doubled.trace(doubled.default_variant()).kernels
     made = pieces(kernel, frozenset(named))
     axes = {a for let in walk(made.body) if isinstance(let.type, TileType) for a in let.type.axes}
     assert axes == ({PIECES.pieces, PIECES.within} if cut else {PIECES})
@@ -409,7 +409,7 @@ def kept_apart(x: Tensor[f32, LEAVES]) -> Outputs:
 @pytest.mark.parametrize("operator", [fanned, kept_apart], ids=lambda operator: operator.name)
 def test_a_leaf_of_a_piece_merges_whole_states_one_at_a_time(operator: Op) -> None:
     with pytest.raises(UnsupportedError) as caught:
-        canonical(operator.trace(operator.reference()))
+        canonical(operator.trace(operator.default_variant()))
     assert caught.value.code is Code.UNSUPPORTED
     assert caught.value.diagnostics[0].loc.source().startswith("for p in L.stream(")
 
@@ -434,7 +434,7 @@ def fold_of(chunk: int = 256, split: int = 8, lanes: object = Tree.halving) -> O
 
 
 def folded(spec: Op, z: np.ndarray) -> Outcome:
-    return run(canonical(spec.trace(spec.reference())), {"logits": z, "scale": 1.0})
+    return run(canonical(spec.trace(spec.default_variant())), {"logits": z, "scale": 1.0})
 
 
 @cache
@@ -494,7 +494,7 @@ def kept_twice(x: Tensor[f32, T], y: Tensor[f32, T]) -> Outputs:
 
 
 def test_values_that_do_not_wait_for_each_other_are_kept_in_one_launch() -> None:
-    program = canonical(kept_twice.trace(kept_twice.reference()))
+    program = canonical(kept_twice.trace(kept_twice.default_variant()))
     stores = [
         [n.param for n in nodes(replace(program, kernels=(k,))) if isinstance(n, Store)]
         for k in program.kernels

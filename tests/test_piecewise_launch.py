@@ -202,7 +202,7 @@ HIDDEN = [("3_0", ":0,2,4,6"), ("3_1", ":1,5"), ("3_2", ":3"), ("3_3", ":7")]
 
 def gradient(*wanted: str) -> Program:
     assert linear_logp.gradient is not None
-    plain = linear_logp.reference()
+    plain = linear_logp.default_variant()
     chosen = Variant(plain.dtypes, frozenset({"d_logp"}), plain.statics, frozenset(wanted))
     return canonical(linear_logp.gradient.trace(chosen))
 

@@ -17,7 +17,7 @@ from rlk.lower import cute, triton
 from rlk.lower.common.layout import joined
 from rlk.ops import attention
 from rlk.passes.pipeline import canonical, launched
-from rlk.runtime.calls import call
+from rlk.runtime.call.entry import call
 from rlk.schedule.attention import rows_axis
 from rlk.schedule.axes import roles
 from rlk.schedule.cute_tiles import warpgroups
@@ -178,7 +178,7 @@ def left(x: Tensor[f32, T, V]) -> Outputs:
 
 def test_only_where_pieces_have_states_may_a_fold_be_left_open() -> None:
     with pytest.raises(SpecError, match="leaf=chunk"):
-        left.trace(left.reference())
+        left.trace(left.default_variant())
 
 
 # --- generated kernels ---

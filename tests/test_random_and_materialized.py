@@ -13,7 +13,7 @@ from rlk.errors import SpecError
 from rlk.ir.text import parse_program, print_program
 from rlk.lang import Axis, L, Outputs, Tensor, f32, i32, i64, op, u32
 from rlk.runtime.call.dispatch import dispatch
-from rlk.runtime.calls import call
+from rlk.runtime.call.entry import call
 from rlk.testing.simulators import hopper
 from rlk.testing.simulators.interpreter import interpret
 
@@ -95,9 +95,9 @@ def test_a_kept_fold_sums_every_lane_of_every_piece_by_itself() -> None:
 
 def test_kept_folds_and_random_words_are_printed_and_read_back() -> None:
     for spec in (by_place, words):
-        traced = spec.trace(spec.reference())
+        traced = spec.trace(spec.default_variant())
         assert parse_program(print_program(traced)) == traced
-    assert "kept_total" in print_program(by_place.trace(by_place.reference()))
+    assert "kept_total" in print_program(by_place.trace(by_place.default_variant()))
 
 
 def test_random_words_take_words() -> None:
@@ -106,11 +106,11 @@ def test_random_words_take_words() -> None:
         return L.out(word=L.philox((c, c, c, c), (c, c))[0].to(i64))
 
     with pytest.raises(SpecError, match="u32"):
-        wrong.trace(wrong.reference())
+        wrong.trace(wrong.default_variant())
 
     @op()
     def few(c: Tensor[i64, T]) -> Outputs:
         return L.out(word=L.philox((c.to(u32),), (c.to(u32),))[0].to(i64))
 
     with pytest.raises(SpecError, match="4 words"):
-        few.trace(few.reference())
+        few.trace(few.default_variant())

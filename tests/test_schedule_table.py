@@ -164,7 +164,7 @@ def test_steps_are_whole_where_they_can_be_and_tiles_no_wider_than_what_they_run
 @cache
 def program(spec: Op, present: tuple[str, ...] = (), **statics: object) -> Program:
     """Return the canonical program of a bf16 call, its chunks and pieces side by side if it has some."""
-    plain = spec.reference()
+    plain = spec.default_variant()
     variant = Variant.of(dict(plain.dtypes), set(present), {**dict(plain.statics), **statics})
     traced = spec.trace(variant)
     return canonical(traced, apart=apart(canonical(traced), {"T": 1, "V": 512, "N": 16}))
@@ -216,7 +216,7 @@ def test_steps_along_an_axis_of_unknown_length_are_short() -> None:
 
 
 def test_gradients_of_a_linear_head_have_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = linear_logp.reference()
+    plain = linear_logp.default_variant()
     wanted = gradient_variant(plain, differentiable(linear_logp, plain), cotangents(linear_logp, plain))
     assert linear_logp.gradient is not None
     traced = canonical(linear_logp.gradient.trace(wanted))

@@ -31,7 +31,7 @@ RANKS = [2, 4, 8]
 
 
 def program_of(op: Op, present: tuple[str, ...] = (), **statics: object) -> Program:
-    plain = op.reference()
+    plain = op.default_variant()
     known = {**dict(plain.statics), **statics}
     return op.trace(Variant.of(dict(plain.dtypes), plain.present | set(present), known))
 
@@ -135,7 +135,7 @@ def test_a_shard_has_an_id_of_its_own() -> None:
 
 
 def test_invocations_of_shards_are_told_apart() -> None:
-    variant = linear_logp.reference()
+    variant = linear_logp.default_variant()
     invocations = [Invocation(linear_logp, variant, None, ("V", ranks)) for ranks in (1, *RANKS)]
     assert (
         len({i.key for i in invocations}) == 4 and len({print_program(traced(i)) for i in invocations}) == 4

@@ -157,7 +157,7 @@ def test_states_joined_by_a_left_fold_are_seen(world: int, seen: bool, wide: Fou
     m, s, hits, centred = torch.stack(exchange.sent[0]).unbind(1)
     states = {"m": m, "s": s, "hits": hits, "centred": centred}
     given = {"ids": drawn(WIDE)[2], **states, "ignore_index": -100, "vocabulary": WIDE.vocabulary}
-    plain = linear_logp_join.reference()
+    plain = linear_logp_join.default_variant()
     program = linear_logp_join.trace(replace(plain, present=frozenset({"centred"})))
     text, folded = print_program(program), "order=ascending exp2"
     assert text.count("order=pairwise exp2") == 1

@@ -39,7 +39,7 @@ def apart(x: Tensor[f32, R, N], y: Tensor[f32, T, M]) -> Outputs:
 
 
 def program(of: Op) -> object:
-    return canonical(of.trace(of.reference()))
+    return canonical(of.trace(of.default_variant()))
 
 
 def test_a_table_is_gathered_from_in_a_kernel_of_its_own() -> None:
@@ -72,7 +72,7 @@ def test_a_table_is_made_outside_of_streams_once() -> None:
 
     for wrong, code in ((inside, Code.KEEP_IN_STREAM), (twice, Code.OUTPUT_TWICE)):
         with pytest.raises(SpecError) as caught:
-            wrong.trace(wrong.reference())
+            wrong.trace(wrong.default_variant())
         assert caught.value.code is code
 
 
@@ -95,4 +95,4 @@ def test_generated_operators_that_do_the_same_are_one() -> None:
     made = scaled(2.0)
     assert made.gradient is not None
     backward = made.gradient.trace(Variant.of(wanted={"x"}))
-    assert backward.name == f"{made.name}_grad" and made.trace(made.reference()).name == made.name
+    assert backward.name == f"{made.name}_grad" and made.trace(made.default_variant()).name == made.name

@@ -107,7 +107,7 @@ def test_what_a_state_has_for_a_row_is_that_of_its_own_row(pieces: int) -> None:
     given = {n: rng.uniform(1, 2, (rows, pieces)).astype(np.float32) for n in "ms"}
     given["v"] = rng.standard_normal((rows, pieces, width)).astype(np.float32)
     made, plan = (
-        canonical(joined.trace(joined.reference())),
+        canonical(joined.trace(joined.default_variant())),
         Schedule(tiles=(("T", 128), ("W", width)), warps=2),
     )
     ran = run_generated(made, given, on=ladder.MI300X, schedules=[plan], backend="tilelang")

@@ -39,7 +39,7 @@ from rlk.runtime.binding import shape_buckets as sizes
 from rlk.runtime.binding.invocation import Interface, Invocation, geometry_of, interface
 from rlk.runtime.binding.shape_buckets import STEPS, class_of, sizes_of
 from rlk.runtime.call import autograd, dispatch
-from rlk.runtime.calls import call
+from rlk.runtime.call.entry import call
 from rlk.runtime.kernels import build, trace_cache
 from rlk.runtime.launch.record import MODULE, ModuleRecord
 from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
@@ -244,7 +244,7 @@ def test_what_was_found_with_text_that_changed_meanwhile_is_not_kept(
 @pytest.mark.parametrize("file", ["<stdin>", "x.py", str(Path(__file__))])
 def test_a_function_of_no_file_of_rlk_is_nobodys(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the working folder is the package's."""
-    found = Invocation(operators()["swiglu"], operators()["swiglu"].reference())
+    found = Invocation(operators()["swiglu"], operators()["swiglu"].default_variant())
     assert trace_cache.name_of(found) is not None
     monkeypatch.chdir(trace_cache.PACKAGE)
     fn = SimpleNamespace(__code__=SimpleNamespace(co_filename=file))
@@ -401,7 +401,7 @@ def test_an_axis_of_one_piece_is_told_from_one_of_two(
 ) -> None:
     """Also where a piece is no power of two, and in what is read back."""
     monkeypatch.setattr(trace_cache, "name_of", lambda found: ["operator", "by_pieces"])
-    found = Invocation(by_pieces, by_pieces.reference())
+    found = Invocation(by_pieces, by_pieces.default_variant())
     assert recalled_again(found) == interface(found) and dict(interface(found).pieces) == {"R": (46,)}
 
     def classes() -> list[int]:

@@ -191,7 +191,7 @@ CASES: dict[str, tuple[Op, dict[str, Any]]] = {
 
 @cache
 def program(spec: Op) -> Program:
-    return canonical(spec.trace(spec.reference()))
+    return canonical(spec.trace(spec.default_variant()))
 
 
 def schedules(c: Program, inputs: Mapping[str, Any]) -> Iterator[list[Schedule]]:
@@ -379,7 +379,7 @@ def test_the_chunk_of_a_wide_vocabulary_stays_inside_a_warp(tmp_path: Any) -> No
     from rlk.specs.logp import logp
 
     toolchain = importlib.import_module("rlk.backends.triton")
-    bound = specialize(canonical(logp.trace(logp.reference())), {"V": 128256}, SM90)
+    bound = specialize(canonical(logp.trace(logp.default_variant())), {"V": 128256}, SM90)
     signature = Signature((("V", 128256),), False, frozenset({"logits", "logits_t_stride"}))
     chosen = [choose(k, target("sm_90a"), signature, {"V": 128256}) for k in bound.kernels]
     toolchain.compile_triton(lower(bound, chosen, target("sm_90a"), signature), "sm_90a", tmp_path)

@@ -142,7 +142,7 @@ from rlk.target.facts import target
 
 if __name__ == "__main__":
     (spec,), on, sizes = ops.swiglu.specs, target("sm_90a"), {"T": 4, "N": 1000}
-    program = specialize(canonical(spec.trace(spec.reference())), {"N": 1000}, on.softmax)
+    program = specialize(canonical(spec.trace(spec.default_variant())), {"N": 1000}, on.softmax)
     signature = Signature((("N", 1000),), None)
     schedules = [choose(kernel, on, signature, sizes) for kernel in program.kernels]
     folder = Path(FOLDER)

@@ -17,7 +17,7 @@ from services import NO_STREAM
 from rlk.backends import binaries, triton
 from rlk.digest import canonical, digest_bytes
 from rlk.ops import swiglu
-from rlk.runtime import calls
+from rlk.runtime.call import entry as calls
 from rlk.runtime.binding import invocation
 from rlk.runtime.binding.invocation import geometry_of
 from rlk.runtime.call import dispatch

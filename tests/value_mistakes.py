@@ -448,7 +448,7 @@ def square() -> Op:
 
 def trace_gradient(spec: Op, *wanted: str) -> Program:
     assert spec.gradient is not None
-    return spec.gradient.trace(Variant.of(dict(spec.reference().dtypes), wanted=set(wanted)))
+    return spec.gradient.trace(Variant.of(dict(spec.default_variant().dtypes), wanted=set(wanted)))
 
 
 @pair(Code.VJP_WRT)

@@ -163,7 +163,7 @@ def _side_by_side(
 def _length(name: str) -> int:
     """Return the length of an operator's traced program, a measure of what its checks take."""
     op, _ = _subject(name)
-    return len(print_program(op.trace(op.reference())))
+    return len(print_program(op.trace(op.default_variant())))
 
 
 def _subject(name: str) -> tuple[Op, Example]:

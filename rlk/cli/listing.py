@@ -66,7 +66,7 @@ def subject(name: str) -> tuple[Op, ModuleType]:
 
 
 def _about(op: Op, targets: list[Target]) -> list[tuple[str, object]]:
-    variant = op.reference()
+    variant = op.default_variant()
     everything = type(variant)(variant.dtypes, frozenset(f.name for f in op.formals), variant.statics)
     pairs: list[tuple[str, object]] = [("gradients", ", ".join(differentiable(op, everything)) or "none")]
     optional = [f.name for f in op.formals if f.optional]

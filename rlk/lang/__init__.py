@@ -8,7 +8,7 @@ from rlk.ir.types import DType, bf16, boolean, f16, f32, i32, i64, u32
 from rlk.lang.op import Op, Slopes, Variant, generated, op
 from rlk.lang.surface import L, Outputs
 from rlk.lang.trace import TensorArg, Tile
-from rlk.lang.types import DTypeVar, Scalar, Static, Tensor
+from rlk.lang.types import DTypeVar, Needs, Scalar, Static, Tensor
 
 __all__ = [
     "ASCENDING",
@@ -16,6 +16,7 @@ __all__ = [
     "DType",
     "DTypeVar",
     "L",
+    "Needs",
     "Op",
     "Outputs",
     "Ragged",

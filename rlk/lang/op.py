@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -15,12 +16,15 @@ from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Kernel, Program, Role
 from rlk.ir.text import print_program
 from rlk.ir.types import DType, TileType
+from rlk.lang.record import Record
 from rlk.lang.surface import Outputs
 from rlk.lang.trace import ScalarArg, TensorArg, Tracer, activate, deactivate
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 
 Annotation = TensorType | ScalarType | StaticType
 SpecFunction = Callable[..., Outputs]
+OWN = "rlk"
+"""The namespace of the operators that rlk ships."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +83,60 @@ class Vjp:
         return _trace_vjp(self, variant)
 
 
-@dataclass(slots=True)
-class Op:
-    """An operator, written once. `trace(variant)` gives its program of tile IR.
+Prepare = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+"""Returns the inputs of a gradient beside saved tensors and cotangents, given saved tensors and scalars."""
 
-    does: a digest of the computation of a generated spec, whose function's text does not determine it.
+
+@dataclass(slots=True)
+class Calls:
+    """Facts of the calls of an operator that its spec does not state; a registration writes them.
+
+    namespace: of the operator in `torch.ops`, "" where it is not registered. function: what a call runs.
+    public, names: what callers know the operator and its inputs by, in errors. prepare: makes inputs of the
+    gradient. refused: outputs that backward refuses by name, where others are constants of the graph.
     """
 
-    name: str
-    fn: SpecFunction
-    formals: tuple[Formal, ...]
-    saves: tuple[str, ...]
-    doc: str
-    loc: Loc
-    bounds: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    gradient: Vjp | None = None
-    does: str = ""
-    _traced: dict[Variant, Program] = field(default_factory=dict)
+    namespace: str = ""
+    function: Callable[..., Any] | None = None
+    public: str = ""
+    names: dict[object, object] = field(default_factory=dict)
+    prepare: Prepare | None = None
+    refused: frozenset[str] = frozenset()
 
-    def __hash__(self) -> int:
-        return id(self)
+
+class Op:
+    """An operator, written once: `trace(variant)` gives its program of tile IR, and a call runs it.
+
+    does: a digest of the computation of a generated spec, whose function's text does not determine it.
+    returns: the outputs that a call returns, each with its name there; none: all of them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fn: SpecFunction,
+        formals: tuple[Formal, ...],
+        saves: tuple[str, ...],
+        doc: str,
+        loc: Loc,
+        bounds: tuple[tuple[str, tuple[str, ...]], ...] = (),
+        returns: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.fn, self.formals, self.saves = name, fn, formals, saves
+        self.doc, self.loc, self.bounds, self.returns = doc, loc, bounds, dict(returns or {})
+        self.gradient: Vjp | None = None
+        self.does = ""
+        self.calls, self.record = Calls(), Record()
+        self._traced: dict[Variant, Program] = {}
+        self.__doc__, self.__name__, self.__module__ = doc, name, fn.__module__
+
+    def __repr__(self) -> str:
+        return f"<rlk operator {self.qualified}>"
+
+    @property
+    def qualified(self) -> str:
+        """Its name and namespace, my.zloss; for an operator of rlk or an unregistered one the name."""
+        return self.name if self.calls.namespace in ("", OWN) else f"{self.calls.namespace}.{self.name}"
 
     def formal(self, name: str) -> Formal:
         """Return a parameter by name."""
@@ -118,8 +156,8 @@ class Op:
         within = {name: math.prod(extents.get(of, 0) for of in factors) for name, factors in self.bounds}
         return within | dict(extents)
 
-    def reference(self) -> Variant:
-        """Return the reference variant of the operator: first dtypes, defaults, no optional input."""
+    def default_variant(self) -> Variant:
+        """Return the variant of first dtypes, defaults, and no optional input."""
         return Variant.of(dtype_choices(self.formals), frozenset(), static_defaults(self.formals))
 
     def trace(self, variant: Variant) -> Program:
@@ -127,6 +165,58 @@ class Op:
         if variant not in self._traced:
             self._traced[variant] = _trace_op(self, variant)
         return self._traced[variant]
+
+    # --- calls ---
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Run the operator on torch tensors: required ones in order, all else by keyword.
+
+        `inspect.signature` says what it takes. Returns the output, or a named tuple of several. Raises
+        LaunchError before anything is launched.
+        """
+        return (self.calls.function or self.public)(*args, **options)
+
+    @property
+    def public(self) -> Callable[..., Any]:
+        """The function that a call runs, made from the annotations at first use."""
+        if self.calls.function is None:
+            # looked up by name: the language knows no runtime, and a spec is read without torch
+            importlib.import_module("rlk.runtime.operator").publish(self)
+        assert self.calls.function is not None
+        return self.calls.function
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.public)
+
+    def numerics_id(self, device: Any, *, math: str | None = None) -> str:
+        """Return the id of the operator's numerics on a device: equal ids give equal bits.
+
+        math: as in a call, "portable" or "sm90"; by default the device decides.
+        """
+        found: str = self.public.numerics_id(device, math=math)  # type: ignore[attr-defined]
+        return found
+
+    def tier(self, device: Any, *, math: str | None = None) -> dict[str, str]:
+        """Return, for every output, "exact" (the oracle predicts its bits) or "pinned" (they only repeat)."""
+        found: dict[str, str] = self.public.tier(device, math=math)  # type: ignore[attr-defined]
+        return found
+
+    def explain(self, *args: Any, **options: Any) -> Any:
+        """Return the code that a call with these arguments (or, given a device only, a call on it) runs."""
+        return self.public.explain(*args, **options)  # type: ignore[attr-defined]
+
+    def reference(self, *args: Any, **options: Any) -> Any:
+        """Return what a call returns, computed in float64 by the function that the registration names."""
+        return self.public.reference(*args, **options)  # type: ignore[attr-defined]
+
+    def prepares(self, fn: Prepare) -> Prepare:
+        """Register what makes the gradient's inputs that are neither saved nor cotangents (a decorator).
+
+        fn: takes tensors that the gradient reads and scalars, each by name, and returns tensors by name.
+        """
+        self.calls.prepare = fn
+        return fn
 
     def vjp(self, *wrt: str) -> Callable[[SpecFunction], Vjp]:
         """Register the gradient with respect to the named inputs."""
@@ -152,16 +242,20 @@ def op(
     saves: tuple[str, ...] = (),
     name: str | None = None,
     bounds: Mapping[Axis, tuple[Axis, ...]] | None = None,
+    returns: Mapping[str, str] | tuple[str, ...] = (),
 ) -> Callable[[SpecFunction], Op]:
     """Make an operator of a spec function.
 
-    saves: the inputs and outputs that the gradient reads. bounds: for a dynamic axis that no tensor has, axes
+    saves: the inputs and outputs that the gradient reads. returns: the outputs that a call returns, in order,
+    by other names if it is a mapping; by default all. bounds: for a dynamic axis that no tensor has, axes
     whose product of extents bounds the length of each segment, and the sum of lengths of one tensor's.
     """
+    shown = dict(returns) if isinstance(returns, Mapping) else {name: name for name in returns}
     within = tuple((a.name, tuple(x.name for x in of)) for a, of in (bounds or {}).items())
 
     def make(fn: SpecFunction) -> Op:
-        return Op(name or fn.__name__, fn, _formals(fn), saves, inspect.getdoc(fn) or "", _loc(fn), within)
+        doc = inspect.getdoc(fn) or ""
+        return Op(name or fn.__name__, fn, _formals(fn), saves, doc, _loc(fn), within, shown)
 
     return make
 
@@ -193,7 +287,7 @@ def generated(
     cotangents = tuple(Formal(n, type) for n, type in slopes.cotangents.items())
     made.gradient = Vjp(made, slopes.wrt, slopes.fn, cotangents)
     if name.endswith("_"):
-        plain = made.reference()
+        plain = made.default_variant()
         every = Variant(plain.dtypes, plain.present, plain.statics, frozenset(slopes.wrt))
         done = [print_program(program) for program in (made.trace(plain), made.gradient.trace(every))]
         # the traced program has the provisional name in it
@@ -230,10 +324,14 @@ def dtype_choices(formals: tuple[Formal, ...]) -> dict[str, DType]:
 def static_defaults(formals: tuple[Formal, ...]) -> dict[str, object]:
     """Return the default of every static (its first choice when it has none)."""
     return {
-        f.name: f.default if f.default is not inspect.Parameter.empty else f.type.choices[0]
+        f.name: f.default if f.default is not inspect.Parameter.empty else _first(f.type)
         for f in formals
         if isinstance(f.type, StaticType)
     }
+
+
+def _first(static: StaticType) -> object:
+    return () if static.several else static.choices[0]
 
 
 def declared(formal: Formal, variant: Variant) -> Decl | None:
@@ -263,7 +361,9 @@ def _check_statics(op: Op, variant: Variant) -> None:
     for name, value in variant.statics:
         type = op.formal(name).type
         choices = type.choices if isinstance(type, StaticType) else ()
-        if choices and value not in choices:
+        several = isinstance(type, StaticType) and type.several
+        values = value if several and isinstance(value, tuple) else (value,)
+        if choices and not set(values) <= set(choices):
             listed = ", ".join(map(repr, choices))
             raise SpecError(Code.UNKNOWN_NAME, op.loc, what=f"static {name}", name=value, choices=listed)
 

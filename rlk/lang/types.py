@@ -30,10 +30,15 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """The annotation of a run-time number; its value is never part of a cache key."""
+    """The annotation of a run-time number; its value is never part of a cache key.
+
+    least, most: the range of values that callers may give, both inclusive; None: no limit.
+    """
 
     dtype: DType
     optional: bool = False
+    least: float | None = None
+    most: float | None = None
 
     def __or__(self, other: None) -> ScalarType:
         return replace(self, optional=True)
@@ -41,9 +46,13 @@ class ScalarType:
 
 @dataclass(frozen=True, slots=True)
 class StaticType:
-    """The annotation of a Python value that selects a variant of the spec."""
+    """The annotation of a Python value that selects a variant of the spec.
+
+    choices: the values; none: any hashable value. several: a value is a tuple of some of the choices.
+    """
 
     choices: tuple[object, ...]
+    several: bool = False
 
 
 class Tensor:
@@ -56,10 +65,12 @@ class Tensor:
 
 
 class Scalar:
-    """`Scalar[f32]`: one run-time number."""
+    """`Scalar[f32]`: one run-time number. `Scalar[f32, 0.0:1.0]`: from 0 to 1; an end may be left out."""
 
-    def __class_getitem__(cls, dtype: DType) -> ScalarType:
-        return ScalarType(dtype)
+    def __class_getitem__(cls, items: DType | tuple[DType, slice]) -> ScalarType:
+        dtype, limits = items if isinstance(items, tuple) else (items, slice(None))
+        assert isinstance(limits, slice) and limits.step is None, "a range is written Scalar[f32, 0.0:1.0]"
+        return ScalarType(dtype, least=limits.start, most=limits.stop)
 
 
 class Static:
@@ -69,3 +80,10 @@ class Static:
         if choices is Ellipsis:
             return StaticType(())
         return StaticType(choices if isinstance(choices, tuple) else (choices,))
+
+
+class Needs:
+    """`Needs["entropy", "argmax"]`: a tuple of the names of results to compute beside the others."""
+
+    def __class_getitem__(cls, choices: str | tuple[str, ...]) -> StaticType:
+        return StaticType(choices if isinstance(choices, tuple) else (choices,), several=True)

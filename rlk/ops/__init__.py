@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
-
-import torch
 
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
@@ -37,14 +35,13 @@ from rlk.ops.float64 import sampling as exact_sampling
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
 from rlk.ops.presets import LOSSES
-from rlk.ops.results import Csr, Support
+from rlk.ops.results import Csr, RatioKL, RMSNorm, Support
 from rlk.ops.sampling import Penalties
 from rlk.ops.spans import Spans, loss_spans, modality_spans
-from rlk.runtime.binding.invocation import Invocation
-from rlk.runtime.binding.selection import model
-from rlk.runtime.call.dispatch import Decision, decide, dispatch
+from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.library import register
-from rlk.runtime.prefetch import explain, joined
+from rlk.runtime.operator import Operator, publish, published
+from rlk.runtime.registry import namespace
 from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
 from rlk.specs import completions as _completions
@@ -62,59 +59,20 @@ from rlk.specs import sampling as _sampling
 from rlk.specs import value as _value
 
 
-class Operator:
-    """A public operator: call it; ask it for its numerics id, tier, decision and float64 reference.
-
-    specs: the specs that a call runs, in order; several for an operator composed of others.
-    """
-
-    def __init__(self, fn: Callable[..., Any], exact: Callable[..., Any], specs: tuple[Op, ...]) -> None:
-        functools.update_wrapper(self, fn)
-        self.fn, self.reference, self.specs = fn, exact, specs
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self.fn(*args, **options)
-
-    def numerics_id(self, device: torch.device | str, *, math: str | None = None) -> str:
-        """Return the id of the operator's numerics on a device: equal ids give equal bits.
-
-        math: as in a call, "portable" or "sm90"; by default the device decides.
-        """
-        return self._decision(device, math).numerics_id
-
-    def tier(self, device: torch.device | str, *, math: str | None = None) -> dict[str, str]:
-        """Return, for every output, "exact" (the oracle predicts its bits) or "pinned" (they only repeat)."""
-        return {name: found.value for name, found in self._decision(device, math).tiers}
-
-    def explain(self, *args: Any, **options: Any) -> Decision:
-        """Return the code that a call with these arguments (or, given a device only, a call on it) runs."""
-        if len(args) == 1 and not options and isinstance(args[0], str | torch.device):
-            return self._decision(args[0], None)
-        return explain(self.fn, *args, **options)
-
-    def _decision(self, device: torch.device | str, math: str | None) -> Decision:
-        try:
-            on = torch.device(device)
-        except (RuntimeError, TypeError):
-            op, wanted = self.fn.__name__, 'a device of torch, such as "cuda" or "cpu"'
-            raise LaunchError(Code.ARG_VALUE, op=op, name="device", value=device, wanted=wanted) from None
-        defines = model(math, self.fn.__name__)
-        invocations = [Invocation(spec, spec.reference(), defines) for spec in self.specs]
-        return joined([decide(invocation, on) for invocation in invocations])
-
-    def __repr__(self) -> str:
-        return f"<rlk.ops.{self.fn.__name__}>"
-
-
 def _published(fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op) -> Callable[..., Any]:
-    """Return the public function with the methods of `Operator` as attributes: a call costs no wrapper."""
-    operator = Operator(fn, exact, specs)
-    OPERATORS[fn.__name__] = operator
+    """Publish a function that maps its arguments to specs."""
     for spec in specs:
         register(spec)
-    for name in ("numerics_id", "tier", "explain", "reference", "specs"):
-        setattr(fn, name, getattr(operator, name))
+    OPERATORS[fn.__name__] = published(fn, exact, *specs)
     return fn
+
+
+def _generated(spec: Op, exact: Callable[..., Any], result: type | None = None) -> Callable[..., Any]:
+    """Publish the function that is made from a spec's annotations."""
+    register(spec)
+    spec.record = replace(spec.record, reference=exact)
+    OPERATORS[spec.name] = publish(spec, result)
+    return OPERATORS[spec.name].fn
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -122,7 +80,7 @@ logp = _published(signatures.logp, operators.logp, _logp.logp)
 linear_logp = _published(linear.linear_logp, operators.linear_logp, _linear.linear_logp)
 jsd_loss = _published(distill.jsd_loss, operators.jsd_loss, _distill.jsd_loss)
 matmul = _published(linear.matmul, operators.matmul, _matmul.matmul)
-ratio_kl = _published(signatures.ratio_kl, operators.ratio_kl, _loss.ratio_kl)
+ratio_kl = _generated(_loss.ratio_kl, operators.ratio_kl, RatioKL)
 policy_loss = _published(policy.policy_loss, operators.policy_loss, _policy.policy_loss)
 linear_policy_loss = _published(
     composite.linear_policy_loss, operators.linear_policy_loss, _linear.linear_logp, _policy.policy_loss
@@ -134,8 +92,8 @@ linear_jsd_loss = _published(
     _matmul.matmul,  # of the teacher
     _distill.jsd_loss,
 )
-rms_norm = _published(signatures.rms_norm, operators.rms_norm, _norm.rms_norm)
-swiglu = _published(signatures.swiglu, operators.swiglu, _model.swiglu)
+rms_norm = _generated(_norm.rms_norm, operators.rms_norm, RMSNorm)
+swiglu = _generated(_model.swiglu, operators.swiglu)
 rope = _published(signatures.rope, operators.rope, _model.rope)
 embedding = _published(signatures.embedding, operators.embedding, _model.embedding)
 group_advantage = _published(advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage)
@@ -188,6 +146,10 @@ if Env.current().interpret:
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
+    found = namespace(name)
+    if found is not None:
+        globals()[name] = found
+        return found
     choices = ", ".join((*OPERATORS, ordered_all_reduce.__name__))
     raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
 

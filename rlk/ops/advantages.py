@@ -9,15 +9,6 @@ import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import (
-    are_tensors,
-    has_dims,
-    is_among,
-    number,
-    same_device,
-    wrong_type,
-    wrong_value,
-)
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.offsets import (
     bounds_of,
@@ -28,8 +19,17 @@ from rlk.ops.offsets import (
     some_offsets,
 )
 from rlk.ops.results import Gae, TokenAdvantages, TokenRewards
+from rlk.runtime.binding.checks import (
+    are_tensors,
+    has_dims,
+    is_among,
+    number,
+    same_device,
+    wrong_type,
+    wrong_value,
+)
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.calls import call, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import advantage as advantage_spec
 from rlk.specs.advantage import BASELINES, EPS_MODES, PLACES, SCALES, STDS, TAILS
 

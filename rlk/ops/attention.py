@@ -9,17 +9,6 @@ import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import (
-    are_tensors,
-    flag,
-    has_dims,
-    has_dtype,
-    positive,
-    reciprocal,
-    same_device,
-    wrong_dims,
-    wrong_value,
-)
 from rlk.ops.offsets import (
     Outside,
     all_good,
@@ -31,8 +20,19 @@ from rlk.ops.offsets import (
 )
 from rlk.ops.results import Attention
 from rlk.ops.signatures import embedding
+from rlk.runtime.binding.checks import (
+    are_tensors,
+    flag,
+    has_dims,
+    has_dtype,
+    positive,
+    reciprocal,
+    same_device,
+    wrong_dims,
+    wrong_value,
+)
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.calls import call, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import attention as spec
 from rlk.specs.packing import CONTEXT, OFFSETS, PAGE
 

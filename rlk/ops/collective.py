@@ -13,8 +13,8 @@ from rlk.ir.computed import tree_rule
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.ir.tree import Tree
-from rlk.runtime import calls
 from rlk.runtime.binding import selection
+from rlk.runtime.call import entry as calls
 from rlk.runtime.call.collective import ordered_gather, sum_over_ranks
 from rlk.runtime.call.dispatch import Decision
 

@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import are_tensors, is_among, number
 from rlk.ops.layout import Layout, checked_layout
+from rlk.runtime.binding.checks import are_tensors, is_among, number
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.calls import call, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import completions as completions_spec
 from rlk.specs.completions import OVER
 

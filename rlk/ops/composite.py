@@ -8,7 +8,6 @@ from typing import Never
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import are_tensors, has_dtype
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.linear import linear_logp
 from rlk.ops.losses import Loss
@@ -23,6 +22,7 @@ from rlk.ops.policy import (
     without_unknown,
 )
 from rlk.ops.results import PolicyLoss
+from rlk.runtime.binding.checks import are_tensors, has_dtype
 from rlk.specs.linear_logp import linear_logp as linear_spec
 
 NEVER = -(2**63)

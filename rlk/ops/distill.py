@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import are_tensors, number, reciprocal, wrong_value
+from rlk.runtime.binding.checks import are_tensors, number, reciprocal, wrong_value
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.calls import call, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import distill as distill_spec
 
 NEXT_TO_AN_END = 2.0**-24

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from rlk.lang.op import OWN
 from rlk.ops.linear_distill import OP, WRT, Divergence, Heads, divergence, gradients
 from rlk.runtime.call.autograd import differentiated, once
-from rlk.runtime.call.library import NAMESPACE
 
 SIGNATURE = (
     "Tensor hidden, Tensor weight, Tensor teacher_hidden, Tensor teacher_weight, "
@@ -17,7 +17,7 @@ SIGNATURE = (
 )
 RESULTS = tuple(f.name for f in fields(Divergence))
 TENSORS = 6  # of the parameters, first
-_library = torch.library.Library(NAMESPACE, "FRAGMENT")
+_library = torch.library.Library(OWN, "FRAGMENT")
 
 
 def register() -> None:
@@ -28,8 +28,8 @@ def register() -> None:
     _library.define(f"{OP}_grad(Tensor d_loss, {saved}, str[] wanted, {SIGNATURE}) -> Tensor[]")
     for name, run, fake in ((OP, _run, _fake), (f"{OP}_grad", _grad, _grad_fake)):
         _library.impl(name, run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
-    torch.library.register_autograd(f"{NAMESPACE}::{OP}", _autograd, setup_context=_setup, lib=_library)
+        torch.library.register_fake(f"{OWN}::{name}", fake, lib=_library)
+    torch.library.register_autograd(f"{OWN}::{OP}", _autograd, setup_context=_setup, lib=_library)
 
 
 def _run(*given: Any) -> tuple[torch.Tensor, ...]:

@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import has_dtype, is_among, is_tensor, same_device, size, wrong_type, wrong_value
 from rlk.ops.offsets import (
     Outside,
     all_good,
@@ -22,6 +21,15 @@ from rlk.ops.offsets import (
     some_offsets,
 )
 from rlk.ops.spans import Spans, several_spans
+from rlk.runtime.binding.checks import (
+    has_dtype,
+    is_among,
+    is_tensor,
+    same_device,
+    size,
+    wrong_type,
+    wrong_value,
+)
 from rlk.specs.packing import LENGTH, OFFSETS
 
 Side = Literal["left", "right"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 
 from rlk.ops.active_rows import active, compacted
-from rlk.ops.checks import are_tensors, integer, is_among, names_among, some_rows, wrong_value
 from rlk.ops.results import LogProbs
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
+from rlk.runtime.binding.checks import are_tensors, integer, is_among, names_among, some_rows, wrong_value
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.call.autograd import prepares
-from rlk.runtime.calls import call, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import matmul as matmul_spec
 
@@ -98,7 +97,7 @@ def some_factors(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.
     return x, w
 
 
-@prepares(linear_spec.linear_logp)
+@linear_spec.linear_logp.prepares
 def _order(saved: Tensors, scalars: Scalars) -> Tensors:
     return {"order": compacted(active(saved, scalars))}
 

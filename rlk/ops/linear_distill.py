@@ -9,14 +9,22 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ops.active_rows import compacted
-from rlk.ops.checks import are_tensors, has_dims, has_dtype, number, reciprocal, same_device, wrong_value
 from rlk.ops.distill import form_of, inverse_rows, weights_of
 from rlk.ops.linear import some_factors
 from rlk.ops.sharded import check_plain
+from rlk.runtime.binding.checks import (
+    are_tensors,
+    has_dims,
+    has_dtype,
+    number,
+    reciprocal,
+    same_device,
+    wrong_value,
+)
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.binding.selection import invoke, model
 from rlk.runtime.call.autograd import gradients as gradients_of
-from rlk.runtime.calls import call, observing
+from rlk.runtime.call.entry import call, observing
 from rlk.specs import distill as distill_spec
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import logp as logp_spec

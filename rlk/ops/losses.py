@@ -10,7 +10,7 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import (
+from rlk.runtime.binding.checks import (
     flag,
     is_among,
     names_among,

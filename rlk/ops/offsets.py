@@ -8,9 +8,9 @@ import torch
 
 from rlk.env import Env
 from rlk.errors import LaunchError
-from rlk.ops.checks import has_dims, has_dtype, is_tensor, wrong_value
+from rlk.runtime.binding.checks import has_dims, has_dtype, is_tensor, wrong_value
 from rlk.runtime.call.dispatch import dispatch
-from rlk.runtime.calls import call
+from rlk.runtime.call.entry import call
 from rlk.specs import packing as packing_spec
 
 Outside = Literal["nothing", "padding"]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import are_tensors, wrong_dims, wrong_value
 from rlk.ops.layout import Layout, Side, checked_layout
-from rlk.runtime.calls import call
+from rlk.runtime.binding.checks import are_tensors, wrong_dims, wrong_value
+from rlk.runtime.call.entry import call
 from rlk.specs import packing as packing_spec
 
 

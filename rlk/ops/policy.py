@@ -14,14 +14,14 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.ops.checks import is_among, is_tensor, wrong_type, wrong_value
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.losses import LIVING, METRICS, Loss, form_of
 from rlk.ops.presets import LOSSES
 from rlk.ops.results import PolicyLoss
+from rlk.runtime.binding.checks import is_among, is_tensor, wrong_type, wrong_value
 from rlk.runtime.binding.invocation import Tensors
+from rlk.runtime.call.entry import call, worded
 from rlk.runtime.call.library import register
-from rlk.runtime.calls import call, worded
 from rlk.specs.policy import EDGES, policy_covariance, policy_covariance_of_sequences, policy_spec
 
 NAME = "policy_loss"

@@ -8,7 +8,9 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import (
+from rlk.ops.offsets import all_good, on_the_host
+from rlk.ops.results import KTOLoss, PreferenceLoss
+from rlk.runtime.binding.checks import (
     are_tensors,
     has_dims,
     has_dtype,
@@ -20,10 +22,8 @@ from rlk.ops.checks import (
     wrong_type,
     wrong_value,
 )
-from rlk.ops.offsets import all_good, on_the_host
-from rlk.ops.results import KTOLoss, PreferenceLoss
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.calls import call, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import preference as preference_spec
 from rlk.specs.packing import TOKENS
 from rlk.specs.preference import KINDS, OF_MARGIN, OF_RANK

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
+from rlk.lang.op import OWN
 from rlk.ops import attention
 from rlk.ops.attention import INPUTS, OPTIONS, TENSORS
 from rlk.runtime.binding.invocation import Tensors
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.autograd import gradients
-from rlk.runtime.call.library import NAMESPACE
-from rlk.runtime.calls import call
+from rlk.runtime.call.entry import call
 from rlk.specs import attention as spec
 from rlk.specs import model as model_spec
 
@@ -28,7 +28,7 @@ SIGNATURE = (
     "Tensor cu_seqlens, Tensor groups, Tensor? cu_seqlens_q, Tensor? sinks, "
     "bool causal, int? window, float? softcap, float? scale, str? math"
 )
-_library = torch.library.Library(NAMESPACE, "FRAGMENT")
+_library = torch.library.Library(OWN, "FRAGMENT")
 
 
 def register() -> None:
@@ -38,8 +38,8 @@ def register() -> None:
     _library.define(f"{grad}(Tensor d_o, Tensor? d_lse, str[] wanted, {SIGNATURE}) -> Tensor[]")
     for what, run, fake in ((name, _run, _fake), (grad, _grad, _grad_fake)):
         _library.impl(what, run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"{NAMESPACE}::{what}", fake, lib=_library)
-    torch.library.register_autograd(f"{NAMESPACE}::{name}", _autograd, setup_context=_setup, lib=_library)
+        torch.library.register_fake(f"{OWN}::{what}", fake, lib=_library)
+    torch.library.register_autograd(f"{OWN}::{name}", _autograd, setup_context=_setup, lib=_library)
 
 
 def _run(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,11 +9,19 @@ from typing import NamedTuple
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import F32_LEAST, F32_MOST, has_dims, has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.ops.results import Support
 from rlk.ops.signatures import logp
+from rlk.runtime.binding.checks import (
+    F32_LEAST,
+    F32_MOST,
+    has_dims,
+    has_dtype,
+    is_tensor,
+    wrong_type,
+    wrong_value,
+)
 from rlk.runtime.binding.invocation import Tensors
-from rlk.runtime.calls import call, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import sampling as spec
 
 worded(spec.sample, "sample", scores="logits", blocks="logits", inv_temperature="temperature")

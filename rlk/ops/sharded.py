@@ -10,14 +10,14 @@ import torch
 import torch.distributed as dist
 
 from rlk.ops.active_rows import active, compacted
-from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
+from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.binding.selection import check_differentiable, invoke
 from rlk.runtime.call import library
 from rlk.runtime.call.autograd import differentiated, once
 from rlk.runtime.call.collective import ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.call.dispatch import dispatch
-from rlk.runtime.calls import _PLAIN, _modes, call, observing
+from rlk.runtime.call.entry import _PLAIN, _modes, call, observing
 from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
 
 OP = "linear_logp"

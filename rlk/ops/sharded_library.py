@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d
 
+from rlk.lang.op import OWN
 from rlk.ops.sharded import ALONE, OP, Shard, forward, gradients
 from rlk.runtime.binding.invocation import Tensors
 from rlk.runtime.binding.selection import invoke
@@ -18,7 +19,7 @@ NAME = f"{OP}_shard"
 SAVED = (
     "Tensor?[] saved, Tensor?[] cotangents, str[] wanted, float[] floats, int[] ints, str variant, str group"
 )
-_library = torch.library.Library(library.NAMESPACE, "FRAGMENT")
+_library = torch.library.Library(OWN, "FRAGMENT")
 
 
 def register() -> None:
@@ -34,10 +35,8 @@ def register() -> None:
         (f"{NAME}_grad_into", _grad_into, _grad_into_fake),
     ):
         _library.impl(name, run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"{library.NAMESPACE}::{name}", fake, lib=_library)
-    torch.library.register_autograd(
-        f"{library.NAMESPACE}::{NAME}", _autograd, setup_context=_setup, lib=_library
-    )
+        torch.library.register_fake(f"{OWN}::{name}", fake, lib=_library)
+    torch.library.register_autograd(f"{OWN}::{NAME}", _autograd, setup_context=_setup, lib=_library)
 
 
 def _shard(group: str, weight: torch.Tensor, buffer: torch.Tensor | None) -> Shard:

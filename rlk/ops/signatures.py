@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.ops.checks import (
+from rlk.ops.results import Csr, LogProbs, Support
+from rlk.ops.support import kept_tokens
+from rlk.runtime.binding.checks import (
     are_tensors,
     flag,
     has_dims,
     integer,
-    is_among,
     names_among,
     number,
     reciprocal,
@@ -20,26 +19,19 @@ from rlk.ops.checks import (
     wrong_dims,
     wrong_value,
 )
-from rlk.ops.losses import KL, KLName
-from rlk.ops.results import Csr, LogProbs, RatioKL, RMSNorm, Support
-from rlk.ops.support import kept_tokens
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.call.autograd import prepares, without_gradient
-from rlk.runtime.calls import call, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import logp as logp_spec
-from rlk.specs import loss as loss_spec
 from rlk.specs import model as model_spec
-from rlk.specs import norm as norm_spec
 
 SCORING = {"inv_temperature_row": "temperature", "inv_temperature": "temperature"}
 """Inputs of specs that callers know by another name."""
 worded(
     logp_spec.logp, "logp", **SCORING, threshold="support.threshold", last="support.last", words="support.ids"
 )
-without_gradient(logp_spec.logp, "lse2")
+logp_spec.logp.calls.refused = frozenset({"lse2"})
 worded(model_spec.rope, "rope", x="q or k")
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
-PROFILES = ("hf_llama", "gemma", "vllm")
 
 
 def logp(
@@ -138,60 +130,6 @@ def _scoring(
         scalars |= {"inv_softcap": reciprocal(op, "softcap", softcap), "softcap": float(softcap)}
 
 
-def ratio_kl(
-    logp: torch.Tensor,
-    old_logp: torch.Tensor,
-    ref_logp: torch.Tensor,
-    *,
-    mask: torch.Tensor | None = None,
-    kl: KLName = "k3",
-) -> RatioKL:
-    """Return exp(logp - old_logp) and the KL estimate of ref_logp - logp for each token.
-
-    All f32 of one shape; mask: bool of it, tokens with a false mask give 1 and 0. kl: k1 = -d, k2 = d^2 / 2,
-    k3 = exp(d) - d - 1, abs = |d|, with d = ref_logp - logp (Schulman 2020); k1+ and k3+ have the gradient of
-    k2. Differentiable in logp. Raises LaunchError.
-    """
-    is_among("ratio_kl", "kl", kl, KL)
-    tensors = {"logp": logp, "old_logp": old_logp, "ref_logp": ref_logp}
-    if mask is not None:
-        tensors["mask"] = mask
-    return RatioKL(**call(loss_spec.ratio_kl, tensors, {}, {"kl": kl}))
-
-
-def rms_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    profile: Literal["hf_llama", "gemma", "vllm"] = "hf_llama",
-    residual: torch.Tensor | None = None,
-) -> torch.Tensor | RMSNorm:
-    """Return h / sqrt(mean(h^2) + eps) * weight, h = x + residual (Zhang and Sennrich 2019).
-
-    x: [..., N] bf16, f16 or f32. weight: [N]. residual: of x's shape and dtype; then (y, h) is returned.
-    profile: which intermediate values are rounded to x's dtype: "hf_llama", "gemma" (weight is 1 + w),
-    "vllm". The sum of squares is one tree over N. Differentiable in x, weight and residual; the weight's
-    gradient sums rows in a fixed order in f32 and is rounded once. Raises LaunchError.
-    """
-    is_among("rms_norm", "profile", profile, PROFILES)
-    tensors = {"x": x, "weight": weight}
-    if residual is not None:
-        tensors["residual"] = residual
-    scalars: Scalars = {"eps": number("rms_norm", "eps", eps, least=0.0)}
-    made = call(norm_spec.rms_norm, tensors, scalars, {"profile": profile})
-    return made["y"] if residual is None else RMSNorm(made["y"], made["residual_out"])
-
-
-def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Return silu(gate) * up (Shazeer 2020); silu is rounded to the dtype first, as eager transformers do.
-
-    gate, up: [..., N], one shape and dtype, bf16, f16 or f32. Differentiable in gate and up. Raises
-    LaunchError.
-    """
-    return call(model_spec.swiglu, {"gate": gate, "up": up}, {}, {})["y"]
-
-
 def rope(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -263,7 +201,7 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return call(model_spec.embedding, {"ids": ids, "weight": weight}, {}, {})["y"]
 
 
-@prepares(model_spec.embedding)
+@model_spec.embedding.prepares
 def _segments(saved: Tensors, scalars: Scalars) -> Tensors:
     """Return the tokens sorted by id (stable), and where each id's tokens begin."""
     weight = saved["weight"]

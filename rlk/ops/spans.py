@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import has_dtype, is_tensor, same_device, wrong_type, wrong_value
 from rlk.ops.offsets import all_good, checked_offsets, on_the_host
+from rlk.runtime.binding.checks import has_dtype, is_tensor, same_device, wrong_type, wrong_value
 from rlk.specs.packing import SPAN
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import is_tensor, wrong_type, wrong_value
 from rlk.ops.offsets import checked_offsets, on_the_host, refuse_misplaced
 from rlk.ops.results import Csr, Support
+from rlk.runtime.binding.checks import is_tensor, wrong_type, wrong_value
 from rlk.runtime.binding.invocation import Tensors
 
 WORD = 32  # bits

@@ -6,11 +6,11 @@ from typing import Literal
 
 import torch
 
-from rlk.ops.checks import are_tensors, is_among, number, positive, wrong_value
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.results import EntropyBonus, NLLLoss, ValueLoss
+from rlk.runtime.binding.checks import are_tensors, is_among, number, positive, wrong_value
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.calls import call, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import value as value_spec
 from rlk.specs.value import AGGREGATIONS, SEQUENCES
 

@@ -378,7 +378,7 @@ def _numerics(name: str) -> Iterator[str]:
 
 def _decided(name: str, on: str) -> Decision:
     model: MathModel = target(on).softmax
-    parts = [Invocation(spec, spec.reference(), model) for spec in OPERATORS[name].specs]
+    parts = [Invocation(spec, spec.default_variant(), model) for spec in OPERATORS[name].specs]
     return joined([Decision("", on, model, *judged(part, model, on)) for part in parts])
 
 

@@ -17,7 +17,6 @@ from rlk.ir.nodes import MathModel, Program, Role
 from rlk.ir.numerics import Tier
 from rlk.lang.op import Op
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import calls
 from rlk.runtime.binding import selection
 from rlk.runtime.binding.arguments import TORCH_DTYPES, output_shape
 from rlk.runtime.binding.invocation import (
@@ -32,6 +31,7 @@ from rlk.runtime.binding.invocation import (
     target_of,
 )
 from rlk.runtime.binding.selection import Statics
+from rlk.runtime.call import entry as calls
 from rlk.runtime.call.dispatch import (
     Decision,
     asked_for,

@@ -83,7 +83,7 @@ REFERENCES: dict[str, Reference] = {
 def reference_variant(op: Op) -> Variant:
     """Return the variant of an operator that stands for it: that of its reference, else the plain one."""
     found = REFERENCES.get(op.name, Reference())
-    plain = op.reference()
+    plain = op.default_variant()
     return Variant.of(dict(plain.dtypes), set(found.present), {**dict(plain.statics), **dict(found.statics)})
 
 

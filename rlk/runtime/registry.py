@@ -1,25 +1,179 @@
-"""The registry of operators: lookup by name or in a file, and numerics ids."""
+"""The registry of operators: those that rlk ships and those of others, by name or in a file."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
+import keyword
+import logging
+import os
 import pkgutil
+import re
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib import metadata
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from rlk.errors import Code, LaunchError, Loc, RlkError, SpecError
 from rlk.ir.nodes import Program
 from rlk.ir.numerics import Tier, numerics_id, tier
-from rlk.lang.op import Op
+from rlk.lang.op import OWN, Op
+from rlk.lang.record import Edge, Example, Record
 from rlk.passes.pipeline import specialize
+from rlk.runtime.call import library
+from rlk.runtime.operator import publish
 from rlk.target.facts import Target
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+GROUP = "rlk.operators"
+"""The group of entry points whose modules have operators; an entry point's name is their namespace."""
+_WORD = re.compile(r"[a-z_][a-z0-9_]*")
+_others: dict[str, Op] = {}
+logger = logging.getLogger("rlk.registry")
+
+
+def register(
+    op: Op,
+    *,
+    namespace: str,
+    reference: Callable[..., Any] | None = None,
+    inputs: Callable[[np.random.Generator], dict[str, Any]] | None = None,
+    gradient_inputs: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+    extents: Mapping[str, int] | None = None,
+    present: Sequence[str] = (),
+    statics: Mapping[str, object] | None = None,
+    usage: str = "",
+    edges: Sequence[tuple[str, str, str]] = (),
+) -> Op:
+    """Make an operator known to torch, to the commands of `rlk`, and as `rlk.ops.<namespace>.<name>`.
+
+    Compilers, fake tensors and DTensors see registered operators only. The namespace is yours alone: not
+    "rlk", nor that of another package. Registering an operator again replaces it, if it is of the same file.
+
+    reference: the operator in float64: takes what a call takes (tensors as float64), returns the result, or a
+    dict of outputs by name; `rlk check` compares the operator with it. inputs: takes a generator of numpy,
+    returns arrays and numbers by name, for inputs that their types do not describe; shapes fix extents.
+    gradient_inputs: takes saved tensors by name and returns what the gradient takes beside them. extents:
+    sizes at which `rlk show` and `rlk gen` write kernels; present, statics: the optional inputs and options
+    of that variant. usage: lines of Python for the operator's page, the tensors made in them. edges: (case,
+    what happens, an expression that is true), f being the operator.
+
+    Returns the operator. Raises LaunchError for a name that is taken, or is no name.
+    """
+    _check_name("namespace", namespace)
+    _check_name("op", op.name)
+    name = f"{namespace}.{op.name}"
+    old = _others.get(name)
+    if namespace == OWN or (old is not None and not _same_place(old, op)):
+        by = "rlk's own operators" if old is None else f"an operator of {old.loc}"
+        raise LaunchError(Code.NAME_TAKEN, name=name, by=by)
+    if op.calls.namespace not in ("", namespace):
+        raise LaunchError(Code.NAME_TAKEN, name=op.name, by=f"it is registered as {op.qualified}")
+    if old is not None:
+        unregister(name)
+    for defined in (op.name, *([op.gradient.name] if op.gradient is not None else [])):
+        if library.defined(namespace, defined):
+            by = f"torch.ops.{namespace}.{defined} is another package's"
+            raise LaunchError(Code.NAME_TAKEN, name=name, by=by)
+    example = None
+    if inputs is not None or gradient_inputs is not None:
+        example = Example(inputs or Example().inputs, gradient_inputs or Example().gradient)
+    op.record = Record(
+        reference, example, dict(extents or {}), tuple(present), dict(statics or {}),
+        inspect.cleandoc(usage), tuple(Edge(*edge) for edge in edges),
+    )  # fmt: skip
+    library.register(op, namespace)
+    publish(op)
+    _others[name] = op
+    return op
+
+
+def _check_name(what: str, name: object) -> None:
+    """Refuse what is no name of Python in lower case."""
+    if not isinstance(name, str) or not _WORD.fullmatch(name) or keyword.iskeyword(name):
+        wanted = "a name of lower-case letters, digits and _"
+        raise LaunchError(Code.ARG_VALUE, op="rlk.register", name=what, value=name, wanted=wanted)
+
+
+def _same_place(old: Op, new: Op) -> bool:
+    """Return whether one operator is the other written again, as when a cell or a module is run twice."""
+    return os.path.realpath(old.loc.file) == os.path.realpath(new.loc.file)
+
+
+def unregister(name: str) -> None:
+    """Remove an operator by its qualified name, from torch's registry as well."""
+    library.unregister(_others.pop(name))
+
+
+@cache
+def load_entry_points() -> None:
+    """Import the modules of the entry points of the group `rlk.operators`, once.
+
+    A module may register its operators itself; those that it does not are registered in the namespace that is
+    the entry point's name. One that cannot be imported is skipped, with a warning.
+    """
+    for point in metadata.entry_points(group=GROUP):
+        try:
+            found = point.load()
+            listed = [found] if isinstance(found, Op) else _ops(found)
+            for op in listed:
+                if not op.calls.namespace:
+                    register(op, namespace=point.name)
+        except Exception as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            warnings.warn(f"rlk: operators of {point.name} ({point.value}) are left out: {why}", stacklevel=2)
+
+
+def known() -> dict[str, Op]:
+    """Return every operator by name: rlk's, then those of others as namespace.name."""
+    load_entry_points()
+    return {**operators(), **_others}
+
+
+def others() -> dict[str, Op]:
+    """Return the registered operators that are not rlk's, by qualified name."""
+    load_entry_points()
+    return dict(_others)
+
+
+class Namespace:
+    """The registered operators of a namespace, as attributes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Op:
+        found = _others.get(f"{self._name}.{name}")
+        if found is not None:
+            return found
+        if name.startswith("__"):
+            raise AttributeError(name)
+        choices = ", ".join(dir(self)) or "none"
+        raise LaunchError(Code.UNKNOWN_NAME, what=f"operator of {self._name}", name=name, choices=choices)
+
+    def __dir__(self) -> list[str]:
+        return [op.name for op in _others.values() if op.calls.namespace == self._name]
+
+    def __repr__(self) -> str:
+        return f"<rlk.ops.{self._name}: {', '.join(dir(self))}>"
+
+
+def namespace(name: str) -> Namespace | None:
+    """Return a namespace that has operators, those of entry points among them."""
+    if not any(op.calls.namespace == name for op in _others.values()):
+        load_entry_points()
+    return Namespace(name) if any(op.calls.namespace == name for op in _others.values()) else None
 
 
 @cache
@@ -45,11 +199,11 @@ def find(name: str) -> tuple[Op, ModuleType]:
     """
     path, colon, inside = name.rpartition(":")
     if not colon and not name.endswith(".py"):
-        shipped = operators()
-        if name not in shipped:
-            choices = ", ".join(sorted(shipped))
+        there = operators() if name in operators() else known()
+        if name not in there:
+            choices = ", ".join(sorted(there))
             raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
-        return shipped[name], sys.modules[shipped[name].fn.__module__]
+        return there[name], sys.modules[there[name].fn.__module__]
     module = _module(Path(path if colon else name))
     there = {op.name: op for op in _ops(module)}
     if not colon and len(there) == 1:

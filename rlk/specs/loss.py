@@ -38,7 +38,7 @@ def kl_slope(d: Tile, kl: str) -> Tile:
             return L.where(d < 0.0, 1.0, L.where(d > 0.0, -1.0, 0.0))
 
 
-@op(saves=("logp", "old_logp", "ref_logp", "mask"))
+@op(saves=("logp", "old_logp", "ref_logp", "mask"), returns=("ratio", "kl"))
 def ratio_kl(
     logp: Tensor[f32, T],
     old_logp: Tensor[f32, T],
@@ -46,7 +46,11 @@ def ratio_kl(
     mask: Tensor[boolean, T] | None,
     kl: Static[KL] = "k3",
 ) -> Outputs:
-    """ratio = exp(lp - lp_old) and the KL estimate of each token; inactive tokens give 1 and 0."""
+    """ratio = exp(lp - lp_old) and the KL estimate of each token; tokens with a false mask give 1 and 0.
+
+    kl: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1, abs = |d|, with d = ref_logp - logp (Schulman 2020); k1+
+    and k3+ have the gradient of k2.
+    """
     ratio = L.exp(logp - old_logp)
     estimate = kl_value(ref_logp - logp, kl)
     if mask is not None:

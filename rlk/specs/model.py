@@ -21,7 +21,7 @@ Table = DTypeVar("Table", (f32, bf16, f16))
 Ids = DTypeVar("Ids", (i64, i32))
 
 
-@op(saves=("gate", "up"))
+@op(saves=("gate", "up"), returns=("y",))
 def swiglu(gate: Tensor[F, T, N], up: Tensor[F, T, N]) -> Outputs:
     """y = silu(gate) * up, silu rounded to the dtype first, as eager transformers do (Shazeer 2020)."""
     g = gate.to(f32)

@@ -17,15 +17,18 @@ def _scale(weight: Tile, profile: str) -> Tile:
     return w + 1.0 if profile == "gemma" else w
 
 
-@op(saves=("x", "residual_out", "weight", "rstd"))
+@op(
+    saves=("x", "residual_out", "weight", "rstd"),
+    returns={"y": "y", "residual_out": "residual"},
+)
 def rms_norm(
     x: Tensor[F, T, N],
     weight: Tensor[W, N],
     residual: Tensor[F, T, N] | None,
-    eps: Scalar[f32],
+    eps: Scalar[f32, 0.0:] = 1e-6,
     profile: Static[PROFILES] = "hf_llama",
 ) -> Outputs:
-    """y = h / sqrt(mean(h^2) + eps) * w with h = x + residual; also h, rounded, as residual_out.
+    """y = h / sqrt(mean(h^2) + eps) * w with h = x + residual; given a residual, also h, rounded.
 
     Zhang and Sennrich 2019. The mean is a vector8 tree over N. hf_llama: h is rounded to x's dtype, so is
     h * rstd before the product with w. gemma: h is rounded, (h * rstd) * (1 + w) is rounded once. vllm: the

@@ -73,7 +73,7 @@ def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:
 
 
 def _variants(op: Op, example: Example) -> Iterator[tuple[str, frozenset[str], dict[str, object]]]:
-    default = dict(op.reference().statics)
+    default = dict(op.default_variant().statics)
     everything = frozenset(f.name for f in op.formals if f.optional)
     yield "plain", frozenset(), default
     for some in example.present:

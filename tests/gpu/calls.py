@@ -84,8 +84,8 @@ class Made:
 
 def forward_of(case: Case) -> Invocation:
     """Return the invocation of a case's operator."""
-    dtypes = {name: case.f if dtype.is_float else dtype for name, dtype in case.op.reference().dtypes}
-    statics = {**dict(case.op.reference().statics), **case.statics}
+    dtypes = {name: case.f if dtype.is_float else dtype for name, dtype in case.op.default_variant().dtypes}
+    statics = {**dict(case.op.default_variant().statics), **case.statics}
     return Invocation(case.op, Variant.of(dtypes, set(case.present) | set(case.scalars), statics))
 
 

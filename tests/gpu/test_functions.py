@@ -8,7 +8,7 @@ import torch
 
 from rlk.ir.nodes import MathFn
 from rlk.lang import Axis, L, Op, Outputs, Tensor, f32, op
-from rlk.runtime.calls import call
+from rlk.runtime.call.entry import call
 from rlk.testing.bits import assert_same_bits
 
 T = Axis("T", dynamic=True)

@@ -18,18 +18,14 @@ Statics = Mapping[str, object]
 _invocations: dict[object, Invocation] = {}
 
 
-WORDS: dict[str, tuple[str, dict[object, object]]] = {}
-"""Public names of operators and of their inputs, by the operator's name."""
-
-
 def worded(op: Op, public: str, **names: str) -> None:
     """Say errors of calls of an operator as its caller would: under a public name, inputs by other names."""
-    WORDS[op.name] = (public, dict(names))
+    op.calls.public, op.calls.names = public, dict(names)
 
 
-def public_name(op: str) -> str:
+def public_name(op: Op) -> str:
     """Return the name that callers know an operator by."""
-    return WORDS[op][0] if op in WORDS else op
+    return op.calls.public or op.qualified
 
 
 def invoke(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Invocation:

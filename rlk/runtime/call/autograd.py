@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,27 +15,6 @@ from rlk.runtime.binding.arguments import collapse
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, outputs_of
 from rlk.runtime.binding.selection import public_name
 from rlk.runtime.call.dispatch import dispatch
-
-Prepare = Callable[[Tensors, Scalars], Tensors]
-_PREPARE: dict[int, Prepare] = {}
-
-
-def prepares(op: Op) -> Callable[[Prepare], Prepare]:
-    """Register the function that computes a gradient's inputs beside saved tensors and cotangents."""
-
-    def register(fn: Prepare) -> Prepare:
-        _PREPARE[id(op)] = fn
-        return fn
-
-    return register
-
-
-_WITHOUT_GRADIENT: dict[int, frozenset[str]] = {}
-
-
-def without_gradient(op: Op, *outputs: str) -> None:
-    """Declare outputs that backward refuses by name, where others are constants of the graph."""
-    _WITHOUT_GRADIENT[id(op)] = frozenset(outputs)
 
 
 def run_differentiably(invocation: Invocation, run: Run, tensors: Tensors, scalars: Scalars) -> Tensors:
@@ -76,7 +55,7 @@ class _Differentiable(torch.autograd.Function):
         everything = {**given, **made}
         ctx.saved_names = [n for n in op.saves if n in everything]
         ctx.save_for_backward(*[everything[n] for n in ctx.saved_names])
-        connected = {*cotangents_of(op), *_WITHOUT_GRADIENT.get(id(op), ())}
+        connected = {*cotangents_of(op), *op.calls.refused}
         ctx.mark_non_differentiable(*[t for n, t in made.items() if n not in connected])
         return tuple(made.values())
 
@@ -88,16 +67,16 @@ class _Differentiable(torch.autograd.Function):
         wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[4:], strict=True) if need]
         with torch.no_grad():
             found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
-        found = once(ctx.invocation.spec.name, found, differentiated(ctx, (*saved.values(), *grads)))
+        found = once(public_name(ctx.invocation.spec), found, differentiated(ctx, (*saved.values(), *grads)))
         return (None, None, None, None, *(found.get(n) for n in ctx.names))
 
 
 def _refuse_outputs(op: Op, cotangents: Mapping[str, torch.Tensor | None]) -> None:
     """Raise LaunchError for the cotangent of an output that has no gradient."""
-    for name in sorted(_WITHOUT_GRADIENT.get(id(op), ())):
+    for name in sorted(op.calls.refused):
         if cotangents.get(name) is not None:
             choices = ", ".join(cotangents_of(op))
-            raise LaunchError(Code.NOT_DIFFERENTIABLE, op=public_name(op.name), name=name, choices=choices)
+            raise LaunchError(Code.NOT_DIFFERENTIABLE, op=public_name(op), name=name, choices=choices)
 
 
 def differentiated(ctx: Any, read: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor]:
@@ -121,7 +100,7 @@ def once(op: str, grads: Tensors, sources: Sequence[torch.Tensor]) -> Tensors:
     if not torch.is_grad_enabled() or not grads:
         return grads
     leaves = [g.detach().requires_grad_() for g in grads.values()]
-    made = _Once.apply(public_name(op), len(leaves), *leaves, *sources)
+    made = _Once.apply(op, len(leaves), *leaves, *sources)
     return dict(zip(grads, made, strict=True))
 
 
@@ -153,8 +132,8 @@ def gradients(
     if not there or not wanted:
         return {}
     tensors = saved | there
-    if id(op) in _PREPARE:
-        tensors |= _PREPARE[id(op)](saved, scalars)
+    if op.calls.prepare is not None:
+        tensors |= op.calls.prepare(saved, scalars)
     backward = _backward(invocation, frozenset(there), frozenset(wanted))
     made = dispatch(backward, tensors, scalars)
     return {n: made[f"d_{n}"] for n in wanted}

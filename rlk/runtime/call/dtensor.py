@@ -77,7 +77,7 @@ def _check_shared(
 ) -> None:
     """Refuse rows in shards where one row's results need others, or all of them have one gradient."""
     dtypes = tuple((name, t.dtype) for name, t in tensors.items())
-    if not _alone(op.name, dtypes, scalars, tuple(statics.items())):
+    if not _alone(op.qualified, dtypes, scalars, tuple(statics.items())):
         name = next(n for n in leads if n in spread)
         raise _refused(op.name, name, spread[name], "a row's results depend on other rows")
     for name, tensor in tensors.items():

@@ -12,19 +12,20 @@ import torch
 
 from rlk.env import Env
 from rlk.ir.types import DType
-from rlk.lang.op import Formal, Op
+from rlk.lang.op import OWN, Formal, Op
 from rlk.lang.types import ScalarType, StaticType, TensorType
 from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
 from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors, inputs_of, outputs_of, row_axis
-from rlk.runtime.binding.selection import DTypes, Statics, check_differentiable, invoke, selected
+from rlk.runtime.binding.selection import DTypes, Statics, check_differentiable, invoke, public_name, selected
 from rlk.runtime.call.autograd import differentiated, gradients, once, output_names
 from rlk.runtime.call.dispatch import dispatch
 
 # before anything is registered, which torch allows once: a bad variable is said at every import
 Env.current()
-NAMESPACE = "rlk"
 AUTO = "auto"  # the math option of a schema, where None is not a string
-_library = torch.library.Library(NAMESPACE, "DEF")
+_own = torch.library.Library(OWN, "DEF")
+_libraries: dict[Op, torch.library.Library] = {}
+"""The registrations of operators that are not rlk's: each goes when its library is destroyed."""
 
 
 def through_dispatcher(
@@ -33,7 +34,7 @@ def through_dispatcher(
     """Call an operator through torch's dispatcher, so that compilers and fake tensors see it."""
     check_differentiable(op, tensors)
     arguments = encoded(op, tensors, scalars, statics, math)
-    outputs = getattr(getattr(torch.ops, NAMESPACE), op.name)(*arguments)
+    outputs = getattr(getattr(torch.ops, op.calls.namespace), op.name)(*arguments)
     return named(op, tensors, scalars, statics, outputs)
 
 
@@ -48,7 +49,9 @@ def named(
 ) -> Tensors:
     """Return the outputs of a call by name."""
     dtypes = tuple((name, tensor.dtype) for name, tensor in tensors.items())
-    return dict(zip(_names(op.name, dtypes, tuple(scalars), tuple(statics.items())), outputs, strict=True))
+    return dict(
+        zip(_names(op.qualified, dtypes, tuple(scalars), tuple(statics.items())), outputs, strict=True)
+    )
 
 
 def _names(
@@ -98,30 +101,49 @@ def _parameter(formal: Formal) -> str:
             return f"{kinds[type(formal.default)]} {formal.name}"
 
 
-@cache
-def register(op: Op) -> Any:
+def defined(namespace: str, name: str) -> bool:
+    """Return whether torch has an op of this name."""
+    return bool(torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"))
+
+
+def unregister(op: Op) -> None:
+    """Remove an operator from torch's registry, which must not be rlk's own."""
+    namespace, op.calls.namespace = op.calls.namespace, ""
+    _registered.pop(f"{namespace}.{op.name}", None)
+    _libraries.pop(op)._destroy()
+    for name in (op.name, *([op.gradient.name] if op.gradient is not None else [])):
+        getattr(torch.ops, namespace).__dict__.pop(name, None)  # where torch remembers what it looked up
+
+
+def register(op: Op, namespace: str = OWN) -> Any:
     """Define an operator in torch's registry, once, and return its callable."""
-    _registered[op.name] = op
-    _library.define(schema(op))
-    _library.impl(op.name, lambda *args: _implementation(op, args), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{NAMESPACE}::{op.name}", lambda *args: fake(op, args), lib=_library)
+    if op.calls.namespace == namespace:
+        return getattr(getattr(torch.ops, namespace), op.name)
+    op.calls.namespace = namespace
+    _registered[op.qualified] = op
+    library = _own if namespace == OWN else torch.library.Library(namespace, "FRAGMENT")
+    if library is not _own:
+        _libraries[op] = library
+    library.define(schema(op))
+    library.impl(op.name, lambda *args: _implementation(op, args), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{namespace}::{op.name}", lambda *args: fake(op, args), lib=library)
     if op.gradient is not None:
-        _library.define(
+        library.define(
             f"{op.gradient.name}(Tensor?[] saved, Tensor?[] cotangents, str[] wanted, "
             "float[] floats, int[] ints, str variant) -> Tensor[]"
         )
-        _library.impl(
+        library.impl(
             op.gradient.name, lambda *args: _grad_implementation(op, *args), "CompositeExplicitAutograd"
         )
-        name = f"{NAMESPACE}::{op.gradient.name}"
-        torch.library.register_fake(name, lambda *args: gradient_fake(op, *args), lib=_library)
+        name = f"{namespace}::{op.gradient.name}"
+        torch.library.register_fake(name, lambda *args: gradient_fake(op, *args), lib=library)
         torch.library.register_autograd(
-            f"{NAMESPACE}::{op.name}",
+            f"{namespace}::{op.name}",
             lambda ctx, grads: _autograd(op, ctx, grads),
             setup_context=lambda ctx, inputs, output: setup(op, ctx, inputs, output),
-            lib=_library,
+            lib=library,
         )
-    return getattr(getattr(torch.ops, NAMESPACE), op.name)
+    return getattr(getattr(torch.ops, namespace), op.name)
 
 
 def decoded(op: Op, args: tuple[Any, ...]) -> tuple[Tensors, Scalars, dict[str, object], str | None]:
@@ -187,7 +209,7 @@ def handed_on(op: Op, ctx: Any, arguments: tuple[Any, ...], found: Tensors) -> t
 
     arguments: of the gradient's schema.
     """
-    found = once(op.name, found, differentiated(ctx, (*arguments[0], *arguments[1])))
+    found = once(public_name(op), found, differentiated(ctx, (*arguments[0], *arguments[1])))
     # torch takes an empty list for one of tensors, and wants as many gradients
     return (*([] if f.name in ctx.lists else found.get(f.name) for f in op.formals), None)
 
@@ -195,7 +217,7 @@ def handed_on(op: Op, ctx: Any, arguments: tuple[Any, ...], found: Tensors) -> t
 def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
     assert op.gradient is not None
     arguments = gradient_arguments(op, ctx, grads)
-    made = getattr(getattr(torch.ops, NAMESPACE), op.gradient.name)(*arguments)
+    made = getattr(getattr(torch.ops, op.calls.namespace), op.gradient.name)(*arguments)
     return handed_on(op, ctx, arguments, dict(zip(arguments[2], made, strict=True)))
 
 

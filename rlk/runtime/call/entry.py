@@ -12,13 +12,13 @@ from rlk.lang.op import Op
 from rlk.runtime.binding.arguments import VECTOR
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors
 from rlk.runtime.binding.selection import (
-    WORDS,
     Statics,
     bind_dtypes,
     check_differentiable,
     dtypes_of,
     invoke,
     model,
+    public_name,
     worded,
 )
 from rlk.runtime.call.autograd import run_differentiably
@@ -61,10 +61,10 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
                     return run_differentiably(invocation, run, tensors, scalars)
         return run(tensors, scalars)
     except LaunchError as error:
-        if op.name not in WORDS:
+        names = op.calls.names
+        if not names and public_name(op) == op.name:
             raise
-        public, names = WORDS[op.name]
-        raise error.reworded(op={op.name: public}, name=names, other=names) from None
+        raise error.reworded(op={op.name: public_name(op)}, name=names, other=names) from None
     except TypeError:
         model(math, op.name)  # the only part of the key that may be unhashable: the caller's own value
         raise
@@ -104,11 +104,21 @@ def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math:
     return _through_dispatcher(op, tensors, scalars, statics, math)
 
 
+def _refuse_unregistered(op: str) -> None:
+    raise LaunchError(Code.NOT_REGISTERED, op=op)
+
+
+# the attribute of torch.compiler.assume_constant_result: a compiler runs it, and so shows what it says
+_refuse_unregistered._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def _through_dispatcher(
     op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None
 ) -> Tensors:
     from rlk.runtime.call.library import through_dispatcher
 
+    if not op.calls.namespace:
+        _refuse_unregistered(op.name)
     # by name: if a program has DTensors, their module is imported already
     if any(type(t).__name__ == "DTensor" for t in tensors.values()):
         from rlk.runtime.call.dtensor import across
