@@ -136,7 +136,7 @@ SOURCE: dict[str, Callable[[str], str | None]] = {
 def call_of(subject: tuple[str, int]) -> tuple[Call, Outcome]:
     """Return the plain call of a subject, and the oracle's results, workspaces too."""
     op, module = find(subject[0])
-    call = calls(cases(op, of_module(module, op.name))[0])[subject[1]]
+    call = calls(cases(op, of_module(module, op))[0])[subject[1]]
     on = target(TARGET)
     return call, run(call.placed, call.inputs, softmax=on.softmax, dots=native(TARGET), extents=call.extents)
 

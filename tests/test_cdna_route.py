@@ -38,7 +38,7 @@ CALLED = [
 
 def call_of(name: str, which: str) -> Call:
     op, module = find(name)
-    return next(c for c in calls(cases(op, of_module(module, name))[0]) if c.label == which)
+    return next(c for c in calls(cases(op, of_module(module, op))[0]) if c.label == which)
 
 
 def codes(call: Call) -> tuple[Code, ...]:
@@ -115,7 +115,7 @@ def test_a_kernel_that_spills_is_found() -> None:
 def test_a_zero_keeps_its_sign_when_a_product_is_cast_to_f16() -> None:
     """LLVM makes f16(a * b) a fused form that adds +0.0: where the lowering does not mend it, bits differ."""
     op, module = find("rms_norm")
-    case = next(c for c in cases(op, of_module(module, op.name)) if c.label == "every option")
+    case = next(c for c in cases(op, of_module(module, op)) if c.label == "every option")
     call = calls(case)[0]
     assert check_machine(call, GFX942, compile_triton, ()).ok
 

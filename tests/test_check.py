@@ -65,7 +65,7 @@ def first_call(name: str = "forward") -> Any:
 @pytest.mark.parametrize("name", sorted(operators()))
 def test_every_shipped_operator_obeys_the_laws(name: str) -> None:
     shipped, module = find(name)
-    found = list(check(shipped, of_module(module, name), [H100], UNCOMPILED))
+    found = list(check(shipped, of_module(module, shipped), [H100], UNCOMPILED))
     failed = [f"{v.law.name} {v.case}: {v.note}" for v in found if v.ok is False]
     assert not failed, "\n".join(failed)
     tried = {v.law for v in found if v.ok}
@@ -103,7 +103,7 @@ def test_a_wrong_gradient_is_found(factor: float) -> None:
 def test_slopes_of_kept_tokens_are_measured_whatever_is_drawn(seed: int) -> None:
     """Put a picked token below the threshold (1, 777), or a logit just above it (19)."""
     shipped, module = find("logp")
-    found = list(check(shipped, of_module(module, "logp"), [H100], (Law.SLOPE,), seed))
+    found = list(check(shipped, of_module(module, shipped), [H100], (Law.SLOPE,), seed))
     assert not [v.note for v in found if not v.ok]
 
 
@@ -128,7 +128,7 @@ def test_an_infinity_has_no_slope_but_the_others_are_compared(
 
 def test_a_straight_through_gradient_is_no_derivative() -> None:
     shipped, module = find("ratio_kl")
-    declared = of_module(module, "ratio_kl")
+    declared = of_module(module, shipped)
     assert all(v.ok for v in check(shipped, declared, [H100], (Law.SLOPE,)))
     undeclared = check(shipped, replace(declared, straight={}), [H100], (Law.SLOPE,))
     assert {v.case for v in undeclared if v.ok is False} == {"kl=k1+", "kl=k3+"}
@@ -207,7 +207,7 @@ def test_indices_are_drawn_inside_the_dim_that_they_index() -> None:
 def test_sizes_leave_a_tail_everywhere() -> None:
     for name in operators():
         shipped, module = find(name)
-        for case in cases(shipped, of_module(module, name)):
+        for case in cases(shipped, of_module(module, shipped)):
             program = forward_program(shipped, case.variant)
             axes = {a for k in program.kernels for d in k.params for a in d.type.axes if a.chunk or a.piece}
             for axis in axes:
@@ -218,9 +218,9 @@ def test_sizes_leave_a_tail_everywhere() -> None:
 def test_every_variant_of_every_shipped_operator_is_tried() -> None:
     assert EXAMPLES.keys() <= operators().keys()
     shipped, module = find("ratio_kl")
-    labels = [case.label for case in cases(shipped, of_module(module, "ratio_kl"))]
+    labels = [case.label for case in cases(shipped, of_module(module, shipped))]
     assert labels[:2] == ["plain", "every option"] and len(labels) == 2 + 5
-    everything = cases(shipped, of_module(module, "ratio_kl"))[1]
+    everything = cases(shipped, of_module(module, shipped))[1]
     assert everything.variant.present == {"mask"}
 
 
@@ -252,13 +252,13 @@ def test_an_input_that_cannot_be_drawn_is_named(tmp_path: Path) -> None:
     path.write_text(UNDRAWABLE)
     found, module = find(f"{path}:shifted")
     with pytest.raises(LaunchError, match=r"by is required.*write shifted_inputs\(rng\) beside the spec"):
-        list(check(found, of_module(module, "shifted"), [H100]))
+        list(check(found, of_module(module, found), [H100]))
 
 
 def test_a_spec_file_gives_its_own_inputs(tmp_path: Path) -> None:
     path = tmp_path / "drawable.py"
     path.write_text(UNDRAWABLE + HOOK)
     found, module = find(str(path))
-    (case,) = cases(found, of_module(module, "shifted"))
+    (case,) = cases(found, of_module(module, found))
     assert len(case.values["x"]) == 11
-    assert all(v.ok is not False for v in check(found, of_module(module, "shifted"), [H100], UNCOMPILED))
+    assert all(v.ok is not False for v in check(found, of_module(module, found), [H100], UNCOMPILED))

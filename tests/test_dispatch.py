@@ -20,8 +20,8 @@ from rlk import Layout, ops
 from rlk.errors import Code, LaunchError, RlkError, UnsupportedError
 from rlk.ops import Loss
 from rlk.ops.losses import clip
-from rlk.runtime.call import entry as calls
 from rlk.runtime.binding.invocation import Invocation, outputs_of
+from rlk.runtime.call import entry as calls
 from rlk.runtime.call import library
 from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import assert_same_bits, differing

@@ -17,10 +17,10 @@ from services import NO_STREAM
 from rlk.backends import binaries, triton
 from rlk.digest import canonical, digest_bytes
 from rlk.ops import swiglu
-from rlk.runtime.call import entry as calls
 from rlk.runtime.binding import invocation
 from rlk.runtime.binding.invocation import geometry_of
 from rlk.runtime.call import dispatch
+from rlk.runtime.call import entry as calls
 from rlk.runtime.kernels import build, trace_cache
 from rlk.runtime.launch.driver import Cuda
 from rlk.runtime.launch.launcher import parameter_layout

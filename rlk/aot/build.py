@@ -23,14 +23,22 @@ from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.binding.candidates import formed
-from rlk.runtime.binding.invocation import Invocation, Tensors, geometry_of, inputs_of, interface, judged
+from rlk.runtime.binding.invocation import (
+    Invocation,
+    Tensors,
+    geometry_of,
+    inputs_of,
+    interface,
+    judged,
+    label_of,
+)
 from rlk.runtime.binding.shape_buckets import Sizes, sizes_of
 from rlk.runtime.call.dispatch import backends_of, entry_key, lowered
 from rlk.runtime.kernels import trace_cache
 from rlk.runtime.kernels.build import kernel_key, obtain_later
 from rlk.runtime.launch.record import ABI, LAUNCH, MODULE, ModuleRecord
 from rlk.runtime.wheels import wheel_metadata
-from rlk.runtime.wheels.reader import CALLS, ENTRIES, FORMAT, HEAD, program_key, wheel_name
+from rlk.runtime.wheels.reader import CALLS, ENTRIES, FORMAT, HEAD, OWN_NAME, program_key, wheel_name
 from rlk.runtime.wheels.wheel_lookup import call_key
 from rlk.runtime.wheels.wheel_metadata import CHOICES, INTERFACES
 from rlk.target.facts import Target
@@ -47,6 +55,8 @@ class Plan:
 
     on: Target
     backend: str
+    name: str = OWN_NAME
+    version: str = __version__
     wanted: dict[str, tuple[dict[str, Json], Future[Path]]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     seen: set[tuple[object, ...]] = field(default_factory=set)
@@ -84,14 +94,18 @@ def _unsupported(backend: str, on: Target, alternatives: str) -> UnsupportedErro
     )
 
 
-def build(matrix: Matrix, pairs: list[tuple[Target, str]], out: Path, progress: Progress) -> list[Built]:
+def build(
+    matrix: Matrix, pairs: list[tuple[Target, str]], out: Path, progress: Progress,
+    name: str = OWN_NAME, version: str = __version__,
+) -> list[Built]:  # fmt: skip
     """Compile a matrix for each pair of a target and a backend and write a wheel of each to `out`.
 
-    Kernels that the store has are not compiled again. Raises CompileError for what does not compile.
+    name, version: of the wheels; the target and the backend are appended to the name. Kernels that the store
+    has are not compiled again. Raises CompileError for what does not compile.
     """
     toolchains = [checked(*pair) for pair in pairs]
     out.mkdir(parents=True, exist_ok=True)
-    plans = [Plan(*pair) for pair in pairs]
+    plans = [Plan(*pair, name, version) for pair in pairs]
 
     def plan(invocation: Invocation, tensors: Tensors) -> None:
         for each in plans:
@@ -138,7 +152,7 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
         "program": program_key(backend, on, program, schedules, replace(signature, divisible=frozenset())),
         "numerics_id": identity,
         "exact": all(tier is Tier.EXACT for _, tier in tiers),
-        "op": invocation.spec.name,
+        "op": label_of(invocation.spec),
         "call": call_key(invocation, plain),
         "what": name,
         "schedules": [str(s) for s in schedules],
@@ -189,7 +203,9 @@ def what_is(invocation: Invocation, extents: dict[str, int]) -> str:
     axis, ranks = invocation.shard
     share = f"{axis} over {ranks} ranks" if ranks > 1 else ""
     return "; ".join(
-        part for part in (f"{invocation.spec.name} {sizes}", types, given, statics, wanted, share) if part
+        part
+        for part in (f"{label_of(invocation.spec)} {sizes}", types, given, statics, wanted, share)
+        if part
     )
 
 
@@ -243,4 +259,5 @@ def _facts(plan: Plan) -> Facts:
     if support.host_code:
         tag = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
     summary = f"Kernels of rlk for {plan.on.name}, compiled ahead by {plan.backend}"
-    return Facts(wheel_name(plan.on, plan.backend), __version__, summary, tuple(requires), tag)
+    name = wheel_name(plan.on, plan.backend, plan.name)
+    return Facts(name, plan.version, summary, tuple(requires), tag)

@@ -7,9 +7,10 @@ a kernel, what would be launched is handed to an observer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,14 @@ import torch.distributed as dist
 
 from rlk import ops
 from rlk.aot.matrix import Calls, Matrix, Model, wrong
+from rlk.aot.others import arguments, other
+from rlk.lang.op import Op
 from rlk.ops.layout import Layout
 from rlk.ops.results import LogProbs
 from rlk.runtime.binding.arguments import TORCH_DTYPES, output_shape
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, geometry_of, outputs_of
 from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.registry import others
 
 Observer = Callable[[Invocation, Tensors], None]
 _FILLED = 1 << 20  # elements up to which a stand-in holds zeros: others stay untouched, and take no memory
@@ -81,15 +85,17 @@ def _ranks(count: int) -> Iterator[dist.ProcessGroup | None]:
 
 
 def _make(calls: Calls, model: Model, tp: int, group: dist.ProcessGroup | None) -> None:
-    make = CALLERS.get(calls.op)
+    make, own = CALLERS.get(calls.op), other(calls.op)
+    if own is not None:
+        make = partial(_registered, own, calls.sizes)
     if make is None:
-        raise wrong("op", calls.op, ", ".join(CALLERS))
+        raise wrong("op", calls.op, ", ".join((*CALLERS, *others())))
     for dtype in calls.dtypes:
         for rows in calls.rows:
             for options in calls.options:
                 call = _Call(model, rows, _TYPES[dtype], tp, group, calls.backward)
                 given = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
-                if given.pop("mask", False):
+                if own is None and given.pop("mask", False):
                     given["mask"] = torch.ones(rows, dtype=torch.bool)
                 make(call, given)
 
@@ -251,6 +257,16 @@ def _attend_pages(call: _Call, options: dict[str, Any]) -> None:
     lengths = torch.full((call.rows,), pages * _PAGE, dtype=torch.int32)
     edges = torch.arange(call.rows + 1, dtype=torch.int32)
     ops.paged_attention(q, k, v, table, lengths, edges, **options)
+
+
+def _registered(op: Op, sizes: Mapping[str, object], call: _Call, options: dict[str, Any]) -> None:
+    """Call an operator that others registered, and ask for the gradients that it has."""
+    kind = {value: name for name, value in _TYPES.items()}[call.dtype]
+    given = arguments(op, call.rows, kind, sizes, call.model, options, _stand_in, call.grad)
+    made = op(**given)
+    found = [made] if isinstance(made, torch.Tensor) else list(made)
+    differentiable = [t for t in found if t.requires_grad]
+    call.backward(differentiable, [t for t in given.values() if getattr(t, "requires_grad", False)])
 
 
 CALLERS: dict[str, Callable[[_Call, dict[str, Any]], None]] = {

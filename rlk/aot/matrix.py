@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -36,11 +36,16 @@ class Model:
     tp: tuple[int, ...] = (1,)
 
 
+NO_MODEL = Model("", 1, 1, 1, 1, 1, 1)
+"""Stands where all calls are of registered operators, whose sizes the matrix or their registration says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Calls:
     """Calls of one operator: for each number of rows, dtype and choice of options; with gradients or without.
 
-    split: whether ranks that share a model call it with a part of its sizes.
+    split: whether ranks that share a model call it with a part of its sizes. sizes: of axes by name, for
+    registered operators of others: numbers, or names of a model's sizes.
     """
 
     op: str
@@ -49,6 +54,7 @@ class Calls:
     options: tuple[dict[str, Any], ...] = field(default_factory=lambda: ({},))
     backward: bool = False
     split: bool = True
+    sizes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,8 @@ def read_matrix(place: str) -> Matrix:
     calls = tuple(_calls(each, place) for each in _tables(members, "call", place))
     if place != COMMON and not calls:
         calls = common().calls
+    if not models and calls and all("." in each.op for each in calls):
+        models = (NO_MODEL,)
     if not models or not calls:
         raise wrong(place, "no model" if not models else "no call", "at least one [[model]] and [[call]]")
     return Matrix(models, calls)
@@ -152,6 +160,12 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "int": (_is_size, f"a whole number, at least 1 and at most {LARGEST}"),
     "tuple[int, ...]": (_all(_is_size), f"a list of whole numbers, at least 1 and at most {LARGEST}"),
     "tuple[str, ...]": (_all(lambda value: isinstance(value, str)), "a list of texts"),
+    "Mapping[str, Any]": (
+        lambda value: (
+            isinstance(value, dict) and all(isinstance(x, str) or _is_size(x) for x in value.values())
+        ),
+        "a table of sizes, each a number or the name of a size of the model",
+    ),
     "tuple[dict[str, Any], ...]": (_all(lambda value: isinstance(value, dict)), "a list of tables"),
 }
 

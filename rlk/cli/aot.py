@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
+from rlk import __version__
 from rlk.cli.text import made_folder, size, table
 
 
@@ -17,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build.add_argument("--target", action="append", required=True, help="such as sm_90a; may be repeated")
     build.add_argument("--backend", action="append", help="triton (default), cute, tilelang")
     build.add_argument("--model", action="append", help="only these models of the matrix")
+    build.add_argument("--name", help="of the wheels (default: rlk_aot); for kernels of your own operators")
+    build.add_argument("--version", help="of the wheels; default: rlk's")
     build.add_argument("-o", "--out", default="dist", type=Path, metavar="FOLDER", help="default: dist")
     inspect = commands.add_parser("inspect", help="operators, signatures, ids, sizes, compilers")
     inspect.add_argument("wheel", type=Path)
@@ -45,11 +49,26 @@ def _build(arguments: argparse.Namespace) -> int:
     # a backend that one target lacks is an error only where no target has it
     pairs = [(on, b) for on in targets for b in backends if len(targets) == 1 or b in backends_of(on)]
     out = made_folder(arguments.out, "rlk aot", "--out")
-    for made in build(matrix, pairs, out, Progress(sys.stderr, "compiled")):
+    name, version = _name(arguments.name), arguments.version or __version__
+    for made in build(matrix, pairs, out, Progress(sys.stderr, "compiled"), name, version):
         print(f"{made.path}  {made.entries} kernels, {size(made.path.stat().st_size)}")
         for name in made.left:
             print(f"  left out: {name}", file=sys.stderr)
     return 0
+
+
+def _name(name: str | None) -> str:
+    """Return the beginning of the wheels' names; raise LaunchError for what is no name of a package."""
+    from rlk.aot.matrix import wrong
+    from rlk.runtime.wheels.reader import OWN_NAME
+
+    if name is None:
+        return OWN_NAME
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise wrong("--name", name, "a name of lower-case letters, digits and _")
+    if name.startswith("rlk"):
+        raise wrong("--name", name, "a name that does not begin with rlk")
+    return name
 
 
 def _inspect(path: Path) -> int:

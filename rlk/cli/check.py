@@ -168,7 +168,7 @@ def _length(name: str) -> int:
 
 def _subject(name: str) -> tuple[Op, Example]:
     op, module = subject(name)
-    return op, of_module(module, op.name)
+    return op, of_module(module, op)
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:

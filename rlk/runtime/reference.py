@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rlk.backends.interface import Bound
@@ -18,6 +18,7 @@ from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import canonical, launched, specialize
 from rlk.runtime.binding.arguments import VECTOR
 from rlk.runtime.binding.candidates import lowered_by
+from rlk.runtime.binding.invocation import is_own
 from rlk.runtime.registry import numerics, operators
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
@@ -80,16 +81,24 @@ REFERENCES: dict[str, Reference] = {
 }
 
 
+def reference_of(op: Op) -> Reference:
+    """Return the call at which an operator is shown: rlk's own table's, or that of its registration."""
+    if is_own(op):
+        return REFERENCES.get(op.name, Reference())
+    record = op.record
+    return Reference(tuple(record.extents.items()), record.present, tuple(record.statics.items()))
+
+
 def reference_variant(op: Op) -> Variant:
     """Return the variant of an operator that stands for it: that of its reference, else the plain one."""
-    found = REFERENCES.get(op.name, Reference())
+    found = reference_of(op)
     plain = op.default_variant()
     return Variant.of(dict(plain.dtypes), set(found.present), {**dict(plain.statics), **dict(found.statics)})
 
 
 def reference_extents(op: Op, program: Program) -> dict[str, int]:
     """Return the extents of a program's axes at an operator's reference shapes."""
-    given = dict(REFERENCES.get(op.name, Reference()).extents)
+    given = dict(reference_of(op).extents)
     axes = {axis.name: axis for k in program.kernels for d in k.params for axis in d.type.axes}
     known = {**dict(_EXTENTS), **given}
     return op.bounded({name: known.get(name, ROWS if axis.dynamic else 4096) for name, axis in axes.items()})
@@ -141,23 +150,27 @@ def _divisible(program: Program, signature: Signature, extents: dict[str, int]) 
     return frozenset(found)
 
 
-def reference_sources() -> Iterator[tuple[str, str]]:
-    """Yield the path below generated/ and the source of every checked-in kernel."""
+def reference_sources(ops: Iterable[Op] | None = None) -> Iterator[tuple[str, str]]:
+    """Yield the path below generated/ and the source of every checked-in kernel, or of all those of `ops`."""
+    given = None if ops is None else tuple(ops)
     for on in map(target, TARGETS):
-        for name, op in operators().items():
-            if name in UNSHOWN:
+        for op in operators().values() if given is None else given:
+            if given is None and op.name in UNSHOWN:
                 continue
             variant = reference_variant(op)
             programs = [placed(op, op.trace(variant)), reference_gradient(op, variant)]
             for program in programs:
-                if program is not None and program.name not in UNSHOWN:
-                    yield from _sources(program, reference_extents(op, program), on)
+                if program is not None and (given is not None or program.name not in UNSHOWN):
+                    left_out = UNSHOWN if given is None else frozenset()
+                    yield from _sources(program, reference_extents(op, program), on, left_out)
 
 
-def _sources(program: Program, extents: dict[str, int], on: Target) -> Iterator[tuple[str, str]]:
+def _sources(
+    program: Program, extents: dict[str, int], on: Target, left_out: frozenset[str]
+) -> Iterator[tuple[str, str]]:
     """Yield a program's source by each backend that has a form for it."""
     for by in registered():
-        if on.name not in by.shown or f"{by.name}/{program.name}" in UNSHOWN:
+        if on.name not in by.shown or f"{by.name}/{program.name}" in left_out:
             continue
         try:
             emitted, _, _ = emit(program, extents, on, by.name)

@@ -6,35 +6,22 @@ name, `<op>_grad_inputs(saved)` the inputs that its gradient takes beside saved 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-Values = dict[str, Any]
+from rlk.lang.op import Op
+from rlk.lang.record import Example, Values
+
+__all__ = ["EXAMPLES", "Example", "Values", "of_module", "policy_batch"]
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """Conditions on the inputs of one operator.
-
-    inputs: what cannot be drawn freely; its shapes fix extents. gradient: extra inputs of the gradient.
-    present: sets of optional inputs to try beside none and all. statics: values to try of statics that list
-    no choices. straight: per static, values whose gradient is by definition that of another one. finite:
-    inputs that hold neither infinities nor NaN where bits are compared.
-    """
-
-    inputs: Callable[[np.random.Generator], Values] = lambda rng: {}
-    gradient: Callable[[Mapping[str, Any]], Values] = lambda saved: {}
-    present: tuple[tuple[str, ...], ...] = ()
-    statics: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    straight: Mapping[str, Mapping[object, object]] = field(default_factory=dict)
-    finite: tuple[str, ...] = ()
-
-
-def of_module(module: object, name: str) -> Example:
-    """Return an operator's example: the one that its spec file gives, else the shipped one, else none."""
+def of_module(module: object, op: Op) -> Example:
+    """Return an operator's example: that of its registration, of its spec file, the shipped one, or none."""
+    if op.record.example is not None:
+        return op.record.example
+    name = op.name
     inputs = getattr(module, f"{name}_inputs", None)
     gradient = getattr(module, f"{name}_grad_inputs", None)
     if inputs is None and gradient is None:

@@ -13,7 +13,7 @@ from rlk.ir.dims import Axis
 from rlk.ir.nodes import Decl, MathModel, Program, Role
 from rlk.ir.numerics import Tier, home, numerics_id, tier
 from rlk.ir.text import axes_in
-from rlk.lang.op import Op, Variant, Vjp, declared
+from rlk.lang.op import OWN, Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.shard import shard
@@ -60,6 +60,17 @@ def traced(invocation: Invocation, apart: frozenset[str] = frozenset()) -> Progr
 def operator_of(spec: Spec) -> Op:
     """Return the operator that a spec is, or is the gradient of."""
     return spec.op if isinstance(spec, Vjp) else spec
+
+
+def label_of(spec: Spec) -> str:
+    """Return the name of an operator or a gradient, with its namespace if it is not rlk's."""
+    own = operator_of(spec)
+    return own.qualified.removesuffix(own.name) + spec.name
+
+
+def is_own(spec: Spec) -> bool:
+    """Return whether an operator is rlk's, or one of an unknown origin."""
+    return operator_of(spec).calls.namespace in ("", OWN)
 
 
 @cache

@@ -64,9 +64,13 @@ class Kernel:
     manifest: Manifest
 
 
-def wheel_name(on: Target, backend: str) -> str:
-    """Return the name of the wheel that rlk itself builds for a target and a backend."""
-    return f"rlk_aot_{on.folder}_{backend}"
+OWN_NAME = "rlk_aot"
+"""How the names of rlk's own wheels begin."""
+
+
+def wheel_name(on: Target, backend: str, name: str = OWN_NAME) -> str:
+    """Return the name of a wheel for a target and a backend: rlk's own, or that of another package."""
+    return f"{name}_{on.folder}_{backend}"
 
 
 def program_key(

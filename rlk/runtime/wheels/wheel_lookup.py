@@ -14,7 +14,7 @@ from rlk.lower.common.emitted import Signature
 from rlk.runtime.binding.arguments import Geometry
 from rlk.runtime.binding.candidates import Form, forms
 from rlk.runtime.binding.host_stub import divisible
-from rlk.runtime.binding.invocation import Invocation, Tensors, judged
+from rlk.runtime.binding.invocation import Invocation, Tensors, is_own, judged, label_of
 from rlk.runtime.binding.shape_buckets import Sizes, sizes_of
 from rlk.runtime.kernels.trace_cache import outline
 from rlk.runtime.launch.record import ModuleRecord
@@ -62,7 +62,7 @@ def call_key(invocation: Invocation, plain: Signature) -> str:
     """Return the name of a call as its author wrote it, whatever the spec makes of it."""
     v = invocation.variant
     facts = [
-        invocation.spec.name, [[n, str(d)] for n, d in v.dtypes], sorted(v.present),
+        label_of(invocation.spec), [[n, str(d)] for n, d in v.dtypes], sorted(v.present),
         [[n, repr(x)] for n, x in v.statics], sorted(v.wanted), list(invocation.shard),
         [list(each) for each in plain.extents], plain.split_rows, sorted(plain.strided),
     ]  # fmt: skip
@@ -81,12 +81,13 @@ def ship(
 ) -> Answer:
     """Return the kernel of an installed wheel that runs a call, of the first backend that has one.
 
-    whole: look at wheels of any name, and say why those that know this call are refused; that takes the time
-    of a walk over what is installed.
+    whole: say why wheels that know this call are refused. Then, and for operators that are not rlk's, wheels
+    of any name are looked at; the first time that takes a walk over everything that is installed.
     """
     if not Env.current().aot:
         return Answer(None, ("RLK_AOT=0: installed wheels are not used",) if whole else ())
-    searched = {b: (installed(on, b), *((others(on, b),) if whole else ())) for b in backends}
+    every = whole or not is_own(invocation.spec)
+    searched = {b: (installed(on, b), *((others(on, b),) if every else ())) for b in backends}
     wheels = {b: [w for found, _ in each for w in found] for b, each in searched.items()}
     refused = [why for each in searched.values() for _, reasons in each for why in reasons]
     if not any(wheels.values()):

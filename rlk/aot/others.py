@@ -1,0 +1,74 @@
+"""Calls of registered operators that are not rlk's: tensors made from annotations, sizes from a matrix."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from rlk.aot.matrix import Model, wrong
+from rlk.ir.types import DType
+from rlk.lang.op import Formal, Op
+from rlk.lang.types import DTypeVar, ScalarType, TensorType
+from rlk.runtime.binding.arguments import TORCH_DTYPES
+from rlk.runtime.registry import others
+
+Make = Callable[..., torch.Tensor]
+
+
+def other(name: str) -> Op | None:
+    """Return a registered operator that is not rlk's, by its qualified name."""
+    return others().get(name)
+
+
+def arguments(
+    op: Op, rows: int, dtype: str, sizes: Mapping[str, object], model: Model, options: dict[str, Any],
+    make: Make, grad: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the arguments of a call: tensors without memory, and the options.
+
+    sizes: of axes by name, each a number or the name of a model's size; the rest are those that the operator
+    is registered with, and the number of rows for axes of run-time extent. An optional tensor is there where
+    an option of its name is true. Raises LaunchError for an axis whose size nothing says.
+    """
+    wrt = op.gradient.wrt if op.gradient is not None and grad else ()
+    given: dict[str, Any] = {}
+    for formal in op.formals:
+        chosen = options.pop(formal.name, None)
+        match formal.type:
+            case TensorType(axes=axes):
+                if not formal.optional or chosen:
+                    shape = [_extent(op, axis.name, axis.dynamic, rows, sizes, model) for axis in axes]
+                    given[formal.name] = make(*shape, dtype=_dtype(formal, dtype), grad=formal.name in wrt)
+            case ScalarType() if formal.optional or formal.default is not inspect.Parameter.empty:
+                if chosen is not None:
+                    given[formal.name] = chosen
+            case ScalarType(dtype=kind):
+                given[formal.name] = chosen if chosen is not None else (1.0 if kind is DType.F32 else 1)
+            case _ if chosen is not None:
+                given[formal.name] = chosen
+    if options:
+        taken = ", ".join(f.name for f in op.formals)
+        raise wrong(f"{op.qualified}: options", ", ".join(options), f"of {taken}")
+    return given
+
+
+def _dtype(formal: Formal, dtype: str) -> torch.dtype:
+    """Return the dtype of a tensor: that of the call if its annotation allows it, else its first."""
+    assert isinstance(formal.type, TensorType)
+    kind = formal.type.dtype
+    choices = kind.choices if isinstance(kind, DTypeVar) else (kind,)
+    found = next((c for c in choices if c.value == dtype), choices[0])
+    return TORCH_DTYPES[found]
+
+
+def _extent(op: Op, axis: str, dynamic: bool, rows: int, sizes: Mapping[str, object], model: Model) -> int:
+    found = sizes.get(axis, op.record.extents.get(axis, rows if dynamic else None))
+    if isinstance(found, str):
+        found = getattr(model, found, None)
+    if type(found) is not int or found < 1:
+        wanted = f'sizes = {{ {axis} = 4096 }}, or the name of a size of the model, such as "hidden"'
+        raise wrong(f"{op.qualified}: the size of {axis}", found, wanted)
+    return found
