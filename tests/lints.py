@@ -55,7 +55,7 @@ COMPILERS = frozenset({"triton", "cutlass", "tilelang"})
 COMPILER_USERS = frozenset({"backends", "testing"})
 
 LATE = frozenset({("rlk/lang/op.py", "rlk.runtime.operator")})
-"""An import that points up, by its file: a call of an operator, which is the language's, is run by the runtime."""
+"""An import that points up, by its file: a call of an operator, of the language, is run by the runtime."""
 
 PRELUDE = re.compile(r"rlk/lower/(triton|cute|tilelang)/prelude\w*\.py")
 """Text that lowerings copy into generated modules: it may import compilers, and no module may import it."""

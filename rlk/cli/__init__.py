@@ -27,6 +27,7 @@ COMMANDS = {
     "warmup": "prepare every kernel that a model needs, before it is first called",
     "cache": "the kernel store: list, shrink, verify, export, import",
     "doctor": "versions, devices, the store, and what this machine's arithmetic does",
+    "new-op": "an operator of your own: spec, float64 form, tests and docs, in a package that installs",
     "docs": "a page for every operator, as Markdown, from its spec",
     "demo": "one GRPO step from logits on real text, measured against the oracle, float64 and torch",
 }
@@ -36,7 +37,7 @@ logger = logging.getLogger("rlk.cli")
 COMPILING = ("aot", "tune", "warmup")  # into the store
 PATIENCE = 5.0  # seconds that a process has to end after Ctrl-C
 
-MODULES = {"list": "listing"}  # a module called list would hide the builtin in this one
+MODULES = {"list": "listing", "new-op": "new_op"}  # a module called list would hide the builtin in this one
 
 
 def main(argv: Sequence[str] | None = None) -> int:

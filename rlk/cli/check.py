@@ -24,7 +24,7 @@ from rlk.ir.text import print_program
 from rlk.lang.op import Op
 from rlk.runtime.kernels.pool import pool
 from rlk.runtime.reference import TARGETS
-from rlk.runtime.registry import authored, operators
+from rlk.runtime.registry import authored, known
 from rlk.target.facts import Target, target
 from rlk.terminal import printable
 from rlk.testing.check import Law, Verdict, check
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "op", nargs="*", metavar="OP", help="an operator of rlk list, or path/to/spec.py:name"
     )
-    parser.add_argument("--all", action="store_true", help="every shipped operator")
+    parser.add_argument("--all", action="store_true", help="every operator of rlk and of other packages")
     parser.add_argument(
         "--except", action="append", default=[], dest="left_out", metavar="OP", help="of --all, not this one"
     )  # fmt: skip
@@ -173,10 +173,10 @@ def _subject(name: str) -> tuple[Op, Example]:
 
 def _names(arguments: argparse.Namespace) -> list[str]:
     for name in arguments.left_out:  # one that is not there would leave nothing out
-        if name not in operators():
-            choices = ", ".join(sorted(operators()))
+        if name not in known():
+            choices = ", ".join(sorted(known()))
             raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
-    every = [name for name in operators() if name not in arguments.left_out]
+    every = [name for name in known() if name not in arguments.left_out]
     names: Sequence[str] = every if arguments.all else arguments.op
     if not names or (arguments.all and arguments.op):
         raise LaunchError(Code.ARG_MISSING, op="rlk check", name="OP or --all", why="(one of them)")

@@ -6,24 +6,34 @@ import argparse
 from pathlib import Path
 
 from rlk.cli.text import Progress, made_folder
+from rlk.errors import Code, LaunchError
 from rlk.pages.page import backends, index, page, public
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `rlk docs`."""
+    parser.add_argument(
+        "op", nargs="*", metavar="OP", help="only these; default: all of rlk and of other packages"
+    )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder of the pages")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the pages and their index."""
+    names = arguments.op or list(public())
+    for name in names:
+        if name not in public():
+            choices = ", ".join(public())
+            raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
     folder = made_folder(arguments.out, "rlk docs", "--out")
-    (folder / "index.md").write_text(index(), encoding="utf-8")
-    progress = Progress(len(public()))
-    for name in public():
+    progress = Progress(len(names))
+    for name in names:
         progress.say(name)
         (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
         progress.step()
-    (folder / "backends.md").write_text(backends(), encoding="utf-8")
+    if not arguments.op:
+        (folder / "index.md").write_text(index(), encoding="utf-8")
+        (folder / "backends.md").write_text(backends(), encoding="utf-8")
     progress.clear()
-    print(f"{len(public())} pages in {folder}")
+    print(f"{len(names)} pages in {folder}")
     return 0

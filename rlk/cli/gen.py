@@ -6,6 +6,7 @@ import argparse
 import difflib
 from pathlib import Path
 
+from rlk.cli.listing import subject
 from rlk.cli.text import Progress, made_folder
 from rlk.errors import Code, LaunchError
 from rlk.resources import generated
@@ -18,12 +19,20 @@ MARK = "written by rlk"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `rlk gen`."""
+    parser.add_argument(
+        "op", nargs="*", metavar="OP",
+        help="your operators, as namespace.name or path/to/spec.py:name; default: those that rlk ships",
+    )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is stale")
     parser.add_argument("--out", type=Path, help="the folder; default: generated/ of this checkout")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the files, or compare them."""
+    subjects = [subject(name)[0] for name in arguments.op] or None
+    if subjects is not None and arguments.out is None:
+        why = "where operators are named"
+        raise LaunchError(Code.ARG_MISSING, op="rlk gen", name="--out", why=why)
     out: Path = arguments.out or generated()
     if arguments.out is None and out.name.startswith("_"):
         raise LaunchError(
@@ -31,15 +40,16 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not arguments.check:
         made_folder(out, "rlk gen", "--out")
-    progress = Progress(2 * len(TARGETS) * len(operators()))
+    progress = Progress(2 * len(TARGETS) * len(subjects or operators()))
     sources: dict[Path, str] = {}
-    for name, source in reference_sources():
+    for name, source in reference_sources(subjects):
         progress.say(name)
         sources[out / name] = source
         progress.step()
     progress.clear()
     stale = [path for path in sorted(sources) if _text(path) != sources[path]]
-    extra = [path for path in _there(out) if path not in sources]
+    # of a folder for some operators, the other files are not ours to judge
+    extra = [path for path in _there(out) if path not in sources] if subjects is None else []
     if arguments.check:
         return _report(out, sources, stale, extra)
     for path in stale:

@@ -14,7 +14,7 @@ from rlk.lang.op import Op
 from rlk.lang.variants import differentiable, statics
 from rlk.passes.pipeline import canonical
 from rlk.runtime.reference import TARGETS
-from rlk.runtime.registry import find, numerics, operators
+from rlk.runtime.registry import find, known, numerics, operators, others
 from rlk.target.facts import Target, target
 
 
@@ -28,14 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print every operator."""
     targets = [target(name) for name in arguments.target or TARGETS]
-    for op in operators().values():
-        print(f"{op.name}: {op.doc.splitlines()[0] if op.doc else ''}")
+    for op in known().values():
+        print(f"{op.qualified}: {op.doc.splitlines()[0] if op.doc else ''}")
         print(fields(_about(op, targets)))
         print()
     for name, parts in composites().items():
         print(f"{name}: {(inspect.getdoc(public()[name]) or name).splitlines()[0]}")
         print(fields([("runs", ", ".join(parts))]))
         print()
+    if not others():
+        print("(no operators of other packages: rlk new-op, docs/own-operators.md)\n")
     print("numerics: what rlk.ops.OP.numerics_id(device) says: equal ids, equal bits.")
     print("exact: the oracle predicts the bits of every output. pinned: they repeat.")
     return 0

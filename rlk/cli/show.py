@@ -166,7 +166,7 @@ def _extent(name: str, text: str, extents: dict[str, int]) -> int:
 
 def _describe(op: Op, variant: Variant, on: Target, extents: dict[str, int]) -> None:
     forward = canonical(op.trace(variant))
-    print(f"{op.name}   {op.loc}")
+    print(f"{op.qualified}   {op.loc}")
     print("\n".join(f"  {line}".rstrip() for line in op.doc.splitlines()))
     print()
     slopes = differentiable(op, Variant(variant.dtypes, frozenset(f.name for f in op.formals)))

@@ -7,15 +7,10 @@ from functools import cache
 from pathlib import Path
 
 from rlk.errors import Code, LaunchError
+from rlk.lang.record import Edge
+from rlk.runtime.registry import others
 
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A case, what happens then, and Python that says so: it is true, or raises where `happens` says that."""
-
-    case: str
-    happens: str
-    code: str
+__all__ = ["Edge", "Facts", "facts", "facts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +38,9 @@ def facts() -> dict[str, Facts]:
 
 def facts_of(name: str) -> Facts:
     """Return the facts of an operator; raise LaunchError with the names there are."""
+    if name in others():
+        record = others()[name].record
+        return Facts((), record.usage or "# its registration has no usage=", record.edges)
     if name not in facts():
         raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(facts()))
     return facts()[name]

@@ -28,7 +28,7 @@ from rlk.runtime.binding.invocation import Invocation, judged
 from rlk.runtime.call.dispatch import Decision, lowering
 from rlk.runtime.prefetch import joined
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
-from rlk.runtime.registry import operators
+from rlk.runtime.registry import operators, others
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "sm_80", "gfx942")
@@ -40,9 +40,10 @@ ROOT = Path(rlk.__file__).resolve().parents[1]
 
 
 def public() -> dict[str, Callable[..., Any]]:
-    """Return every public operator by name."""
+    """Return every public operator by name, those of other packages as namespace.name."""
     made: dict[str, Callable[..., Any]] = {name: operator.fn for name, operator in OPERATORS.items()}
-    return {**made, ordered_all_reduce.__name__: ordered_all_reduce}
+    made[ordered_all_reduce.__name__] = ordered_all_reduce
+    return {**made, **{name: op.public for name, op in others().items()}}
 
 
 def page(name: str, targets: Sequence[str] = TARGETS) -> str:
@@ -104,6 +105,8 @@ _BACKENDS = (
 
 def specs_of(name: str) -> tuple[Op, ...]:
     """Return the specs that are an operator's own, and no public operator's beside it."""
+    if name in others():
+        return (others()[name],)
     if name not in OPERATORS:
         return ()
     own = [spec for spec in OPERATORS[name].specs if spec.name == name or spec.name not in OPERATORS]
@@ -283,7 +286,8 @@ def _gradients(name: str) -> Iterator[str]:
     if not names:
         yield "None. What requires a gradient raises `NOT_DIFFERENTIABLE` where nothing else is said."
         return
-    taken = [cotangents(spec, reference_variant(spec)) for spec in OPERATORS[name].specs]
+    fn: Any = public()[name]
+    taken = [cotangents(spec, reference_variant(spec)) for spec in fn.specs]
     through = f", through {' and '.join(f'`{n}`' for n in taken[-1])}" if taken[-1] else ""
     yield f"In {names}{through}. An input that needs no gradient costs none. Asking for the gradient of"
     yield "another one raises `NOT_DIFFERENTIABLE`, differentiating twice `DOUBLE_BACKWARD`."
@@ -303,8 +307,12 @@ def _orders(name: str) -> Iterator[str]:
 
 
 def _edges(name: str) -> Iterator[str]:
+    edges = facts_of(name).edges
+    if not edges:
+        yield "Its registration names none."
+        return
     yield "`f` is the operator, other names are those of the example; `same` compares bits, not values:"
-    rows = [(prose(e.case), prose(e.happens), f"`{e.code}`") for e in facts_of(name).edges]
+    rows = [(prose(e.case), prose(e.happens), f"`{e.code}`") for e in edges]
     yield from ("", *table(("case", "what happens", "in Python"), rows), "")
     yield "A tensor of a dtype that is not listed raises `LaunchError`, and nothing is launched."
 
@@ -366,8 +374,8 @@ def _refusal(spec: Op, program: Program, on: Target, backend: str) -> str:
 def _numerics(name: str) -> Iterator[str]:
     fn: Any = public()[name]
     asked = [("cpu", fn.explain("cpu"))]
-    if name in OPERATORS:
-        asked += [(on, _decided(name, on)) for on in TARGETS]
+    if hasattr(fn, "specs"):
+        asked += [(on, _decided(fn.specs, on)) for on in TARGETS]
     rows = []
     for on, decision in asked:
         pinned = ", ".join(f"`{n}`" for n, tier in decision.tiers if tier is Tier.PINNED)
@@ -376,16 +384,17 @@ def _numerics(name: str) -> Iterator[str]:
     yield from ("", "Equal ids have equal bits. exact: the oracle predicts them; pinned: they repeat.")
 
 
-def _decided(name: str, on: str) -> Decision:
+def _decided(specs: Sequence[Op], on: str) -> Decision:
     model: MathModel = target(on).softmax
-    parts = [Invocation(spec, spec.default_variant(), model) for spec in OPERATORS[name].specs]
+    parts = [Invocation(spec, spec.default_variant(), model) for spec in specs]
     return joined([Decision("", on, model, *judged(part, model, on)) for part in parts])
 
 
 def _benchmark(name: str) -> Iterator[str]:
     families = sorted({family for op, family in _measured() if op == name})
     commands = [f"$ python -m benchmarks.{family} --only {name}" for family in families]
-    yield from ("```console", *commands, "```") if commands else ["None measures it by itself yet."]
+    nothing = "rlk measures its own operators." if name in others() else "None measures it by itself yet."
+    yield from ("```console", *commands, "```") if commands else [nothing]
 
 
 @cache

@@ -297,9 +297,7 @@ def docstring(op: Op) -> str:
     wrt = op.gradient.wrt if op.gradient is not None else ()
     slopes = f"Differentiable in {_listed(wrt)}." if wrt else "Differentiable in nothing."
     results = tuple(op.returns.values()) or shown_outputs(op)
-    many = (
-        f"Returns {_listed(results)}; one that a call does not have is left out, and one alone is returned."
-    )
+    many = f"Returns a named tuple of {_listed(results)}, those that a call has; one alone as it is."
     text = [op.doc, "", "\n".join(f"{line}." for line in said), "", slopes]
     return "\n".join([*text, *([many] if len(results) > 1 else []), "Raises LaunchError."])
 

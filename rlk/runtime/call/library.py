@@ -82,7 +82,7 @@ def _encode(value: object) -> object:
 
 def schema(op: Op) -> str:
     """Return the schema of an operator: its parameters in order, then the math model; a list of outputs."""
-    return f"{op.name}({parameters(op)}) -> Tensor[]"
+    return f"{op.name}({parameters(op)}='{AUTO}') -> Tensor[]"
 
 
 def parameters(op: Op) -> str:
@@ -211,7 +211,8 @@ def handed_on(op: Op, ctx: Any, arguments: tuple[Any, ...], found: Tensors) -> t
     """
     found = once(public_name(op), found, differentiated(ctx, (*arguments[0], *arguments[1])))
     # torch takes an empty list for one of tensors, and wants as many gradients
-    return (*([] if f.name in ctx.lists else found.get(f.name) for f in op.formals), None)
+    every = (*([] if f.name in ctx.lists else found.get(f.name) for f in op.formals), None)
+    return every[: len(ctx.needs_input_grad)]  # the math model may have been left out
 
 
 def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
