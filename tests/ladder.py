@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from rlk.backends import hip
 from rlk.interp.run import Outcome, run
 from rlk.ir.dotmodel import native
 from rlk.lang import Op
@@ -18,7 +19,6 @@ from rlk.testing import check, generated
 from rlk.testing.bits import differing
 from rlk.testing.cases import cases
 from rlk.testing.examples import EXAMPLES, Example
-from rlk.testing.simulators.cdna import hip
 
 MI300X = target("gfx942")
 TARGETS = ("gfx90a", "gfx942", "gfx950")

@@ -30,6 +30,7 @@ RANK = {
     "target": 4, "schedule": 5,
     "lower": 6,
     "cache": 7,
+    "backends.hip": 8,  # compiles HIP source, for the TileLang backend and for the simulator of CDNA
     # the tools of testing know no runtime, its checks of whole operators do
     "testing.bits": 8, "testing.simulators": 9,
     # what a backend writes and launches; then the rooms of the runtime
@@ -53,6 +54,20 @@ KNOWS_ROOT = RANK["ops"]  # from here up a package may use the names that rlk it
 KNOWS_TORCH = RANK["testing.bits"]
 COMPILERS = frozenset({"triton", "cutlass", "tilelang"})
 COMPILER_USERS = frozenset({"backends", "testing"})
+
+USES_TESTING = {
+    "rlk/backends/triton.py": "_simulate",
+    "rlk/backends/cute.py": "_simulate",
+    "rlk/backends/tilelang.py": "_simulate",
+    "rlk/runtime/kernels/probes.py": None,  # probes of arithmetic, which `rlk doctor` prints
+    "rlk/ops/__init__.py": None,  # RLK_INTERPRET runs calls in the interpreter
+    "rlk/ops/laws.py": None,  # laws of operators
+    "rlk/demo/measure.py": None,
+    "rlk/cli/check.py": None,
+    "rlk/cli/doctor.py": None,
+}
+"""Modules outside of rlk/testing that may import it. With a name, only this function may: the one that a
+backend gives as `Backend.simulate`."""
 
 PRELUDE = re.compile(r"rlk/lower/(triton|cute|tilelang)/prelude\w*\.py")
 """Text that lowerings copy into generated modules: it may import compilers, and no module may import it."""
@@ -197,6 +212,20 @@ def _crossing_lowerings(path: str, module: str) -> str | None:
     if mine == "common" and other in backends - {"common"}:
         return f"lower/common imports lower/{other}"
     return None
+
+
+def testing_imports(path: str, source: str) -> list[Finding]:
+    """Refuse imports of rlk.testing by modules that compile, launch or call kernels."""
+    if path.startswith("rlk/testing/") or (path in USES_TESTING and USES_TESTING[path] is None):
+        return []
+    tree, only = ast.parse(source), USES_TESTING.get(path)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == only]
+    lines = {line for node in functions for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    return [
+        Finding(path, line, f"imports {module}; only tests and checks may")
+        for module, line in imported_modules(tree, {"testing"})
+        if module.startswith("rlk.testing") and line not in lines
+    ]
 
 
 # --- import cycles ---

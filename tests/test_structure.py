@@ -86,6 +86,10 @@ def test_backends_are_asked_and_not_told_apart() -> None:
     check(lints.backend_names, lints.python_files("rlk"))
 
 
+def test_what_compiles_and_launches_kernels_imports_no_simulator() -> None:
+    check(lints.testing_imports, lints.python_files("rlk"))
+
+
 # --- each rule finds what it is for ---
 
 WRONG_IMPORTS = {
@@ -167,6 +171,16 @@ def test_a_wrong_import_is_found(case: str) -> None:
 @pytest.mark.parametrize("case", RIGHT_IMPORTS)
 def test_a_right_import_passes(case: str) -> None:
     assert not lints.import_direction(*RIGHT_IMPORTS[case])
+
+
+def test_an_import_of_testing_is_found_outside_of_the_function_that_simulates() -> None:
+    inside = "def _simulate():\n    from rlk.testing.simulators import hopper\n"
+    assert not lints.testing_imports("rlk/backends/cute.py", inside)
+    assert lints.testing_imports("rlk/backends/cute.py", inside.replace("_simulate", "compile_cute"))
+    assert lints.testing_imports("rlk/backends/cute.py", "from rlk.testing.simulators import hopper\n")
+    assert lints.testing_imports("rlk/runtime/call/dispatch.py", inside)
+    assert lints.testing_imports("rlk/backends/hip.py", "from rlk import testing\n")
+    assert not lints.testing_imports("rlk/cli/check.py", "import rlk.testing.check\n")
 
 
 CIRCLES = {
