@@ -49,7 +49,7 @@ class Resources:
 
 
 def missing() -> str | None:
-    """Return the name of the package that the ladder lacks here, if it lacks one."""
+    """Return the name of the package that compiling for CDNA lacks here, if it lacks one."""
     for package in ("tilelang", COMPILER):
         if importlib.util.find_spec(package) is None:
             return package

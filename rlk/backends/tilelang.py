@@ -19,9 +19,8 @@ from typing import Any
 
 from rlk.backends import hip
 from rlk.backends.binaries import load_binaries
-from rlk.backends.interface import Backend, Bound, Schedules, Wheels, lowering_sources
+from rlk.backends.interface import Backend, Bound, Candidate, Schedules, Wheels, lowering_sources
 from rlk.errors import Code, CompileError
-from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.resources import installing
 from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
@@ -188,12 +187,12 @@ def _record(kernel: KernelBuild, source: str, file: str) -> LaunchRecord:
 # --- the backend
 
 
-def _placed(bound: Bound) -> Schedules:
-    return tuple(by_tilelang_tiles(bound.program, bound.chosen, bound.extents, bound.on))
+def _schedules(bound: Bound) -> Schedules:
+    return tuple(by_tilelang_tiles(bound.program, bound.chosen, bound.extents, bound.target))
 
 
-def _candidates(bound: Bound) -> Iterator[tuple[Program, Schedules]]:
-    yield bound.program, _placed(bound)
+def _candidates(bound: Bound) -> Iterator[Candidate]:
+    yield Candidate(bound.program, lambda: _schedules(bound))
 
 
 @contextmanager
@@ -224,7 +223,7 @@ BACKEND = Backend(
     candidates=_candidates,
     # on Hopper its kernels run if they are asked for, and none of them is shipped
     wheels=Wheels(frozenset(name for name in TARGETS if not _by_cuda(name))),
-    shown=("gfx942",),
+    checked_in=("gfx942",),
     simulate=_simulate,
-    simulated=_placed,
+    simulator_schedules=_schedules,
 )
