@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from rlk.env import Env
+from rlk.errors import Code, LaunchError
 from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op
 from rlk.lang.types import ScalarType, StaticType, TensorType
@@ -31,10 +32,22 @@ def through_dispatcher(
     op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None
 ) -> Tensors:
     """Call an operator through torch's dispatcher, so that compilers and fake tensors see it."""
+    _is_registered(op.name)
     check_differentiable(op, tensors)
     arguments = encoded(op, tensors, scalars, statics, math)
     outputs = getattr(getattr(torch.ops, NAMESPACE), op.name)(*arguments)
     return named(op, tensors, scalars, statics, outputs)
+
+
+def _is_registered(op: str) -> bool:
+    """Return True; raise LaunchError for an operator that torch does not know."""
+    if op not in _registered:
+        raise LaunchError(Code.NOT_REGISTERED, op=op)
+    return True
+
+
+# as below; torch.compile calls it, and so passes its error on, where it could not trace the making of one
+_is_registered._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def encoded(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> list[object]:
