@@ -36,6 +36,20 @@ def test_no_modules_import_each_other() -> None:
     assert not findings, report(findings)
 
 
+def sources(*folders: str) -> dict[str, str]:
+    return {name_of(path): path.read_text(encoding="utf-8") for path in python_files(*folders)}
+
+
+def test_every_name_is_used() -> None:
+    findings = lints.unused_names(sources("rlk"), sources("tests", "tools", "benchmarks", "examples"))
+    assert not findings, report(findings)
+
+
+def test_every_error_code_is_raised() -> None:
+    findings = lints.unraised_codes(sources("rlk")["rlk/errors.py"], sources("rlk"))
+    assert not findings, report(findings)
+
+
 def test_files_are_short() -> None:
     check(lints.file_size, [*python_files("rlk", "tests", "tools", "benchmarks", "examples"), *templates()])
 
@@ -181,6 +195,41 @@ def test_an_import_of_testing_is_found_outside_of_the_function_that_simulates() 
     assert lints.testing_imports("rlk/runtime/call/dispatch.py", inside)
     assert lints.testing_imports("rlk/backends/hip.py", "from rlk import testing\n")
     assert not lints.testing_imports("rlk/cli/check.py", "import rlk.testing.check\n")
+
+
+USED = {
+    "by its module": ("def f(): ...\nf()", ""),
+    "by an import": ("def f(): ...", "from rlk.a import f"),
+    "as an attribute": ("def f(): ...", "import rlk.a\nrlk.a.f()"),
+    "by a text": ("def f(): ...", "patch('rlk.a.f')"),
+    "by a decorator": ("@register\ndef f(): ...", ""),
+}
+UNUSED = {
+    "nowhere": ("def f(): ...", "def f(): ...\nf()"),
+    "only by itself": ("def f(): return f()", ""),
+    "a constant": ("F = 1", ""),
+    "an annotated one": ("F: int = 1", ""),
+    "a class": ("class F: ...", "from rlk.b import F"),
+    "only in a sentence": ("F = 1", "print('F is one')"),
+}
+
+
+@pytest.mark.parametrize("case", USED)
+def test_a_used_name_passes(case: str) -> None:
+    mine, other = USED[case]
+    assert not lints.unused_names({"rlk/a.py": mine}, {"tests/test_a.py": other})
+
+
+@pytest.mark.parametrize("case", UNUSED)
+def test_an_unused_name_is_found(case: str) -> None:
+    mine, other = UNUSED[case]
+    assert len(lints.unused_names({"rlk/a.py": mine}, {"tests/test_a.py": other})) == 1
+
+
+def test_an_error_code_that_nothing_raises_is_found() -> None:
+    errors = "class Code(Enum):\n    HERE = ('x',)\n    NOT_HERE = ('y',)\n"
+    (found,) = lints.unraised_codes(errors, {"rlk/a.py": "raise LaunchError(Code.HERE)"})
+    assert found.line == 3 and "NOT_HERE" in found.what
 
 
 CIRCLES = {
