@@ -25,7 +25,7 @@ COMPILED = tests/test_cute_machine_code.py tests/test_cute_runtime.py \
 	$(if $(filter $(lastword $(CUTE_VERSIONS)),$(CUTE)),tests/test_aot_cute.py tests/test_tune.py)
 
 VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson pyvers ray tensordict
-LADDER := $(filter-out tests/test_tilelang_lowering.py,$(wildcard tests/test_tilelang_*.py)) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
+TILELANG_TESTS := $(filter-out tests/test_tilelang_lowering.py,$(wildcard tests/test_tilelang_*.py)) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
 
 .PHONY: help style test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
 .PHONY: test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example docs wheel clean
@@ -59,7 +59,7 @@ test-cdna:
 	$(MAKE) test-cdna-only VENV=.venv-cdna
 
 test-cdna-only: $(VENV)/.cdna
-	RLK_REQUIRE_LADDER=1 $(PYTEST) -k tilelang $(PYTEST_ARGS) $(LADDER)
+	RLK_REQUIRE_TILELANG=1 $(PYTEST) -k tilelang $(PYTEST_ARGS) $(TILELANG_TESTS)
 
 # The oldest and the newest Triton that pyproject.toml allows: 0.6 and 1.0 GB that make test does not ask for.
 test-versions: $(VENV)/.test

@@ -199,21 +199,19 @@ class Code(Enum):
     ARG_STRIDE = ("{op}: {name} has last-dim stride {got}, expected 1", "call .contiguous() on it")
     ARG_MISSING = ("{op}: {name} is required {why}",)
     NOT_REGISTERED = (
-        "{op} is not registered, so compilers, fake tensors and DTensors cannot see it",
-        'write rlk.register({op}, namespace="my") below its definition, with a name of yours for my',
+        "{op} is not registered with torch, as torch.compile, fake tensors, opcheck and DTensors need it",
+        'write rlk.register({op}, namespace="...") below its gradient, with a name that is yours alone',
     )
     NAME_TAKEN = (
         "{name} is taken: {by}",
         "use another name, or another namespace",
     )
-    ARG_UNKNOWN = ("{op}: unknown option {name!r}", "options: {choices}")
     ARG_VALUE = ("{op}: {name}={value!r} is not allowed", "expected {wanted}")
     ARG_PLACED = (
         "{op}: {name} is {got} on its mesh: {why}",
         "call .redistribute(placements=[Replicate()]) on it, or .to_local() on all for this process's rows",
         "shards of a vocabulary: linear_logp(..., group=, vocab_start=)",
     )
-    ARG_OVERLAP = ("{op}: {name} overlaps itself in memory", "call .contiguous() on it")
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)
@@ -228,9 +226,6 @@ class Code(Enum):
     PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
     SWAP_OFF = ("rlk's functions are not in {peer}", "call patch() first, once for each unpatch()")
     SWAP_LOST = ("another replaced {names} of {peer} after rlk did", "undo replacements in reverse order")
-    # bits
-    IDS_DIFFER = ("numerics ids differ: {a} and {b}", "use one backend and version for rollout and trainer")
-    BITS_DIFFER = ("{name}[{index}] = {got}, expected {want}",)
     # rlk itself
     INTERNAL = ("internal error: {what}", "please report it with the generated source")
 
@@ -320,10 +315,6 @@ class CompileError(RlkError):
 
 class LaunchError(RlkError):
     """The caller can fix this: shape, dtype, device, alignment or option. Nothing was launched."""
-
-
-class NumericsError(RlkError):
-    """Bits or numerics ids that must agree do not."""
 
 
 class InternalError(RlkError):

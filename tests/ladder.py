@@ -1,4 +1,4 @@
-"""Tests that need the compilers of the CDNA ladder, and small calls of every operator for them."""
+"""Tests that need TileLang and its compilers for CDNA, and small calls of every operator for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from rlk.backends import hip
 from rlk.interp.run import Outcome, run
 from rlk.ir.dotmodel import native
 from rlk.lang import Op
@@ -18,7 +19,6 @@ from rlk.testing import check, generated
 from rlk.testing.bits import differing
 from rlk.testing.cases import cases
 from rlk.testing.examples import EXAMPLES, Example
-from rlk.testing.simulators.cdna import hip
 
 MI300X = target("gfx942")
 TARGETS = ("gfx90a", "gfx942", "gfx950")
@@ -41,12 +41,12 @@ CALLS += [f"{name} forward" for name in FORWARD]
 
 
 def require() -> None:
-    """Skip a test that needs what is not installed; fail it where the ladder is required."""
+    """Skip a test that needs what is not installed; fail it where TileLang is required."""
     package = hip.missing()
     if package is None:
         return
     reason = f"needs the package {package}: {installing('tilelang,cdna')}"
-    if os.environ.get("RLK_REQUIRE_LADDER") == "1":
+    if os.environ.get("RLK_REQUIRE_TILELANG") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
 

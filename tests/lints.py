@@ -30,6 +30,7 @@ RANK = {
     "target": 4, "schedule": 5,
     "lower": 6,
     "cache": 7,
+    "backends.hip": 8,  # compiles HIP source, for the TileLang backend and for the simulator of CDNA
     # the tools of testing know no runtime, its checks of whole operators do
     "testing.bits": 8, "testing.simulators": 9,
     # what a backend writes and launches; then the rooms of the runtime
@@ -46,6 +47,7 @@ RANK = {
     "tune": 19, "pages": 19,
     "demo": 20,
     "cli": 21,
+    "__main__": 22,
 }  # fmt: skip
 SPECS_IMPORT = frozenset({"", "lang"})
 KNOWS_SPECS = RANK["runtime"]  # from here up a package may import rlk.specs
@@ -56,6 +58,20 @@ COMPILER_USERS = frozenset({"backends", "testing"})
 
 LATE = frozenset({("rlk/lang/op.py", "rlk.runtime.operator")})
 """An import that points up, by its file: a call of an operator, of the language, is run by the runtime."""
+
+USES_TESTING = {
+    "rlk/backends/triton.py": "_simulate",
+    "rlk/backends/cute.py": "_simulate",
+    "rlk/backends/tilelang.py": "_simulate",
+    "rlk/runtime/kernels/probes.py": None,  # probes of arithmetic, which `rlk doctor` prints
+    "rlk/ops/__init__.py": None,  # RLK_INTERPRET runs calls in the interpreter
+    "rlk/ops/laws.py": None,  # laws of operators
+    "rlk/demo/measure.py": None,
+    "rlk/cli/check.py": None,
+    "rlk/cli/doctor.py": None,
+}
+"""Modules outside of rlk/testing that may import it. With a name, only this function may: the one that a
+backend gives as `Backend.simulate`."""
 
 PRELUDE = re.compile(r"rlk/lower/(triton|cute|tilelang)/prelude\w*\.py")
 """Text that lowerings copy into generated modules: it may import compilers, and no module may import it."""
@@ -202,6 +218,20 @@ def _crossing_lowerings(path: str, module: str) -> str | None:
     return None
 
 
+def testing_imports(path: str, source: str) -> list[Finding]:
+    """Refuse imports of rlk.testing by modules that compile, launch or call kernels."""
+    if path.startswith("rlk/testing/") or (path in USES_TESTING and USES_TESTING[path] is None):
+        return []
+    tree, only = ast.parse(source), USES_TESTING.get(path)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == only]
+    lines = {line for node in functions for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    return [
+        Finding(path, line, f"imports {module}; only tests and checks may")
+        for module, line in imported_modules(tree, {"testing"})
+        if module.startswith("rlk.testing") and line not in lines
+    ]
+
+
 # --- import cycles ---
 
 
@@ -260,6 +290,73 @@ def _paths(start: str, graph: Mapping[str, Iterable[str]]) -> dict[str, list[str
                 paths[target] = [*path, target]
                 waiting.append(paths[target])
     return paths
+
+
+# --- dead code ---
+
+
+def unused_names(rlk: Mapping[str, str], others: Mapping[str, str]) -> list[Finding]:
+    """Find names that a module of rlk defines at its top and nothing uses: it, another module, or a test.
+
+    Both are sources by paths. A use is a load of the name in its module outside of its own definition, an
+    import of it, an attribute of its name, or a word of a text of words and dots. Functions with a decorator
+    may be registered by it, and prelude files are text.
+    """
+    trees = {path: ast.parse(source) for path, source in {**rlk, **others}.items()}
+    imported, mentioned = set[tuple[str, str]](), set[str]()
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            match node:
+                case ast.ImportFrom(module=str(module), names=names):
+                    imported |= {(module, alias.name) for alias in names}
+                case ast.Attribute(attr=attr):
+                    mentioned.add(attr)
+                case ast.Constant(value=str(text)) if re.fullmatch(r"[\w.:]+", text):
+                    mentioned |= set(re.findall(r"\w+", text))
+    return [
+        Finding(path, node.lineno, f"nothing uses {name}")
+        for path in rlk
+        if not PRELUDE.match(path)
+        for node, name in _defined(trees[path])
+        if (module_name(path), name) not in imported
+        and name not in mentioned
+        and not _loads(trees[path], name, node)
+    ]
+
+
+def _defined(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name, decorator_list=[]) | ast.ClassDef(name=name):
+                yield node, name
+            case ast.Assign(targets=targets):
+                yield from ((node, each.id) for each in targets if isinstance(each, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield node, name
+
+
+def _loads(tree: ast.Module, name: str, definition: ast.stmt) -> bool:
+    """Return whether a module reads a name outside of its definition; names of Python's own always are."""
+    return name.startswith("__") or any(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        for top in tree.body
+        if top is not definition
+        for node in ast.walk(top)
+    )
+
+
+def unraised_codes(errors: str, rlk: Mapping[str, str]) -> list[Finding]:
+    """Find members of `Code` in rlk/errors.py that no module of rlk names."""
+    named = {word for source in rlk.values() for word in re.findall(r"\bCode\.([A-Z_0-9]+)", source)}
+    return [
+        Finding("rlk/errors.py", node.lineno, f"nothing raises Code.{each.id}")
+        for top in ast.parse(errors).body
+        if isinstance(top, ast.ClassDef) and top.name == "Code"
+        for node in top.body
+        if isinstance(node, ast.Assign)
+        for each in node.targets
+        if isinstance(each, ast.Name) and each.id not in named
+    ]
 
 
 # --- sizes, docstrings, environment ---

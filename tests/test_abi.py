@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlk.backends.triton import SHOWN_VERSION
+from rlk.backends.triton import CHECKED_IN_VERSION
 from rlk.errors import UnsupportedError
 from rlk.ir.nodes import Block, Check, Kernel, Program
 from rlk.lower import cute, tilelang, triton
@@ -49,7 +49,10 @@ def calls(
 ) -> Iterator[tuple[str, tuple[CallArg, ...]]]:
     """Yield the parameters of `call` in the text of each lowering that has a form for a program."""
     chosen = tuple(choose(kernel, H200, signature, extents) for kernel in program.kernels)
-    yield "triton", triton.lower(program, chosen, H200, signature, version=SHOWN_VERSION).call
+    yield (
+        "triton",
+        triton.lower(program, chosen, H200, signature, options=triton.TritonOptions(CHECKED_IN_VERSION)).call,
+    )
     for name, lowering, scheduled in (
         ("cute", cute, lambda: by_warpgroups(program, chosen, H200, extents)),
         ("tilelang", tilelang, lambda: by_tilelang_tiles(program, chosen, extents, H200)),

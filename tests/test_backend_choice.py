@@ -23,7 +23,7 @@ from rlk.schedule.backend_choice import MANY_ROWS, by_cute_first
 from rlk.target.facts import target
 
 H200 = target("sm_90a")
-FASTEST = "cute or triton"
+FASTEST = ("cute", "triton")
 ALWAYS = {"matmul", "matmul_leaf8"}
 OF_MANY_QUERIES = {"varlen_attention", "varlen_attention_grad", "prefix_attention"}
 OF_MANY_ROWS = {"linear_logp", "linear_logp_grad", "linear_logp_backward"}
@@ -58,7 +58,12 @@ def test_attention_is_cutes_where_sequences_have_many_rows(rows: int) -> None:
         assert by_cute_first(program, H200, {**sizes, **count}) == (rows > ROWS_OF_WARPGROUP), name
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, spec: Any, tensors: dict[str, torch.Tensor], backend: str) -> bool:
+def asked(
+    monkeypatch: pytest.MonkeyPatch,
+    spec: Any,
+    tensors: dict[str, torch.Tensor],
+    backend: str | tuple[str, ...],
+) -> bool:
     """Return whether lowering a call asks the CuTe lowering."""
     asked = []
 
@@ -92,4 +97,4 @@ def test_a_call_asks_the_lowering_that_is_faster_for_its_rows(monkeypatch: pytes
 def test_calls_on_a_device_ask_the_faster_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cute, "compiles", lambda: True)
     assert dispatching.asked_for(H200) == FASTEST
-    assert dispatching.asked_for(target("gfx942")) == "triton"
+    assert dispatching.asked_for(target("gfx942")) == ("triton",)

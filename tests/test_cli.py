@@ -92,6 +92,14 @@ def test_without_a_command_there_is_help(rlk: Rlk) -> None:
     assert status == 0 and all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in cli.COMMANDS)
 
 
+def test_the_package_is_the_program() -> None:
+    version = [
+        subprocess.run([sys.executable, "-m", name, "--version"], capture_output=True, text=True, check=True)
+        for name in ("rlk", "rlk.cli")
+    ]
+    assert version[0].stdout == version[1].stdout and version[0].stdout.startswith("rlk ")
+
+
 def test_an_unknown_command_is_refused(rlk: Rlk) -> None:
     status, _, err = rlk("lst")
     assert status == 2 and "invalid choice: 'lst'" in err
@@ -169,12 +177,35 @@ def test_list_names_operators_without_a_spec_and_their_parts(rlk: Rlk) -> None:
         assert block.endswith(f"runs  {parts}") and len(block.splitlines()[0]) > len(name) + 10
 
 
-@pytest.mark.parametrize("command", ["show", "check"])
-def test_an_operator_without_a_spec_is_answered_with_its_parts(rlk: Rlk, command: str) -> None:
-    for name, parts in COMPOSED.items():
-        status, out, err = rlk(command, name)
+@pytest.mark.parametrize("command", ["show NAME --dtype F=bf16", "check NAME"])
+def test_options_of_parts_are_given_to_each_part_by_name(rlk: Rlk, command: str) -> None:
+    several = {name: parts for name, parts in COMPOSED.items() if "," in parts or "check" in command}
+    for name, parts in several.items():
+        status, out, err = rlk(*command.replace("NAME", name).split())
         assert status == 2 and out == ""
         assert f"it runs {parts.replace(', ', ' and ')}" in err and "name these" in err
+
+
+@pytest.mark.parametrize("backend", ["triton", "cute", "tilelang"])
+@pytest.mark.parametrize("grad", [(), ("--grad",)])
+def test_show_prints_every_part_of_an_operator_without_a_spec(
+    rlk: Rlk, backend: str, grad: tuple[str, ...]
+) -> None:
+    status, out, _ = rlk("show", "linear_policy_loss", "--source", backend, *grad)
+    assert status == 0
+    _, *blocks = re.split(r"^# --- (\w+), of linear_policy_loss\n", out, flags=re.MULTILINE)
+    assert blocks[::2] == ["linear_logp", "policy_loss"]
+    for name, text in zip(blocks[::2], blocks[1::2], strict=True):
+        assert text == rlk("show", name, "--source", backend, *grad)[1] + "\n"
+
+
+def test_show_says_which_part_a_backend_refuses(rlk: Rlk) -> None:
+    where = ("--source", "cute", "--target", "gfx942")
+    status, out, _ = rlk("show", "linear_policy_loss", *where)
+    assert status == 0 and "\n# products of the model chain16 is not supported by cute on gfx942\n" in out
+    assert out.endswith(rlk("show", "policy_loss", *where)[1] + "\n")
+    status, _, err = rlk("show", "optimal_token_baseline", "--source", "cute", "--grad")
+    assert status == 2 and "has no gradient" in err  # neither part has one
 
 
 def test_list_and_the_operators_agree_on_ids(rlk: Rlk) -> None:

@@ -386,15 +386,15 @@ def test_an_edit_that_means_the_same_changes_nothing(monkeypatch: pytest.MonkeyP
 
 def test_two_lanes_part_a_list_among_them() -> None:
     spread = ThreadValues(specs.N, 64, ((3, 0), (4, 1), (5, 2)))
-    halves = steps(spread, (spread,), (5, 4, 3, 2, 1, 0), halves=True)
-    assert [each.where for each in halves] == [Where.HALVES] * 3 + [Where.LANES] * 3
-    assert [each.strides for each in halves] == [(4,), (2,), (1,), (4,), (2,), (1,)]
-    whole = steps(spread, (spread,), (5, 4, 3, 2, 1, 0), halves=False)
+    halving = steps(spread, (spread,), (5, 4, 3, 2, 1, 0), halving=True)
+    assert [each.where for each in halving] == [Where.RECURSIVE_HALVING] * 3 + [Where.LANES] * 3
+    assert [each.strides for each in halving] == [(4,), (2,), (1,), (4,), (2,), (1,)]
+    whole = steps(spread, (spread,), (5, 4, 3, 2, 1, 0), halving=False)
     assert [each.where for each in whole] == [Where.LANES] * 3 + [Where.LIST] * 3
 
 
 def test_warps_that_follow_each_other_meet_once() -> None:
     spread = ThreadValues(specs.N, 256, tuple((bit, bit) for bit in range(8)))
-    found = steps(spread, (), tuple(reversed(range(8))), halves=True)
+    found = steps(spread, (), tuple(reversed(range(8))), halving=True)
     assert found[0].where is Where.WARPS and found[0].strides == (128, 64, 32)
     assert [each.where for each in found[1:]] == [Where.LANES] * 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import rlk
+from rlk.errors import Code
 from rlk.integrations import transformers as adapter
 
 ROOT = Path(__file__).parent.parent
@@ -167,6 +169,13 @@ def missing_from(architecture: str) -> list[str]:
     folders = [f"rlk/{path.parent.name}" for path in (ROOT / "rlk").glob("*/__init__.py")]
     rows = re.findall(r"^\| `(rlk/\w+)` \|", architecture, re.MULTILINE)
     return [name for name in named if not (ROOT / name).exists()] + sorted({*folders} - {*rows})
+
+
+def test_the_page_of_error_codes_is_current() -> None:
+    text = (ROOT / "docs/error-codes.md").read_text()
+    page = runpy.run_path(str(ROOT / "tools/error_codes.py"))["page"]
+    assert text == page(), "run: python tools/error_codes.py"
+    assert all(f"\n| `{code.name}` | " in text for code in Code)
 
 
 def test_the_architecture_names_files_that_exist_and_every_folder() -> None:

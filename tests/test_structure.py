@@ -36,6 +36,20 @@ def test_no_modules_import_each_other() -> None:
     assert not findings, report(findings)
 
 
+def sources(*folders: str) -> dict[str, str]:
+    return {name_of(path): path.read_text(encoding="utf-8") for path in python_files(*folders)}
+
+
+def test_every_name_is_used() -> None:
+    findings = lints.unused_names(sources("rlk"), sources("tests", "tools", "benchmarks", "examples"))
+    assert not findings, report(findings)
+
+
+def test_every_error_code_is_raised() -> None:
+    findings = lints.unraised_codes(sources("rlk")["rlk/errors.py"], sources("rlk"))
+    assert not findings, report(findings)
+
+
 def test_files_are_short() -> None:
     check(lints.file_size, [*python_files("rlk", "tests", "tools", "benchmarks", "examples"), *templates()])
 
@@ -84,6 +98,10 @@ def test_docstrings_are_no_indirect_questions() -> None:
 
 def test_backends_are_asked_and_not_told_apart() -> None:
     check(lints.backend_names, lints.python_files("rlk"))
+
+
+def test_what_compiles_and_launches_kernels_imports_no_simulator() -> None:
+    check(lints.testing_imports, lints.python_files("rlk"))
 
 
 # --- each rule finds what it is for ---
@@ -167,6 +185,51 @@ def test_a_wrong_import_is_found(case: str) -> None:
 @pytest.mark.parametrize("case", RIGHT_IMPORTS)
 def test_a_right_import_passes(case: str) -> None:
     assert not lints.import_direction(*RIGHT_IMPORTS[case])
+
+
+def test_an_import_of_testing_is_found_outside_of_the_function_that_simulates() -> None:
+    inside = "def _simulate():\n    from rlk.testing.simulators import hopper\n"
+    assert not lints.testing_imports("rlk/backends/cute.py", inside)
+    assert lints.testing_imports("rlk/backends/cute.py", inside.replace("_simulate", "compile_cute"))
+    assert lints.testing_imports("rlk/backends/cute.py", "from rlk.testing.simulators import hopper\n")
+    assert lints.testing_imports("rlk/runtime/call/dispatch.py", inside)
+    assert lints.testing_imports("rlk/backends/hip.py", "from rlk import testing\n")
+    assert not lints.testing_imports("rlk/cli/check.py", "import rlk.testing.check\n")
+
+
+USED = {
+    "by its module": ("def f(): ...\nf()", ""),
+    "by an import": ("def f(): ...", "from rlk.a import f"),
+    "as an attribute": ("def f(): ...", "import rlk.a\nrlk.a.f()"),
+    "by a text": ("def f(): ...", "patch('rlk.a.f')"),
+    "by a decorator": ("@register\ndef f(): ...", ""),
+}
+UNUSED = {
+    "nowhere": ("def f(): ...", "def f(): ...\nf()"),
+    "only by itself": ("def f(): return f()", ""),
+    "a constant": ("F = 1", ""),
+    "an annotated one": ("F: int = 1", ""),
+    "a class": ("class F: ...", "from rlk.b import F"),
+    "only in a sentence": ("F = 1", "print('F is one')"),
+}
+
+
+@pytest.mark.parametrize("case", USED)
+def test_a_used_name_passes(case: str) -> None:
+    mine, other = USED[case]
+    assert not lints.unused_names({"rlk/a.py": mine}, {"tests/test_a.py": other})
+
+
+@pytest.mark.parametrize("case", UNUSED)
+def test_an_unused_name_is_found(case: str) -> None:
+    mine, other = UNUSED[case]
+    assert len(lints.unused_names({"rlk/a.py": mine}, {"tests/test_a.py": other})) == 1
+
+
+def test_an_error_code_that_nothing_raises_is_found() -> None:
+    errors = "class Code(Enum):\n    HERE = ('x',)\n    NOT_HERE = ('y',)\n"
+    (found,) = lints.unraised_codes(errors, {"rlk/a.py": "raise LaunchError(Code.HERE)"})
+    assert found.line == 3 and "NOT_HERE" in found.what
 
 
 CIRCLES = {

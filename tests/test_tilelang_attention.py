@@ -15,6 +15,7 @@ from attention_gradients import WANTED, gradient_of, longest, pull
 from edited_text import edit_text, substituted
 from test_tilelang_hopper import HOPPER, PORTABLE, Threads
 
+from rlk.backends import hip
 from rlk.errors import UnsupportedError
 from rlk.interp.run import Outcome, run
 from rlk.ir.dotmodel import native
@@ -30,7 +31,7 @@ from rlk.specs.attention import prefix_attention
 from rlk.target.facts import target
 from rlk.testing.bits import differing
 from rlk.testing.generated import Ran, run_generated
-from rlk.testing.simulators.cdna import hip, host, lint
+from rlk.testing.simulators.cdna import host, lint
 from rlk.testing.simulators.cdna.device import EmulatedWaves
 from rlk.testing.simulators.cdna.jit import TileLangJit
 

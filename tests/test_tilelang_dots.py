@@ -9,6 +9,7 @@ import ladder
 import numpy as np
 import pytest
 
+from rlk.backends import hip
 from rlk.errors import UnsupportedError
 from rlk.interp import arithmetic
 from rlk.interp.run import run
@@ -20,7 +21,7 @@ from rlk.schedule.heuristics import apart
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.generated import Ran, run_generated
-from rlk.testing.simulators.cdna import hip, lint
+from rlk.testing.simulators.cdna import lint
 
 T, K, N = Axis("T", dynamic=True), Axis("K"), Axis("N")
 V = Axis("V", chunk=256, split=8)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from test_tilelang_dots import drawn, heads, product, program
 
+from rlk.backends import hip
 from rlk.backends.tilelang import cuda_source
 from rlk.interp import arithmetic
 from rlk.interp.run import run
@@ -25,7 +26,7 @@ from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.generated import Ran, run_generated
-from rlk.testing.simulators.cdna import hip, host
+from rlk.testing.simulators.cdna import host
 
 HOPPER = target("sm_90a")
 FRAME = hip.FRAME + '#include "hopper.h"\n'

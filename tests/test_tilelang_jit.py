@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlk.testing.simulators.cdna import Fault, hip, jit
+from rlk.backends import hip
+from rlk.testing.simulators.cdna import Fault, jit
 from rlk.testing.simulators.cdna.jit import Launch, TileLangJit
 
 

@@ -9,6 +9,7 @@ import ladder
 import numpy as np
 import pytest
 
+from rlk.backends import hip
 from rlk.interp.run import run
 from rlk.lang import Axis, L, Outputs, Tensor, f32, op
 from rlk.passes.pipeline import canonical
@@ -18,7 +19,7 @@ from rlk.target.facts import target
 from rlk.testing import check
 from rlk.testing.bits import differing
 from rlk.testing.generated import run_generated
-from rlk.testing.simulators.cdna import hip, host, lint
+from rlk.testing.simulators.cdna import host, lint
 
 
 @pytest.fixture(autouse=True)

@@ -228,7 +228,7 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     monkeypatch.setattr(build, "store", lambda: Store(tmp_path / "store", limit=1 << 30))
     for place in ("rlk.runtime.prefetch", "rlk.runtime.call.dispatch", "rlk.runtime.binding.invocation"):
         monkeypatch.setattr(f"{place}.target_of", lambda device: ladder.MI300X)
-    monkeypatch.setattr("rlk.runtime.call.dispatch._asked", lambda on, tensors: "tilelang")
+    monkeypatch.setattr("rlk.runtime.call.dispatch._asked", lambda on, tensors: ("tilelang",))
     yield
     selection._invocations.clear()
 

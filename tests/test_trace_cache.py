@@ -97,7 +97,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     made, store = Machine(), Store(tmp_path / "store")
     for module in (dispatch, invocation):
         monkeypatch.setattr(module, "target_of", lambda device: H200)
-    monkeypatch.setattr(dispatch, "_asked", lambda on, tensors: "triton")
+    monkeypatch.setattr(dispatch, "_asked", lambda on, tensors: ("triton",))
     monkeypatch.setattr(dispatch, "index_of", lambda device: 0)
     monkeypatch.setattr(dispatch, "load", made.load)
     monkeypatch.setattr(triton, "triton_version", lambda: "3.6.0")
@@ -270,7 +270,7 @@ def test_nothing_is_kept_by_a_process_whose_text_was_changed(
 def test_what_was_prepared_starts_so(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "target_of", lambda device: H200)
     monkeypatch.setattr(prefetch, "model_of", lambda invocation, device: H200.softmax)
-    monkeypatch.setattr(prefetch, "asked_for", lambda on: "triton")
+    monkeypatch.setattr(prefetch, "asked_for", lambda on: ("triton",))
     prefetch.prefetch(ops.swiglu, *tensors_of(48).values())
     assert machine.done == {"traced": 1, "judged": 1, "lowered": 1, "compiled": 1}
     machine.restart()

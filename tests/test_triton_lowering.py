@@ -39,7 +39,7 @@ from rlk.lang import (  # noqa: E402
     u32,
 )
 from rlk.lower.common.emitted import Emitted, From, Signature  # noqa: E402
-from rlk.lower.triton import lower, module  # noqa: E402
+from rlk.lower.triton import TritonOptions, lower, module  # noqa: E402
 from rlk.passes.pipeline import canonical, launched, specialize  # noqa: E402
 from rlk.schedule.heuristics import choose, variety  # noqa: E402
 from rlk.schedule.schedule import Schedule, Span  # noqa: E402
@@ -294,11 +294,11 @@ def test_no_float_sum_has_more_than_two_terms() -> None:
 
 
 def test_text_is_the_same_in_another_process() -> None:
-    mine = emitted(scores, {"V": 5000}, version=(3, 6)).source
+    mine = emitted(scores, {"V": 5000}, options=TritonOptions((3, 6))).source
     code = (
         "from importlib.util import spec_from_file_location as f, module_from_spec as m\n"
         f"s = f('t', {__file__!r}); t = m(s); s.loader.exec_module(t)\n"
-        "print(t.emitted(t.scores, {'V': 5000}, version=(3, 6)).source, end='')"
+        "print(t.emitted(t.scores, {'V': 5000}, options=t.TritonOptions((3, 6))).source, end='')"
     )
     other = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}

@@ -24,6 +24,7 @@ from attention_cases import batch, of, packed
 from test_tilelang_dots import drawn, heads, product, program
 from test_tilelang_ladder import ACROSS
 
+from rlk.backends import hip
 from rlk.interp.run import run
 from rlk.ir.dotmodel import native
 from rlk.ir.nodes import Program, Role
@@ -31,7 +32,7 @@ from rlk.lang import f32
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import differing
 from rlk.testing.generated import Ran, run_generated
-from rlk.testing.simulators.cdna import hip, host
+from rlk.testing.simulators.cdna import host
 
 SECONDS = 60  # after which a run counts as one that does not end
 KERNEL = 'extern "C" __global__'

@@ -22,7 +22,7 @@ NAV = {
     "Backends": ["operators/backends.md", "limits.md"],
     "Performance": ["performance.md", "measured/"],
     "AOT": ["aot.md"],
-    "Troubleshooting": ["troubleshooting.md", "environment.md"],
+    "Troubleshooting": ["troubleshooting.md", "error-codes.md", "environment.md"],
     "Changelog": ["changelog.md"],
 }
 STRICT = {"not_found": "warn", "anchors": "warn", "unrecognized_links": "warn", "absolute_links": "warn"}

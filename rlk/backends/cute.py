@@ -27,17 +27,16 @@ from rlk.backends.cubin import cubins
 from rlk.backends.interface import (
     Backend,
     Bound,
+    Candidate,
     Launcher,
     Schedules,
     Toolchain,
     Wheels,
-    as_launched,
     lowering_sources,
 )
 from rlk.backends.source import executed
 from rlk.env import Env
-from rlk.errors import Code, InternalError, LaunchError, UnsupportedError
-from rlk.ir.nodes import Program
+from rlk.errors import Code, InternalError, LaunchError
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
 from rlk.resources import installing
 from rlk.runtime.launch.launcher import Services, composed, on_its_device
@@ -370,34 +369,23 @@ def _load(folder: Path, records: tuple[LaunchRecord, ...], kind: str, device: in
 # --- schedules
 
 
-def of_cute(bound: Bound) -> Iterator[tuple[Program, Schedules]]:
-    """Yield what the CuTe lowering may write, the one that is wanted most first.
+def of_cute(bound: Bound) -> Iterator[Candidate]:
+    """Yield the forms that the CuTe lowering may write.
 
-    The last one's schedules may raise UnsupportedError. Blocks walk the pieces of what they contract, where
-    heuristics want that and the lowering can.
+    The first, where the lowering supports it, has blocks that loop over the pieces of their contraction; it
+    runs by default where heuristics want it. The other launches pieces in parallel or one after the other.
     """
-    from rlk.schedule.cute_tiles import by_warpgroups, in_turn
+    from rlk.schedule.cute_tiles import by_warpgroups, in_turn, walks
 
-    whole, on, extents = bound.whole(), bound.on, bound.extents
-    if in_turn(whole, on, extents):
-        alone = tuple(choose(k, on, None, extents) for k in whole.kernels)
-        try:
-            walking = by_warpgroups(whole, alone, on, extents)
-        except UnsupportedError:
-            pass  # pieces that it launches one after the other
-        else:
-            yield whole, walking
-    yield bound.program, by_warpgroups(bound.program, bound.chosen, on, extents)
+    whole, target, extents = bound.whole(), bound.target, bound.extents
 
+    def of_whole() -> Schedules:
+        chosen = tuple(choose(kernel, target, None, extents) for kernel in whole.kernels)
+        return by_warpgroups(whole, chosen, target, extents)
 
-def _program_of(bound: Bound, schedules: Schedules) -> Program:
-    """Return the program whose blocks walk all pieces where schedules are for it: their number says so."""
-    from rlk.schedule.cute_tiles import walks
-
-    whole = bound.whole()
-    if walks(whole) and len(schedules) == len(whole.kernels):
-        return whole
-    return as_launched(bound, schedules)
+    if walks(whole):
+        yield Candidate(whole, of_whole, in_turn(whole, target, extents))
+    yield Candidate(bound.program, lambda: by_warpgroups(bound.program, bound.chosen, target, extents))
 
 
 # --- on the CPU
@@ -469,7 +457,6 @@ BACKEND = Backend(
     compile=compile_cute,
     load=_load,
     candidates=of_cute,
-    program_of=_program_of,
     falls_back=True,
     faster=lambda program, on, extents: by_cute_first(program, on, extents),
     choosing=_choosing,
@@ -481,7 +468,7 @@ BACKEND = Backend(
         unbuildable=_unbuildable,
         unloadable=_unloadable,
     ),
-    shown=("sm_90a",),
+    checked_in=("sm_90a",),
     table=_table,
     simulate=_simulate,
     interpret=interpreted,

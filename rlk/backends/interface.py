@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from rlk.ir.nodes import Program
-from rlk.lower.common.emitted import Emitted, Signature
+from rlk.lower.common.emitted import Emitted, LoweringOptions, Signature
 from rlk.resources import templates
 from rlk.runtime.launch.record import LaunchRecord
 from rlk.schedule.schedule import Schedule
@@ -31,14 +31,27 @@ class Bound:
 
     program: as it is launched: pieces side by side, or one after the other in loops of the host function.
     chosen: its schedules by heuristics, one for each kernel. whole: returns the same program without loops of
-    the host function, for a lowering whose blocks walk the pieces.
+    the host function, for a lowering whose blocks loop over the pieces. target, extents: of the call.
     """
 
     program: Program
     chosen: Schedules
     whole: Callable[[], Program]
-    on: Target
+    target: Target
     extents: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A form of a bound program that a backend can run.
+
+    schedules: returns one for each kernel by heuristics; raises UnsupportedError where there are none.
+    by_default: whether it runs without schedules of the user's or the tuner's that are for it.
+    """
+
+    program: Program
+    schedules: Callable[[], Schedules]
+    by_default: bool = True
 
 
 def lowering_sources(name: str) -> tuple[Path, ...]:
@@ -47,22 +60,20 @@ def lowering_sources(name: str) -> tuple[Path, ...]:
     return lowerings / "common", lowerings / name, templates() / name
 
 
-def as_chosen(bound: Bound) -> Iterator[tuple[Program, Schedules]]:
-    """Yield the program with the schedules that heuristics choose: the candidates of most backends."""
-    yield bound.program, bound.chosen
-
-
-def as_launched(bound: Bound, schedules: Schedules) -> Program:
-    """Return the program that given schedules are for: of most backends the one that is launched."""
-    return bound.program
+def as_launched(bound: Bound) -> Iterator[Candidate]:
+    """Yield the program that is launched, with the schedules that heuristics choose: the default."""
+    yield Candidate(bound.program, lambda: bound.chosen)
 
 
 class Lower(Protocol):
-    """Writes the source of a program; raises UnsupportedError for a program that it has no form for."""
+    """Writes the source of a program; raises UnsupportedError for a program that it does not support.
+
+    options: the backend's own; given only by `Backend.checked_in_options`.
+    """
 
     def __call__(
         self, program: Program, schedules: Schedules, target: Target, signature: Signature, *,
-        numerics_id: str = ..., **options: Any,
+        numerics_id: str = ..., options: LoweringOptions | None = ...,
     ) -> Emitted: ...  # fmt: skip
 
 
@@ -96,8 +107,7 @@ class Backend:
     toolchain: of a target's name, the versions that decide a kernel's bytes; None where a package is missing.
     ready: whether kernels can be compiled here, as far as that does not depend on a target.
 
-    candidates: the programs and schedules that may run a bound program, the fastest first; raises
-    UnsupportedError for what it has no form for. program_of: the program that given schedules are for.
+    candidates: the forms of a bound program that it can run, the fastest first.
     lower: (program, schedules, target, signature, numerics_id=) -> Emitted, whose `backend` is `name`.
     compile: (emitted, target, folder): writes module.py, binaries and launch.json to a folder. It runs in a
     process that sees no device and imports the function by name: it must lie at the top of a module.
@@ -110,12 +120,13 @@ class Backend:
     cpu: the target as which it runs calls on CPU tensors where RLK_BACKEND names it; None: the oracle does.
     choosing: returns the versions beside rlk's own text that decide what it writes; with them the choice of a
     call is kept in the store. None: it is not kept.
-    wheels: None where its kernels are not shipped. shown: targets whose kernels of it are checked in; pinned:
-    options of `lower` for these, so that their text does not depend on what is installed.
+    wheels: None where its kernels are not shipped. checked_in: targets for which its kernels are in
+    generated/; checked_in_options: returns options of `lower` for these, so that their text does not depend
+    on what is installed.
     table: returns the module of its table of measured tiles, which `rlk tune` proposes entries for.
 
     simulate: (emitted, target, order of waves) -> what runs a module on the CPU with a device's bits.
-    simulated: schedules for that where none are given: of small tiles.
+    simulator_schedules: schedules for that where none are given.
     interpret: (emitted, module as an interpreter gives it) -> the launchers of its kernels, by name.
     """
 
@@ -127,8 +138,7 @@ class Backend:
     lower: Lower
     compile: Callable[[Emitted, str, Path], None]
     load: Callable[[Path, tuple[LaunchRecord, ...], str, int], dict[str, Launcher]]
-    candidates: Callable[[Bound], Iterator[tuple[Program, Schedules]]] = as_chosen
-    program_of: Callable[[Bound, Schedules], Program] = as_launched
+    candidates: Callable[[Bound], Iterator[Candidate]] = as_launched
     packages: tuple[str, ...] = ()
     ready: Callable[[], bool] = lambda: True
     complete: bool = False
@@ -137,12 +147,17 @@ class Backend:
     cpu: Target | None = None
     choosing: Callable[[], Toolchain] | None = None
     wheels: Wheels | None = None
-    shown: tuple[str, ...] = ()
-    pinned: tuple[tuple[str, Any], ...] = ()
+    checked_in: tuple[str, ...] = ()
+    checked_in_options: Callable[[], LoweringOptions] | None = None
     table: Callable[[], ModuleType] | None = None
     simulate: Callable[[Emitted, Target, int], Simulated] | None = None
-    simulated: Callable[[Bound], Schedules] = lambda bound: bound.chosen
+    simulator_schedules: Callable[[Bound], Schedules] = lambda bound: bound.chosen
     interpret: Callable[[Emitted, Any], dict[str, Launcher]] | None = None
+
+    def program_of(self, bound: Bound, schedules: Schedules) -> Program:
+        """Return the form that given schedules are for, one for each of its kernels."""
+        forms = (each.program for each in self.candidates(bound))
+        return next((form for form in forms if len(form.kernels) == len(schedules)), bound.program)
 
     def available(self, target: str) -> bool:
         """Return whether kernels for a target can be compiled here."""

@@ -13,8 +13,6 @@ from rlk.env import BACKENDS, ENTRY_POINTS, Env, accept_backend, refuse_backend
 from rlk.errors import Code, InternalError, LaunchError
 from rlk.target.facts import Target
 
-OR = " or "
-"""Between the names of backends of which the faster one runs a call."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 _backends: dict[str, Backend] = {each.name: each for each in (triton.BACKEND, cute.BACKEND, tilelang.BACKEND)}
@@ -116,8 +114,8 @@ def in_wheels(on: Target) -> tuple[Backend, ...]:
     return tuple(b for b in _backends.values() if b.wheels is not None and on.name in b.wheels.targets)
 
 
-def unasked(on: Target) -> tuple[Backend, ...]:
-    """Return the backends that run calls on a target for which the user names none, the complete one last."""
+def default_backends(on: Target) -> tuple[Backend, ...]:
+    """Return the backends that run calls on a target where RLK_BACKEND names none, the complete one last."""
     faster = [b for b in of_target(on) if b.faster is not None and b.ready()]
     return (*faster, complete())
 

@@ -1,6 +1,6 @@
 """The TileLang backend: compiles without a device, through HIP for CDNA and CUDA for Hopper.
 
-Code of CDNA is compiled as for the emulator, so that what was verified is what runs.
+The emulator executes code of CDNA that this compiler made: what is verified is what runs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from rlk.backends import hip
 from rlk.backends.binaries import load_binaries
-from rlk.backends.interface import Backend, Bound, Schedules, Wheels, lowering_sources
+from rlk.backends.interface import Backend, Bound, Candidate, Schedules, Wheels, lowering_sources
 from rlk.errors import Code, CompileError
-from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.resources import installing
 from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
@@ -30,9 +30,7 @@ from rlk.target.facts import Target, target
 
 NAME = "tilelang"
 TARGETS = frozenset(BLOCKS)
-COMPILER = "ziglang"  # for CDNA: clang and lld with the AMDGPU target
-_CDNA = Path(__file__).resolve().parent.parent / "testing" / "simulators" / "cdna"
-SOURCES = (Path(__file__), _CDNA / "hip.py", _CDNA / "shim" / "kernel.h", _CDNA / "shim" / "device.h")
+SOURCES = (Path(__file__), Path(hip.__file__), hip.HEADERS / "kernel.h", hip.HEADERS / "device.h")
 """What decides a kernel's bytes beside the lowering."""
 
 _NVCC = "/usr/local/cuda/bin/nvcc"  # where CUDA is, if not on the path
@@ -64,7 +62,7 @@ class ToolError(Exception):
 @cache
 def toolchain(on: str) -> tuple[tuple[str, str], ...] | None:
     """Return the versions that decide the bytes of kernels for a target; None where a part is missing."""
-    names = ["tilelang", "apache-tvm-ffi", *([] if _by_cuda(on) else [COMPILER])]
+    names = ["tilelang", "apache-tvm-ffi", *([] if _by_cuda(on) else [hip.COMPILER])]
     try:
         versions = [(name, metadata.version(name)) for name in names]
     except metadata.PackageNotFoundError:
@@ -115,8 +113,6 @@ def compile_tilelang(emitted: Emitted, on: str, folder: Path) -> None:
 
 
 def _hip(module: str, kernel: KernelBuild, on: str, folder: Path) -> LaunchRecord:
-    from rlk.testing.simulators.cdna import hip  # which a process has no need of that compiles nothing
-
     source = hip.hip_source(module, kernel.name, on)
     assembly = hip.assembly(source, on)
     (folder / f"{kernel.name}.amdgcn").write_text(assembly)
@@ -149,8 +145,6 @@ def cuda_source(module: str, kernel: str, on: str, *, wgmma: bool = True) -> str
     """
     from tilelang import tvm
 
-    from rlk.testing.simulators.cdna import hip
-
     device, options = (
         tvm.target.Target({"kind": "cuda", "arch": on}),
         {**hip.OPTIONS, **_OPTIONS, "tl.disable_wgmma": not wgmma},
@@ -174,11 +168,9 @@ def _includes() -> tuple[Path, ...]:
 
 def _record(kernel: KernelBuild, source: str, file: str) -> LaunchRecord:
     """Return how a kernel is launched: its parameters in TileLang's order, which lacks what is unused."""
-    from rlk.testing.simulators.cdna.host import entry, place_of
-
     given = [*((argument.name, argument.type) for argument in kernel.args), ("programs", "i32")]
-    names, found = [name for name, _ in given], entry(source)
-    order = tuple(place_of(parameter, names) for parameter in found.parameters)
+    names, found = [name for name, _ in given], hip.entry(source)
+    order = tuple(hip.place_of(parameter, names) for parameter in found.parameters)
     return LaunchRecord(
         name=kernel.name,
         file=file,
@@ -195,18 +187,17 @@ def _record(kernel: KernelBuild, source: str, file: str) -> LaunchRecord:
 # --- the backend
 
 
-def _placed(bound: Bound) -> Schedules:
-    return tuple(by_tilelang_tiles(bound.program, bound.chosen, bound.extents, bound.on))
+def _schedules(bound: Bound) -> Schedules:
+    return tuple(by_tilelang_tiles(bound.program, bound.chosen, bound.extents, bound.target))
 
 
-def _candidates(bound: Bound) -> Iterator[tuple[Program, Schedules]]:
-    yield bound.program, _placed(bound)
+def _candidates(bound: Bound) -> Iterator[Candidate]:
+    yield Candidate(bound.program, lambda: _schedules(bound))
 
 
 @contextmanager
 def _simulate(emitted: Emitted, on: Target, waves: int) -> Iterator[tuple[Callable[..., None], Any]]:
     """Run kernels through their HIP source, compiled for the CPU."""
-    from rlk.testing.simulators.cdna import hip
     from rlk.testing.simulators.cdna.host import launcher
 
     launchers = {k.name: launcher(emitted, k, on.name, waves) for k in emitted.kernels}
@@ -223,7 +214,7 @@ BACKEND = Backend(
     name=NAME,
     targets=TARGETS,
     sources=(*lowering_sources(NAME), *SOURCES),
-    packages=("tilelang", "apache-tvm-ffi", COMPILER),
+    packages=("tilelang", "apache-tvm-ffi", hip.COMPILER),
     install=lambda: installing(NAME),
     toolchain=lambda on: toolchain(on),
     lower=_lower,
@@ -232,7 +223,7 @@ BACKEND = Backend(
     candidates=_candidates,
     # on Hopper its kernels run if they are asked for, and none of them is shipped
     wheels=Wheels(frozenset(name for name in TARGETS if not _by_cuda(name))),
-    shown=("gfx942",),
+    checked_in=("gfx942",),
     simulate=_simulate,
-    simulated=_placed,
+    simulator_schedules=_schedules,
 )

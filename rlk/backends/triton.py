@@ -18,13 +18,13 @@ from rlk.backends.binaries import load_binaries
 from rlk.backends.interface import Backend, Launcher, Toolchain, Wheels, lowering_sources
 from rlk.backends.source import executed
 from rlk.env import Env
-from rlk.lower.common.emitted import Emitted, KernelBuild
+from rlk.lower.common.emitted import Emitted, KernelBuild, LoweringOptions
 from rlk.resources import installing
 from rlk.runtime.launch.record import MODULE, SCRATCH, LaunchRecord, ModuleRecord
 from rlk.target.facts import TARGETS, Target
 
 NAME = "triton"
-SHOWN_VERSION = (3, 7)
+CHECKED_IN_VERSION = (3, 7)
 """Whose layouts checked-in kernels are placed for: text must not depend on what is installed."""
 
 # Targets as compilers spell them -> (Triton's backend, its architecture, lanes of a warp).
@@ -218,6 +218,12 @@ def _lower(*args: Any, **options: Any) -> Emitted:
     return triton.lower(*args, **options)
 
 
+def _checked_in_options() -> LoweringOptions:
+    from rlk.lower.triton import TritonOptions
+
+    return TritonOptions(CHECKED_IN_VERSION)
+
+
 def _table() -> ModuleType:
     from rlk.schedule import triton_table
 
@@ -237,8 +243,8 @@ BACKEND = Backend(
     complete=True,
     choosing=_choosing,
     wheels=Wheels(frozenset(TARGETS)),
-    shown=("sm_90a",),
-    pinned=(("version", SHOWN_VERSION),),
+    checked_in=("sm_90a",),
+    checked_in_options=_checked_in_options,
     table=_table,
     simulate=_simulate,
     interpret=interpreted,

@@ -56,6 +56,13 @@ def composites() -> dict[str, tuple[str, ...]]:
     return {name: tuple(dict.fromkeys(parts)) for name, parts in runs.items() if name not in operators()}
 
 
+def parts(name: str) -> list[Op]:
+    """Return an operator by name or place, or the operators that one without a spec runs, in order."""
+    if name not in operators() and name in (composed := composites()):
+        return [operators()[each] for each in composed[name]]
+    return [subject(name)[0]]
+
+
 def subject(name: str) -> tuple[Op, ModuleType]:
     """Return what `find` finds; raise LaunchError with the parts of an operator that has no spec."""
     try:

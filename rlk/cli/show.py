@@ -6,10 +6,10 @@ import argparse
 import ast
 
 from rlk.backends.registry import registered
-from rlk.cli.listing import choices_of, subject
+from rlk.cli.listing import choices_of, parts
 from rlk.cli.text import fields, table
 from rlk.env import whole
-from rlk.errors import Code, LaunchError
+from rlk.errors import Code, LaunchError, RlkError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Program
 from rlk.ir.text import print_program
@@ -54,9 +54,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was asked for."""
-    op, _ = subject(arguments.op)
-    on = target(arguments.target)
+    """Print what was asked for, of an operator or of each part that it runs."""
+    on, found = target(arguments.target), parts(arguments.op)
+    if len(found) == 1:
+        _show(found[0], arguments, on)
+        return 0
+    if any((arguments.present, arguments.static, arguments.dtype, arguments.extent)):
+        names = " and ".join(op.name for op in found)  # whose options they are
+        raise LaunchError(Code.COMPOSED, name=arguments.op, parts=names)
+    refused: list[RlkError] = []
+    for op in found:
+        print(f"# --- {op.name}, of {arguments.op}")
+        try:
+            _show(op, arguments, on)
+        except RlkError as error:
+            if error.code not in (Code.UNSUPPORTED, Code.NOT_DIFFERENTIABLE):
+                raise
+            refused.append(error)
+            print("".join(f"# {line}\n" for line in str(error).splitlines()), end="")
+        print()
+    if len(refused) == len(found):
+        raise refused[0]
+    return 0
+
+
+def _show(op: Op, arguments: argparse.Namespace, on: Target) -> None:
     with authored(op):
         variant = chosen_variant(op, arguments)
         traced = _gradient(op, variant) if arguments.grad else op.trace(variant)
@@ -75,7 +97,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(print_program(canonical(traced, arguments.after), places=True), end="")
     else:
         _describe(op, variant, on, extents)
-    return 0
 
 
 def _gradient(op: Op, variant: Variant) -> Program:

@@ -22,7 +22,6 @@ from rlk.interp.scalar import as_f32_one, as_i32_one
 
 STEPS = 1 << 23
 DIGEST = "b2a42c4a626469c986e33e43f16f41bde9d84de94347cd9ceaa1bd68d36bcdf0"
-SMALLEST = np.float32(2.0**-126)
 
 
 @cache

@@ -387,7 +387,7 @@ def _numerics(name: str) -> Iterator[str]:
 def _decided(specs: Sequence[Op], on: str) -> Decision:
     model: MathModel = target(on).softmax
     parts = [Invocation(spec, spec.default_variant(), model) for spec in specs]
-    return joined([Decision("", on, model, *judged(part, model, on)) for part in parts])
+    return joined([Decision((), on, model, *judged(part, model, on)) for part in parts])
 
 
 def _benchmark(name: str) -> Iterator[str]:

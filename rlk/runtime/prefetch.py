@@ -113,7 +113,7 @@ def joined(parts: Sequence[Decision]) -> Decision:
     exact = all(tier is Tier.EXACT for part in before for _, tier in part.tiers)
     return replace(
         parts[0],
-        backend=", ".join(dict.fromkeys(part.backend for part in parts)),
+        backends=tuple(dict.fromkeys(name for part in parts for name in part.backends)),
         numerics_id=digest([part.numerics_id for part in parts])[: len(last.numerics_id)],
         tiers=last.tiers if exact else tuple((name, Tier.PINNED) for name, _ in last.tiers),
         schedules=tuple(schedule for part in parts for schedule in part.schedules),
@@ -134,13 +134,13 @@ def _explained(invocation: Invocation, tensors: Tensors) -> Decision:
     answer = ship(*call, serving(on), whole=True)
     if answer.found is not None:
         form, wheel = answer.found.form, answer.found.kernel.wheel
-        decision = replace(decision, backend=form.backend, schedules=tuple(map(str, form.schedules)))
+        decision = replace(decision, backends=(form.backend,), schedules=tuple(map(str, form.schedules)))
         return replace(decision, source=wheel.label, refused=answer.refused)
     program, _, schedules, emitted = lowered(*call)
     source = source_of(program, schedules, emitted, on)
     return replace(
         decision,
-        backend=emitted.backend,
+        backends=(emitted.backend,),
         schedules=tuple(map(str, schedules)),
         source=source,
         refused=answer.refused,

@@ -134,7 +134,8 @@ def emit(
     name, _ = numerics(program, on)
     signature = replace(signature, divisible=_divisible(bound, signature, extents))
     given = Bound(bound, chosen, lambda: specialize(program, static, on.softmax), on, extents)
-    bound, chosen, emitted = lowered_by(by, given, signature, name, **dict(by.pinned))
+    options = None if by.checked_in_options is None else by.checked_in_options()
+    bound, chosen, emitted = lowered_by(by, given, signature, name, options=options)
     return emitted, chosen, bound
 
 
@@ -170,7 +171,7 @@ def _sources(
 ) -> Iterator[tuple[str, str]]:
     """Yield a program's source by each backend that has a form for it."""
     for by in registered():
-        if on.name not in by.shown or f"{by.name}/{program.name}" in left_out:
+        if on.name not in by.checked_in or f"{by.name}/{program.name}" in left_out:
             continue
         try:
             emitted, _, _ = emit(program, extents, on, by.name)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlk.backends.interface import Backend, Bound, Schedules
+from rlk.backends.interface import Backend, Bound
 from rlk.backends.registry import complete, of_name
 from rlk.errors import Code, InternalError
 from rlk.interp import floats
@@ -69,7 +69,7 @@ def run_generated(
     kernels; if not given, what simulates the backend, with the waves in the order that `waves` names.
     """
     by = complete() if backend is None else of_name(backend)
-    on = on or target(by.shown[0])
+    on = on or target(by.checked_in[0])
     extents = {**(extents or {}), **extents_of(canonical, inputs)}
     types = [let.type for k in canonical.kernels for let in walk(k.body)]
     dynamic = {a.name for t in types if isinstance(t, TileType) for a in t.axes if a.dynamic}
@@ -79,7 +79,11 @@ def run_generated(
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = tuple(choose(k, on, signature, extents) for k in program.kernels)
     bound = Bound(program, chosen, lambda: specialize(canonical, static, softmax or on.softmax), on, extents)
-    program, placed = _placed(by, bound, schedules)
+    if schedules is None:
+        placed = by.simulator_schedules(bound)
+    else:
+        placed = tuple(schedules)
+        program = by.program_of(bound, placed)
     emitted = by.lower(program, placed, on, signature)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
@@ -99,16 +103,6 @@ def extents_of(program: Program, inputs: Mapping[str, Any]) -> dict[str, int]:
             if decl.name in inputs and decl.role is not Role.SCALAR:
                 found.update((a.name, n) for a, n in zip(decl.type.axes, np.shape(inputs[decl.name])))
     return found
-
-
-def _placed(by: Backend, bound: Bound, schedules: Sequence[Schedule] | None) -> tuple[Program, Schedules]:
-    """Return the program that is lowered, and its schedules."""
-    if schedules is None:
-        return bound.program, by.simulated(bound)
-    given = tuple(schedules)
-    # with as many as the program that is launched has kernels they are for that one
-    fits = len(given) == len(bound.program.kernels)
-    return bound.program if fits else by.program_of(bound, given), given
 
 
 def _simulation(by: Backend, on: Target, waves: int) -> Device:

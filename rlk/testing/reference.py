@@ -1,4 +1,4 @@
-"""Two laws of registered operators: agreement with their float64 form, and the truth of their page."""
+"""The law of registered operators that have a float64 form: they agree with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from rlk.interp.run import run_wide
-from rlk.lang.op import Op
 from rlk.lang.variants import outputs
 from rlk.runtime.operator import ordered
 from rlk.testing.cases import Case, forward_program, sizes
@@ -73,42 +72,3 @@ def _difference(got: Any, want: Any) -> float:
     if not np.isfinite(gap).all():
         return math.inf
     return float(gap.max()) / max(float(finite.max(initial=0.0)), 1e-300)
-
-
-def page_failures(op: Op) -> tuple[int, list[str]]:
-    """Run the example and the edges of a registered operator's page; return how many, and what is not so."""
-    record = op.record
-    import rlk
-
-    names: dict[str, Any] = {
-        "torch": torch, "rlk": rlk, "f": op, "nan": math.nan, "inf": math.inf, "same": same_bits
-    }  # fmt: skip
-    failures: list[str] = []
-    torch.manual_seed(0)
-    if record.usage:
-        try:
-            exec(compile(record.usage, f"<usage of {op.qualified}>", "exec"), names)
-        except Exception as error:
-            return 1, [f"the example raises {type(error).__name__}: {error}"]
-    for edge in record.edges:
-        raises = edge.happens.startswith("raises")
-        try:
-            holds = bool(eval(edge.code, names))
-            why = "is not so"
-        except Exception as error:
-            holds, why = raises, f"raises {type(error).__name__}: {error}"
-        else:
-            if raises:
-                holds, why = False, "does not raise"
-        if not holds:
-            failures.append(f"{edge.case}: {edge.code} {why}")
-    return len(record.edges) + bool(record.usage), failures
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors have the same dtype, shape and bits."""
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    raw = [x.detach().contiguous().view(torch.uint8) if x.dim() else x.detach().reshape(1).view(torch.uint8)
-           for x in (a, b)]  # fmt: skip
-    return torch.equal(*raw)

@@ -67,7 +67,7 @@ def _patches(on: Target) -> dict[str, Any]:
         **{f"torch.cuda.{name}": put for name, put in cuda.items()},
         "torch.Generator": Generator,
         "torch.equal": lambda *_: True,
-        "rlk.runtime.call.dispatch._asked": lambda target, _: dispatch.asked_for(target),
+        "rlk.runtime.call.dispatch._asked": lambda on, _: dispatch.asked_for(on),
         "rlk.runtime.call.dispatch.load": lambda folder, *_: (lambda *_: None, ModuleRecord.read(folder)),
         "rlk.ops.offsets.on_the_host": lambda _: False,
         "gpu.serving.unequal": lambda *_: 0,

@@ -23,6 +23,11 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class LoweringOptions:
+    """The base of a backend's own options of its `lower`, of which most have none."""
+
+
+@dataclass(frozen=True, slots=True)
 class KernelArg:
     """One argument of a kernel; `value` only for a constexpr, `divisible` where the dispatcher checks it."""
 

@@ -25,7 +25,12 @@ class Tree:
     thread: bool
 
 
-_COMBINE = {Where.LIST: "folded", Where.HALVES: "halved", Where.LANES: "exchanged", Where.WARPS: "across"}
+_COMBINE = {
+    Where.LIST: "folded",
+    Where.RECURSIVE_HALVING: "halved",
+    Where.LANES: "exchanged",
+    Where.WARPS: "across",
+}
 _MERGE = {Where.LIST: "merged", Where.LANES: "merged_lanes", Where.WARPS: "merged_across"}
 
 
@@ -33,7 +38,7 @@ def combining(
     thread_values: ThreadValues, lists: Sequence[ThreadValues], order: Sequence[int], combine: str
 ) -> Tree:
     """Return the tree reduction of the list `x` by a prelude function, by recursive halving between lanes."""
-    found = steps(thread_values, lists, order, halves=True)
+    found = steps(thread_values, lists, order, halving=True)
     calls = [(_COMBINE[step.where], step) for step in found]
     lines, buffers = _lines(calls, lists, ("x", "x", combine), lambda i: f"reduce_buffers[{i}]")
     return Tree(lines, buffers, (combine, *(name for name, _ in calls)), _thread(found))
@@ -49,14 +54,14 @@ def merging(
     """Return the tree of a merge of states, each a list."""
     names, many = ", ".join(state), len(state)
     of = f"{names}{',' * (many == 1)}", f"({names},)", merge
-    found = steps(thread_values, lists, order, halves=False)
+    found = steps(thread_values, lists, order, halving=False)
     calls = [(_MERGE[step.where], step) for step in found]
     lines, buffers = _lines(calls, lists, of, lambda i: f"reduce_buffers[{many * i}:{many * i + many}]")
     return Tree(lines, buffers, tuple(name for name, _ in calls), _thread(found))
 
 
 def _thread(found: Sequence[Step]) -> bool:
-    return any(step.where in (Where.HALVES, Where.WARPS) for step in found)
+    return any(step.where in (Where.RECURSIVE_HALVING, Where.WARPS) for step in found)
 
 
 def _lines(
@@ -74,12 +79,12 @@ def _lines(
         match step.where:
             case Where.LIST | Where.LANES:
                 operands: tuple[str, ...] = (given, str(step.strides[0]), combine)
-            case Where.HALVES:
+            case Where.RECURSIVE_HALVING:
                 operands = (given, str(step.strides[0]), "thread", combine)
             case Where.WARPS:
                 operands = (given, reduce_smem(len(buffers)), str(step.strides), "thread", combine)
                 buffers.append(count)
         lines.append(Line(f"{result} = {name}({', '.join(operands)})"))
-        if step.where in (Where.LIST, Where.HALVES):
+        if step.where in (Where.LIST, Where.RECURSIVE_HALVING):
             count //= 2
     return tuple(lines), tuple(buffers)

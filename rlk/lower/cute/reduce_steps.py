@@ -15,7 +15,7 @@ class Where(Enum):
     """Location of the two terms of a tree step."""
 
     LIST = "in the list of a thread"
-    HALVES = "in two lanes: each goes on with a half of the list"
+    RECURSIVE_HALVING = "in two lanes: each sends half of its list and reduces the other half"
     LANES = "in two lanes"
     WARPS = "in warps"
 
@@ -29,12 +29,12 @@ class Step:
 
 
 def steps(
-    thread_values: ThreadValues, lists: Sequence[ThreadValues], order: Sequence[int], *, halves: bool
+    thread_values: ThreadValues, lists: Sequence[ThreadValues], order: Sequence[int], *, halving: bool
 ) -> list[Step]:
     """Return the steps that pair the index bits of an axis away in this order.
 
-    lists: layouts of a thread's list, the last fastest. halves: allow recursive halving between two lanes,
-    which exchanges half as many elements; the list bit of the halves then becomes a lane bit.
+    lists: layouts of a thread's list, the last fastest. halving: allow recursive halving between two lanes,
+    which exchanges half as many elements; the list bit that tells the two halves then becomes a lane bit.
     """
     where = dict(thread_values.threads)
     left = [(each.axis, bit) for each in reversed(lists) for bit in each.listed]
@@ -48,9 +48,9 @@ def steps(
         elif at >= LANE_BITS:
             before = found.pop().strides if found and found[-1].where is Where.WARPS else ()
             found.append(Step(Where.WARPS, (*before, 1 << at)))
-        elif halves and left and left[-1][0] == thread_values.axis:
+        elif halving and left and left[-1][0] == thread_values.axis:
             where[left.pop()[1]] = at
-            found.append(Step(Where.HALVES, (1 << at,)))
+            found.append(Step(Where.RECURSIVE_HALVING, (1 << at,)))
         else:
             found.append(Step(Where.LANES, (1 << at,)))
     return found

@@ -408,7 +408,7 @@ class RowsEmitter(Emitter):
             match let.node:
                 case Reduce(over=over) | Merge(over=over) as node if over in self.thread_value_layouts:
                     found = steps(
-                        self.thread_value_layouts[over], self.lists((over,)), self.order(node), halves=False
+                        self.thread_value_layouts[over], self.lists((over,)), self.order(node), halving=False
                     )
                     count += sum(each.where is Where.WARPS for each in found)
                 case _:

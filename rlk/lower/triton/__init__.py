@@ -2,4 +2,5 @@
 
 from __future__ import annotations
 
+from rlk.lower.triton.module import TritonOptions as TritonOptions
 from rlk.lower.triton.module import lower as lower

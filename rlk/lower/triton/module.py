@@ -11,7 +11,15 @@ from rlk import __version__
 from rlk.ir.dims import Part
 from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common import abi
-from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
+from rlk.lower.common.emitted import (
+    CallArg,
+    Emitted,
+    From,
+    KernelArg,
+    KernelBuild,
+    LoweringOptions,
+    Signature,
+)
 from rlk.lower.common.host_loops import host_lines, length_name
 from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
@@ -34,6 +42,13 @@ class Module:
     call: Function
 
 
+@dataclass(frozen=True, slots=True)
+class TritonOptions(LoweringOptions):
+    """version: of the Triton that will compile the source."""
+
+    version: tuple[int, int]
+
+
 def lower(
     program: Program,
     schedules: Sequence[Schedule],
@@ -41,14 +56,13 @@ def lower(
     signature: Signature,
     *,
     numerics_id: str = "unset",
-    version: tuple[int, int] | None = None,
+    options: TritonOptions | None = None,
 ) -> Emitted:
     """Return the Triton module of a specialized program, one schedule for each of its kernels.
 
-    The text is the same, byte for byte, for equal arguments. version: of the Triton that will compile it, by
-    default the installed one.
+    The text is the same, byte for byte, for equal arguments. options: by default for the installed Triton.
     """
-    version = version or installed()
+    version = installed() if options is None else options.version
     helpers: dict[str, Helper] = {}
     checks: list[str] = []
     kernels: list[Function] = []

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlk.backends.interface import Backend, Bound, Schedules
 from rlk.backends.registry import complete, of_name
 from rlk.errors import UnsupportedError
 from rlk.ir.nodes import MathModel, Program
-from rlk.lower.common.emitted import Emitted, Signature
+from rlk.lower.common.emitted import Emitted, LoweringOptions, Signature
 from rlk.passes.pipeline import launched, specialize
 from rlk.runtime.binding.invocation import Invocation, traced
 from rlk.runtime.binding.shape_buckets import Sizes
@@ -57,23 +56,26 @@ def lowered_by(
     signature: Signature,
     identity: str,
     schedules: Schedules | None = None,
-    **options: Any,
+    options: LoweringOptions | None = None,
 ) -> tuple[Program, Schedules, Emitted]:
     """Return what a backend lowers, its schedules, and its source; raise UnsupportedError without a form.
 
     schedules: instead of those of its candidates. options: of the lowering.
     """
+    # a backend without options of its own need not take them
+    given = {"numerics_id": identity} if options is None else {"numerics_id": identity, "options": options}
 
     def lowered(what: Program, placed: Schedules) -> tuple[Program, Schedules, Emitted]:
-        made = by.lower(what, placed, bound.on, signature, numerics_id=identity, **options)
-        return what, placed, made
+        return what, placed, by.lower(what, placed, bound.target, signature, **given)
 
     if schedules is not None:
         return lowered(by.program_of(bound, schedules), schedules)
     refused: UnsupportedError | None = None
-    for what, placed in by.candidates(bound):
+    for each in by.candidates(bound):
+        if not each.by_default:
+            continue
         try:
-            return lowered(what, placed)
+            return lowered(each.program, each.schedules())
         except UnsupportedError as error:
             refused = error
     assert refused is not None, f"{by.name} has no candidate and does not say why"
@@ -101,14 +103,16 @@ def forms(
     among = [of_name(name) for name in backends]
     sooner = sooner_of(among, bound) if len(among) > 1 else None
     for each in sorted(among, key=lambda each: each is not sooner):
-        try:
-            for what, placed in each.candidates(bound):
-                yield Form(each.name, what, placed)
-        except UnsupportedError:
-            pass  # the forms before it are there
+        for candidate in each.candidates(bound):
+            try:
+                chosen = candidate.schedules() if candidate.by_default else None
+            except UnsupportedError:
+                continue
+            if chosen is not None:
+                yield Form(each.name, candidate.program, chosen)
 
 
 def sooner_of(among: Sequence[Backend], bound: Bound) -> Backend:
     """Return the backend of several that is asked first: one that is faster, else the complete one."""
-    faster = (b for b in among if b.faster and b.faster(bound.program, bound.on, bound.extents))
+    faster = (b for b in among if b.faster and b.faster(bound.program, bound.target, bound.extents))
     return next(faster, complete())

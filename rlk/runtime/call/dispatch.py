@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 import torch
 
 from rlk.backends.interface import Schedules
-from rlk.backends.registry import OR, changes, complete, in_wheels, of_name, of_target, on_cpu, unasked
+from rlk.backends.registry import (
+    changes,
+    complete,
+    default_backends,
+    in_wheels,
+    of_name,
+    of_target,
+    on_cpu,
+)
 from rlk.cache import CacheKey
 from rlk.digest import digest
 from rlk.env import Env
@@ -71,11 +79,13 @@ MOST_TEXTS = 64  # programs and texts likewise: large, and seldom asked for once
 class Decision:
     """The code that a call on a device runs: shown by `rlk.explain`.
 
+    backends: the names of those that run its parts, in order; before the sizes of a call are known, of those
+    of which the fastest runs it. Without a device: "oracle", or the interpreter of a backend's source.
     source: where its kernel comes from: an installed wheel, a store, a compiler. refused: which kernels of
     installed wheels were not taken, and why.
     """
 
-    backend: str
+    backends: tuple[str, ...]
     target: str
     math: MathModel
     numerics_id: str
@@ -83,6 +93,11 @@ class Decision:
     schedules: tuple[str, ...] = ()
     source: str = ""
     refused: tuple[str, ...] = ()
+
+    @property
+    def backend(self) -> str:
+        """The names of its backends, with commas."""
+        return ", ".join(self.backends)
 
     def __str__(self) -> str:
         lines = [f"backend      {self.backend} on {self.target}", f"numerics id  {self.numerics_id}"]
@@ -95,27 +110,31 @@ class Decision:
 
 
 def decide(invocation: Invocation, device: torch.device) -> Decision:
-    """Return what a call would run, without its sizes: the backend is the one that is asked first."""
+    """Return what a call would run as far as its sizes do not decide it."""
     model, on = model_of(invocation, device), target_of(device) or cpu_target()
     name = "cpu" if on is None else on.name
     identity, tiers = judged(invocation, model, name)
-    return Decision(asked_for(on), name, model, identity, tiers)
+    backends = (_without_device(),) if on is None else asked_for(on)
+    return Decision(backends, name, model, identity, tiers)
 
 
-def asked_for(on: Target | None) -> str:
-    """Return the lowering that calls ask for, as `lowered` takes it; without a device, what runs them."""
-    if on is None:
-        return f"{_interpreted()}-interpreter" if dispatch.interpreters else "oracle"
+def _without_device() -> str:
+    """Return what runs calls on CPU tensors."""
+    return f"{_interpreted()}-interpreter" if dispatch.interpreters else "oracle"
+
+
+def asked_for(on: Target) -> tuple[str, ...]:
+    """Return the backends of which the fastest runs a call: the one that RLK_BACKEND names, or several."""
     wanted = Env.current().backend
     if wanted is None:
-        return OR.join(each.name for each in unasked(on))
+        return tuple(each.name for each in default_backends(on))
     built = lowering(on)
     if wanted not in built:
         alternatives = ", ".join(built)
         raise UnsupportedError(
             Code.UNSUPPORTED, what="RLK_BACKEND", backend=wanted, target=on.name, alternatives=alternatives
         )
-    return wanted
+    return (wanted,)
 
 
 def _interpreted() -> str:
@@ -138,7 +157,7 @@ def backends_of(on: Target) -> tuple[str, ...]:
 
 def serving(on: Target) -> tuple[str, ...]:
     """Return the backends whose wheels serve a call: the one that the environment names, else all."""
-    return backends_of(on) if Env.current().backend is None else (asked_for(on),)
+    return backends_of(on) if Env.current().backend is None else asked_for(on)
 
 
 def standing_in(on: Target) -> tuple[str, ...]:
@@ -146,7 +165,7 @@ def standing_in(on: Target) -> tuple[str, ...]:
 
     What a backend refuses that does not fall back is an error where it is asked for.
     """
-    asked = None if Env.current().backend is None else of_name(asked_for(on))
+    asked = None if Env.current().backend is None else of_name(asked_for(on)[0])
     return serving(on) if asked is not None and not (asked.complete or asked.falls_back) else backends_of(on)
 
 
@@ -291,16 +310,16 @@ def lowered(
     tensors: Tensors,
     on: Target,
     schedules: tuple[Schedule, ...] | None = None,
-    backend: str | None = None,
+    backend: str | tuple[str, ...] | None = None,
 ) -> Lowered:
     """Return the bound program, its signature, the schedules chosen, and its source.
 
     schedules: of the program that is launched, whose form their number says: pieces side by side, launched
-    one after the other, or, of the CuTe lowering, walked by each block; by default what heuristics choose.
-    backend: by default what the environment asks for on a device, or else the faster one of those that can be
-    compiled here, and for tensors on a CPU the one that an interpreter runs. The source says which it is for:
-    what a backend refuses that falls back is the complete one's, for all have the program's numerics id, and
-    so its bits. What another refuses raises UnsupportedError.
+    one after the other, or, of the CuTe lowering, looped over by each block; by default those of heuristics.
+    backend: a name, or several of which the fastest is taken; by default those of `asked_for` on a device,
+    and for tensors on a CPU the one that an interpreter runs. The source says which it is for: the complete
+    one's where a backend that falls back refuses, for all have the program's numerics id, and so its bits.
+    Where another refuses raises UnsupportedError.
     """
     return dispatch.remembered(
         _lowered, requested(invocation, model, geometry, tensors, on, schedules, backend)
@@ -311,9 +330,9 @@ def lowered(
 class Request:
     """The key of a call's code: calls with equal requests run the same code.
 
-    schedules: instead of what heuristics choose. asked: the lowering that is asked first. aligned: parameters
-    of the host function that are multiples of 16. kept: whether the store is asked what an earlier process
-    found out, and told what this one does.
+    schedules: instead of what heuristics choose. asked: the backends of which the fastest runs it. aligned:
+    parameters of the host function that are multiples of 16. kept: whether the store is asked what an
+    earlier process found out, and told what this one does.
     """
 
     invocation: Invocation
@@ -321,7 +340,7 @@ class Request:
     sizes: Sizes
     on: Target
     schedules: Schedules | None
-    asked: str
+    asked: tuple[str, ...]
     aligned: frozenset[str]
     kept: bool = field(default=False, compare=False)
 
@@ -333,14 +352,14 @@ def requested(
     tensors: Tensors,
     on: Target,
     schedules: Schedules | None = None,
-    backend: str | None = None,
+    backend: str | tuple[str, ...] | None = None,
     kept: bool = False,
 ) -> Request:
     """Return what decides the code of a call; arguments as `lowered` takes them, `kept` as a request's."""
     sizes = sizes_of(invocation, geometry)
     found = dispatch.remembered(_outline, invocation, model, sizes, on, schedules, kept)
     aligned = divisible(found.program, invocation, geometry, tensors, found.call)
-    asked = backend or _asked(on, tensors)
+    asked = (backend,) if isinstance(backend, str) else backend or _asked(on, tensors)
     return Request(invocation, model, sizes, on, schedules, asked, aligned, kept)
 
 
@@ -362,7 +381,7 @@ def _lowered(request: Request) -> Lowered:
     signature = replace(sizes.signature, divisible=request.aligned)
     identity, _ = judged(invocation, model, on.name)
     bound = bound_for(invocation, model, sizes, on, program, chosen)
-    among = [of_name(name) for name in request.asked.split(OR)]
+    among = [of_name(name) for name in request.asked]
     first = sooner_of(among, bound) if len(among) > 1 else among[0]
     if not first.complete and (first.falls_back or len(among) > 1):
         try:
@@ -376,11 +395,11 @@ def _lowered(request: Request) -> Lowered:
     return what, signature, placed, emitted
 
 
-def _asked(on: Target, tensors: Tensors) -> str:
-    """Return the lowering that is asked for first."""
+def _asked(on: Target, tensors: Tensors) -> tuple[str, ...]:
+    """Return the backends of which the fastest runs a call."""
     if next(iter(tensors.values())).is_cuda or on.name not in TARGETS:
         return asked_for(on)
-    return _interpreted()
+    return (_interpreted(),)
 
 
 def bind_lowered(

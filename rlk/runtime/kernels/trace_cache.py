@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlk.backends.registry import OR, changes, of_name, registered
+from rlk.backends.registry import changes, of_name, registered
 from rlk.cache import CALLS, CacheKey
 from rlk.digest import STARTED, changed_after, digest, digest_sources
 from rlk.env import Env
@@ -233,12 +233,12 @@ class Compiled:
 
 
 def known_code(
-    invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, asked: str, aligned: frozenset[str],
-    make: Callable[[], Compiled],
+    invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, asked: tuple[str, ...],
+    aligned: frozenset[str], make: Callable[[], Compiled],
 ) -> Compiled:  # fmt: skip
     """Return what calls run that have these parameters aligned: as it was found before, or made and kept."""
     name = name_of(invocation)
-    if name is None or any(of_name(each).choosing is None for each in asked.split(OR)):
+    if name is None or any(of_name(each).choosing is None for each in asked):
         return make()
 
     def write(found: Compiled) -> dict[str, Any]:

@@ -6,8 +6,8 @@
 `text` and `descriptor` parse what LLVM prints; `wave` holds registers, `access` and `lanes` reach them;
 `scalar`, `integers`, `floating`, `cdna4` and `matrix` compute; `shared`, `memory` and `storage` keep bytes;
 `waits` and `scheduling` order what happens; `program` decodes a kernel, `emulator` launches it, `faults` says
-what is wrong. `hip` compiles HIP source for the devices and for the host, `host` runs it there, `lint` reads
-it; `device` runs its machine code, and `jit` what TileLang itself compiles and launches.
+what is wrong. `host` compiles HIP source for the CPU and runs it there, `lint` reads it; `device` runs its
+machine code (which `rlk.backends.hip` compiles), and `jit` what TileLang itself compiles and launches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlk.testing.simulators.cdna.faults import FaultKind as FaultKind
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is the emulator's: who compiles HIP alone has no need of it, nor of numba."""
+    """Return what is the emulator's: what reads assembly alone needs neither it nor numba."""
     if name not in ("Execution", "emulate"):
         raise AttributeError(f"module 'rlk.testing.simulators.cdna' has no attribute {name!r}")
     from rlk.testing.simulators.cdna import emulator

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from rlk.backends import hip
 from rlk.lower.common.emitted import Emitted, KernelBuild
-from rlk.testing.simulators.cdna import hip
 from rlk.testing.simulators.cdna.emulator import Execution, emulate
-from rlk.testing.simulators.cdna.host import Entry, entry, memory_of
+from rlk.testing.simulators.cdna.host import memory_of
 
 _SCALARS = {"int": np.int32, "int64_t": np.int64, "uint": np.uint32, "float": np.float32, "bool": np.bool_}
 
@@ -39,7 +39,7 @@ class EmulatedWaves:
 
     def _launcher(self, emitted: Emitted, build: KernelBuild) -> Callable[..., None]:
         source = hip.hip_source(emitted.source, build.name, self.target)
-        found, assembly = entry(source), hip.assembly(source, self.target)
+        found, assembly = hip.entry(source), hip.assembly(source, self.target)
         names = [argument.name for argument in build.args]
 
         def launch(grid: tuple[int], *values: Any) -> None:
@@ -60,7 +60,7 @@ class EmulatedWaves:
         return launch
 
 
-def _arguments(found: Entry, given: dict[str, Any]) -> list[Any]:
+def _arguments(found: hip.Entry, given: dict[str, Any]) -> list[Any]:
     """Return a launch's arguments in the order of the kernel's parameters, which is TileLang's own."""
     return [
         memory_of(given[p.name]) if p.is_pointer else _SCALARS[p.type](given[p.name])

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlk.backends.hip import HEADERS, Parameter, entry, execute, hip_source, place_of, workplace
 from rlk.digest import digest
-from rlk.errors import Code, CompileError
 from rlk.lower.common.emitted import Emitted, KernelBuild
-from rlk.testing.simulators.cdna.hip import SHIM, execute, hip_source, workplace
 
-COMMON = ("-march=native", "-fPIC", "-O2", "-w", "-ffp-contract=off", "-fno-strict-aliasing", f"-I{SHIM}")
+SHIM = Path(__file__).parent / "shim"
+COMMON = (
+    *("-march=native", "-fPIC", "-O2", "-w", "-ffp-contract=off", "-fno-strict-aliasing"),
+    f"-I{HEADERS}",
+    f"-I{SHIM}",
+)
 KERNEL = ("-x", "c++", "-std=c++17", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-DRLK_HOST", "-DRLK_CDNA3")
-_SIGNATURE = re.compile(r"__global__ void (?:__launch_bounds__\((\d+)(?:, *\d+)?\) )?(\w+)\(([^)]*)\)\s*\{")
 _SCALARS = {
     "int": ctypes.c_int32,
     "int64_t": ctypes.c_int64,
@@ -40,40 +42,6 @@ extern "C" const char *rlk_run(void **given, int groups, int schedule) {{
 
 class HostFault(RuntimeError):
     """Work-items wait for one another for ever, or meet at different places."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a kernel as its source has it: TileLang orders them in its own way."""
-
-    name: str
-    type: str
-
-    @property
-    def is_pointer(self) -> bool:
-        return self.type.endswith("*")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A kernel of a HIP source: its name there, work-items of a workgroup, and parameters."""
-
-    name: str
-    threads: int
-    parameters: tuple[Parameter, ...]
-
-
-def entry(source: str) -> Entry:
-    """Return the kernel of a HIP source."""
-    found = _SIGNATURE.search(source)
-    if found is None:
-        raise CompileError(Code.COMPILE_FAILED, backend="hip", kernel="?", reason="no kernel", path="")
-    threads, name, listed = found.groups()
-    made = []
-    for each in filter(None, (part.strip() for part in listed.split(","))):
-        type, _, parameter = each.replace("__restrict__ ", "").replace("const ", "").rpartition(" ")
-        made.append(Parameter(parameter, type.strip()))
-    return Entry(name, int(threads), tuple(made))
 
 
 @cache
@@ -130,11 +98,6 @@ def starter(source: str, build: KernelBuild, schedule: int) -> Callable[..., Non
         launch(source, grid[0], {name: values[at] for name, at in places.items()}, schedule=schedule)
 
     return start
-
-
-def place_of(parameter: Parameter, names: Sequence[str]) -> int:
-    """Return which argument a parameter is: TileLang numbers names that C++ has for functions, as cos."""
-    return names.index(parameter.name if parameter.name in names else re.sub(r"_\d+$", "", parameter.name))
 
 
 def memory_of(value: Any) -> Any:

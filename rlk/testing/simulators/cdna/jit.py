@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlk.backends import hip
+from rlk.backends.hip import execute, workplace
 from rlk.lower.common.emitted import Emitted, KernelBuild
-from rlk.testing.simulators.cdna import hip
 from rlk.testing.simulators.cdna.descriptor import descriptor
 from rlk.testing.simulators.cdna.emulator import Execution, emulate
-from rlk.testing.simulators.cdna.hip import SHIM, execute, workplace
-from rlk.testing.simulators.cdna.host import memory_of
+from rlk.testing.simulators.cdna.host import SHIM, memory_of
 
 _NAME = "libamdhip64.so"  # which TileLang's launcher asks the dynamic linker for
 _TAKER = ctypes.CFUNCTYPE(

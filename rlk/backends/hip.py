@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,16 +19,18 @@ from typing import Any
 from rlk.digest import digest
 from rlk.errors import Code, CompileError
 
-SHIM = Path(__file__).parent / "shim"
+HEADERS = Path(__file__).parent / "hip_headers"
+"""Headers in the place of ROCm's and TileLang's."""
 COMPILER = "ziglang"  # clang 22 and lld with the AMDGPU target, from the package registry
 DEVICE = (
     "-fuse-cuid=none",  # or a symbol is named after where the source lay
     "-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-nostdinc", "-nostdinc++", "-O3", "-w",
-    "-std=c++17", "-ffp-contract=off", "-mcode-object-version=5", f"-I{SHIM}",
+    "-std=c++17", "-ffp-contract=off", "-mcode-object-version=5", f"-I{HEADERS}",
 )  # fmt: skip
 FRAME = '#pragma clang fp contract(off)\n#include "kernel.h"\n'
 OPTIONS = {"tl.disable_safe_memory_legalize": True, "tl.disable_thread_storage_sync": True}
 """Of TileLang: guards and barriers are the module's own."""
+_SIGNATURE = re.compile(r"__global__ void (?:__launch_bounds__\((\d+)(?:, *\d+)?\) )?(\w+)\(([^)]*)\)\s*\{")
 _INCLUDES = re.compile(r"^#include <(?:hip|tl_templates)/[^>]*>\n", re.MULTILINE)
 
 
@@ -47,7 +49,7 @@ class Resources:
 
 
 def missing() -> str | None:
-    """Return the name of the package that the ladder lacks here, if it lacks one."""
+    """Return the name of the package that compiling for CDNA lacks here, if it lacks one."""
     for package in ("tilelang", COMPILER):
         if importlib.util.find_spec(package) is None:
             return package
@@ -178,3 +180,42 @@ def _resources(text: str) -> Resources:
         shared=int(fields[".group_segment_fixed_size"]),
         threads=int(fields[".max_flat_workgroup_size"]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a kernel as its source has it: TileLang orders them in its own way."""
+
+    name: str
+    type: str
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.type.endswith("*")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kernel of a HIP source: its name there, work-items of a workgroup, and parameters."""
+
+    name: str
+    threads: int
+    parameters: tuple[Parameter, ...]
+
+
+def entry(source: str) -> Entry:
+    """Return the kernel of a HIP source."""
+    found = _SIGNATURE.search(source)
+    if found is None:
+        raise CompileError(Code.COMPILE_FAILED, backend="hip", kernel="?", reason="no kernel", path="")
+    threads, name, listed = found.groups()
+    made = []
+    for each in filter(None, (part.strip() for part in listed.split(","))):
+        type, _, parameter = each.replace("__restrict__ ", "").replace("const ", "").rpartition(" ")
+        made.append(Parameter(parameter, type.strip()))
+    return Entry(name, int(threads), tuple(made))
+
+
+def place_of(parameter: Parameter, names: Sequence[str]) -> int:
+    """Return which argument a parameter is: TileLang numbers names that C++ has for functions, as cos."""
+    return names.index(parameter.name if parameter.name in names else re.sub(r"_\d+$", "", parameter.name))

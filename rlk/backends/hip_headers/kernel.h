@@ -1,7 +1,7 @@
 // What a HIP kernel written by TileLang for rlk may use, in the place of ROCm's headers and TileLang's templates.
 //
 // Two readers: clang for amdgcn, which turns builtins into instructions, and clang for a CPU (RLK_HOST), where
-// work-items are the fibers of fibers.cpp. A name that is not here is a compile error: rlk's kernels use none.
+// work-items are the fibers of fibers.c. A name that is not here is a compile error: rlk's kernels use none.
 #pragma once
 
 typedef unsigned int uint;

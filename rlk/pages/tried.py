@@ -1,0 +1,48 @@
+"""The example and the edges of a registered operator's page, run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+import rlk
+from rlk.lang.op import Op
+
+
+def page_failures(op: Op) -> tuple[int, list[str]]:
+    """Run the example and the edges of a registered operator's page; return how many, and what is not so."""
+    record = op.record
+    names: dict[str, Any] = {
+        "torch": torch, "rlk": rlk, "f": op, "nan": math.nan, "inf": math.inf, "same": same_bits
+    }  # fmt: skip
+    failures: list[str] = []
+    torch.manual_seed(0)
+    if record.usage:
+        try:
+            exec(compile(record.usage, f"<usage of {op.qualified}>", "exec"), names)
+        except Exception as error:
+            return 1, [f"the example raises {type(error).__name__}: {error}"]
+    for edge in record.edges:
+        raises = edge.happens.startswith("raises")
+        try:
+            holds = bool(eval(edge.code, names))
+            why = "is not so"
+        except Exception as error:
+            holds, why = raises, f"raises {type(error).__name__}: {error}"
+        else:
+            if raises:
+                holds, why = False, "does not raise"
+        if not holds:
+            failures.append(f"{edge.case}: {edge.code} {why}")
+    return len(record.edges) + bool(record.usage), failures
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors have the same dtype, shape and bits."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    raw = [x.detach().contiguous().view(torch.uint8) if x.dim() else x.detach().reshape(1).view(torch.uint8)
+           for x in (a, b)]  # fmt: skip
+    return torch.equal(*raw)
