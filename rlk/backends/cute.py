@@ -376,10 +376,10 @@ def of_cute(bound: Bound) -> Iterator[tuple[Program, Schedules]]:
     The last one's schedules may raise UnsupportedError. Blocks walk the pieces of what they contract, where
     heuristics want that and the lowering can.
     """
-    from rlk.schedule.cute_tiles import by_warpgroups, in_turn
+    from rlk.schedule.cute_tiles import by_warpgroups, pieces_in_sequence
 
     whole, on, extents = bound.whole(), bound.on, bound.extents
-    if in_turn(whole, on, extents):
+    if pieces_in_sequence(whole, on, extents):
         alone = tuple(choose(k, on, None, extents) for k in whole.kernels)
         try:
             walking = by_warpgroups(whole, alone, on, extents)
@@ -392,10 +392,10 @@ def of_cute(bound: Bound) -> Iterator[tuple[Program, Schedules]]:
 
 def _program_of(bound: Bound, schedules: Schedules) -> Program:
     """Return the program whose blocks walk all pieces where schedules are for it: their number says so."""
-    from rlk.schedule.cute_tiles import walks
+    from rlk.schedule.cute_tiles import may_loop_over_pieces
 
     whole = bound.whole()
-    if walks(whole) and len(schedules) == len(whole.kernels):
+    if may_loop_over_pieces(whole) and len(schedules) == len(whole.kernels):
         return whole
     return as_launched(bound, schedules)
 

@@ -380,18 +380,18 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     b, axis = replay.builder, stream.axis
     begin = b.i32(0) if stream.begin is None else _as_i32(b, replay[stream.begin])
     end = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
-    steps = _seen(replay, stream, begin, end)
+    steps = _visible_steps(replay, stream, begin, end)
     names = tuple(n for f in stream.folds for n in f.monoid.symbols)
     if axis.leaf == "segment":
-        return list(b.results(_walk(replay, stream, (begin, end), steps, types), names))
+        return list(b.results(_loop_over_chunks(replay, stream, (begin, end), steps, types), names))
     if axis.name in apart and not any(f.open or f.after for f in stream.folds):
         steps = _of_piece(b, axis, steps)
         along = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in types]
-        made = _walk(replay, stream, (begin, end), steps, along)
+        made = _loop_over_chunks(replay, stream, (begin, end), steps, along)
         rows = _Rows(stream.rows, replay.optional(stream.row), replay.optional(stream.kept))
         states = _by_fold(stream.folds, b.results(made, names))
         return _flat(_merge_ascending(b, stream, states, axis.pieces, rows))
-    made = _walk(replay, stream, (begin, end), steps, types * 2)
+    made = _loop_over_chunks(replay, stream, (begin, end), steps, types * 2)
     names_before = tuple(f"{n}_before" for n in names)
     both = b.results(made, tuple(n for f in stream.folds for n in f.monoid.piece_symbols) + names_before)
     last, before = (_by_fold(stream.folds, each) for each in (both[: len(names)], both[len(names) :]))
@@ -400,7 +400,7 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     return _flat([(*open, *rest) if f.open else whole for f, open, rest, whole in found])
 
 
-def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
+def _visible_steps(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
     """Append the bounds of the chunks of a segment that have elements visible to a row."""
     b, chunk = replay.builder, stream.axis.chunk or 1
     zero, size = b.i32(0), b.i32(chunk)
@@ -441,7 +441,7 @@ def _of_piece(b: Builder, axis: Axis, steps: _Steps) -> _Steps:
     return _Steps(start, stop, None if full is None else b.max(start, b.min(full, last), "full_steps"))
 
 
-def _walk(
+def _loop_over_chunks(
     replay: Replay, stream: Stream, bounds: tuple[Value, Value], steps: _Steps, types: list[TileType]
 ) -> Value:
     """Append the loop over chunks, which carries the state of a piece.
@@ -486,13 +486,13 @@ def _first_of_piece(b: Builder, axis: Axis, step: Value) -> Value:
 
 
 def _begin_piece(
-    b: Builder, folded: tuple[Fold, ...], turn: Value, last: list[State], before: State
+    b: Builder, folded: tuple[Fold, ...], new_piece: Value, last: list[State], before: State
 ) -> tuple[list[State], State]:
-    """Append a step's initial states: where `turn`, a new piece, and the last merged with those before."""
+    """Append a step's initial states: of a new piece, and the last one merged with those before it."""
     merged = _flat(_merged(b, folded, _by_fold(folded, before), last))
     begun = _flat([online.restart(b, f.monoid, state) for f, state in zip(folded, last, strict=True)])
     pairs = zip((*begun, *merged), (*_flat(last), *before), strict=True)
-    chosen = [old if new == old else b.select(turn, new, old) for new, old in pairs]
+    chosen = [old if new == old else b.select(new_piece, new, old) for new, old in pairs]
     return _by_fold(folded, chosen[: len(begun)]), tuple(chosen[len(begun) :])
 
 

@@ -46,6 +46,25 @@ def held(x):
 
 
 @tl.macro
+def imax(a, b):
+    # The maximum of integers.
+    return tl.max(a, b)
+
+
+@tl.macro
+def imax_over_q_g(x):
+    # The imax over Q*G, in any order.
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 8, width=64))
+
+
+@tl.macro
 def is_nan(x):
     # By the bits: the compiler folds x != x.
     return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
@@ -74,25 +93,6 @@ def max_over_s_lane(x):
         x[c] = larger(x[c], tl.shfl_xor(x[c], 16, width=64))
     for c in tl.unroll(1):
         x[c] = larger(x[c], tl.shfl_xor(x[c], 32, width=64))
-
-
-@tl.macro
-def most(a, b):
-    # The maximum of integers.
-    return tl.max(a, b)
-
-
-@tl.macro
-def most_over_q_g(x):
-    # The most over Q*G, in any order.
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 2, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 4, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
 
 
 @tl.macro
@@ -216,7 +216,7 @@ def paged_attention(
         k_cache_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_cache_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         q_value = tl.alloc_local((32,), "bfloat16")
-        most_q_g = tl.alloc_local((1,), "int32")
+        imax_q_g = tl.alloc_local((1,), "int32")
         m_piece = tl.alloc_var("float32")
         l_piece = tl.alloc_var("float32")
         acc_o = tl.alloc_local((32,), "float32")
@@ -294,9 +294,9 @@ def paged_attention(
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
-            most_q_g[0] = steps  # attention.py:206
-            most_over_q_g(most_q_g)
-            most_q_g_2 = most_q_g[0]
+            imax_q_g[0] = steps  # attention.py:206
+            imax_over_q_g(imax_q_g)
+            imax_q_g_2 = imax_q_g[0]
             m_piece = f32(float("-inf"))
             l_piece = f32(0.0)
             for c in tl.unroll(32):
@@ -305,7 +305,7 @@ def paged_attention(
             l_before = f32(-0.0)
             for c in tl.unroll(32):
                 o_before[c] = f32(-0.0)
-            for s_step in tl.serial(0, most_q_g_2):
+            for s_step in tl.serial(0, imax_q_g_2):
                 s_step_times_64 = tl.alloc_var("int32", s_step * 64)
                 for c in tl.unroll(16):  # attention.py:207
                     block_table_value[c] = tl.if_then_else(

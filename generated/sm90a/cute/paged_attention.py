@@ -110,7 +110,12 @@ def folded(x, stride, combine):
     return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
-def least(a, b):
+def imax(a, b):
+    # The maximum of integers.
+    return cutlass.max(a, b)
+
+
+def imin(a, b):
     # The minimum of integers.
     return cutlass.min(a, b)
 
@@ -143,11 +148,6 @@ def max_over_s_lane_of_thread(x):
     x = folded(x, 2, fmax)
     x = folded(x, 1, fmax)
     return x
-
-
-def most(a, b):
-    # The maximum of integers.
-    return cutlass.max(a, b)
 
 
 def mul(a, b):
@@ -326,8 +326,9 @@ def paged_attention_units():
 @cute.jit
 def paged_attention_step(
     s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_cache_ring,
-    get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value, key_plus_1_2, p_bf16, v_cache_ring,
-    got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+    k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value, key_plus_1_2, p_bf16,
+    v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor, masked: cutlass.Constexpr,
+    more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
     s_step_times_64 = s_step * 64  # attention.py:206
@@ -352,10 +353,11 @@ def paged_attention_step(
             m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
     if cutlass.const_expr(more):
-        k_cache_ring.consumer_wait(get)
+        k_cache_ring.consumer_wait(k_consumer_state)
         cute.arch.fence_view_async_shared()
         multiply(
-            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8
+            mma_qk, qk_fragment, q_factor[None, None, None, 0],
+            k_cache_factor[None, None, None, k_consumer_state.index], False, 8
         )
     m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
     s_masked = [[], []]
@@ -389,9 +391,9 @@ def paged_attention_step(
             for c in cutlass.range_constexpr(32):
                 acc_o[r, c] = mul(acc_o[r, c], alpha[r])
     l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-    v_cache_ring.consumer_wait(got)
+    v_cache_ring.consumer_wait(v_consumer_state)
     cute.arch.fence_view_async_shared()
-    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, got.index], True, 4)
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, v_consumer_state.index], True, 4)
     l_chunk = sum_over_s_lane(l_chunk_parts)
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
@@ -399,12 +401,12 @@ def paged_attention_step(
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
         with cute.arch.elect_one():
-            k_cache_ring.consumer_release(get)
-        get.advance()
+            k_cache_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
     with cute.arch.elect_one():
-        v_cache_ring.consumer_release(got)
-    got.advance()
-    return get, got
+        v_cache_ring.consumer_release(v_consumer_state)
+    v_consumer_state.advance()
+    return k_consumer_state, v_consumer_state
 
 
 @cute.kernel
@@ -465,13 +467,13 @@ def paged_attention(
     seen_plus_63 = [seen[r] + 63 for r in range(2)]
     steps = [seen_plus_63[r] // 64 for r in range(2)]
     first_steps = Int32(0)
-    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)
-    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps - 1))
+    last_steps = select(first < count, imax(of_rows(steps, imax), first_steps + 1), first_steps + 1)
+    full_steps = imax(first_steps, imin(of_rows(full_steps_2, imin), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(96)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
-        q_ring.producer_acquire(put)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        q_ring.producer_acquire(tile_producer_state)
         column = 8 * (thread % 8)
         for i in cutlass.range_constexpr(4):
             down = thread // 8 + 16 * i
@@ -488,10 +490,10 @@ def paged_attention(
                 copy_vector_where(
                     q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
                 )
-        q_ring.producer_commit(put)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 5)
+        q_ring.producer_commit(tile_producer_state)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 5)
         for s_step in cutlass.range(first_steps, last_steps, unroll=1):
-            k_cache_ring.producer_acquire(put)
+            k_cache_ring.producer_acquire(producer_state)
             s_step_times_64 = s_step * 64  # attention.py:206
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(4):
@@ -517,10 +519,10 @@ def paged_attention(
                 for j in cutlass.range_constexpr(2):
                     copy_vector_where(
                         k_cache_guard_4, k_cache, (block_table_value, slot, h, (column + 64 * j)), k_cache_tiles,
-                        (down, column + 64 * j, put.index), 8
+                        (down, column + 64 * j, producer_state.index), 8
                     )
-            k_cache_ring.producer_commit(put)
-            v_cache_ring.producer_acquire(put)
+            k_cache_ring.producer_commit(producer_state)
+            v_cache_ring.producer_acquire(producer_state)
             s_step_times_64 = s_step * 64  # attention.py:206
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(4):
@@ -546,10 +548,10 @@ def paged_attention(
                 for j in cutlass.range_constexpr(2):
                     copy_vector_where(
                         k_cache_guard_4, v_cache, (block_table_value, slot, h, (column + 64 * j)), v_cache_tiles,
-                        (column + 64 * j, down, put.index), 8
+                        (column + 64 * j, down, producer_state.index), 8
                     )
-            v_cache_ring.producer_commit(put)
-            put.advance()
+            v_cache_ring.producer_commit(producer_state)
+            producer_state.advance()
     else:
         # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(240)
@@ -567,8 +569,8 @@ def paged_attention(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
-        got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
+        k_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
+        v_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
         q_g_2 = [first + row + 8 * r for r in range(2)]
         query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
         key_2 = [query_2[r] + context_lens_minus_count for r in range(2)]  # attention.py:307
@@ -588,33 +590,35 @@ def paged_attention(
         o_before_fragment.fill(Int32(-(2**31)).bitcast(Float32))
         o_before = by_rows(o_before_fragment, 16)
         q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
-        k_cache_ring.consumer_wait(get)
+        k_cache_ring.consumer_wait(k_consumer_state)
         cute.arch.fence_view_async_shared()
         multiply(
-            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8
+            mma_qk, qk_fragment, q_factor[None, None, None, 0],
+            k_cache_factor[None, None, None, k_consumer_state.index], False, 8
         )
         warpgroup.wait_group(0)
         with cute.arch.elect_one():
-            k_cache_ring.consumer_release(get)
-        get.advance()
+            k_cache_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
         for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-            get, got = paged_attention_step(
+            k_consumer_state, v_consumer_state = paged_attention_step(
                 s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
-                k_cache_ring, get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
-                key_plus_1_2, p_bf16, v_cache_ring, got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor,
-                masked=False, more=True
+                k_cache_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
+                key_plus_1_2, p_bf16, v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment,
+                v_cache_factor, masked=False, more=True
             )
         for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-            get, got = paged_attention_step(
+            k_consumer_state, v_consumer_state = paged_attention_step(
                 s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
-                k_cache_ring, get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
-                key_plus_1_2, p_bf16, v_cache_ring, got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor,
-                masked=True, more=True
+                k_cache_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
+                key_plus_1_2, p_bf16, v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment,
+                v_cache_factor, masked=True, more=True
             )
-        get, got = paged_attention_step(
+        k_consumer_state, v_consumer_state = paged_attention_step(
             last_steps - 1, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
-            k_cache_ring, get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value, key_plus_1_2,
-            p_bf16, v_cache_ring, got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor, masked=True, more=False
+            k_cache_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
+            key_plus_1_2, p_bf16, v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment,
+            v_cache_factor, masked=True, more=False
         )
         for r in cutlass.range_constexpr(2):
             token = begin_q_value + query_2[r]  # attention.py:307

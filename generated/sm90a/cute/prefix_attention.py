@@ -158,7 +158,12 @@ def folded(x, stride, combine):
     return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
-def least(a, b):
+def imax(a, b):
+    # The maximum of integers.
+    return cutlass.max(a, b)
+
+
+def imin(a, b):
     # The minimum of integers.
     return cutlass.min(a, b)
 
@@ -207,11 +212,6 @@ def max_over_s_lane_of_thread(x):
     x = folded(x, 2, fmax)
     x = folded(x, 1, fmax)
     return x
-
-
-def most(a, b):
-    # The maximum of integers.
-    return cutlass.max(a, b)
 
 
 def mul(a, b):
@@ -461,9 +461,9 @@ def prefix_attention_1_units():
 @cute.jit
 def prefix_attention_1_step(
     k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o, qk,
-    scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor, k_prefix_factor, quad,
-    begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles, group, mma_pv, acc_o_fragment,
-    p_bf16_fragment, v_prefix_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+    scale_times_log2e, k_prefix_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_prefix_factor, quad,
+    begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, v_consumer_state, mine, v_prefix_tiles, group, mma_pv,
+    acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
     k_step_times_64 = k_step * 64  # attention.py:255
@@ -491,9 +491,10 @@ def prefix_attention_1_step(
         rescales = rescales + 1
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
     if cutlass.const_expr(more):
-        k_prefix_ring.consumer_wait(get)
+        k_prefix_ring.consumer_wait(k_consumer_state)
         multiply(
-            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8
+            mma_qk, qk_fragment, q_factor[None, None, None, 0],
+            k_prefix_factor[None, None, None, k_consumer_state.index], False, 8
         )
     m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:255
     s_masked = [[], []]
@@ -527,7 +528,7 @@ def prefix_attention_1_step(
             p[r].append(exp2(p_exponent))
             p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
     l_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(p[r])]
-    v_prefix_ring.consumer_wait(got)
+    v_prefix_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (begin_prefix_plus_whole < k_begin + 64):
             column = 8 * (mine % 8)
@@ -538,22 +539,24 @@ def prefix_attention_1_step(
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
                         select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
-                        (column + 64 * j, down, got.index), 8
+                        (column + 64 * j, down, v_consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
-    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, got.index], True, 4)
+    multiply(
+        mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, v_consumer_state.index], True, 4
+    )
     l_chunk = sum_over_k_lane(l_chunk_parts)
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
         m_piece[r], l_piece[r] = m_new[r], l_new[r]
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
-        k_prefix_ring.consumer_release(get)
-        get.advance()
-    v_prefix_ring.consumer_release(got)
-    got.advance()
-    return get, got, rescales
+        k_prefix_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
+    v_prefix_ring.consumer_release(v_consumer_state)
+    v_consumer_state.advance()
+    return k_consumer_state, v_consumer_state, rescales
 
 
 @cute.kernel
@@ -611,8 +614,8 @@ def prefix_attention_1(
     if group == 0:
         # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(32)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
-        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         item = block
         while item < items:
             tile = tiles - 1 - item % tiles
@@ -650,20 +653,21 @@ def prefix_attention_1(
             first_steps = Int32(0)
             last_of = [
                 select(
-                    first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1),
+                    first + 64 * g < count, imax(of_rows(steps[2 * g : 2 * (g + 1)], imax), first_steps + 1),
                     first_steps + 1
                 )
                 for g in range(3)
             ]
             full_of = [
-                most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1))
+                imax(first_steps, imin(of_rows(full_steps_2[2 * g : 2 * (g + 1)], imin), last_of[g] - 1))
                 for g in range(3)
             ]
-            last_steps = most(most(last_of[0], last_of[1]), last_of[2])
+            last_steps = imax(imax(last_of[0], last_of[1]), last_of[2])
             publish_work_tile(
-                thread, work_tile_pipeline, own, work_tile, (item, n, first_steps, last_steps, *full_of, *last_of)
+                thread, work_tile_pipeline, tile_producer_state, work_tile,
+                (item, n, first_steps, last_steps, *full_of, *last_of)
             )
-            q_ring.producer_acquire(own)
+            q_ring.producer_acquire(tile_producer_state)
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(12):
                 down = thread // 8 + 16 * i
@@ -680,20 +684,22 @@ def prefix_attention_1(
                     copy_vector_where(
                         q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
                     )
-            q_ring.producer_commit(own)
-            own.advance()
+            q_ring.producer_commit(tile_producer_state)
+            tile_producer_state.advance()
             for k_step in cutlass.range(first_steps, last_steps, unroll=1):
                 k_step_times_64 = k_step * 64  # attention.py:255
                 k_begin = begin_prefix_value + k_step_times_64
                 tma_load(
-                    k_prefix_ring, put, tma_k_prefix, k_prefix[None, None, h], (k_begin, 0), (64, 128), k_prefix_tiles
+                    k_prefix_ring, producer_state, tma_k_prefix, k_prefix[None, None, h], (k_begin, 0), (64, 128),
+                    k_prefix_tiles
                 )
                 tma_load(
-                    v_prefix_ring, put, tma_v_prefix, v_prefix[None, None, h], (0, k_begin), (128, 64), v_prefix_tiles
+                    v_prefix_ring, producer_state, tma_v_prefix, v_prefix[None, None, h], (0, k_begin), (128, 64),
+                    v_prefix_tiles
                 )
-                put.advance()
+                producer_state.advance()
             item = next_work_tile(thread, next_tile, prefix_attention_1_work_counter, blocks)
-        publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
+        publish_work_tile(thread, work_tile_pipeline, tile_producer_state, work_tile, (items, *[0] * 9))
     else:
         # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(160)
@@ -711,11 +717,11 @@ def prefix_attention_1(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
+        k_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        v_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        tile_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
         item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(
-            work_tile_pipeline, own, work_tile, group, 4, 3
+            work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
         )
         while item < items:
             tile = tiles - 1 - item % tiles
@@ -758,45 +764,47 @@ def prefix_attention_1(
                 memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
             )
             rescales = Int32(0)
-            q_ring.consumer_wait(own)
+            q_ring.consumer_wait(tile_consumer_state)
             cute.arch.fence_view_async_shared()
-            k_prefix_ring.consumer_wait(get)
+            k_prefix_ring.consumer_wait(k_consumer_state)
             multiply(
-                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False,
-                8
+                mma_qk, qk_fragment, q_factor[None, None, None, 0],
+                k_prefix_factor[None, None, None, k_consumer_state.index], False, 8
             )
             warpgroup.wait_group(0)
-            k_prefix_ring.consumer_release(get)
-            get.advance()
+            k_prefix_ring.consumer_release(k_consumer_state)
+            k_consumer_state.advance()
             for k_step in cutlass.range(first_steps, full_steps, unroll=1):
-                get, got, rescales = prefix_attention_1_step(
+                k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
                     k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
-                    acc_o, qk, scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor, k_prefix_factor,
-                    quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles, group,
-                    mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=False, more=True
+                    acc_o, qk, scale_times_log2e, k_prefix_ring, k_consumer_state, mma_qk, qk_fragment, q_factor,
+                    k_prefix_factor, quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, v_consumer_state,
+                    mine, v_prefix_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=False,
+                    more=True
                 )
             for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-                get, got, rescales = prefix_attention_1_step(
+                k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
                     k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
-                    acc_o, qk, scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor, k_prefix_factor,
-                    quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles, group,
-                    mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True, more=True
+                    acc_o, qk, scale_times_log2e, k_prefix_ring, k_consumer_state, mma_qk, qk_fragment, q_factor,
+                    k_prefix_factor, quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, v_consumer_state,
+                    mine, v_prefix_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True,
+                    more=True
                 )
             with cute.arch.elect_one():
-                q_ring.consumer_release(own)
-            get, got, rescales = prefix_attention_1_step(
+                q_ring.consumer_release(tile_consumer_state)
+            k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
                 last_steps - 1, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before,
-                l_piece, acc_o, qk, scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor,
-                k_prefix_factor, quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles,
-                group, mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True, more=False
+                l_piece, acc_o, qk, scale_times_log2e, k_prefix_ring, k_consumer_state, mma_qk, qk_fragment, q_factor,
+                k_prefix_factor, quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, v_consumer_state, mine,
+                v_prefix_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True, more=False
             )
             for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
-                k_prefix_ring.consumer_wait(get)
-                v_prefix_ring.consumer_wait(got)
-                k_prefix_ring.consumer_release(get)
-                v_prefix_ring.consumer_release(got)
-                get.advance()
-                got.advance()
+                k_prefix_ring.consumer_wait(k_consumer_state)
+                v_prefix_ring.consumer_wait(v_consumer_state)
+                k_prefix_ring.consumer_release(k_consumer_state)
+                v_prefix_ring.consumer_release(v_consumer_state)
+                k_consumer_state.advance()
+                v_consumer_state.advance()
             for r in cutlass.range_constexpr(2):  # attention.py:257
                 earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
                 g = c_g[r] % 4  # attention.py:252
@@ -820,9 +828,9 @@ def prefix_attention_1(
                             inside[r], o_of_prompt, (token[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)),
                             vectors[i]
                         )
-            own.advance()
+            tile_consumer_state.advance()
             item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(
-                work_tile_pipeline, own, work_tile, group, 4, 3
+                work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
             )
 
 
@@ -940,9 +948,9 @@ def prefix_attention_2_units():
 
 @cute.jit
 def prefix_attention_2_step(
-    s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get, mma_qk,
-    qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv, acc_o_fragment,
-    p_bf16_fragment, v_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+    s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, k_consumer_state,
+    mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, v_consumer_state, mma_pv,
+    acc_o_fragment, p_bf16_fragment, v_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
     s_step_times_64 = s_step * 64  # attention.py:266
@@ -967,9 +975,12 @@ def prefix_attention_2_step(
             m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
     if cutlass.const_expr(more):
-        k_ring.consumer_wait(get)
+        k_ring.consumer_wait(k_consumer_state)
         cute.arch.fence_view_async_shared()
-        multiply(mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
+            False, 8
+        )
     m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
@@ -1002,9 +1013,9 @@ def prefix_attention_2_step(
             for c in cutlass.range_constexpr(32):
                 acc_o[r, c] = mul(acc_o[r, c], alpha[r])
     l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-    v_ring.consumer_wait(got)
+    v_ring.consumer_wait(v_consumer_state)
     cute.arch.fence_view_async_shared()
-    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, v_consumer_state.index], True, 4)
     l_chunk = sum_over_s_lane(l_chunk_parts)
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
@@ -1012,12 +1023,12 @@ def prefix_attention_2_step(
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
         with cute.arch.elect_one():
-            k_ring.consumer_release(get)
-        get.advance()
+            k_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
     with cute.arch.elect_one():
-        v_ring.consumer_release(got)
-    got.advance()
-    return get, got
+        v_ring.consumer_release(v_consumer_state)
+    v_consumer_state.advance()
+    return k_consumer_state, v_consumer_state
 
 
 @cute.kernel
@@ -1091,13 +1102,13 @@ def prefix_attention_2(
     seen_plus_63 = [seen[r] + 63 for r in range(6)]
     steps = [seen_plus_63[r] // 64 for r in range(6)]
     first_steps = Int32(first_step)
-    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)
-    full_steps = most(first_steps, least(of_rows(full_steps_3, least), last_steps - 1))
+    last_steps = select(first < count, imax(of_rows(steps, imax), first_steps + 1), first_steps + 1)
+    full_steps = imax(first_steps, imin(of_rows(full_steps_3, imin), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(32)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
-        q_ring.producer_acquire(put)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        q_ring.producer_acquire(tile_producer_state)
         column = 8 * (thread % 8)
         for i in cutlass.range_constexpr(12):
             down = thread // 8 + 16 * i
@@ -1114,10 +1125,10 @@ def prefix_attention_2(
                 copy_vector_where(
                     q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
                 )
-        q_ring.producer_commit(put)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
+        q_ring.producer_commit(tile_producer_state)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
         for s_step in cutlass.range(first_steps, last_steps, unroll=1):
-            k_ring.producer_acquire(put)
+            k_ring.producer_acquire(producer_state)
             s_step_times_64 = s_step * 64  # attention.py:266
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(4):
@@ -1135,10 +1146,11 @@ def prefix_attention_2(
                 for j in cutlass.range_constexpr(2):
                     copy_either_vector(
                         k_guard, k, (total, h, (column + 64 * j)), k_prefix_guard, k_prefix,
-                        (begin_shared_plus_kv, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, put.index), 8
+                        (begin_shared_plus_kv, h, (column + 64 * j)), k_tiles,
+                        (down, column + 64 * j, producer_state.index), 8
                     )
-            k_ring.producer_commit(put)
-            v_ring.producer_acquire(put)
+            k_ring.producer_commit(producer_state)
+            v_ring.producer_acquire(producer_state)
             s_step_times_64 = s_step * 64  # attention.py:266
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(4):
@@ -1156,10 +1168,11 @@ def prefix_attention_2(
                 for j in cutlass.range_constexpr(2):
                     copy_either_vector(
                         k_guard, v, (total, h, (column + 64 * j)), k_prefix_guard, v_prefix,
-                        (begin_shared_plus_kv, h, (column + 64 * j)), v_tiles, (column + 64 * j, down, put.index), 8
+                        (begin_shared_plus_kv, h, (column + 64 * j)), v_tiles,
+                        (column + 64 * j, down, producer_state.index), 8
                     )
-            v_ring.producer_commit(put)
-            put.advance()
+            v_ring.producer_commit(producer_state)
+            producer_state.advance()
     else:
         # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(160)
@@ -1177,8 +1190,8 @@ def prefix_attention_2(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        k_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        v_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         q_g_2 = [first + row + 8 * r for r in range(2)]
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:252
         query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
@@ -1219,29 +1232,32 @@ def prefix_attention_2(
                     inside[r], o_of_prompt, (token[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0)
                 )
         q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
-        k_ring.consumer_wait(get)
+        k_ring.consumer_wait(k_consumer_state)
         cute.arch.fence_view_async_shared()
-        multiply(mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
+            False, 8
+        )
         warpgroup.wait_group(0)
         with cute.arch.elect_one():
-            k_ring.consumer_release(get)
-        get.advance()
+            k_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
         for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-            get, got = prefix_attention_2_step(
-                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get,
-                mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv,
-                acc_o_fragment, p_bf16_fragment, v_factor, masked=False, more=True
+            k_consumer_state, v_consumer_state = prefix_attention_2_step(
+                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring,
+                k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring,
+                v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked=False, more=True
             )
         for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-            get, got = prefix_attention_2_step(
-                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get,
-                mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv,
-                acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=True
+            k_consumer_state, v_consumer_state = prefix_attention_2_step(
+                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring,
+                k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring,
+                v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=True
             )
-        get, got = prefix_attention_2_step(
-            last_steps - 1, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get,
-            mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv,
-            acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=False
+        k_consumer_state, v_consumer_state = prefix_attention_2_step(
+            last_steps - 1, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring,
+            k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring,
+            v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=False
         )
         for r in cutlass.range_constexpr(2):
             m = fmax(m_before[r], m_piece[r])

@@ -131,7 +131,12 @@ def folded(x, stride, combine):
     return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
-def least(a, b):
+def imax(a, b):
+    # The maximum of integers.
+    return cutlass.max(a, b)
+
+
+def imin(a, b):
     # The minimum of integers.
     return cutlass.min(a, b)
 
@@ -164,11 +169,6 @@ def max_over_s_lane_of_thread(x):
     x = folded(x, 2, fmax)
     x = folded(x, 1, fmax)
     return x
-
-
-def most(a, b):
-    # The maximum of integers.
-    return cutlass.max(a, b)
 
 
 def mul(a, b):
@@ -402,9 +402,9 @@ def varlen_attention_units():
 @cute.jit
 def varlen_attention_step(
     s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o, qk,
-    scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value, until, p_bf16, v_ring,
-    got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked: cutlass.Constexpr,
-    more: cutlass.Constexpr
+    scale_times_log2e, k_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value, until,
+    p_bf16, v_ring, v_consumer_state, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
+    masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
     s_step_times_64 = s_step * 64  # attention.py:79
@@ -432,8 +432,11 @@ def varlen_attention_step(
         rescales = rescales + 1
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
     if cutlass.const_expr(more):
-        k_ring.consumer_wait(get)
-        multiply(mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+        k_ring.consumer_wait(k_consumer_state)
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
+            False, 8
+        )
     m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
@@ -466,7 +469,7 @@ def varlen_attention_step(
             p[r].append(exp2(p_exponent))
             p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
     l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-    v_ring.consumer_wait(got)
+    v_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (end_k_value < s_begin + 64):
             column = 8 * (mine % 8)
@@ -476,22 +479,23 @@ def varlen_attention_step(
                 exists = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8
+                        select(exists, Boolean(False), Boolean(True)), v_tiles,
+                        (column + 64 * j, down, v_consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
-    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, v_consumer_state.index], True, 4)
     l_chunk = sum_over_s_lane(l_chunk_parts)
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
         m_piece[r], l_piece[r] = m_new[r], l_new[r]
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
-        k_ring.consumer_release(get)
-        get.advance()
-    v_ring.consumer_release(got)
-    got.advance()
-    return get, got, rescales
+        k_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
+    v_ring.consumer_release(v_consumer_state)
+    v_consumer_state.advance()
+    return k_consumer_state, v_consumer_state, rescales
 
 
 @cute.kernel
@@ -547,8 +551,8 @@ def varlen_attention(
     if group == 0:
         # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(32)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
-        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         item = block
         while item < items:
             tile = tiles - 1 - item % tiles
@@ -580,20 +584,21 @@ def varlen_attention(
             first_steps = Int32(0)
             last_of = [
                 select(
-                    first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1),
+                    first + 64 * g < count, imax(of_rows(steps[2 * g : 2 * (g + 1)], imax), first_steps + 1),
                     first_steps + 1
                 )
                 for g in range(3)
             ]
             full_of = [
-                most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1))
+                imax(first_steps, imin(of_rows(full_steps_2[2 * g : 2 * (g + 1)], imin), last_of[g] - 1))
                 for g in range(3)
             ]
-            last_steps = most(most(last_of[0], last_of[1]), last_of[2])
+            last_steps = imax(imax(last_of[0], last_of[1]), last_of[2])
             publish_work_tile(
-                thread, work_tile_pipeline, own, work_tile, (item, b, first_steps, last_steps, *full_of, *last_of)
+                thread, work_tile_pipeline, tile_producer_state, work_tile,
+                (item, b, first_steps, last_steps, *full_of, *last_of)
             )
-            q_ring.producer_acquire(own)
+            q_ring.producer_acquire(tile_producer_state)
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(12):
                 down = thread // 8 + 16 * i
@@ -610,16 +615,16 @@ def varlen_attention(
                     copy_vector_where(
                         q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
                     )
-            q_ring.producer_commit(own)
-            own.advance()
+            q_ring.producer_commit(tile_producer_state)
+            tile_producer_state.advance()
             for s_step in cutlass.range(first_steps, last_steps, unroll=1):
                 s_step_times_64 = s_step * 64  # attention.py:79
                 s_begin = begin_k_value + s_step_times_64
-                tma_load(k_ring, put, tma_k, k[None, None, h], (s_begin, 0), (64, 128), k_tiles)
-                tma_load(v_ring, put, tma_v, v[None, None, h], (0, s_begin), (128, 64), v_tiles)
-                put.advance()
+                tma_load(k_ring, producer_state, tma_k, k[None, None, h], (s_begin, 0), (64, 128), k_tiles)
+                tma_load(v_ring, producer_state, tma_v, v[None, None, h], (0, s_begin), (128, 64), v_tiles)
+                producer_state.advance()
             item = next_work_tile(thread, next_tile, varlen_attention_work_counter, blocks)
-        publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
+        publish_work_tile(thread, work_tile_pipeline, tile_producer_state, work_tile, (items, *[0] * 9))
     else:
         # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(160)
@@ -637,11 +642,11 @@ def varlen_attention(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
+        k_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        v_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        tile_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
         item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(
-            work_tile_pipeline, own, work_tile, group, 4, 3
+            work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
         )
         while item < items:
             tile = tiles - 1 - item % tiles
@@ -678,44 +683,45 @@ def varlen_attention(
                 memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
             )
             rescales = Int32(0)
-            q_ring.consumer_wait(own)
+            q_ring.consumer_wait(tile_consumer_state)
             cute.arch.fence_view_async_shared()
-            k_ring.consumer_wait(get)
+            k_ring.consumer_wait(k_consumer_state)
             multiply(
-                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
+                False, 8
             )
             warpgroup.wait_group(0)
-            k_ring.consumer_release(get)
-            get.advance()
+            k_ring.consumer_release(k_consumer_state)
+            k_consumer_state.advance()
             for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-                get, got, rescales = varlen_attention_step(
+                k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
                     s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o,
-                    qk, scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value,
-                    until, p_bf16, v_ring, got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
-                    masked=False, more=True
+                    qk, scale_times_log2e, k_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad,
+                    end_k_value, until, p_bf16, v_ring, v_consumer_state, mine, v_tiles, group, mma_pv, acc_o_fragment,
+                    p_bf16_fragment, v_factor, masked=False, more=True
                 )
             for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-                get, got, rescales = varlen_attention_step(
+                k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
                     s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o,
-                    qk, scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value,
-                    until, p_bf16, v_ring, got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
-                    masked=True, more=True
+                    qk, scale_times_log2e, k_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad,
+                    end_k_value, until, p_bf16, v_ring, v_consumer_state, mine, v_tiles, group, mma_pv, acc_o_fragment,
+                    p_bf16_fragment, v_factor, masked=True, more=True
                 )
             with cute.arch.elect_one():
-                q_ring.consumer_release(own)
-            get, got, rescales = varlen_attention_step(
+                q_ring.consumer_release(tile_consumer_state)
+            k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
                 last_steps - 1, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
-                acc_o, qk, scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value,
-                until, p_bf16, v_ring, got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
-                masked=True, more=False
+                acc_o, qk, scale_times_log2e, k_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad,
+                end_k_value, until, p_bf16, v_ring, v_consumer_state, mine, v_tiles, group, mma_pv, acc_o_fragment,
+                p_bf16_fragment, v_factor, masked=True, more=False
             )
             for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
-                k_ring.consumer_wait(get)
-                v_ring.consumer_wait(got)
-                k_ring.consumer_release(get)
-                v_ring.consumer_release(got)
-                get.advance()
-                got.advance()
+                k_ring.consumer_wait(k_consumer_state)
+                v_ring.consumer_wait(v_consumer_state)
+                k_ring.consumer_release(k_consumer_state)
+                v_ring.consumer_release(v_consumer_state)
+                k_consumer_state.advance()
+                v_consumer_state.advance()
             for r in cutlass.range_constexpr(2):
                 earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
                 token = begin_q_value + query[r]  # attention.py:307
@@ -752,9 +758,9 @@ def varlen_attention(
                         store_vector_where(
                             inside, o, (token, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
                         )
-            own.advance()
+            tile_consumer_state.advance()
             item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(
-                work_tile_pipeline, own, work_tile, group, 4, 3
+                work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
             )
 
 

@@ -54,13 +54,13 @@ def commit_from(first, thread, ring, state):
 
 
 @cute.jit
-def copy_number_where(mine, condition, memory: cute.Tensor, index, numbers: cute.Tensor, place):
+def copy_statistic_where(mine, condition, memory: cute.Tensor, index, statistics: cute.Tensor, place):
     # cp.async of 4 bytes to shared memory if `mine`, zero where the condition is false.
     chosen = cute.make_rmem_tensor((1,), Boolean)
     chosen[0] = condition
     if mine:
         atom = cute.make_copy_atom(cpasync.CopyG2SOp(), memory.element_type, num_bits_per_copy=32)
-        to = cute.make_tensor(numbers.iterator + cute.crd2idx(place, numbers.layout), (1,))
+        to = cute.make_tensor(statistics.iterator + cute.crd2idx(place, statistics.layout), (1,))
         cute.copy(atom, vector_of(memory, index, 1), to, pred=chosen)
 
 
@@ -114,7 +114,12 @@ def halved(x, lanes, thread, combine):
     return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
 
 
-def least(a, b):
+def imax(a, b):
+    # The maximum of integers.
+    return cutlass.max(a, b)
+
+
+def imin(a, b):
     # The minimum of integers.
     return cutlass.min(a, b)
 
@@ -138,11 +143,6 @@ def load_where(condition, memory: cute.Tensor, index, other):
     return x
 
 
-def most(a, b):
-    # The maximum of integers.
-    return cutlass.max(a, b)
-
-
 def mul(a, b):
     # One rounding, never part of a fused operation.
     return cute.math.mul(a, b, rounding=NEAREST)
@@ -157,17 +157,6 @@ def multiply(unit, to, a, b, onto, count):
         cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
-
-
-def numbers_of(numbers, first, stage, count):
-    # A thread's column values of a stage: two of every 8 columns, from `first` on.
-    made = []
-    for i in range(count // 2):
-        pair = cute.make_rmem_tensor((2,), numbers.element_type)
-        at = cute.assume(cute.crd2idx((first + 8 * i, stage), numbers.layout), divby=2)
-        cute.autovec_copy(cute.make_tensor(numbers.iterator + at, (2,)), pair)
-        made += [pair[0], pair[1]]
-    return made
 
 
 def of_rows(x, pick):
@@ -195,6 +184,17 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
 def select(condition, a, b):
     # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
+
+
+def statistics_of(statistics, first, stage, count):
+    # A thread's column values of a stage: two of every 8 columns, from `first` on.
+    made = []
+    for i in range(count // 2):
+        pair = cute.make_rmem_tensor((2,), statistics.element_type)
+        at = cute.assume(cute.crd2idx((first + 8 * i, stage), statistics.layout), divby=2)
+        cute.autovec_copy(cute.make_tensor(statistics.iterator + at, (2,)), pair)
+        made += [pair[0], pair[1]]
+    return made
 
 
 def store_vector(memory, index, x):
@@ -368,16 +368,16 @@ def varlen_attention_grad_2_units():
 
 @cute.jit
 def varlen_attention_grad_2_step(
-    z_step, begin_k_value, k_ring, get, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk, s_fragment,
-    q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e, shift_value, until_2, dp,
-    delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor, masked: cutlass.Constexpr
+    z_step, begin_k_value, k_ring, consumer_state, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk,
+    s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e, shift_value, until_2,
+    dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor, masked: cutlass.Constexpr
 ):
     # One tile of streamed rows: S and dP, the elementwise work, and products onto the sums.
     z_step_times_64 = z_step * 64  # attention.py:119
     z_begin = begin_k_value + z_step_times_64
     if cutlass.const_expr(masked):
-        k_ring.consumer_wait(get)
-        v_ring.consumer_wait(get)
+        k_ring.consumer_wait(consumer_state)
+        v_ring.consumer_wait(consumer_state)
         if (end_k_value < z_begin + 64):
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
@@ -386,7 +386,8 @@ def varlen_attention_grad_2_step(
                 exists = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), k_tiles, (down, column + 64 * j, get.index), 8
+                        select(exists, Boolean(False), Boolean(True)), k_tiles,
+                        (down, column + 64 * j, consumer_state.index), 8
                     )
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
@@ -395,16 +396,21 @@ def varlen_attention_grad_2_step(
                 exists = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), v_tiles, (down, column + 64 * j, get.index), 8
+                        select(exists, Boolean(False), Boolean(True)), v_tiles,
+                        (down, column + 64 * j, consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
     if cutlass.const_expr(not masked):
-        k_ring.consumer_wait(get)
-    multiply(mma_qk, s_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+        k_ring.consumer_wait(consumer_state)
+    multiply(
+        mma_qk, s_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, consumer_state.index], False, 8
+    )
     if cutlass.const_expr(not masked):
-        v_ring.consumer_wait(get)
-    multiply(mma_qk, dp_fragment, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8)
+        v_ring.consumer_wait(consumer_state)
+    multiply(
+        mma_qk, dp_fragment, d_o_factor[None, None, None, 0], v_factor[None, None, None, consumer_state.index], False, 8
+    )
     warpgroup.wait_group(1)
     p_masked = [[], []]
     for r in cutlass.range_constexpr(2):
@@ -425,12 +431,14 @@ def varlen_attention_grad_2_step(
             dp_minus_delta = dp[r, c] - delta_value[r]
             ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:119
             ds_bf16[r, c] = Float32(ds).to(BFloat16)
-    multiply(mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, get.index], True, 4)
+    multiply(
+        mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, consumer_state.index], True, 4
+    )
     warpgroup.wait_group(0)
-    k_ring.consumer_release(get)
-    v_ring.consumer_release(get)
-    get.advance()
-    return get
+    k_ring.consumer_release(consumer_state)
+    v_ring.consumer_release(consumer_state)
+    consumer_state.advance()
+    return consumer_state
 
 
 @cute.kernel
@@ -508,14 +516,14 @@ def varlen_attention_grad_2(
     seen_plus_63 = [seen[r] + 63 for r in range(4)]
     steps = [seen_plus_63[r] // 64 for r in range(4)]
     first_steps = Int32(0)
-    last_steps = select(first < count, of_rows(steps, most), first_steps)
-    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps))
+    last_steps = select(first < count, of_rows(steps, imax), first_steps)
+    full_steps = imax(first_steps, imin(of_rows(full_steps_2, imin), last_steps))
     if group == 0:
         # Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(56)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
-        q_ring.producer_acquire(put)
-        d_o_ring.producer_acquire(put)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        q_ring.producer_acquire(tile_producer_state)
+        d_o_ring.producer_acquire(tile_producer_state)
         column = 8 * (thread % 8)
         for i in cutlass.range_constexpr(8):
             down = thread // 8 + 16 * i
@@ -530,15 +538,15 @@ def varlen_attention_grad_2(
                 copy_vector_where(
                     inside, d_o, (token, h, g, (column + 64 * j)), d_o_tiles, (down, column + 64 * j, 0), 8
                 )
-        q_ring.producer_commit(put)
-        d_o_ring.producer_commit(put)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
+        q_ring.producer_commit(tile_producer_state)
+        d_o_ring.producer_commit(tile_producer_state)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
         for z_step in cutlass.range(first_steps, last_steps, unroll=1):
             z_step_times_64 = z_step * 64  # attention.py:119
             z_begin = begin_k_value + z_step_times_64
-            tma_load(k_ring, put, tma_k, k[None, None, h], (z_begin, 0), (64, 128), k_tiles)
-            tma_load(v_ring, put, tma_v, v[None, None, h], (z_begin, 0), (64, 128), v_tiles)
-            put.advance()
+            tma_load(k_ring, producer_state, tma_k, k[None, None, h], (z_begin, 0), (64, 128), k_tiles)
+            tma_load(v_ring, producer_state, tma_v, v[None, None, h], (z_begin, 0), (64, 128), v_tiles)
+            producer_state.advance()
     else:
         # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
         cute.arch.setmaxregister_increase(224)
@@ -560,7 +568,7 @@ def varlen_attention_grad_2(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         q_g_2 = [first + row + 8 * r for r in range(2)]
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:97
         query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
@@ -580,16 +588,16 @@ def varlen_attention_grad_2(
         d_o_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         cute.arch.fence_view_async_shared()
         for z_step in cutlass.range(first_steps, full_steps, unroll=1):
-            get = varlen_attention_grad_2_step(
-                z_step, begin_k_value, k_ring, get, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk,
-                s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
+            consumer_state = varlen_attention_grad_2_step(
+                z_step, begin_k_value, k_ring, consumer_state, v_ring, end_k_value, mine, k_tiles, v_tiles, group,
+                mma_qk, s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
                 shift_value, until_2, dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment,
                 k_transposed_factor, masked=False
             )
         for z_step in cutlass.range(full_steps, last_steps, unroll=1):
-            get = varlen_attention_grad_2_step(
-                z_step, begin_k_value, k_ring, get, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk,
-                s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
+            consumer_state = varlen_attention_grad_2_step(
+                z_step, begin_k_value, k_ring, consumer_state, v_ring, end_k_value, mine, k_tiles, v_tiles, group,
+                mma_qk, s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
                 shift_value, until_2, dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment,
                 k_transposed_factor, masked=True
             )
@@ -711,17 +719,17 @@ def varlen_attention_grad_3_units():
 
 @cute.jit
 def varlen_attention_grad_3_step(
-    r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk, s_fragment,
-    k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s, scale_times_log2e,
-    since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor, delta_numbers, dp, ds_bf16,
-    dk_fragment, ds_bf16_fragment, q_transposed_factor, masked: cutlass.Constexpr
+    r_step, begin_q_times_4, q_ring, consumer_state, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
+    s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_statistics, quad, s,
+    scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor, delta_statistics,
+    dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked: cutlass.Constexpr
 ):
     # One tile of streamed rows: S and dP, the elementwise work, and products onto the sums.
     r_step_times_64 = r_step * 64  # attention.py:137
     r_begin = begin_q_times_4 + r_step_times_64
     if cutlass.const_expr(masked):
-        q_ring.consumer_wait(get)
-        d_o_ring.consumer_wait(get)
+        q_ring.consumer_wait(consumer_state)
+        d_o_ring.consumer_wait(consumer_state)
         if (end_q_times_4 < r_begin + 64):
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
@@ -730,7 +738,8 @@ def varlen_attention_grad_3_step(
                 exists = qg < end_q_times_4
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index), 8
+                        select(exists, Boolean(False), Boolean(True)), q_tiles,
+                        (down, column + 64 * j, consumer_state.index), 8
                     )
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
@@ -739,19 +748,24 @@ def varlen_attention_grad_3_step(
                 exists = qg < end_q_times_4
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), d_o_tiles, (down, column + 64 * j, get.index), 8
+                        select(exists, Boolean(False), Boolean(True)), d_o_tiles,
+                        (down, column + 64 * j, consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
     if cutlass.const_expr(not masked):
-        q_ring.consumer_wait(get)
-    multiply(mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)
+        q_ring.consumer_wait(consumer_state)
+    multiply(
+        mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, consumer_state.index], False, 8
+    )
     if cutlass.const_expr(not masked):
-        d_o_ring.consumer_wait(get)
-    multiply(mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)
+        d_o_ring.consumer_wait(consumer_state)
+    multiply(
+        mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, consumer_state.index], False, 8
+    )
     warpgroup.wait_group(1)
-    shift_ring.consumer_wait(get)
-    shift_value = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
+    shift_ring.consumer_wait(consumer_state)
+    shift_value = statistics_of(shift_statistics, quad, consumer_state.index, 16)  # attention.py:140
     p_masked = [[], []]
     for r in cutlass.range_constexpr(2):
         for c in cutlass.range_constexpr(16):  # attention.py:137
@@ -766,22 +780,26 @@ def varlen_attention_grad_3_step(
             else:
                 p_masked[r].append(p)
             p_bf16[r, c] = Float32(p_masked[r][c]).to(BFloat16)
-    multiply(mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor[None, None, None, get.index], True, 4)
+    multiply(
+        mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor[None, None, None, consumer_state.index], True, 4
+    )
     warpgroup.wait_group(1)
-    delta_value = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
+    delta_value = statistics_of(delta_statistics, quad, consumer_state.index, 16)  # attention.py:141
     for r in cutlass.range_constexpr(2):
         for c in cutlass.range_constexpr(16):  # attention.py:147
             dp_minus_delta = dp[r, c] - delta_value[c]
             ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:137
             ds_bf16[r, c] = Float32(ds).to(BFloat16)
-    multiply(mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, get.index], True, 4)
+    multiply(
+        mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, consumer_state.index], True, 4
+    )
     warpgroup.wait_group(0)
     with cute.arch.elect_one():
-        shift_ring.consumer_release(get)
-    q_ring.consumer_release(get)
-    d_o_ring.consumer_release(get)
-    get.advance()
-    return get
+        shift_ring.consumer_release(consumer_state)
+    q_ring.consumer_release(consumer_state)
+    d_o_ring.consumer_release(consumer_state)
+    consumer_state.advance()
+    return consumer_state
 
 
 @cute.kernel
@@ -838,8 +856,8 @@ def varlen_attention_grad_3(
     q_transposed = memory.q.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
     d_o_tiles = memory.d_o.get_tensor(layouts[4].outer, swizzle=layouts[4].inner)
     d_o_transposed = memory.d_o.get_tensor(layouts[5].outer, swizzle=layouts[5].inner)
-    shift_numbers = memory.shift.get_tensor(cute.make_layout((64, 4)))
-    delta_numbers = memory.delta.get_tensor(cute.make_layout((64, 4)))
+    shift_statistics = memory.shift.get_tensor(cute.make_layout((64, 4)))
+    delta_statistics = memory.delta.get_tensor(cute.make_layout((64, 4)))
     tiles = J * 1 // 128 + B
     tile = block // 8
     b = segment_of(begin_k, tile, B, lane, 1, 128)
@@ -872,16 +890,16 @@ def varlen_attention_grad_3(
     unseen_plus_63 = [unseen[r] + 63 for r in range(4)]
     first_full_step_quotient = [unseen_plus_63[r] // 64 for r in range(4)]
     first_full_step = [cutlass.min(first_full_step_quotient[r], steps) for r in range(4)]
-    first_steps = of_rows(first_step, least)
+    first_steps = of_rows(first_step, imin)
     last_steps = select(first < count, Int32(steps), first_steps)
-    late_steps = most(first_steps, least(of_rows(first_full_step, most), last_steps))
-    full_steps = most(late_steps, least(Int32(full_steps_2), last_steps))
+    late_steps = imax(first_steps, imin(of_rows(first_full_step, imax), last_steps))
+    full_steps = imax(late_steps, imin(Int32(full_steps_2), last_steps))
     if group == 0:
-        # Producer: copy the block's rows and per-row numbers by cp.async; TMA loads of streamed tiles.
+        # Producer: copy the block's rows and row statistics by cp.async; TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(40)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
-        k_ring.producer_acquire(put)
-        v_ring.producer_acquire(put)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        k_ring.producer_acquire(tile_producer_state)
+        v_ring.producer_acquire(tile_producer_state)
         column = 8 * (thread % 8)
         for i in cutlass.range_constexpr(8):
             down = thread // 8 + 16 * i
@@ -892,15 +910,17 @@ def varlen_attention_grad_3(
                 copy_vector_where(inside, k, (token, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, 0), 8)
             for j in cutlass.range_constexpr(2):  # attention.py:99
                 copy_vector_where(inside, v, (token, h, (column + 64 * j)), v_tiles, (down, column + 64 * j, 0), 8)
-        k_ring.producer_commit(put)
-        v_ring.producer_commit(put)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
+        k_ring.producer_commit(tile_producer_state)
+        v_ring.producer_commit(tile_producer_state)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
         for r_step in cutlass.range(first_steps, last_steps, unroll=1):
             r_step_times_64 = r_step * 64  # attention.py:137
             r_begin = begin_q_times_4 + r_step_times_64
-            tma_load(q_ring, put, tma_q, q[None, None, h], ((0, r_begin // 4), 0), (64, 128), q_tiles)
-            tma_load(d_o_ring, put, tma_d_o, d_o[None, None, h], ((0, r_begin // 4), 0), (64, 128), d_o_tiles)
-            acquire_from(64, thread, shift_ring, put)
+            tma_load(q_ring, producer_state, tma_q, q[None, None, h], ((0, r_begin // 4), 0), (64, 128), q_tiles)
+            tma_load(
+                d_o_ring, producer_state, tma_d_o, d_o[None, None, h], ((0, r_begin // 4), 0), (64, 128), d_o_tiles
+            )
+            acquire_from(64, thread, shift_ring, producer_state)
             down = thread % 64
             r_step_times_64 = r_step * 64
             r_begin = begin_q_times_4 + r_step_times_64
@@ -908,10 +928,14 @@ def varlen_attention_grad_3(
             exists = qg < end_q_times_4
             asks = qg // 4  # attention.py:138
             head = qg % 4
-            copy_number_where(thread // 64 == 1, exists, shift, (asks, h, head), shift_numbers, (down, put.index))
-            copy_number_where(thread // 64 == 1, exists, delta, (asks, h, head), delta_numbers, (down, put.index))
-            commit_from(64, thread, shift_ring, put)
-            put.advance()
+            copy_statistic_where(
+                thread // 64 == 1, exists, shift, (asks, h, head), shift_statistics, (down, producer_state.index)
+            )
+            copy_statistic_where(
+                thread // 64 == 1, exists, delta, (asks, h, head), delta_statistics, (down, producer_state.index)
+            )
+            commit_from(64, thread, shift_ring, producer_state)
+            producer_state.advance()
     else:
         # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
         cute.arch.setmaxregister_increase(232)
@@ -936,7 +960,7 @@ def varlen_attention_grad_3(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         j_3 = [first + row + 8 * r for r in range(2)]
         key_plus_count_2 = [j_3[r] + count_2 for r in range(2)]  # attention.py:135
         query_2 = [key_plus_count_2[r] - keys for r in range(2)]
@@ -952,25 +976,28 @@ def varlen_attention_grad_3(
         v_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         cute.arch.fence_view_async_shared()
         for r_step in cutlass.range(first_steps, late_steps, unroll=1):
-            get = varlen_attention_grad_3_step(
-                r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
-                s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s,
-                scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor,
-                delta_numbers, dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked=True
+            consumer_state = varlen_attention_grad_3_step(
+                r_step, begin_q_times_4, q_ring, consumer_state, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles,
+                group, mma_qk, s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring,
+                shift_statistics, quad, s, scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment,
+                d_o_transposed_factor, delta_statistics, dp, ds_bf16, dk_fragment, ds_bf16_fragment,
+                q_transposed_factor, masked=True
             )
         for r_step in cutlass.range(late_steps, full_steps, unroll=1):
-            get = varlen_attention_grad_3_step(
-                r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
-                s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s,
-                scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor,
-                delta_numbers, dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked=False
+            consumer_state = varlen_attention_grad_3_step(
+                r_step, begin_q_times_4, q_ring, consumer_state, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles,
+                group, mma_qk, s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring,
+                shift_statistics, quad, s, scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment,
+                d_o_transposed_factor, delta_statistics, dp, ds_bf16, dk_fragment, ds_bf16_fragment,
+                q_transposed_factor, masked=False
             )
         for r_step in cutlass.range(full_steps, last_steps, unroll=1):
-            get = varlen_attention_grad_3_step(
-                r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
-                s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s,
-                scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor,
-                delta_numbers, dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked=True
+            consumer_state = varlen_attention_grad_3_step(
+                r_step, begin_q_times_4, q_ring, consumer_state, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles,
+                group, mma_qk, s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring,
+                shift_statistics, quad, s, scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment,
+                d_o_transposed_factor, delta_statistics, dp, ds_bf16, dk_fragment, ds_bf16_fragment,
+                q_transposed_factor, masked=True
             )
         for r in cutlass.range_constexpr(2):  # attention.py:114
             token = begin_k_value + j_3[r]  # attention.py:131

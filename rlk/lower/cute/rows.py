@@ -49,7 +49,7 @@ from rlk.passes.walk import backward_slice, walk
 OF_FRAME = frozenset({"thread", "block", "c", "stream", "programs", "shared"})
 MOST_REDUCE_BUFFERS = 64
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "fmax", Combine.MIN: "fmin"}
-_INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
+_INTEGERS = {Combine.ADD: "add", Combine.MAX: "imax", Combine.MIN: "imin", Combine.OR: "imax"}
 
 
 @dataclass(frozen=True, slots=True)

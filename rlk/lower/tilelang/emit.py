@@ -69,7 +69,7 @@ OF_CPP = frozenset(
 )
 """Names with another meaning in HIP source."""
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "larger", Combine.MIN: "smaller"}
-_INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
+_INTEGERS = {Combine.ADD: "add", Combine.MAX: "imax", Combine.MIN: "imin", Combine.OR: "imax"}
 
 
 class Emitter:

@@ -25,8 +25,8 @@ class Loops:
         """Write a loop."""
         e = self.e
         runs_full = loop.full is not None and loop.full == loop.stop
-        start = self.bound(loop.start, "least")
-        stop = self.bound(loop.stop, "least" if runs_full else "most")
+        start = self.bound(loop.start, "imin")
+        stop = self.bound(loop.stop, "imin" if runs_full else "imax")
         carried = []
         for i, (init, type) in enumerate(zip(loop.init, loop.types, strict=True)):
             hint = e.yields.get((let.value, i)) or f"{axis_name(loop.axis)}_state"

@@ -13,7 +13,11 @@ from rlk.lower.common.peel import conjuncts
 
 MASKED, MORE = "masked", "more"
 SWITCHES = (MASKED, MORE)
-STATES = ("get", "got", "rescales")
+K_STATE, V_STATE = "k_consumer_state", "v_consumer_state"  # S of the next step is issued ahead of this V
+STATE = "consumer_state"  # of all streamed factors of a step, where none is issued ahead
+PRODUCER = "producer_state"  # of all streamed factors
+TILE_PRODUCER, TILE_CONSUMER = "tile_producer_state", "tile_consumer_state"  # of resident rows and work tiles
+STATES = (K_STATE, V_STATE, STATE, "rescales")
 """What a step changes beside memory: pipeline states, and how often accumulators in memory were rescaled."""
 IMPORTED = frozenset("cuda cutlass cute pipeline utils sm90 cpasync warpgroup".split())
 """Modules that generated code imports; types and constants begin with a capital letter."""
