@@ -98,15 +98,18 @@ def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value
     else:
         states = _loop(replay, stream, begin, end)
     if stream.axis.split is not None:
-        states = [
-            s
-            if f.kept
-            else b.results(b.let(Merge(f.monoid, s, stream.axis.pieces, Rule.PAIRWISE)), f.monoid.symbols)
-            for f, s in zip(stream.folds, states, strict=True)
-        ]
+        states = [_pairwise(b, f, s, stream.axis.pieces) for f, s in zip(stream.folds, states, strict=True)]
     elif stream.axis.piece is not None and stream.folds:
         states = _merge_ascending(b, stream, states, stream.axis.pieces)
     return [value for state in states for value in state]
+
+
+def _pairwise(b: Builder, fold: Fold, state: State, pieces: Axis) -> State:
+    """Append the merge of the states of pieces, where the fold does not yield them unmerged."""
+    if fold.kept:
+        return state
+    with b.at(fold.loc):
+        return b.results(b.let(Merge(fold.monoid, state, pieces, Rule.PAIRWISE)), fold.monoid.symbols)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +193,15 @@ def _fan(
     at = b.add(b.mul(step, b.i32(fan.chunk or 1)), b.let(Pos(fan), f"{name}_lane"), name)
     exists = b.map2(Fn2.LT, at, count, "exists")
     states = _loaded(b, stored, at, exists)
-    pairs = zip(folded, states, strict=True)
-    return exists, [folds.leaf(b, f.monoid, state, fan, exists, at) for f, state in pairs]
+    return exists, [_leaf(b, f, state, fan, exists, at) for f, state in zip(folded, states, strict=True)]
+
+
+def _leaf(
+    b: Builder, fold: Fold, inputs: State, lanes: Axis | None, exists: Value | None, pos: Value
+) -> State:
+    """Append the state of one chunk."""
+    with b.at(fold.loc):
+        return folds.leaf(b, fold.monoid, inputs, lanes, exists, pos)
 
 
 def _store_state(b: Builder, over: Axis, name: str, value: Value, rows: _Rows) -> _Stored:
@@ -319,7 +329,7 @@ def _leaves(replay: Replay, stream: Stream, chunk: _Chunk) -> list[State]:
     """Append the state of one chunk, for each fold."""
     b, lanes, exists, pos = replay.builder, chunk.lanes, chunk.exists, chunk.pos
     return [
-        folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), None if f.kept else lanes, exists, pos)
+        _leaf(b, f, tuple(replay[v] for v in f.inputs), None if f.kept else lanes, exists, pos)
         for f in stream.folds
     ]
 
@@ -331,7 +341,7 @@ def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[S
     for f, state in zip(folded, leaves, strict=True):
         args = tuple(b.fresh(b.types[v]) for v in state)
         carried += args
-        merged += folds.merge(b, f.monoid, args, state)
+        merged += _merge(b, f, args, state)
     return tuple(carried), tuple(merged)
 
 
@@ -478,7 +488,8 @@ def _loop_over_chunks(
 def _absorbed(replay: Replay, fold: Fold, state: State, chunk: _Chunk) -> State:
     """Append the state of a piece with a chunk."""
     inputs = tuple(replay[v] for v in fold.inputs)
-    return online.absorb(replay.builder, fold.monoid, state, inputs, chunk.lanes, chunk.exists, chunk.pos)
+    with replay.builder.at(fold.loc):
+        return online.absorb(replay.builder, fold.monoid, state, inputs, chunk.lanes, chunk.exists, chunk.pos)
 
 
 def _first_of_piece(b: Builder, axis: Axis, step: Value) -> Value:
@@ -498,7 +509,13 @@ def _begin_piece(
 
 def _merged(b: Builder, folded: tuple[Fold, ...], one: list[State], two: list[State]) -> list[State]:
     """Append the merge of each fold's two states."""
-    return [folds.merge(b, f.monoid, x, y) for f, x, y in zip(folded, one, two, strict=True)]
+    return [_merge(b, f, x, y) for f, x, y in zip(folded, one, two, strict=True)]
+
+
+def _merge(b: Builder, fold: Fold, one: State, two: State) -> State:
+    """Append the merge of two states of a fold."""
+    with b.at(fold.loc):
+        return folds.merge(b, fold.monoid, one, two)
 
 
 def _flat(states: list[State]) -> list[Value]:

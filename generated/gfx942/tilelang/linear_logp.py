@@ -356,7 +356,7 @@ def linear_logp_1(
         for c in tl.unroll(32):
             sum_of_step3_equal[c] = v_i64[c // 8] == ids_value[c % 8]
             z_masked[c] = tl.Select(sum_of_step3_equal[c], z[c], f32(-0.0))
-            z_masked_2[c] = tl.Select(exists_2[c], z[c], f32(float("-inf")))  # linear_logp.py:64
+            z_masked_2[c] = tl.Select(exists_2[c], z[c], f32(float("-inf")))  # linear_logp.py:69
             m_chunk[c] = z_masked_2[c]
         max_over_v_lane(m_chunk)
         for c in tl.unroll(8):
@@ -373,11 +373,11 @@ def linear_logp_1(
         for c in tl.unroll(32):
             centred_chunk[c] = p_times_p_moved_by[c]
         sum_over_v_lane(centred_chunk)
-        for c in tl.unroll(32):
+        for c in tl.unroll(32):  # linear_logp.py:71
             z_masked_3[c] = tl.Select(exists_2[c], z_masked[c], f32(-0.0))
             sum_v_lane[c] = z_masked_3[c]
         sum_over_v_lane(sum_v_lane)
-        for c in tl.unroll(8):
+        for c in tl.unroll(8):  # linear_logp.py:64
             if t_inside[c] & writes:
                 max_of_step[
                     tl.int64(v_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t[c]
@@ -477,7 +477,7 @@ def linear_logp_2(
                     tl.Cast("float32", 0)
                 )
             )
-            m_2 = tl.alloc_var("float32", larger(m, max_of_step_value))
+            m_2 = tl.alloc_var("float32", larger(m, max_of_step_value))  # linear_logp.py:69
             is_empty = tl.alloc_var("bool", m_2 == f32(float("-inf")))
             m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m_2))
             alpha_a_distance = tl.alloc_var("float32", m - m_safe)
@@ -496,19 +496,19 @@ def linear_logp_2(
             centred_a_moved = tl.alloc_var("float32", fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled))
             centred_b_moved = tl.alloc_var("float32", fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled))
             centred_2 = tl.alloc_var("float32", centred_a_moved + centred_b_moved)
-            total_2 = tl.alloc_var("float32", total + sum_of_step3_value)
+            total_2 = tl.alloc_var("float32", total + sum_of_step3_value)  # linear_logp.py:71
             m = m_2
             l = l_2
             centred = centred_2
             total = total_2
-        m_3[0] = m
+        m_3[0] = m  # linear_logp.py:69
         l_3[0] = l
         centred_3[0] = centred
         softmax_sum_over_v_piece(m_3, l_3, centred_3)
         m_4 = m_3[0]
         l_4 = l_3[0]
         centred_4 = centred_3[0]
-        total_3[0] = total
+        total_3[0] = total  # linear_logp.py:71
         total_over_v_piece(total_3)
         total_4 = total_3[0]
         ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # linear_logp.py:78

@@ -305,7 +305,7 @@ def logp(
                 logits_value_2[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:139
                 z[c] = tl.Cast("float32", logits_value_2[c])  # logp.py:48
                 z_2[c] = z[c] * inv_temperature_value  # logp.py:57
-                m_chunk[c] = z_2[c]  # logp.py:138
+                m_chunk[c] = z_2[c]  # logp.py:141
             max_over_v_lane(m_chunk, f32_reduce_smem, thread)
             m_chunk_2 = m_chunk[0]
             is_empty = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))
@@ -345,7 +345,7 @@ def logp(
             m = m_2
             l = l_2
             centred = centred_2
-        m_3 = m
+        m_3 = m  # logp.py:138
         l_3 = l
         centred_3 = centred
         for v_step_2 in tl.serial(full_steps, steps):
@@ -360,7 +360,7 @@ def logp(
                 )
                 z_3[c] = tl.Cast("float32", logits_value_3[c])  # logp.py:48
                 z_4[c] = z_3[c] * inv_temperature_value  # logp.py:57
-                z_masked[c] = tl.Select(exists_2[c], z_4[c], f32(float("-inf")))  # logp.py:138
+                z_masked[c] = tl.Select(exists_2[c], z_4[c], f32(float("-inf")))  # logp.py:141
                 m_chunk_3[c] = z_masked[c]
             max_over_v_lane(m_chunk_3, f32_reduce_smem, thread)
             m_chunk_4 = m_chunk_3[0]

@@ -441,7 +441,7 @@ def prefix_attention_1(
                 k_step_mod_8 = tl.alloc_var("int32", tl.truncmod(k_step, tl.int32(8)))  # attention.py:255
                 new_piece = tl.alloc_var("bool", k_step_mod_8 == 0)
                 if new_piece:
-                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))  # attention.py:257
                     is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
                     m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
                     alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
@@ -805,7 +805,7 @@ def prefix_attention_2(
                 s_step_mod_8 = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:266
                 new_piece = tl.alloc_var("bool", s_step_mod_8 == 0)
                 if new_piece:
-                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))  # attention.py:274
                     is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
                     m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
                     alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)

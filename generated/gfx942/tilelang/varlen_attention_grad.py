@@ -434,7 +434,7 @@ def varlen_attention_grad_2(
                         )
                 for c in tl.unroll(16):  # attention.py:123
                     dp_minus_delta[c] = dp[c] - delta_value
-                    p_masked[c] = tl.Select(  # attention.py:119
+                    p_masked[c] = tl.Select(
                         (
                             ((z_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_value)
                             & ((z_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < until)
@@ -663,7 +663,7 @@ def varlen_attention_grad_3(
                         )
                 for c in tl.unroll(16):  # attention.py:147
                     dp_minus_delta[c] = dp[c] - delta_value[c]
-                    p_masked[c] = tl.Select(  # attention.py:137
+                    p_masked[c] = tl.Select(  # attention.py:144
                         (
                             ((r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_q_times_4)
                             & (since <= (r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)))
@@ -683,7 +683,7 @@ def varlen_attention_grad_3(
                             "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
                             d_o_tile_part_2.data, 0, p_bf16.data, step, acc_new.data, column, dtype="float32x4"
                         )
-                for c in tl.unroll(16):
+                for c in tl.unroll(16):  # attention.py:147
                     ds[c] = p_masked[c] * dp_minus_delta[c]
                     ds_bf16[c] = tl.Cast("bfloat16", ds[c])
                 for c in tl.unroll(32):

@@ -388,27 +388,28 @@ def linear_logp_1(
                 for c in cutlass.range_constexpr(64):
                     acc_2 = acc[r, c]
                     z.append(mul(acc_2, inv_temperature))  # logp.py:57
-                selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
+                selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:71
                 ahead = ids_value[r] - Int64(v_begin)
                 if any_lane((ahead >= 0) & (ahead < 256)):
-                    at_2 = ids_value[r] - Int64(v)  # linear_logp.py:71
+                    at_2 = ids_value[r] - Int64(v)
                     z_masked = [
                         select((at_2 == 8 * (c // 2) + c % 2), z[c], Int32(-(2**31)).bitcast(Float32))
                         for c in range(64)
                     ]
-                    z_masked_2 = [  # linear_logp.py:64
+                    z_masked_2 = [
                         select((at > 8 * (c // 2) + c % 2), z_masked[c], Int32(-(2**31)).bitcast(Float32))
                         for c in range(64)
                     ]
                     selected_v_lane = sum_over_v_lane(z_masked_2)
-                z_masked = tuple(z)
+                z_masked = tuple(z)  # linear_logp.py:69
                 if any_lane(at <= 249):
                     z_masked = tuple(
                         [select((at > 8 * (c // 2) + c % 2), z[c], Float32(float("-inf"))) for c in range(64)]
                     )
                 m_chunk = max_over_v_lane(z_masked)
+                # linear_logp.py:64
                 store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)
-                is_empty = m_chunk == Float32(float("-inf"))
+                is_empty = m_chunk == Float32(float("-inf"))  # linear_logp.py:69
                 m_safe = select(is_empty, Float32(0.0), m_chunk)
                 p, p_times_p_moved_by = [], []
                 for c in cutlass.range_constexpr(64):
@@ -419,6 +420,7 @@ def linear_logp_1(
                     p_times_p_moved_by.append(mul(p[c], p_moved_by))
                 l_chunk = sum_over_v_lane(p)
                 centred_chunk = sum_over_v_lane(p_times_p_moved_by)
+                # linear_logp.py:64
                 store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)
                 store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), l_chunk)
                 store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)
@@ -501,7 +503,7 @@ def linear_logp_2_rows(
         sum_of_step1_value = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))
         centred_of_step2_value = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))
         sum_of_step3_value = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))
-        m_2 = fmax(m, max_of_step_value)
+        m_2 = fmax(m, max_of_step_value)  # linear_logp.py:69
         is_empty = m_2 == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_2)
         alpha_a_distance = m - m_safe
@@ -520,12 +522,12 @@ def linear_logp_2_rows(
         centred_a_moved = fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
         centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
-        total_2 = total + sum_of_step3_value
+        total_2 = total + sum_of_step3_value  # linear_logp.py:71
         m, l, centred, total = m_2, l_2, centred_2, total_2
-    m_2, l_2, centred_2 = softmax_sum_over_v_piece(
+    m_2, l_2, centred_2 = softmax_sum_over_v_piece(  # linear_logp.py:69
         [m], [l], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
     )
-    total_2 = total_over_v_piece([total], thread, (reduce_smem_4,))
+    total_2 = total_over_v_piece([total], thread, (reduce_smem_4,))  # linear_logp.py:71
     ids_ge_0 = 0 <= ids_value  # linear_logp.py:78
     inside_below = ids_value < 128256
     inside = ids_ge_0 & inside_below

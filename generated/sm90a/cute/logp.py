@@ -288,7 +288,7 @@ def logp_rows(
         ]
         z = [BFloat16(logits_ahead[c]).to(Float32) for c in range(32)]  # logp.py:48
         z_2 = [mul(z[c], inv_temperature) for c in range(32)]  # logp.py:57
-        m_chunk = max_over_v_lane(z_2)  # logp.py:138
+        m_chunk = max_over_v_lane(z_2)  # logp.py:141
         is_empty = m_chunk == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_chunk)
         p_distance = [z_2[c] - m_safe for c in range(32)]
@@ -318,7 +318,7 @@ def logp_rows(
         centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
         m, l, centred, logits_ahead = m_2, l_2, centred_2, tuple(logits_value_3)
-    m_2 = m
+    m_2 = m  # logp.py:138
     l_2 = l
     centred_2 = centred
     for v_step_2 in cutlass.range(full_steps, steps, unroll=1):
@@ -332,7 +332,7 @@ def logp_rows(
         ]
         z = [BFloat16(logits_value_3[c]).to(Float32) for c in range(32)]  # logp.py:48
         z_2 = [mul(z[c], inv_temperature) for c in range(32)]  # logp.py:57
-        z_masked = [select(exists_2[c], z_2[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:138
+        z_masked = [select(exists_2[c], z_2[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:141
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_chunk)

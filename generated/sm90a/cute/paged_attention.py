@@ -336,7 +336,7 @@ def paged_attention_step(
     new_piece = s_step_mod_8 == 0
     if new_piece & (s_step > first_steps):
         for r in cutlass.range_constexpr(2):
-            m = fmax(m_before[r], m_piece[r])
+            m = fmax(m_before[r], m_piece[r])  # attention.py:210
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -359,16 +359,16 @@ def paged_attention_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0],
             k_cache_factor[None, None, None, k_consumer_state.index], False, 8
         )
-    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:210
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):
+        for c in cutlass.range_constexpr(16):  # attention.py:206
             kv = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
-            if cutlass.const_expr(masked):
-                exists = kv < context_lens_value
+            if cutlass.const_expr(masked):  # attention.py:210
+                exists = kv < context_lens_value  # attention.py:206
                 exists_below = kv < key_plus_1_2[r]
                 exists_2 = exists & exists_below
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))  # attention.py:210
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
@@ -600,7 +600,7 @@ def paged_attention(
         with cute.arch.elect_one():
             k_cache_ring.consumer_release(k_consumer_state)
         k_consumer_state.advance()
-        for s_step in cutlass.range(first_steps, full_steps, unroll=1):
+        for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:210
             k_consumer_state, v_consumer_state = paged_attention_step(
                 s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
                 k_cache_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
@@ -624,7 +624,7 @@ def paged_attention(
             token = begin_q_value + query_2[r]  # attention.py:307
             inside = query_2[r] < count_2
             g = q_g_2[r] % 4  # attention.py:204
-            m = fmax(m_before[r], m_piece[r])  # attention.py:206
+            m = fmax(m_before[r], m_piece[r])  # attention.py:210
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -638,7 +638,7 @@ def paged_attention(
             log_l = portable_log(l)  # attention.py:331
             lse_value = fma(m, Float32(0.6931471824645996), log_l)
             store_where(inside & first_of_quad, lse, (h, g, token), lse_value)
-            o_value = []  # attention.py:206
+            o_value = []  # attention.py:210
             for c in cutlass.range_constexpr(32):
                 o_a_scaled = mul(o_before[r, c], alpha_a)
                 o_b_scaled = mul(acc_o[r, c], alpha_b)

@@ -316,7 +316,7 @@ def policy_loss_1_rows(
         neg_log_ratio = [-log_ratio[c] for c in range(8)]  # policy.py:519
         total_k3 = [portable_k3(neg_log_ratio[c]) for c in range(8)]
         total_k3_masked = [select(active_value[c], total_k3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
-        sum_s_lane = sum_over_s_lane(loss, thread, (reduce_smem_1,))  # loss.py:79
+        sum_s_lane = sum_over_s_lane(loss, thread, (reduce_smem_1,))  # loss.py:82
         sum_s_lane_2 = sum_over_s_lane_2(count, thread, (reduce_smem_2,))
         sum_s_lane_3 = sum_over_s_lane_2(clipped_2, thread, (reduce_smem_3,))
         sum_s_lane_4 = sum_over_s_lane(total_k3_masked, thread, (reduce_smem_4,))
@@ -325,7 +325,7 @@ def policy_loss_1_rows(
         total_7 = total_3 + sum_s_lane_3
         total_8 = total_4 + sum_s_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    total_5 = total
+    total_5 = total  # loss.py:79
     total_6 = total_2
     total_7 = total_3
     total_8 = total_4
@@ -381,7 +381,7 @@ def policy_loss_1_rows(
         neg_log_ratio = [-log_ratio[c] for c in range(8)]  # policy.py:519
         total_k3 = [portable_k3(neg_log_ratio[c]) for c in range(8)]
         total_k3_masked = [select(active_value[c], total_k3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
-        loss_masked = [select(exists[c], loss[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        loss_masked = [select(exists[c], loss[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:82
         sum_s_lane = sum_over_s_lane(loss_masked, thread, (reduce_smem_5,))
         count_masked = [select(exists[c], count[c], Int32(0)) for c in range(8)]
         sum_s_lane_2 = sum_over_s_lane_2(count_masked, thread, (reduce_smem_6,))
@@ -394,7 +394,7 @@ def policy_loss_1_rows(
         total_11 = total_7 + sum_s_lane_3
         total_12 = total_8 + sum_s_lane_4
         total_5, total_6, total_7, total_8 = total_9, total_10, total_11, total_12
-    store_where(writes, sum_of_piece, s_piece, total_5)
+    store_where(writes, sum_of_piece, s_piece, total_5)  # loss.py:79
     store_where(writes, sum_of_piece1, s_piece, total_6)
     store_where(writes, sum_of_piece2, s_piece, total_7)
     store_where(writes, sum_of_piece3, s_piece, total_8)
@@ -461,7 +461,7 @@ def policy_loss_2_rows(
         sum_of_piece1_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]
         sum_of_piece2_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]
         sum_of_piece3_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_value, thread, (reduce_smem_1,))
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_value, thread, (reduce_smem_1,))  # loss.py:82
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_value, thread, (reduce_smem_2,))
         sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_value, thread, (reduce_smem_3,))
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_value, thread, (reduce_smem_4,))
@@ -470,7 +470,7 @@ def policy_loss_2_rows(
         total_7 = total_3 + sum_s_piece_lane_3
         total_8 = total_4 + sum_s_piece_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    total_5 = total
+    total_5 = total  # loss.py:79
     total_6 = total_2
     total_7 = total_3
     total_8 = total_4
@@ -482,7 +482,7 @@ def policy_loss_2_rows(
         sum_of_piece1_value = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]
         sum_of_piece2_value = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]
         sum_of_piece3_value = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]
-        sum_of_piece_masked = [
+        sum_of_piece_masked = [  # loss.py:82
             select(exists[c], sum_of_piece_value[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)
         ]
         sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_masked, thread, (reduce_smem_5,))

@@ -473,7 +473,7 @@ def prefix_attention_1_step(
     if new_piece & (k_step > first_steps):
         for r in cutlass.range_constexpr(2):
             earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
-            m = fmax(m_before[r], m_piece[r])
+            m = fmax(m_before[r], m_piece[r])  # attention.py:257
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -496,16 +496,16 @@ def prefix_attention_1_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0],
             k_prefix_factor[None, None, None, k_consumer_state.index], False, 8
         )
-    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:255
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:257
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):
+        for c in cutlass.range_constexpr(16):  # attention.py:255
             kv = k_begin + (quad + 8 * (c // 2) + c % 2)
-            if cutlass.const_expr(masked):
-                exists = kv < begin_prefix_plus_whole
+            if cutlass.const_expr(masked):  # attention.py:257
+                exists = kv < begin_prefix_plus_whole  # attention.py:255
                 kv_lt_until = kv < until[r]
                 exists_2 = exists & kv_lt_until
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))  # attention.py:257
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s_masked[r])]
@@ -534,7 +534,7 @@ def prefix_attention_1_step(
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
-                kv = k_begin + down
+                kv = k_begin + down  # attention.py:255
                 exists = kv < begin_prefix_plus_whole
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
@@ -546,7 +546,7 @@ def prefix_attention_1_step(
     multiply(
         mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, v_consumer_state.index], True, 4
     )
-    l_chunk = sum_over_k_lane(l_chunk_parts)
+    l_chunk = sum_over_k_lane(l_chunk_parts)  # attention.py:257
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
         m_piece[r], l_piece[r] = m_new[r], l_new[r]
@@ -774,7 +774,7 @@ def prefix_attention_1(
             warpgroup.wait_group(0)
             k_prefix_ring.consumer_release(k_consumer_state)
             k_consumer_state.advance()
-            for k_step in cutlass.range(first_steps, full_steps, unroll=1):
+            for k_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:257
                 k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
                     k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
                     acc_o, qk, scale_times_log2e, k_prefix_ring, k_consumer_state, mma_qk, qk_fragment, q_factor,
@@ -805,7 +805,7 @@ def prefix_attention_1(
                 v_prefix_ring.consumer_release(v_consumer_state)
                 k_consumer_state.advance()
                 v_consumer_state.advance()
-            for r in cutlass.range_constexpr(2):  # attention.py:257
+            for r in cutlass.range_constexpr(2):
                 earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
                 g = c_g[r] % 4  # attention.py:252
                 store_where(inside[r] & first_of_quad, m_of_piece, (token[r], h, g), m_piece[r])  # attention.py:289
@@ -958,7 +958,7 @@ def prefix_attention_2_step(
     new_piece = s_step_mod_8 == 0
     if new_piece:
         for r in cutlass.range_constexpr(2):
-            m = fmax(m_before[r], m_piece[r])
+            m = fmax(m_before[r], m_piece[r])  # attention.py:274
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -981,16 +981,16 @@ def prefix_attention_2_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
             False, 8
         )
-    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:274
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):
+        for c in cutlass.range_constexpr(16):  # attention.py:266
             kv = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
-            if cutlass.const_expr(masked):
-                exists = kv < keys
+            if cutlass.const_expr(masked):  # attention.py:274
+                exists = kv < keys  # attention.py:266
                 exists_below = kv < key_plus_1_2[r]
                 exists_2 = exists & exists_below
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))  # attention.py:274
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
@@ -1242,7 +1242,7 @@ def prefix_attention_2(
         with cute.arch.elect_one():
             k_ring.consumer_release(k_consumer_state)
         k_consumer_state.advance()
-        for s_step in cutlass.range(first_steps, full_steps, unroll=1):
+        for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:274
             k_consumer_state, v_consumer_state = prefix_attention_2_step(
                 s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring,
                 k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring,
@@ -1274,7 +1274,7 @@ def prefix_attention_2(
             log_l = portable_log(l)  # attention.py:331
             lse_value = fma(m, Float32(0.6931471824645996), log_l)
             store_where(inside[r] & first_of_quad, lse, (h, g[r], token[r]), lse_value)
-            o_value = []  # attention.py:266
+            o_value = []  # attention.py:274
             for c in cutlass.range_constexpr(32):
                 o_a_scaled = mul(o_before[r, c], alpha_a)
                 o_b_scaled = mul(acc_o[r, c], alpha_b)

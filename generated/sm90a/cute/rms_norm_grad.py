@@ -176,7 +176,7 @@ def rms_norm_grad_1_rows(
         n_bf16 = [Float32(n_2[c]).to(BFloat16) for c in range(8)]  # norm.py:76
         n_bf16_f32 = [BFloat16(n_bf16[c]).to(Float32) for c in range(8)]
         total_product = [mul(g[c], n_bf16_f32[c]) for c in range(8)]
-        total_2 = [total[c] + total_product[c] for c in range(8)]  # norm.py:61
+        total_2 = [total[c] + total_product[c] for c in range(8)]
         (
             total, rstd_value, rstd_value_2, residual_out_ahead, residual_out_ahead_2, d_y_ahead, d_y_ahead_2,
             d_residual_out_ahead, d_residual_out_ahead_2
@@ -184,7 +184,7 @@ def rms_norm_grad_1_rows(
             tuple(total_2), rstd_value_2, rstd_value_3, residual_out_ahead_2, tuple(residual_out_value_3), d_y_ahead_2,
             tuple(d_y_value_3), d_residual_out_ahead_2, tuple(d_residual_out_value_3)
         )
-    for c in cutlass.range_constexpr(0, 8, 4):
+    for c in cutlass.range_constexpr(0, 8, 4):  # norm.py:61
         store_vector(sum_of_piece, (t_piece, n[c]), total[c:c + 4])
 
 
@@ -223,7 +223,7 @@ def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: In
     dw = Int32(-(2**31)).bitcast(Float32)  # norm.py:61
     for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
         sum_of_piece_value = sum_of_piece[(t_piece_step, n)]
-        total = dw + sum_of_piece_value
+        total = dw + sum_of_piece_value  # norm.py:76
         dw = total
     dw_bf16 = Float32(dw).to(BFloat16)  # norm.py:77
     d_weight[n] = dw_bf16

@@ -414,7 +414,7 @@ def varlen_attention_step(
     if new_piece & (s_step > first_steps):
         for r in cutlass.range_constexpr(2):
             earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
-            m = fmax(m_before[r], m_piece[r])
+            m = fmax(m_before[r], m_piece[r])  # attention.py:81
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -437,16 +437,16 @@ def varlen_attention_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
             False, 8
         )
-    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:81
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):
+        for c in cutlass.range_constexpr(16):  # attention.py:79
             kv = s_begin + (quad + 8 * (c // 2) + c % 2)
-            if cutlass.const_expr(masked):
-                exists = kv < end_k_value
+            if cutlass.const_expr(masked):  # attention.py:81
+                exists = kv < end_k_value  # attention.py:79
                 kv_lt_until = kv < until[r]
                 exists_2 = exists & kv_lt_until
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))  # attention.py:81
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
@@ -475,7 +475,7 @@ def varlen_attention_step(
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
-                kv = s_begin + down
+                kv = s_begin + down  # attention.py:79
                 exists = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
@@ -485,7 +485,7 @@ def varlen_attention_step(
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
     multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, v_consumer_state.index], True, 4)
-    l_chunk = sum_over_s_lane(l_chunk_parts)
+    l_chunk = sum_over_s_lane(l_chunk_parts)  # attention.py:81
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
         m_piece[r], l_piece[r] = m_new[r], l_new[r]
@@ -693,7 +693,7 @@ def varlen_attention(
             warpgroup.wait_group(0)
             k_ring.consumer_release(k_consumer_state)
             k_consumer_state.advance()
-            for s_step in cutlass.range(first_steps, full_steps, unroll=1):
+            for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:81
                 k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
                     s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o,
                     qk, scale_times_log2e, k_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad,
@@ -727,7 +727,7 @@ def varlen_attention(
                 token = begin_q_value + query[r]  # attention.py:307
                 inside = query[r] < count_2
                 g = q_g[r] % 4  # attention.py:77
-                m = fmax(m_before[r], m_piece[r])  # attention.py:79
+                m = fmax(m_before[r], m_piece[r])  # attention.py:81
                 is_empty = m == Float32(float("-inf"))
                 m_safe = select(is_empty, Float32(0.0), m)
                 alpha_a_exponent = m_before[r] - m_safe
@@ -741,7 +741,7 @@ def varlen_attention(
                 log_l = portable_log(l)  # attention.py:331
                 lse_value = fma(m, Float32(0.6931471824645996), log_l)
                 store_where(inside & first_of_quad, lse, (h, g, token), lse_value)
-                o_value = []  # attention.py:79
+                o_value = []  # attention.py:81
                 for c in cutlass.range_constexpr(32):
                     o_a_scaled = mul(earlier_o_before[c], alpha_a)
                     o_b_scaled = mul(acc_o[r, c], alpha_b)

@@ -418,18 +418,18 @@ def varlen_attention_grad_2_step(
             kv = z_begin + (quad + 8 * (c // 2) + c % 2)
             p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[r])  # attention.py:167
             p = exp2(p_fma_sum)
-            if cutlass.const_expr(masked):  # attention.py:119
-                exists = kv < end_k_value
+            if cutlass.const_expr(masked):  # attention.py:123
+                exists = kv < end_k_value  # attention.py:119
                 kv_lt_until = kv < until_2[r]
                 exists_2 = exists & kv_lt_until
-                p_masked[r].append(select(exists_2, p, Float32(0.0)))
+                p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:123
             else:
                 p_masked[r].append(p)
     warpgroup.wait_group(0)
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):  # attention.py:123
+        for c in cutlass.range_constexpr(16):
             dp_minus_delta = dp[r, c] - delta_value[r]
-            ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:119
+            ds = mul(p_masked[r][c], dp_minus_delta)
             ds_bf16[r, c] = Float32(ds).to(BFloat16)
     multiply(
         mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, consumer_state.index], True, 4
@@ -587,7 +587,7 @@ def varlen_attention_grad_2(
         q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         d_o_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         cute.arch.fence_view_async_shared()
-        for z_step in cutlass.range(first_steps, full_steps, unroll=1):
+        for z_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:123
             consumer_state = varlen_attention_grad_2_step(
                 z_step, begin_k_value, k_ring, consumer_state, v_ring, end_k_value, mine, k_tiles, v_tiles, group,
                 mma_qk, s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
@@ -772,11 +772,11 @@ def varlen_attention_grad_3_step(
             qg = r_begin + (quad + 8 * (c // 2) + c % 2)
             p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])  # attention.py:167
             p = exp2(p_fma_sum)
-            if cutlass.const_expr(masked):  # attention.py:137
-                exists = qg < end_q_times_4
+            if cutlass.const_expr(masked):  # attention.py:144
+                exists = qg < end_q_times_4  # attention.py:137
                 since_le_qg = since_2[r] <= qg
                 exists_2 = exists & since_le_qg
-                p_masked[r].append(select(exists_2, p, Float32(0.0)))
+                p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:144
             else:
                 p_masked[r].append(p)
             p_bf16[r, c] = Float32(p_masked[r][c]).to(BFloat16)
@@ -788,7 +788,7 @@ def varlen_attention_grad_3_step(
     for r in cutlass.range_constexpr(2):
         for c in cutlass.range_constexpr(16):  # attention.py:147
             dp_minus_delta = dp[r, c] - delta_value[c]
-            ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:137
+            ds = mul(p_masked[r][c], dp_minus_delta)
             ds_bf16[r, c] = Float32(ds).to(BFloat16)
     multiply(
         mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, consumer_state.index], True, 4
@@ -975,7 +975,7 @@ def varlen_attention_grad_3(
         k_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         v_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         cute.arch.fence_view_async_shared()
-        for r_step in cutlass.range(first_steps, late_steps, unroll=1):
+        for r_step in cutlass.range(first_steps, late_steps, unroll=1):  # attention.py:147
             consumer_state = varlen_attention_grad_3_step(
                 r_step, begin_q_times_4, q_ring, consumer_state, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles,
                 group, mma_qk, s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring,

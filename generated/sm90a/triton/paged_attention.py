@@ -199,7 +199,7 @@ def paged_attention(
         s_step_mod_8 = s_step % 8  # attention.py:206
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:210
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -230,7 +230,7 @@ def paged_attention(
         p_bf16 = p.to(tl.bfloat16)
         acc_o_new = tl.dot(p_bf16, v_cache, acc_o_scaled)
         m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
-    last_steps = tl.max(tl.reshape(steps, (16,)), 0)
+    last_steps = tl.max(tl.reshape(steps, (16,)), 0)  # attention.py:206
     for s_step in tl.range(first_full_steps, last_steps, num_stages=3):
         s_step_times_64 = s_step * 64
         kv = s_step_times_64 + s_lane
@@ -289,7 +289,7 @@ def paged_attention(
         s_step_mod_8 = s_step % 8  # attention.py:206
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:210
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe

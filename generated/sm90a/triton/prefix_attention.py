@@ -209,7 +209,7 @@ def prefix_attention_1(
         k_step_mod_8 = k_step % 8  # attention.py:255
         new_piece = k_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:257
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -225,12 +225,12 @@ def prefix_attention_1(
             m_piece, m_before, l_before, o_before = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
         s_masked = s
         if k_step >= first_full_steps:
-            kv = k_begin + k_lane
+            kv = k_begin + k_lane  # attention.py:255
             exists = kv < begin_prefix_plus_whole
             kv_lt_until = kv < until
             exists_2 = exists & kv_lt_until
             s_masked = tl.where(exists_2, s, float("-inf"))
-        m_chunk = max_over_k_lane(s_masked)
+        m_chunk = max_over_k_lane(s_masked)  # attention.py:257
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)
@@ -406,7 +406,7 @@ def prefix_attention_2(
         s_step_mod_8 = s_step % 8  # attention.py:266
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:274
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -437,7 +437,7 @@ def prefix_attention_2(
         p_bf16 = p.to(tl.bfloat16)
         acc_o_new = tl.dot(p_bf16, v, acc_o_scaled)
         m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
-    last_steps = tl.max(tl.reshape(steps, (128,)), 0)
+    last_steps = tl.max(tl.reshape(steps, (128,)), 0)  # attention.py:266
     for s_step in tl.range(first_full_steps_2, last_steps, num_stages=2):
         s_step_times_64 = s_step * 64
         kv = s_step_times_64 + s_lane
@@ -482,7 +482,7 @@ def prefix_attention_2(
         s_step_mod_8 = s_step % 8  # attention.py:266
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:274
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe

@@ -182,7 +182,7 @@ def varlen_attention(
         s_step_mod_8 = s_step % 8  # attention.py:79
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:81
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -198,12 +198,12 @@ def varlen_attention(
             m_piece, m_before, l_before, o_before = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
         s_masked = s
         if s_step >= first_full_steps:
-            kv = s_begin + s_lane
+            kv = s_begin + s_lane  # attention.py:79
             exists = kv < end_k
             kv_lt_until = kv < until
             exists_2 = exists & kv_lt_until
             s_masked = tl.where(exists_2, s, float("-inf"))
-        m_chunk = max_over_s_lane(s_masked)
+        m_chunk = max_over_s_lane(s_masked)  # attention.py:81
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)

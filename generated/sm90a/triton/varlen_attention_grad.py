@@ -153,14 +153,14 @@ def varlen_attention_grad_2(
         p = tl.exp2(p_fma_sum)
         dp = tl.dot(d_o, v.T)  # attention.py:122
         dp_minus_delta = dp - delta  # attention.py:123
-        p_masked = p  # attention.py:119
+        p_masked = p
         if z_step >= first_full_steps:
-            kv = z_begin + z_lane
+            kv = z_begin + z_lane  # attention.py:119
             exists = kv < end_k
             kv_lt_until = kv < until
             exists_2 = exists & kv_lt_until
             p_masked = tl.where(exists_2, p, 0.0)
-        ds = p_masked * dp_minus_delta
+        ds = p_masked * dp_minus_delta  # attention.py:123
         ds_bf16 = ds.to(tl.bfloat16)
         acc_new = tl.dot(ds_bf16, k, dq)
         dq = acc_new
@@ -256,14 +256,14 @@ def varlen_attention_grad_3(
         p = tl.exp2(p_fma_sum)
         dp = tl.dot(v, d_o.T)  # attention.py:146
         dp_minus_delta = dp - delta  # attention.py:147
-        p_masked = p  # attention.py:137
+        p_masked = p  # attention.py:144
         if (r_step < last_first_full_step) | (r_step >= full_steps):
-            since_le_qg = since <= qg
+            since_le_qg = since <= qg  # attention.py:137
             exists_2 = exists & since_le_qg
             p_masked = tl.where(exists_2, p, 0.0)
-        p_bf16 = p_masked.to(tl.bfloat16)
+        p_bf16 = p_masked.to(tl.bfloat16)  # attention.py:144
         acc_new = tl.dot(p_bf16, d_o, dv)
-        ds = p_masked * dp_minus_delta
+        ds = p_masked * dp_minus_delta  # attention.py:147
         ds_bf16 = ds.to(tl.bfloat16)
         acc_new_2 = tl.dot(ds_bf16, q, dk)
         dv, dk = acc_new, acc_new_2

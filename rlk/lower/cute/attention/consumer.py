@@ -681,7 +681,9 @@ class ConsumerEmitter(AttentionEmitter):
         if let in live or let.value in self.targets:
             with self.switch(MASKED):
                 for x in waiting:
+                    self.at(x)
                     self.element(x, [], self.expression(x))
+                self.at(let)
                 self.element(let, live, self.expression(let))
             with self.inner("else:"):
                 self.element(let, live, plain)
@@ -689,7 +691,9 @@ class ConsumerEmitter(AttentionEmitter):
         name = self.let(let.name or stem(let), plain)
         with self.switch(MASKED):
             for x in waiting:
+                self.at(x)
                 self.element(x, [], self.expression(x))
+            self.at(let)
             self.line(f"{name} = {self.expression(let)}")
         self.text[let.value] = name
         self.whole.add(let.value)
