@@ -290,7 +290,6 @@ def paged_attention(
             length = tl.alloc_var("int32", tl.max(tl.int32(0), context_lens_value))  # attention.py:206
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), key_plus_1))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281

@@ -368,7 +368,6 @@ def prefix_attention_1(
             until_minus_begin_prefix = tl.alloc_var("int32", until - begin_prefix_value)
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_prefix))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
@@ -693,10 +692,8 @@ def prefix_attention_2(
             length = tl.alloc_var("int32", tl.max(tl.int32(0), keys))  # attention.py:266
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), key_plus_1))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             skipped_over_64 = tl.alloc_var("int32", tl.truncdiv(skipped, tl.int32(64)))
             first_step = tl.alloc_var("int32", tl.max(tl.int32(0), skipped_over_64))
-            full_steps_2 = tl.alloc_var("int32", tl.max(first_step, full_steps))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             imax_q_g[0] = steps

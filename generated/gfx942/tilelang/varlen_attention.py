@@ -302,7 +302,6 @@ def varlen_attention(
             until_minus_begin_k = tl.alloc_var("int32", until - begin_k_value)
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_k))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281

@@ -366,7 +366,6 @@ def varlen_attention_grad_2(
             until_minus_begin_k = tl.alloc_var("int32", until - begin_k_value)
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_k))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:167
@@ -555,15 +554,11 @@ def varlen_attention_grad_3(
             end_q_times_4 = tl.alloc_var("int32", end_q_value * 4)
             length_difference = tl.alloc_var("int32", end_q_times_4 - begin_q_times_4)
             length = tl.alloc_var("int32", tl.max(tl.int32(0), length_difference))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(length, tl.int32(64)))
             unseen_difference = tl.alloc_var("int32", since - begin_q_times_4)
             unseen = tl.alloc_var("int32", tl.max(tl.int32(0), unseen_difference))
             first_step = tl.alloc_var("int32", tl.truncdiv(unseen, tl.int32(64)))
             length_plus_63 = tl.alloc_var("int32", length + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(length_plus_63, tl.int32(64)))
-            unseen_plus_63 = tl.alloc_var("int32", unseen + 63)
-            first_full_step_quotient = tl.alloc_var("int32", tl.truncdiv(unseen_plus_63, tl.int32(64)))
-            first_full_step = tl.alloc_var("int32", tl.min(first_full_step_quotient, steps))
             imin_j[0] = first_step
             imin_over_j(imin_j, i32_reduce_smem, thread)
             imin_j_2 = imin_j[0]

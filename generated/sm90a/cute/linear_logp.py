@@ -379,7 +379,6 @@ def linear_logp_1(
             v_step_times_256 = v_step * 256
             v_begin = piece_begin + v_step_times_256
             v = v_begin + quad
-            exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]
             for r in cutlass.range_constexpr(2):
                 active = ids_value[r] != ignore_index  # logp.py:200
                 end = select(active, piece_end, Int32(0))  # linear_logp.py:64

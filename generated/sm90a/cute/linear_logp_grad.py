@@ -293,7 +293,6 @@ def linear_logp_grad_2(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -542,7 +541,6 @@ def linear_logp_grad_3_0(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -575,7 +573,6 @@ def linear_logp_grad_3_0(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 d_hidden = []  # linear_logp.py:136
                 for part in cutlass.range_constexpr(4):
@@ -739,7 +736,6 @@ def linear_logp_grad_3_1(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -772,7 +768,6 @@ def linear_logp_grad_3_1(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 earlier_2 = []
                 merged_2 = []  # linear_logp.py:136
@@ -949,7 +944,6 @@ def linear_logp_grad_3_2(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -982,7 +976,6 @@ def linear_logp_grad_3_2(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 earlier_2 = []
                 earlier_3 = []
@@ -1174,7 +1167,6 @@ def linear_logp_grad_3_3(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -1211,7 +1203,6 @@ def linear_logp_grad_3_3(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 earlier_2 = []
                 earlier_3 = []
@@ -1414,7 +1405,6 @@ def linear_logp_grad_4(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)

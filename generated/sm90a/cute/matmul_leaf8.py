@@ -194,7 +194,6 @@ def matmul_leaf8(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         # the sum of the first half of the pieces is spilled to shared memory, four registers of a thread together

@@ -614,7 +614,7 @@ def paged_attention(
                 key_plus_1_2, p_bf16, v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment,
                 v_cache_factor, masked=True, more=True
             )
-        k_consumer_state, v_consumer_state = paged_attention_step(
+        paged_attention_step(
             last_steps - 1, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
             k_cache_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
             key_plus_1_2, p_bf16, v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment,

@@ -435,7 +435,6 @@ def policy_loss_2_rows(
 ):
     # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
-    block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
     reduce_smem_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)

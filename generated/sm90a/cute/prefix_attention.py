@@ -635,7 +635,6 @@ def prefix_attention_1(
             begin_prefix_plus_whole = begin_prefix_value + whole  # attention.py:255
             length_difference = begin_prefix_plus_whole - begin_prefix_value
             length = cutlass.max(0, length_difference)
-            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             c_g = [first + lane + 32 * r for r in range(6)]
             c_2 = [c_g[r] // 4 for r in range(6)]  # attention.py:250
             token = [begin_asks_value + c_2[r] for r in range(6)]
@@ -726,7 +725,6 @@ def prefix_attention_1(
         while item < items:
             tile = tiles - 1 - item % tiles
             begin = begin_asks[n].to(Int32) * 4
-            count = end_asks[n].to(Int32) * 4 - begin
             first = (tile - (begin // 192 + n)) * 192
             h = item // tiles
             begin_prefix_value = begin_prefix[n]  # attention.py:249
@@ -738,8 +736,6 @@ def prefix_attention_1(
             whole_quotient = end_prefix_minus_begin_prefix // 64
             whole = whole_quotient * 64
             begin_prefix_plus_whole = begin_prefix_value + whole  # attention.py:255
-            length_difference = begin_prefix_plus_whole - begin_prefix_value
-            length = cutlass.max(0, length_difference)
             scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             c_g = [first + row + 8 * r for r in range(2)]  # attention.py:255
             c_2 = [c_g[r] // 4 for r in range(2)]  # attention.py:250
@@ -1254,7 +1250,7 @@ def prefix_attention_2(
                 k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring,
                 v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=True
             )
-        k_consumer_state, v_consumer_state = prefix_attention_2_step(
+        prefix_attention_2_step(
             last_steps - 1, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring,
             k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring,
             v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=False

@@ -569,7 +569,6 @@ def varlen_attention(
             count_2 = end_q_value - begin_q_value
             keys_minus_count = keys - count_2  # attention.py:307
             length = cutlass.max(0, keys)  # attention.py:79
-            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             q_g = [first + lane + 32 * r for r in range(6)]
             query = [q_g[r] // 4 for r in range(6)]  # attention.py:305
             key = [query[r] + keys_minus_count for r in range(6)]  # attention.py:307
@@ -651,7 +650,6 @@ def varlen_attention(
         while item < items:
             tile = tiles - 1 - item % tiles
             begin = begin_q[b].to(Int32) * 4
-            count = end_q[b].to(Int32) * 4 - begin
             first = (tile - (begin // 192 + b)) * 192
             h = item // tiles
             begin_k_value = begin_k[b]  # attention.py:75
@@ -661,7 +659,6 @@ def varlen_attention(
             end_q_value = end_q[b]  # attention.py:306
             count_2 = end_q_value - begin_q_value
             keys_minus_count = keys - count_2  # attention.py:307
-            length = cutlass.max(0, keys)  # attention.py:79
             scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             q_g = [first + row + 8 * r for r in range(2)]  # attention.py:79
             query = [q_g[r] // 4 for r in range(2)]  # attention.py:305

@@ -565,7 +565,6 @@ def varlen_attention_grad_2(
         ds_bf16 = by_rows(ds_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -858,7 +857,6 @@ def varlen_attention_grad_3(
     d_o_transposed = memory.d_o.get_tensor(layouts[5].outer, swizzle=layouts[5].inner)
     shift_statistics = memory.shift.get_tensor(cute.make_layout((64, 4)))
     delta_statistics = memory.delta.get_tensor(cute.make_layout((64, 4)))
-    tiles = J * 1 // 128 + B
     tile = block // 8
     b = segment_of(begin_k, tile, B, lane, 1, 128)
     begin = begin_k[b].to(Int32) * 1
@@ -957,7 +955,6 @@ def varlen_attention_grad_3(
         ds_bf16 = by_rows(ds_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)

@@ -163,7 +163,6 @@ def linear_logp_grad_3_1(
         t_within_inside = t_within < T_length
         column = program % band // band_rows
         d_first = column * 256
-        d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
         for v_within_first in tl.range(0, 16032, 64):
@@ -228,7 +227,6 @@ def linear_logp_grad_3_2(
         t_within_inside = t_within < T_length
         column = program % band // band_rows
         d_first = column * 256
-        d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
         for v_within_first in tl.range(0, 16032, 64):
@@ -310,7 +308,6 @@ def linear_logp_grad_3_3(
         t_within_inside = t_within < T_length
         column = program % band // band_rows
         d_first = column * 256
-        d = d_first + tl.arange(0, 256)[None, :]
         t_piece_begin = T_piece * 8192
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032

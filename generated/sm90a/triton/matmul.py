@@ -28,7 +28,6 @@ def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residua
         t_inside = t < T
         column = program % band // band_rows
         n_first = column * 256
-        n = n_first + tl.arange(0, 256)[None, :]
         y = tl.zeros((128, 256), tl.float32)  # matmul.py:26
         for k_first in tl.range(0, 4096, 64):
             x = x_tiles.load([t_first, k_first])

@@ -151,23 +151,7 @@ def paged_attention(
     o_before = tl.full((16, 128), negative_zero(), tl.float32)
     for s_step in tl.range(0, first_full_steps, num_stages=3):
         s_step_times_64 = s_step * 64
-        kv = s_step_times_64 + s_lane
-        kv_over_64 = kv // 64  # attention.py:207
-        block_table_guard_at_most = kv_over_64 >= 0
-        block_table_guard_below = kv_over_64 < M
-        block_table_guard = block_table_guard_at_most & block_table_guard_below
-        block_table = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64, mask=block_table_guard, other=0
-        )
-        slot = kv % 64
-        block_table_ge_0 = block_table >= 0  # attention.py:208
-        block_table_lt_P = block_table < P
-        k_cache_guard = block_table_ge_0 & block_table_lt_P
-        slot_ge_0 = slot >= 0
-        slot_lt_64 = slot < 64
-        k_cache_guard_2 = slot_ge_0 & slot_lt_64
-        k_cache_guard_3 = k_cache_guard & k_cache_guard_2
-        s_lane_2 = tl.arange(0, 64)[:, None]
+        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:208
         kv_2 = s_step_times_64 + s_lane_2
         kv_over_64_2 = kv_2 // 64
         block_table_guard_at_most_2 = kv_over_64_2 >= 0
@@ -235,24 +219,7 @@ def paged_attention(
         s_step_times_64 = s_step * 64
         kv = s_step_times_64 + s_lane
         exists = kv < context_lens
-        kv_over_64 = kv // 64  # attention.py:207
-        block_table_guard_at_most = kv_over_64 >= 0
-        block_table_guard_below = kv_over_64 < M
-        block_table_guard = block_table_guard_at_most & block_table_guard_below
-        block_table_guard_2 = exists & block_table_guard
-        block_table = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64, mask=block_table_guard_2, other=0
-        )
-        slot = kv % 64
-        block_table_ge_0 = block_table >= 0  # attention.py:208
-        block_table_lt_P = block_table < P
-        k_cache_guard = block_table_ge_0 & block_table_lt_P
-        slot_ge_0 = slot >= 0
-        slot_lt_64 = slot < 64
-        k_cache_guard_2 = slot_ge_0 & slot_lt_64
-        k_cache_guard_3 = k_cache_guard & k_cache_guard_2
-        k_cache_guard_4 = exists & k_cache_guard_3
-        s_lane_2 = tl.arange(0, 64)[:, None]
+        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:208
         kv_2 = s_step_times_64 + s_lane_2
         kv_over_64_2 = kv_2 // 64
         exists_2 = kv_2 < context_lens

@@ -372,13 +372,7 @@ def prefix_attention_2(
     o_before = o_of_prompt
     for s_step in tl.range(first_step, first_full_steps_2, num_stages=2):
         s_step_times_64 = s_step * 64
-        kv = s_step_times_64 + s_lane
-        own = shared <= kv  # attention.py:267
-        begin_shared_plus_kv = begin_shared + kv  # attention.py:268
-        kv_minus_shared = kv - shared
-        total = begin_k + kv_minus_shared
-        not_own = ~own  # attention.py:270
-        s_lane_2 = tl.arange(0, 64)[:, None]
+        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:270
         kv_2 = s_step_times_64 + s_lane_2
         kv_minus_shared_2 = kv_2 - shared
         total_2 = begin_k + kv_minus_shared_2
@@ -442,14 +436,7 @@ def prefix_attention_2(
         s_step_times_64 = s_step * 64
         kv = s_step_times_64 + s_lane
         exists = kv < keys
-        own = shared <= kv  # attention.py:267
-        begin_shared_plus_kv = begin_shared + kv  # attention.py:268
-        kv_minus_shared = kv - shared
-        total = begin_k + kv_minus_shared
-        not_own = ~own  # attention.py:270
-        k_prefix_guard = exists & not_own
-        k_guard = exists & own
-        s_lane_2 = tl.arange(0, 64)[:, None]
+        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:270
         kv_2 = s_step_times_64 + s_lane_2
         kv_minus_shared_2 = kv_2 - shared
         total_2 = begin_k + kv_minus_shared_2

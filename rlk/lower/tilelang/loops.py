@@ -72,7 +72,10 @@ class Loops:
         """Write a value into a variable or list."""
         e = self.e
         e.current = e.plan.lists(type.axes)
-        e.each(f"{to}[c] = {e[value]}" if e.current else f"{to} = {e[value]}")
+        if e.current:
+            e.each(f"{to}[c] = {e[value]}")
+        else:
+            e.define(to, e[value])
 
     def advance(
         self,

@@ -29,6 +29,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.liveness import live
 from rlk.lower.common.names import axis_name, stem, stride_name
 from rlk.lower.common.rescale import rescale_of
 from rlk.lower.cute.attention import scheduler
@@ -39,6 +40,7 @@ from rlk.lower.cute.attention.step import (
     K_STATE,
     MASKED,
     MORE,
+    STATES,
     SWITCHES,
     TILE_CONSUMER,
     V_STATE,
@@ -210,7 +212,8 @@ class ConsumerEmitter(AttentionEmitter):
             with self.inner("with cute.arch.elect_one():"):
                 for copies in self.plan.resident:
                     self.line(f"{copies.param}_ring.consumer_release({TILE_CONSUMER})")
-        self.line(call(self.step_function, "last_steps - 1", masked=True, more=False))
+        last = self.plan.dynamic_schedule or bool(self.unset)  # whether its states are read again
+        self.line(call(self.step_function, "last_steps - 1", states=last, masked=True, more=False))
         if self.plan.dynamic_schedule:
             self.release_rest()
         return lines(self.lines)
@@ -231,7 +234,7 @@ class ConsumerEmitter(AttentionEmitter):
         with self.names.scope():
             self.names.taken |= set(SWITCHES)
             step(self.plan.last, name)
-        body, self.lines, self.depth = lines(self.lines), before, depth
+        body, self.lines, self.depth = live(lines(self.lines), STATES), before, depth
         called = {*functions(), *self.helpers.found}
         extents = {axis.whole.name for d in self.plan.kernel.params for axis in d.type.axes}
         self.step_function = step_function(

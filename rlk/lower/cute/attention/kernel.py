@@ -9,6 +9,7 @@ from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.liveness import live, names_read
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute import text
 from rlk.lower.cute.attention import gradient, scheduler
@@ -157,6 +158,34 @@ class AttentionText:
     score_names: tuple[str, ...]
     prob_names: tuple[str, ...]
     about: str
+
+    @property
+    def one_writer(self) -> bool:
+        """Return whether one of the four threads of a row stores what all of them have."""
+        return {"first_of_quad"} <= names_read(self.multiplying)
+
+    @property
+    def copied(self) -> set[str]:
+        """Return the names that the producer's copies and step range read."""
+        batches = (*self.resident, *self.streamed)
+        return {"first_steps", "last_steps", *names_read(line for batch in batches for line in batch.copy)}
+
+    @property
+    def block_lines(self) -> tuple[Line, ...]:
+        """Return the lines of all threads of a block with one tile: its coordinates and step range."""
+        read = self.copied | names_read(self.multiplying)
+        return live((*self.place.count, *self.place.every, *self.steps), read)
+
+    @property
+    def producer_lines(self) -> tuple[Line, ...]:
+        """Return the producer's lines of a work tile: its coordinates and step ranges."""
+        published = names_read([Line(f"({self.words_published})")])
+        return live((*self.place.every, *self.steps), self.copied | published)
+
+    @property
+    def consumer_lines(self) -> tuple[Line, ...]:
+        """Return the consumers' lines of a work tile: its coordinates."""
+        return live(self.place.consumer, names_read(self.multiplying))
 
     @property
     def shared_words(self) -> tuple[str, ...]:
@@ -350,7 +379,7 @@ def _consumer(plan: AttentionPlan, emitter: ConsumerEmitter) -> tuple[Line, ...]
         mainloop = *emitter.first_scores(), *emitter.loop_lines()
     else:
         mainloop = *gradient.first_scores(emitter), *gradient.loop_lines(emitter)
-    return *before, *mainloop, *emitter.after()
+    return live((*before, *mainloop, *emitter.after()))
 
 
 def _limits(plan: AttentionPlan) -> Limits:
@@ -370,7 +399,7 @@ def _order(copies: Copies, emitter: ConsumerEmitter) -> Order:
 
 def _batch(batch: tuple[Copies, ...], stages: int, lines: tuple[Line, ...]) -> Batch:
     factors = (Streamed(c.param, c.rows, c.elements, stages, c.tma_tile is not None) for c in batch)
-    return Batch(tuple(factors), lines)
+    return Batch(tuple(factors), live(lines))
 
 
 def _views(plan: AttentionPlan) -> Iterator[View]:

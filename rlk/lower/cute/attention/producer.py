@@ -222,23 +222,23 @@ class AttentionEmitter(Emitter):
         self.uses("segment_of")
         whole, over = self.memory.argument(abi.extent(found.whole)), found.over
         count = self.memory.extent(over)
-        self.line(f"tiles = {whole} * {found.each} // {tile} + {count}")
+        self.define("tiles", f"{whole} * {found.each} // {tile} + {count}")
         count_of = lines(self.lines)
         start, *_, stop = self.bounds()
         ascending = self.by_row(start) and not self.by_row(stop)
         together = ascending and bool(self.plan.others)
         width = f"({self.width})" if len(self.plan.others) > 1 else self.width
         if together:
-            self.line(f"tile = {self.item} // {width}")
+            self.define("tile", f"{self.item} // {width}")
         else:
-            self.line(f"tile = {'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
+            self.define("tile", f"{'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
         tile_of = lines(self.lines)
         segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
         name = self.memory.coordinates[over] = self.let(axis_name(over), segment)
         search = lines(self.lines)
         begin = self.let("begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
-        self.line(f"count = {found.end}[{name}].to(Int32) * {found.each} - {begin}")
-        self.line(f"first = (tile - ({begin} // {tile} + {name})) * {tile}")
+        self.define("count", f"{found.end}[{name}].to(Int32) * {found.each} - {begin}")
+        self.define("first", f"(tile - ({begin} // {tile} + {name})) * {tile}")
         self.other_axes(f"{self.item} % {width}" if together else f"{self.item} // tiles")
         fixed = (let for let in self.top() if not self.by_row(let.value) and not self.listed(let.value))
         scalar = [let for let in fixed if not isinstance(let.node, Store) and not self.waits(let)]

@@ -69,11 +69,12 @@ def step_function(
     return Function(name, (*arguments, *switches), about, (*lines, result))
 
 
-def call(function: Function, step: str, **switches: bool) -> str:
-    """Return the statement that runs a step at an index."""
+def call(function: Function, step: str, *, states: bool = True, **switches: bool) -> str:
+    """Return the statement that runs a step at an index; states: whether what it changes is read again."""
     first, *rest = (x.split(":")[0] for x in function.arguments)
     given = [step, *(f"{x}={switches[x]}" if x in SWITCHES else x for x in rest)]
-    return f"{', '.join(x for x in STATES if x in rest)} = {function.name}({', '.join(given)})"
+    call = f"{function.name}({', '.join(given)})"
+    return f"{', '.join(x for x in STATES if x in rest)} = {call}" if states else call
 
 
 def _read_before_written(lines: list[str]) -> list[str]:
