@@ -325,12 +325,13 @@ def paged_attention_units():
 
 @cute.jit
 def paged_attention_step(
-    s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_cache_ring,
-    k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value, key_plus_1_2, p_bf16,
-    v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor, masked: cutlass.Constexpr,
+    s_step, k_consumer_state, v_consumer_state, k_cache_ring, v_cache_ring, q_factor, k_cache_factor, v_cache_factor,
+    mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment,
+    acc_o, o_before, first_steps, scale_times_log2e, quad, context_lens_value, key_plus_1_2, masked: cutlass.Constexpr,
     more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     s_step_times_64 = s_step * 64  # attention.py:206
     s_step_mod_8 = s_step % 8
     new_piece = s_step_mod_8 == 0
@@ -602,23 +603,23 @@ def paged_attention(
         k_consumer_state.advance()
         for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:210
             k_consumer_state, v_consumer_state = paged_attention_step(
-                s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
-                k_cache_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
-                key_plus_1_2, p_bf16, v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment,
-                v_cache_factor, masked=False, more=True
+                s_step, k_consumer_state, v_consumer_state, k_cache_ring, v_cache_ring, q_factor, k_cache_factor,
+                v_cache_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                l_before, acc_o_fragment, acc_o, o_before, first_steps, scale_times_log2e, quad, context_lens_value,
+                key_plus_1_2, masked=False, more=True
             )
         for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
             k_consumer_state, v_consumer_state = paged_attention_step(
-                s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
-                k_cache_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
-                key_plus_1_2, p_bf16, v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment,
-                v_cache_factor, masked=True, more=True
+                s_step, k_consumer_state, v_consumer_state, k_cache_ring, v_cache_ring, q_factor, k_cache_factor,
+                v_cache_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                l_before, acc_o_fragment, acc_o, o_before, first_steps, scale_times_log2e, quad, context_lens_value,
+                key_plus_1_2, masked=True, more=True
             )
         paged_attention_step(
-            last_steps - 1, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
-            k_cache_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
-            key_plus_1_2, p_bf16, v_cache_ring, v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment,
-            v_cache_factor, masked=True, more=False
+            last_steps - 1, k_consumer_state, v_consumer_state, k_cache_ring, v_cache_ring, q_factor, k_cache_factor,
+            v_cache_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+            l_before, acc_o_fragment, acc_o, o_before, first_steps, scale_times_log2e, quad, context_lens_value,
+            key_plus_1_2, masked=True, more=False
         )
         for r in cutlass.range_constexpr(2):
             token = begin_q_value + query_2[r]  # attention.py:307

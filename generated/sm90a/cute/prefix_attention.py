@@ -460,12 +460,13 @@ def prefix_attention_1_units():
 
 @cute.jit
 def prefix_attention_1_step(
-    k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o, qk,
-    scale_times_log2e, k_prefix_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_prefix_factor, quad,
-    begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, v_consumer_state, mine, v_prefix_tiles, group, mma_pv,
-    acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+    k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor, k_prefix_factor,
+    v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece,
+    m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value, first_steps, scale_times_log2e, quad,
+    begin_prefix_plus_whole, until, mine, group, masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     k_step_times_64 = k_step * 64  # attention.py:255
     k_begin = begin_prefix_value + k_step_times_64
     k_step_mod_8 = k_step % 8
@@ -772,27 +773,28 @@ def prefix_attention_1(
             k_consumer_state.advance()
             for k_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:257
                 k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
-                    k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
-                    acc_o, qk, scale_times_log2e, k_prefix_ring, k_consumer_state, mma_qk, qk_fragment, q_factor,
-                    k_prefix_factor, quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, v_consumer_state,
-                    mine, v_prefix_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=False,
+                    k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
+                    k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
+                    p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
+                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=False,
                     more=True
                 )
             for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
                 k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
-                    k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
-                    acc_o, qk, scale_times_log2e, k_prefix_ring, k_consumer_state, mma_qk, qk_fragment, q_factor,
-                    k_prefix_factor, quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, v_consumer_state,
-                    mine, v_prefix_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True,
+                    k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
+                    k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
+                    p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
+                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=True,
                     more=True
                 )
             with cute.arch.elect_one():
                 q_ring.consumer_release(tile_consumer_state)
             k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
-                last_steps - 1, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before,
-                l_piece, acc_o, qk, scale_times_log2e, k_prefix_ring, k_consumer_state, mma_qk, qk_fragment, q_factor,
-                k_prefix_factor, quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, v_consumer_state, mine,
-                v_prefix_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True, more=False
+                last_steps - 1, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
+                k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
+                p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
+                first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=True,
+                more=False
             )
             for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
                 k_prefix_ring.consumer_wait(k_consumer_state)
@@ -944,11 +946,12 @@ def prefix_attention_2_units():
 
 @cute.jit
 def prefix_attention_2_step(
-    s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, k_consumer_state,
-    mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, v_consumer_state, mma_pv,
-    acc_o_fragment, p_bf16_fragment, v_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+    s_step, k_consumer_state, v_consumer_state, k_ring, v_ring, q_factor, k_factor, v_factor, mma_qk, mma_pv,
+    qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before,
+    scale_times_log2e, quad, keys, key_plus_1_2, masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     s_step_times_64 = s_step * 64  # attention.py:266
     s_step_mod_8 = s_step % 8
     new_piece = s_step_mod_8 == 0
@@ -1240,20 +1243,20 @@ def prefix_attention_2(
         k_consumer_state.advance()
         for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:274
             k_consumer_state, v_consumer_state = prefix_attention_2_step(
-                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring,
-                k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring,
-                v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked=False, more=True
+                s_step, k_consumer_state, v_consumer_state, k_ring, v_ring, q_factor, k_factor, v_factor, mma_qk,
+                mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment,
+                acc_o, o_before, scale_times_log2e, quad, keys, key_plus_1_2, masked=False, more=True
             )
         for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
             k_consumer_state, v_consumer_state = prefix_attention_2_step(
-                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring,
-                k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring,
-                v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=True
+                s_step, k_consumer_state, v_consumer_state, k_ring, v_ring, q_factor, k_factor, v_factor, mma_qk,
+                mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment,
+                acc_o, o_before, scale_times_log2e, quad, keys, key_plus_1_2, masked=True, more=True
             )
         prefix_attention_2_step(
-            last_steps - 1, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring,
-            k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring,
-            v_consumer_state, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=False
+            last_steps - 1, k_consumer_state, v_consumer_state, k_ring, v_ring, q_factor, k_factor, v_factor, mma_qk,
+            mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment,
+            acc_o, o_before, scale_times_log2e, quad, keys, key_plus_1_2, masked=True, more=False
         )
         for r in cutlass.range_constexpr(2):
             m = fmax(m_before[r], m_piece[r])

@@ -401,12 +401,13 @@ def varlen_attention_units():
 
 @cute.jit
 def varlen_attention_step(
-    s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o, qk,
-    scale_times_log2e, k_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value, until,
-    p_bf16, v_ring, v_consumer_state, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
+    s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles, v_factor, mma_qk,
+    mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o,
+    o_before, begin_k_value, first_steps, scale_times_log2e, quad, end_k_value, until, mine, group,
     masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     s_step_times_64 = s_step * 64  # attention.py:79
     s_begin = begin_k_value + s_step_times_64
     s_step_mod_8 = s_step % 8
@@ -692,25 +693,25 @@ def varlen_attention(
             k_consumer_state.advance()
             for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:81
                 k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
-                    s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o,
-                    qk, scale_times_log2e, k_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad,
-                    end_k_value, until, p_bf16, v_ring, v_consumer_state, mine, v_tiles, group, mma_pv, acc_o_fragment,
-                    p_bf16_fragment, v_factor, masked=False, more=True
+                    s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles,
+                    v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                    l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
+                    end_k_value, until, mine, group, masked=False, more=True
                 )
             for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
                 k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
-                    s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o,
-                    qk, scale_times_log2e, k_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad,
-                    end_k_value, until, p_bf16, v_ring, v_consumer_state, mine, v_tiles, group, mma_pv, acc_o_fragment,
-                    p_bf16_fragment, v_factor, masked=True, more=True
+                    s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles,
+                    v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                    l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
+                    end_k_value, until, mine, group, masked=True, more=True
                 )
             with cute.arch.elect_one():
                 q_ring.consumer_release(tile_consumer_state)
             k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
-                last_steps - 1, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
-                acc_o, qk, scale_times_log2e, k_ring, k_consumer_state, mma_qk, qk_fragment, q_factor, k_factor, quad,
-                end_k_value, until, p_bf16, v_ring, v_consumer_state, mine, v_tiles, group, mma_pv, acc_o_fragment,
-                p_bf16_fragment, v_factor, masked=True, more=False
+                last_steps - 1, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor,
+                v_tiles, v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
+                end_k_value, until, mine, group, masked=True, more=False
             )
             for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
                 k_ring.consumer_wait(k_consumer_state)

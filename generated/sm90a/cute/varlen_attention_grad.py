@@ -368,11 +368,12 @@ def varlen_attention_grad_2_units():
 
 @cute.jit
 def varlen_attention_grad_2_step(
-    z_step, begin_k_value, k_ring, consumer_state, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk,
-    s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e, shift_value, until_2,
-    dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor, masked: cutlass.Constexpr
+    z_step, consumer_state, k_ring, v_ring, q_factor, d_o_factor, k_tiles, k_factor, k_transposed_factor, v_tiles,
+    v_factor, mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, ds_bf16_fragment, ds_bf16, dq_fragment, begin_k_value,
+    end_k_value, mine, group, quad, scale_times_log2e, shift_value, until_2, delta_value, masked: cutlass.Constexpr
 ):
     # One tile of streamed rows: S and dP, the elementwise work, and products onto the sums.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     z_step_times_64 = z_step * 64  # attention.py:119
     z_begin = begin_k_value + z_step_times_64
     if cutlass.const_expr(masked):
@@ -588,17 +589,17 @@ def varlen_attention_grad_2(
         cute.arch.fence_view_async_shared()
         for z_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:123
             consumer_state = varlen_attention_grad_2_step(
-                z_step, begin_k_value, k_ring, consumer_state, v_ring, end_k_value, mine, k_tiles, v_tiles, group,
-                mma_qk, s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
-                shift_value, until_2, dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment,
-                k_transposed_factor, masked=False
+                z_step, consumer_state, k_ring, v_ring, q_factor, d_o_factor, k_tiles, k_factor, k_transposed_factor,
+                v_tiles, v_factor, mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, ds_bf16_fragment, ds_bf16,
+                dq_fragment, begin_k_value, end_k_value, mine, group, quad, scale_times_log2e, shift_value, until_2,
+                delta_value, masked=False
             )
         for z_step in cutlass.range(full_steps, last_steps, unroll=1):
             consumer_state = varlen_attention_grad_2_step(
-                z_step, begin_k_value, k_ring, consumer_state, v_ring, end_k_value, mine, k_tiles, v_tiles, group,
-                mma_qk, s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
-                shift_value, until_2, dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment,
-                k_transposed_factor, masked=True
+                z_step, consumer_state, k_ring, v_ring, q_factor, d_o_factor, k_tiles, k_factor, k_transposed_factor,
+                v_tiles, v_factor, mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, ds_bf16_fragment, ds_bf16,
+                dq_fragment, begin_k_value, end_k_value, mine, group, quad, scale_times_log2e, shift_value, until_2,
+                delta_value, masked=True
             )
         for r in cutlass.range_constexpr(2):  # attention.py:114
             dq_times_scale_bf16 = []  # attention.py:124
@@ -718,12 +719,13 @@ def varlen_attention_grad_3_units():
 
 @cute.jit
 def varlen_attention_grad_3_step(
-    r_step, begin_q_times_4, q_ring, consumer_state, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
-    s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_statistics, quad, s,
-    scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor, delta_statistics,
-    dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked: cutlass.Constexpr
+    r_step, consumer_state, q_ring, d_o_ring, shift_ring, k_factor, v_factor, q_tiles, q_factor, q_transposed_factor,
+    d_o_tiles, d_o_factor, d_o_transposed_factor, shift_statistics, delta_statistics, mma_qk, mma_pv, s_fragment, s,
+    dp_fragment, dp, p_bf16_fragment, p_bf16, ds_bf16_fragment, ds_bf16, dv_fragment, dk_fragment, begin_q_times_4,
+    end_q_times_4, mine, group, quad, scale_times_log2e, since_2, masked: cutlass.Constexpr
 ):
     # One tile of streamed rows: S and dP, the elementwise work, and products onto the sums.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     r_step_times_64 = r_step * 64  # attention.py:137
     r_begin = begin_q_times_4 + r_step_times_64
     if cutlass.const_expr(masked):
@@ -974,27 +976,27 @@ def varlen_attention_grad_3(
         cute.arch.fence_view_async_shared()
         for r_step in cutlass.range(first_steps, late_steps, unroll=1):  # attention.py:147
             consumer_state = varlen_attention_grad_3_step(
-                r_step, begin_q_times_4, q_ring, consumer_state, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles,
-                group, mma_qk, s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring,
-                shift_statistics, quad, s, scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment,
-                d_o_transposed_factor, delta_statistics, dp, ds_bf16, dk_fragment, ds_bf16_fragment,
-                q_transposed_factor, masked=True
+                r_step, consumer_state, q_ring, d_o_ring, shift_ring, k_factor, v_factor, q_tiles, q_factor,
+                q_transposed_factor, d_o_tiles, d_o_factor, d_o_transposed_factor, shift_statistics, delta_statistics,
+                mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, p_bf16_fragment, p_bf16, ds_bf16_fragment, ds_bf16,
+                dv_fragment, dk_fragment, begin_q_times_4, end_q_times_4, mine, group, quad, scale_times_log2e, since_2,
+                masked=True
             )
         for r_step in cutlass.range(late_steps, full_steps, unroll=1):
             consumer_state = varlen_attention_grad_3_step(
-                r_step, begin_q_times_4, q_ring, consumer_state, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles,
-                group, mma_qk, s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring,
-                shift_statistics, quad, s, scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment,
-                d_o_transposed_factor, delta_statistics, dp, ds_bf16, dk_fragment, ds_bf16_fragment,
-                q_transposed_factor, masked=False
+                r_step, consumer_state, q_ring, d_o_ring, shift_ring, k_factor, v_factor, q_tiles, q_factor,
+                q_transposed_factor, d_o_tiles, d_o_factor, d_o_transposed_factor, shift_statistics, delta_statistics,
+                mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, p_bf16_fragment, p_bf16, ds_bf16_fragment, ds_bf16,
+                dv_fragment, dk_fragment, begin_q_times_4, end_q_times_4, mine, group, quad, scale_times_log2e, since_2,
+                masked=False
             )
         for r_step in cutlass.range(full_steps, last_steps, unroll=1):
             consumer_state = varlen_attention_grad_3_step(
-                r_step, begin_q_times_4, q_ring, consumer_state, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles,
-                group, mma_qk, s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring,
-                shift_statistics, quad, s, scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment,
-                d_o_transposed_factor, delta_statistics, dp, ds_bf16, dk_fragment, ds_bf16_fragment,
-                q_transposed_factor, masked=True
+                r_step, consumer_state, q_ring, d_o_ring, shift_ring, k_factor, v_factor, q_tiles, q_factor,
+                q_transposed_factor, d_o_tiles, d_o_factor, d_o_transposed_factor, shift_statistics, delta_statistics,
+                mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, p_bf16_fragment, p_bf16, ds_bf16_fragment, ds_bf16,
+                dv_fragment, dk_fragment, begin_q_times_4, end_q_times_4, mine, group, quad, scale_times_log2e, since_2,
+                masked=True
             )
         for r in cutlass.range_constexpr(2):  # attention.py:114
             token = begin_k_value + j_3[r]  # attention.py:131

@@ -58,6 +58,7 @@ from rlk.passes.walk import backward_slice
 LINE = 4  # f32 of one access to shared memory
 ONLY_TILE = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # of the resident rows
 ABOUT_STEP = "One KV tile: online softmax of S, S of the next tile, O += P V."
+ELEMENT = "[r, c]"  # of a fragment
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
 
 
@@ -238,9 +239,31 @@ class ConsumerEmitter(AttentionEmitter):
         called = {*functions(), *self.helpers.found}
         extents = {axis.whole.name for d in self.plan.kernel.params for axis in d.type.axes}
         self.step_function = step_function(
-            f"{self.plan.kernel.name}_step", name, about, body, called, extents
+            f"{self.plan.kernel.name}_step", name, about, body, called, extents, self.step_groups()
         )
         self.masks = None
+
+    def step_groups(self) -> Iterator[str]:
+        """Yield the names of a step's parameters in order, scalars not counted.
+
+        Pipeline states, pipelines, shared memory tiles, wgmma instructions with S and P, and what the loop
+        carries: row statistics, then accumulators.
+        """
+        yield from STATES
+        yield from (f"{copies.param}_ring" for copies in self.plan.streamed)
+        yield self.plan.statistics_ring
+        for copies in self.plan.copied:
+            yield from (
+                f"{copies.param}_{what}" for what in ("tiles", TRANSPOSED[0], "factor", TRANSPOSED[1])
+            )
+        yield from (f"{each.param}_statistics" for each in self.plan.row_statistics)
+        yield "mma_qk"
+        yield from (numbered("mma_pv", i) for i in range(len(self.plan.units)))
+        for fragment in (*self.score_names, *self.prob_names):
+            yield from (fragment + FRAGMENT, fragment)
+        for place in sorted(self.places, key=lambda place: place.endswith(ELEMENT)):
+            name = place.removesuffix(ELEMENT).removesuffix("[r]")
+            yield from (name + FRAGMENT, name)
 
     @contextmanager
     def switch(self, condition: str) -> Iterator[None]:
@@ -481,7 +504,7 @@ class ConsumerEmitter(AttentionEmitter):
         b, count = self.factor(part.sums[index], "b"), self.plan.scores.length // INSTRUCTION
         unit = numbered("mma_pv", self.plan.units.index(self.plan.sums[index].length))
         view = f"{b.param}_{TRANSPOSED[1] if b.along else 'factor'}"
-        acc = self.place_of(part, index).removesuffix("[r, c]")
+        acc = self.place_of(part, index).removesuffix(ELEMENT)
         given = (
             f"{acc}{FRAGMENT}, {self.prob_names[index]}{FRAGMENT}, {view}[None, None, None, {state}.index]"
         )

@@ -52,17 +52,26 @@ def masks_of(loop: Loop) -> Masks:
 
 
 def step_function(
-    name: str, step: str, about: str, body: Iterable[Line], helpers: Collection[str], extents: Collection[str]
+    name: str,
+    step: str,
+    about: str,
+    body: Iterable[Line],
+    helpers: Collection[str],
+    extents: Collection[str],
+    groups: Iterable[str] = (),
 ) -> Function:
     """Return the function of a step; its parameters are the names that its lines read and do not define.
 
-    step: name of the step's index. helpers: functions of the module. extents: names of dynamic extents, the
-    only arguments of a kernel that begin with a capital letter.
+    step: name of the step's index, the first parameter. helpers: functions of the module. extents: names of
+    dynamic extents, the only arguments of a kernel that begin with a capital letter. groups: names that come
+    next, in this order; scalars follow in the order of their first use, then compile-time switches.
     """
     lines = tuple(body)
     read = _read_before_written([line.text for line in lines])
     known = {x for x in read if x[0].isupper() and x not in extents} | IMPORTED
-    given = [x for x in read if x not in helpers and x not in known]
+    used = [x for x in read if x not in helpers and x not in known]
+    given = [*(x for x in dict.fromkeys(groups) if x in used)]
+    given += [x for x in used if x not in given]
     arguments = [step, *(x for x in given if x not in (step, *SWITCHES))]
     switches = [f"{x}: cutlass.Constexpr" for x in SWITCHES if x in given]
     result = Line(f"return {', '.join(x for x in STATES if x in given)}")
