@@ -3,6 +3,17 @@
 numerics: 86e8ae4ad63024f3
 schedule: tiles T=32, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.lane[5:0] T[4:3]
 schedule: tiles T=32, 8 warps, 1 stages, unroll 4
+inputs:
+  hidden: bf16 [T, D=4096]
+  weight: bf16 [V=128256, D=4096]
+  ids: i64 [T]
+outputs:
+  logp: f32 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import struct

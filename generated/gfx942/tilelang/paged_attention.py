@@ -2,6 +2,19 @@
 
 numerics: 5320c50985d40d2f
 schedule: tiles Q*G=16, W=128, 1 warps, 1 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_cache: bf16 [P, O=64, H=8, E=128]
+  v_cache: bf16 [P, O=64, H=8, W=128]
+  block_table: i32 [B, M]
+  context_lens: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import struct
@@ -470,6 +483,7 @@ def paged_attention(
                     m_chunk[c] = s_masked[c]
                 max_over_s_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
+                # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
                 m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
                 m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
                 m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))

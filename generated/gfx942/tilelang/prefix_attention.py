@@ -3,6 +3,28 @@
 numerics: 6513d429a8c85010
 schedule: tiles C*G=64, W=128, 4 warps, 1 stages, unroll 1
 schedule: tiles Q*G=64, W=128, 4 warps, 1 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_prefix: bf16 [K, H=8, E=128]
+  v_prefix: bf16 [K, H=8, W=128]
+  begin_prefix: i32 [N]
+  end_prefix: i32 [N]
+  begin_asks: i32 [N]
+  end_asks: i32 [N]
+  place: i32 [T]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_shared: i32 [B]
+  end_shared: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import struct
@@ -470,6 +492,7 @@ def prefix_attention_1(
                     m_chunk[c] = s_masked[c]
                 max_over_k_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
+                # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
                 m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
                 m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
                 m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))
@@ -832,6 +855,7 @@ def prefix_attention_2(
                     m_chunk[c] = s_masked[c]
                 max_over_s_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
+                # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
                 m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
                 m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
                 m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))

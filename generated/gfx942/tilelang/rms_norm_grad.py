@@ -3,6 +3,16 @@
 numerics: 44094d594e766885
 schedule: tiles 1, 4 warps, 3 stages, unroll 1
 schedule: tiles N=32, 1 warps, 1 stages, unroll 64
+inputs:
+  weight: bf16 [N=4096]
+  residual_out: bf16 [T, N=4096]
+  rstd: f32 [T]
+  d_y: bf16 [T, N=4096]
+  d_residual_out: bf16 [T, N=4096]
+outputs:
+  d_x: bf16 [T, N=4096]
+  d_residual: bf16 [T, N=4096]
+  d_weight: bf16 [N=4096]
 """
 
 import struct

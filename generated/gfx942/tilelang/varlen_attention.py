@@ -2,6 +2,19 @@
 
 numerics: 3e8cf644a03571e7
 schedule: tiles Q*G=64, W=128, 4 warps, 1 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import struct
@@ -396,6 +409,7 @@ def varlen_attention(
                     m_chunk[c] = s_masked[c]
                 max_over_s_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
+                # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
                 m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
                 m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
                 m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))

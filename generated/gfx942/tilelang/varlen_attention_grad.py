@@ -4,6 +4,24 @@ numerics: a5008d6ce96d2054
 schedule: tiles G=4, T=2, 2 warps, 1 stages, unroll 1
 schedule: tiles Q*G=64, 4 warps, 1 stages, unroll 1
 schedule: tiles J=64, 4 warps, 1 stages, unroll 1
+inputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+  d_o: bf16 [T, H=8, G=4, W=128]
+  d_lse: f32 [H=8, G=4, T]
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  d_q: bf16 [T, H=8, G=4, E=128]
+  d_k: bf16 [S, H=8, E=128]
+  d_v: bf16 [S, H=8, W=128]
+scalars:
+  scale: f32
 """
 
 import struct

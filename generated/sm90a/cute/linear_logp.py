@@ -3,6 +3,17 @@
 numerics: 3b1bdfe160ebee9b
 schedule: tiles T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles T=32, 8 warps, 1 stages, unroll 8 placed T[4:0] V.piece[2:0]
+inputs:
+  hidden: bf16 [T, D=4096]
+  weight: bf16 [V=128256, D=4096]
+  ids: i64 [T]
+outputs:
+  logp: f32 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import cuda.bindings.driver as cuda
@@ -142,6 +153,11 @@ def merged_across(states, reduce_buffers, strides, thread, merge):
 def mul(a, b):
     # One rounding, never part of a fused operation.
     return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
 
 
 def portable_log(x):
@@ -387,18 +403,12 @@ def linear_logp_1(
                 for c in cutlass.range_constexpr(64):
                     acc_2 = acc[r, c]
                     z.append(mul(acc_2, inv_temperature))  # logp.py:57
-                selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:71
+                selected_v_lane = negative_zero()  # linear_logp.py:71
                 ahead = ids_value[r] - Int64(v_begin)
                 if any_lane((ahead >= 0) & (ahead < 256)):
                     at_2 = ids_value[r] - Int64(v)
-                    z_masked = [
-                        select((at_2 == 8 * (c // 2) + c % 2), z[c], Int32(-(2**31)).bitcast(Float32))
-                        for c in range(64)
-                    ]
-                    z_masked_2 = [
-                        select((at > 8 * (c // 2) + c % 2), z_masked[c], Int32(-(2**31)).bitcast(Float32))
-                        for c in range(64)
-                    ]
+                    z_masked = [select((at_2 == 8 * (c // 2) + c % 2), z[c], negative_zero()) for c in range(64)]
+                    z_masked_2 = [select((at > 8 * (c // 2) + c % 2), z_masked[c], negative_zero()) for c in range(64)]
                     selected_v_lane = sum_over_v_lane(z_masked_2)
                 z_masked = tuple(z)  # linear_logp.py:69
                 if any_lane(at <= 249):
@@ -495,8 +505,8 @@ def linear_logp_2_rows(
     v_piece = thread // 32  # linear_logp.py:64
     m = Float32(float("-inf"))
     l = Float32(0.0)
-    centred = Int32(-(2**31)).bitcast(Float32)
-    total = Int32(-(2**31)).bitcast(Float32)
+    centred = negative_zero()
+    total = negative_zero()
     for v_step_step in cutlass.range(0, 63, unroll=8):
         max_of_step_value = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))
         sum_of_step1_value = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))

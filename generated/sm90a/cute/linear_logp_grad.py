@@ -8,6 +8,22 @@ schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, grou
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, V.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+inputs:
+  hidden: bf16 [T, D=4096]
+  ids: i64 [T]
+  order: i64 [T]
+  weight: bf16 [V=128256, D=4096]
+  lse: f32 [T]
+  entropy: f32 [T]
+  d_logp: f32 [T]
+  d_lse: f32 [T]
+  d_entropy: f32 [T]
+outputs:
+  d_hidden: bf16 [T, D=4096]
+  d_weight: bf16 [V=128256, D=4096]
+scalars:
+  ignore_index: i64
+  inv_temperature: f32
 """
 
 import cuda.bindings.driver as cuda

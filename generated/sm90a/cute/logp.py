@@ -2,6 +2,16 @@
 
 numerics: c3ffa29cee66a130
 schedule: tiles 1, 2 warps, 2 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[2:0] V.lane[7:6]
+inputs:
+  logits: bf16 [T, V=128256]
+  ids: i64 [T]
+outputs:
+  logp: f32 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import cuda.bindings.driver as cuda
@@ -157,6 +167,11 @@ def mul(a, b):
     return cute.math.mul(a, b, rounding=NEAREST)
 
 
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
+
+
 def portable_log(x):
     # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
     f0 = mul(x, Float32(8388608.0))
@@ -267,7 +282,7 @@ def logp_rows(
     full_steps = select(active, Int32(62), Int32(0))
     m = Float32(float("-inf"))
     l = Float32(0.0)
-    centred = Int32(-(2**31)).bitcast(Float32)
+    centred = negative_zero()
     next_v = Int32(0)
     comes = next_v < full_steps
     v_step_times_256 = next_v * 256

@@ -2,6 +2,11 @@
 
 numerics: 1cf8556dd84801f8
 schedule: tiles N=128, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+inputs:
+  x: bf16 [T, K=4096]
+  w: bf16 [N=4096, K=4096]
+outputs:
+  y: bf16 [T, N=4096]
 """
 
 import cuda.bindings.driver as cuda

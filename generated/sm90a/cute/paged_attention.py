@@ -2,6 +2,19 @@
 
 numerics: 6c0d804943e797e0
 schedule: tiles Q*G=64, 4 consumer warps, 4 producer warps, 5 stages
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_cache: bf16 [P, O=64, H=8, E=128]
+  v_cache: bf16 [P, O=64, H=8, W=128]
+  block_table: i32 [B, M]
+  context_lens: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import cuda.bindings.driver as cuda
@@ -164,6 +177,11 @@ def multiply(unit, to, a, b, onto, count):
         cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
+
+
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
 
 
 def of_rows(x, pick):
@@ -360,6 +378,7 @@ def paged_attention_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0],
             k_cache_factor[None, None, None, k_consumer_state.index], False, 8
         )
+    # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
     m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:210
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
@@ -586,9 +605,9 @@ def paged_attention(
         m_before = cute.make_rmem_tensor((2,), Float32)
         m_before.fill(Float32(float("-inf")))
         l_before = cute.make_rmem_tensor((2,), Float32)
-        l_before.fill(Int32(-(2**31)).bitcast(Float32))
+        l_before.fill(negative_zero())
         o_before_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((64, 128)), Float32)
-        o_before_fragment.fill(Int32(-(2**31)).bitcast(Float32))
+        o_before_fragment.fill(negative_zero())
         o_before = by_rows(o_before_fragment, 16)
         q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         k_cache_ring.consumer_wait(k_consumer_state)

@@ -3,6 +3,28 @@
 numerics: 79b8a2e6ea6b47d0
 schedule: tiles C*G=192, 12 consumer warps, 4 producer warps, 2 stages, 132 persistent blocks
 schedule: tiles Q*G=192, 12 consumer warps, 4 producer warps, 2 stages
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_prefix: bf16 [K, H=8, E=128]
+  v_prefix: bf16 [K, H=8, W=128]
+  begin_prefix: i32 [N]
+  end_prefix: i32 [N]
+  begin_asks: i32 [N]
+  end_asks: i32 [N]
+  place: i32 [T]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_shared: i32 [B]
+  end_shared: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import cuda.bindings.driver as cuda
@@ -228,6 +250,11 @@ def multiply(unit, to, a, b, onto, count):
         cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
+
+
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
 
 
 @cute.jit
@@ -473,7 +500,7 @@ def prefix_attention_1_step(
     new_piece = k_step_mod_8 == 0
     if new_piece & (k_step > first_steps):
         for r in cutlass.range_constexpr(2):
-            earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+            earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
             m = fmax(m_before[r], m_piece[r])  # attention.py:257
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
@@ -497,6 +524,7 @@ def prefix_attention_1_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0],
             k_prefix_factor[None, None, None, k_consumer_state.index], False, 8
         )
+    # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
     m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:257
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
@@ -756,7 +784,7 @@ def prefix_attention_1(
             m_before = cute.make_rmem_tensor((2,), Float32)
             m_before.fill(Float32(float("-inf")))
             l_before = cute.make_rmem_tensor((2,), Float32)
-            l_before.fill(Int32(-(2**31)).bitcast(Float32))
+            l_before.fill(negative_zero())
             o_before = cute.make_tensor(
                 memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
             )
@@ -804,7 +832,7 @@ def prefix_attention_1(
                 k_consumer_state.advance()
                 v_consumer_state.advance()
             for r in cutlass.range_constexpr(2):
-                earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
                 g = c_g[r] % 4  # attention.py:252
                 store_where(inside[r] & first_of_quad, m_of_piece, (token[r], h, g), m_piece[r])  # attention.py:289
                 store_where(inside[r] & first_of_quad, s_of_piece, (token[r], h, g), l_piece[r])
@@ -980,6 +1008,7 @@ def prefix_attention_2_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
             False, 8
         )
+    # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
     m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:274
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):

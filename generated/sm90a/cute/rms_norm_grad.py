@@ -3,6 +3,16 @@
 numerics: 44094d594e766885
 schedule: tiles 1, 16 warps, 3 stages, unroll 1 placed N[11:3] N[2:0]
 schedule: tiles N=32, 1 warps, 1 stages, unroll 64 placed N[4:0]
+inputs:
+  weight: bf16 [N=4096]
+  residual_out: bf16 [T, N=4096]
+  rstd: f32 [T]
+  d_y: bf16 [T, N=4096]
+  d_residual_out: bf16 [T, N=4096]
+outputs:
+  d_x: bf16 [T, N=4096]
+  d_residual: bf16 [T, N=4096]
+  d_weight: bf16 [N=4096]
 """
 
 import cuda.bindings.driver as cuda
@@ -81,6 +91,11 @@ def mul(a, b):
     return cute.math.mul(a, b, rounding=NEAREST)
 
 
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
+
+
 def store_vector(memory, index, x):
     # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
@@ -128,7 +143,7 @@ def rms_norm_grad_1_rows(
     piece_begin_plus_64 = piece_begin + 64
     piece_end = cutlass.min(T, piece_begin_plus_64)
     piece_end_minus_piece_begin = piece_end - piece_begin
-    total = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])
+    total = tuple([negative_zero() for c in range(8)])
     next_t = Int32(0)
     comes = next_t < piece_end_minus_piece_begin
     t = piece_begin + next_t
@@ -220,7 +235,7 @@ def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: In
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     n = block * 32 + thread
-    dw = Int32(-(2**31)).bitcast(Float32)  # norm.py:61
+    dw = negative_zero()  # norm.py:61
     for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
         sum_of_piece_value = sum_of_piece[(t_piece_step, n)]
         total = dw + sum_of_piece_value  # norm.py:76

@@ -2,6 +2,19 @@
 
 numerics: ca497bd10c6c61b5
 schedule: tiles Q*G=192, 12 consumer warps, 4 producer warps, 2 stages, 132 persistent blocks
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import cuda.bindings.driver as cuda
@@ -185,6 +198,11 @@ def multiply(unit, to, a, b, onto, count):
         cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
+
+
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
 
 
 @cute.jit
@@ -414,7 +432,7 @@ def varlen_attention_step(
     new_piece = s_step_mod_8 == 0
     if new_piece & (s_step > first_steps):
         for r in cutlass.range_constexpr(2):
-            earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+            earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
             m = fmax(m_before[r], m_piece[r])  # attention.py:81
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
@@ -438,6 +456,7 @@ def varlen_attention_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
             False, 8
         )
+    # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
     m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:81
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
@@ -676,7 +695,7 @@ def varlen_attention(
             m_before = cute.make_rmem_tensor((2,), Float32)
             m_before.fill(Float32(float("-inf")))
             l_before = cute.make_rmem_tensor((2,), Float32)
-            l_before.fill(Int32(-(2**31)).bitcast(Float32))
+            l_before.fill(negative_zero())
             o_before = cute.make_tensor(
                 memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
             )
@@ -721,7 +740,7 @@ def varlen_attention(
                 k_consumer_state.advance()
                 v_consumer_state.advance()
             for r in cutlass.range_constexpr(2):
-                earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
                 token = begin_q_value + query[r]  # attention.py:307
                 inside = query[r] < count_2
                 g = q_g[r] % 4  # attention.py:77

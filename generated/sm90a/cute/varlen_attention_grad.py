@@ -4,6 +4,24 @@ numerics: 56c4815123ee58b1
 schedule: tiles G=4, T=4, 4 warps, 1 stages, unroll 1 placed W[5:3] G[1:0] T[1:0] W[2:0] W[6:6]
 schedule: tiles Q*G=128, 8 consumer warps, 4 producer warps, 4 stages
 schedule: tiles J=128, 8 consumer warps, 4 producer warps, 4 stages
+inputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+  d_o: bf16 [T, H=8, G=4, W=128]
+  d_lse: f32 [H=8, G=4, T]
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  d_q: bf16 [T, H=8, G=4, E=128]
+  d_k: bf16 [S, H=8, E=128]
+  d_v: bf16 [S, H=8, W=128]
+scalars:
+  scale: f32
 """
 
 import cuda.bindings.driver as cuda

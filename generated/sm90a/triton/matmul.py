@@ -2,6 +2,12 @@
 
 numerics: 23360251d483b899
 schedule: tiles N=256, T=128, 8 warps, 3 stages, unroll 1, depth 64, group 16, 132 programs in one loop, 4 parts
+inputs:
+  x: bf16 [T, K=4096]
+  w: bf16 [N=14336, K=4096]
+  residual: bf16 [T, N=14336]
+outputs:
+  y: bf16 [T, N=14336]
 """
 
 import triton

@@ -2,6 +2,19 @@
 
 numerics: 6c0d804943e797e0
 schedule: tiles Q*G=16, W=128, 4 warps, 3 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_cache: bf16 [P, O=64, H=8, E=128]
+  v_cache: bf16 [P, O=64, H=8, W=128]
+  block_table: i32 [B, M]
+  context_lens: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import triton
@@ -198,6 +211,7 @@ def paged_attention(
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
         m_chunk = max_over_s_lane(s)
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)
@@ -272,6 +286,7 @@ def paged_attention(
             m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
         s_masked = tl.where(exists_3, s, float("-inf"))
         m_chunk = max_over_s_lane(s_masked)
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)

@@ -3,6 +3,24 @@
 numerics: 519059d5f751f6a3
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
+inputs:
+  logp: f32 [T]
+  old_logp: f32 [T]
+  advantages: f32 [B]
+  ref_logp: f32 [T]
+  order: i32 [S]
+  active: bool [T]
+  sequence: i32 [T]
+outputs:
+  per_token: f32 [T]
+  loss: f32
+  count: i32
+  clip_fraction: f32
+  approx_kl: f32
+scalars:
+  beta: f32
+  surrogate_least: f32
+  surrogate_most: f32
 """
 
 import triton

@@ -3,6 +3,28 @@
 numerics: 79b8a2e6ea6b47d0
 schedule: tiles C*G=64, W=128, 4 warps, 3 stages, unroll 1, shared K/V descriptor
 schedule: tiles Q*G=128, W=128, 8 warps, 2 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_prefix: bf16 [K, H=8, E=128]
+  v_prefix: bf16 [K, H=8, W=128]
+  begin_prefix: i32 [N]
+  end_prefix: i32 [N]
+  begin_asks: i32 [N]
+  end_asks: i32 [N]
+  place: i32 [T]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_shared: i32 [B]
+  end_shared: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import triton
@@ -231,6 +253,7 @@ def prefix_attention_1(
             exists_2 = exists & kv_lt_until
             s_masked = tl.where(exists_2, s, float("-inf"))
         m_chunk = max_over_k_lane(s_masked)  # attention.py:257
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)
@@ -415,6 +438,7 @@ def prefix_attention_2(
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((128, 1), float("-inf"), tl.float32), m, l, o
         m_chunk = max_over_s_lane(s)
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)
@@ -485,6 +509,7 @@ def prefix_attention_2(
             m_piece, m_before, l_before, o_before = tl.full((128, 1), float("-inf"), tl.float32), m, l, o
         s_masked = tl.where(exists_3, s, float("-inf"))
         m_chunk = max_over_s_lane(s_masked)
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)

@@ -46,7 +46,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending, bind
 from rlk.ir.types import DType, TileType, TupleType, Type
-from rlk.lower.common.lines import Function, Line, place_of
+from rlk.lower.common.lines import Function, Line, notes_of, place_of
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.prelude import Helper, Helpers
@@ -257,6 +257,7 @@ class Emitter:
     def block(self, lets: Sequence[Let]) -> None:
         for let in lets:
             self.place = place_of(let.loc)
+            self.lines += notes_of(let, self.depth + bool(self.group))
             self.current = self.lists(let)
             self.node(let)
 

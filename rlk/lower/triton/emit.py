@@ -46,7 +46,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending
 from rlk.ir.types import DType, TileType, Type
-from rlk.lower.common.lines import Function, Line, place_of
+from rlk.lower.common.lines import Function, Line, notes_of, place_of
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.one_hot import OneHotSum, one_hot_sums
@@ -163,6 +163,7 @@ class Emitter:
     def block(self, lets: tuple[Let, ...]) -> None:
         for let in lets:
             self.place = place_of(let.loc)
+            self.lines += notes_of(let, self.depth)
             self.static.note(let)
             self.node(let)
 
