@@ -197,7 +197,7 @@ SEEN = {
     ),
     "the columns of another thread": (r"quad = 2 \* \(mine % 4\)", "quad = 2 * ((mine + 1) % 4)"),
     "a maximum that does not start anew": (r"m_piece\[r\], m_before\[r\]", "m_before[r], m_before[r]"),
-    "masked steps without a mask": (r"append\(select\(exists_2, ", "append(select(True, "),
+    "masked steps without a mask": (r"append\(select\(exists, ", "append(select(True, "),
     "the last step alone masked": (r"of_rows\(full_steps\w*, imin\)", "of_rows(steps, imin)"),
 }
 
@@ -230,7 +230,7 @@ REFUSED = {
         "no thread wrote",
     ),
     "keys that are not there": (
-        r"copy_vector_where\(exists, k",
+        r"copy_vector_where\(in_range, k",
         "copy_vector_where(Boolean(True), k",
         "an index outside",
     ),

@@ -302,19 +302,23 @@ def _chunk(replay: Replay, stream: Stream, begin: Value, end: Value, step: Value
     b, axis = replay.builder, stream.axis
     chunk = axis.chunk or 1
     lanes = axis.lanes if chunk > 1 else None
+    terms = [stream.when, stream.until, stream.since]
+    name = "exists" if terms == [None] * len(terms) else "in_range"
     if stream.reverse:
         pos = b.sub(b.sub(end, b.i32(1)), step, axis.name.lower())
-        inside = b.map2(Fn2.LE, begin, pos, "exists")
+        inside = b.map2(Fn2.LE, begin, pos, name)
     else:
         pos = b.add(begin, b.mul(step, b.i32(chunk)), f"{axis.name.lower()}_begin")
         if lanes is not None:
             pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
-        inside = b.map2(Fn2.LT, pos, end, "exists")
+        inside = b.map2(Fn2.LT, pos, end, name)
     exists = inside
     if stream.when is not None:
-        exists = b.map2(Fn2.AND, inside, replay[stream.when], "exists")
+        last = stream.until is None and stream.since is None
+        exists = b.map2(Fn2.AND, inside, replay[stream.when], "exists" if last else "active")
     if stream.until is not None:
-        exists = b.map2(Fn2.AND, exists, b.map2(Fn2.LT, pos, _as_i32(b, replay[stream.until])), "exists")
+        visible = b.map2(Fn2.LT, pos, _as_i32(b, replay[stream.until]))
+        exists = b.map2(Fn2.AND, exists, visible, "exists" if stream.since is None else "before_end")
     if stream.since is not None:
         exists = b.map2(Fn2.AND, exists, b.map2(Fn2.LE, _as_i32(b, replay[stream.since]), pos), "exists")
     place = b.loc

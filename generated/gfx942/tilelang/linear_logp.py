@@ -265,9 +265,9 @@ def linear_logp_1(
         ids_value = tl.alloc_local((8,), "int64")
         v_lane = tl.alloc_local((4,), "int32")
         v = tl.alloc_local((4,), "int32")
-        exists = tl.alloc_local((4,), "bool")
+        in_range = tl.alloc_local((4,), "bool")
         active = tl.alloc_local((8,), "bool")
-        exists_2 = tl.alloc_local((32,), "bool")
+        exists = tl.alloc_local((32,), "bool")
         acc_sums = tl.alloc_fragment((32, 256), "float32")
         acc_tile = tl.alloc_shared((32, 256), "float32", "shared")
         hidden_start = tl.alloc_shared((32,), "int64", "shared")
@@ -316,13 +316,13 @@ def linear_logp_1(
         for c in tl.unroll(4):
             v_lane[c] = thread % 64 + c * 64
             v[c] = v_begin + v_lane[c]
-            exists[c] = v[c] < piece_end
+            in_range[c] = v[c] < piece_end
         inv_temperature_value = tl.alloc_var("float32", inv_temperature)
         ignore_index_value = tl.alloc_var("int64", ignore_index)
         for c in tl.unroll(8):  # logp.py:200
             active[c] = ids_value[c] != ignore_index_value
         for c in tl.unroll(32):  # linear_logp.py:64
-            exists_2[c] = exists[c // 8] & active[c % 8]
+            exists[c] = in_range[c // 8] & active[c % 8]
         for c in tl.unroll(8):  # linear_logp.py:65
             t_place[c] = thread // 64 * 8 + c
             if writes:
@@ -333,7 +333,7 @@ def linear_logp_1(
             v_lane_place[c] = thread % 64 + c * 64
             if writes_2:
                 weight_start[v_lane_place[c]] = tl.Select(
-                    exists[c], tl.int64(tl.int64(v[c]) * weight_v_stride), tl.int64(-1)
+                    in_range[c], tl.int64(tl.int64(v[c]) * weight_v_stride), tl.int64(-1)
                 )
         tl.clear(acc_sums)
         tl.sync_threads()
@@ -367,7 +367,7 @@ def linear_logp_1(
         for c in tl.unroll(32):
             sum_of_step3_equal[c] = v_i64[c // 8] == ids_value[c % 8]
             z_masked[c] = tl.Select(sum_of_step3_equal[c], z[c], f32(-0.0))
-            z_masked_2[c] = tl.Select(exists_2[c], z[c], f32(float("-inf")))  # linear_logp.py:69
+            z_masked_2[c] = tl.Select(exists[c], z[c], f32(float("-inf")))  # linear_logp.py:69
             m_chunk[c] = z_masked_2[c]
         max_over_v_lane(m_chunk)
         for c in tl.unroll(8):
@@ -385,7 +385,7 @@ def linear_logp_1(
             centred_chunk[c] = p_times_p_moved_by[c]
         sum_over_v_lane(centred_chunk)
         for c in tl.unroll(32):  # linear_logp.py:71
-            z_masked_3[c] = tl.Select(exists_2[c], z_masked[c], f32(-0.0))
+            z_masked_3[c] = tl.Select(exists[c], z_masked[c], f32(-0.0))
             sum_v_lane[c] = z_masked_3[c]
         sum_over_v_lane(sum_v_lane)
         for c in tl.unroll(8):  # linear_logp.py:64

@@ -340,14 +340,14 @@ def logp_rows(
         v_step_times_256_2 = v_step_2 * 256
         v_begin_2 = piece_begin + v_step_times_256_2
         v_2 = [v_begin_2 + v_lane[c] for c in range(32)]
-        exists = [v_2[c] < piece_end for c in range(32)]
-        exists_2 = [exists[c] & active for c in range(32)]
+        in_range = [v_2[c] < piece_end for c in range(32)]
+        exists = [in_range[c] & active for c in range(32)]
         logits_value_3 = [  # logp.py:139
-            one for c in range(0, 32, 8) for one in load_vector_where(exists_2[c], logits, (t, v_2[c]), BFloat16(0), 8)
+            one for c in range(0, 32, 8) for one in load_vector_where(exists[c], logits, (t, v_2[c]), BFloat16(0), 8)
         ]
         z = [BFloat16(logits_value_3[c]).to(Float32) for c in range(32)]  # logp.py:48
         z_2 = [mul(z[c], inv_temperature) for c in range(32)]  # logp.py:57
-        z_masked = [select(exists_2[c], z_2[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:141
+        z_masked = [select(exists[c], z_2[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:141
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_chunk)

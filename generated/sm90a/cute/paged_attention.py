@@ -385,10 +385,10 @@ def paged_attention_step(
         for c in cutlass.range_constexpr(16):  # attention.py:206
             kv = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
             if cutlass.const_expr(masked):  # attention.py:210
-                exists = kv < context_lens_value  # attention.py:206
+                in_range = kv < context_lens_value  # attention.py:206
                 exists_below = kv < key_plus_1_2[r]
-                exists_2 = exists & exists_below
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))  # attention.py:210
+                exists = in_range & exists_below
+                s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:210
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
@@ -466,15 +466,15 @@ def paged_attention(
     tiles = Q * 4 // 64 + B
     tile = tiles - 1 - block % tiles
     b = segment_of(begin_q, tile, B, lane, 4, 64)
-    begin = begin_q[b].to(Int32) * 4
-    count = end_q[b].to(Int32) * 4 - begin
-    first = (tile - (begin // 64 + b)) * 64
+    segment_begin = begin_q[b].to(Int32) * 4
+    segment_rows = end_q[b].to(Int32) * 4 - segment_begin
+    first = (tile - (segment_begin // 64 + b)) * 64
     h = block // tiles
     begin_q_value = begin_q[b]  # attention.py:305
     end_q_value = end_q[b]  # attention.py:306
-    count_2 = end_q_value - begin_q_value
+    count = end_q_value - begin_q_value
     context_lens_value = context_lens[b]  # attention.py:307
-    context_lens_minus_count = context_lens_value - count_2
+    context_lens_minus_count = context_lens_value - count
     length = cutlass.max(0, context_lens_value)  # attention.py:206
     scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
     q_g = [first + lane + 32 * r for r in range(2)]
@@ -487,7 +487,7 @@ def paged_attention(
     seen_plus_63 = [seen[r] + 63 for r in range(2)]
     steps = [seen_plus_63[r] // 64 for r in range(2)]
     first_steps = Int32(0)
-    last_steps = select(first < count, imax(of_rows(steps, imax), first_steps + 1), first_steps + 1)
+    last_steps = select(first < segment_rows, imax(of_rows(steps, imax), first_steps + 1), first_steps + 1)
     full_steps = imax(first_steps, imin(of_rows(full_steps_2, imin), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
@@ -500,7 +500,7 @@ def paged_attention(
             q_g_2 = first + down
             query_2 = q_g_2 // 4  # attention.py:305
             token = begin_q_value + query_2  # attention.py:307
-            inside = query_2 < count_2
+            inside = query_2 < count
             token_ge_0 = 0 <= token  # attention.py:204
             token_lt_T = token < T
             q_guard = token_ge_0 & token_lt_T
@@ -520,12 +520,12 @@ def paged_attention(
                 down = thread // 8 + 16 * i
                 s_lane = down
                 kv = s_step_times_64 + s_lane
-                exists = kv < context_lens_value
+                in_range = kv < context_lens_value
                 kv_over_64 = kv // 64  # attention.py:207
                 block_table_guard_at_most = 0 <= kv_over_64
                 block_table_guard_below = kv_over_64 < M
                 block_table_guard = block_table_guard_at_most & block_table_guard_below
-                block_table_guard_2 = exists & block_table_guard
+                block_table_guard_2 = in_range & block_table_guard
                 block_table_value = load_where(block_table_guard_2, block_table, (b, kv_over_64), Int32(0))
                 slot = kv % 64
                 block_table_ge_0 = 0 <= block_table_value  # attention.py:208
@@ -535,7 +535,7 @@ def paged_attention(
                 slot_lt_64 = slot < 64
                 k_cache_guard_2 = slot_ge_0 & slot_lt_64
                 k_cache_guard_3 = k_cache_guard & k_cache_guard_2
-                k_cache_guard_4 = exists & k_cache_guard_3
+                k_cache_guard_4 = in_range & k_cache_guard_3
                 for j in cutlass.range_constexpr(2):
                     copy_vector_where(
                         k_cache_guard_4, k_cache, (block_table_value, slot, h, (column + 64 * j)), k_cache_tiles,
@@ -549,12 +549,12 @@ def paged_attention(
                 down = thread // 8 + 16 * i
                 s_lane = down
                 kv = s_step_times_64 + s_lane
-                exists = kv < context_lens_value
+                in_range = kv < context_lens_value
                 kv_over_64 = kv // 64  # attention.py:207
                 block_table_guard_at_most = 0 <= kv_over_64
                 block_table_guard_below = kv_over_64 < M
                 block_table_guard = block_table_guard_at_most & block_table_guard_below
-                block_table_guard_2 = exists & block_table_guard
+                block_table_guard_2 = in_range & block_table_guard
                 block_table_value = load_where(block_table_guard_2, block_table, (b, kv_over_64), Int32(0))
                 slot = kv % 64
                 block_table_ge_0 = 0 <= block_table_value  # attention.py:208
@@ -564,7 +564,7 @@ def paged_attention(
                 slot_lt_64 = slot < 64
                 k_cache_guard_2 = slot_ge_0 & slot_lt_64
                 k_cache_guard_3 = k_cache_guard & k_cache_guard_2
-                k_cache_guard_4 = exists & k_cache_guard_3
+                k_cache_guard_4 = in_range & k_cache_guard_3
                 for j in cutlass.range_constexpr(2):
                     copy_vector_where(
                         k_cache_guard_4, v_cache, (block_table_value, slot, h, (column + 64 * j)), v_cache_tiles,
@@ -642,7 +642,7 @@ def paged_attention(
         )
         for r in cutlass.range_constexpr(2):
             token = begin_q_value + query_2[r]  # attention.py:307
-            inside = query_2[r] < count_2
+            inside = query_2[r] < count
             g = q_g_2[r] % 4  # attention.py:204
             m = fmax(m_before[r], m_piece[r])  # attention.py:210
             is_empty = m == Float32(float("-inf"))

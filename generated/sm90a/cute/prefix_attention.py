@@ -531,10 +531,10 @@ def prefix_attention_1_step(
         for c in cutlass.range_constexpr(16):  # attention.py:255
             kv = k_begin + (quad + 8 * (c // 2) + c % 2)
             if cutlass.const_expr(masked):  # attention.py:257
-                exists = kv < begin_prefix_plus_whole  # attention.py:255
+                in_range = kv < begin_prefix_plus_whole  # attention.py:255
                 kv_lt_until = kv < until[r]
-                exists_2 = exists & kv_lt_until
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))  # attention.py:257
+                exists = in_range & kv_lt_until
+                s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:257
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s_masked[r])]
@@ -564,10 +564,10 @@ def prefix_attention_1_step(
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 kv = k_begin + down  # attention.py:255
-                exists = kv < begin_prefix_plus_whole
+                in_range = kv < begin_prefix_plus_whole
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
+                        select(in_range, Boolean(False), Boolean(True)), v_prefix_tiles,
                         (column + 64 * j, down, v_consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
@@ -649,9 +649,9 @@ def prefix_attention_1(
         while item < items:
             tile = tiles - 1 - item % tiles
             n = segment_of(begin_asks, tile, N, lane, 4, 192)
-            begin = begin_asks[n].to(Int32) * 4
-            count = end_asks[n].to(Int32) * 4 - begin
-            first = (tile - (begin // 192 + n)) * 192
+            segment_begin = begin_asks[n].to(Int32) * 4
+            segment_rows = end_asks[n].to(Int32) * 4 - segment_begin
+            first = (tile - (segment_begin // 192 + n)) * 192
             h = item // tiles
             begin_prefix_value = begin_prefix[n]  # attention.py:249
             begin_asks_value = begin_asks[n]
@@ -681,7 +681,7 @@ def prefix_attention_1(
             first_steps = Int32(0)
             last_of = [
                 select(
-                    first + 64 * g < count, imax(of_rows(steps[2 * g : 2 * (g + 1)], imax), first_steps + 1),
+                    first + 64 * g < segment_rows, imax(of_rows(steps[2 * g : 2 * (g + 1)], imax), first_steps + 1),
                     first_steps + 1
                 )
                 for g in range(3)
@@ -753,8 +753,8 @@ def prefix_attention_1(
         )
         while item < items:
             tile = tiles - 1 - item % tiles
-            begin = begin_asks[n].to(Int32) * 4
-            first = (tile - (begin // 192 + n)) * 192
+            segment_begin = begin_asks[n].to(Int32) * 4
+            first = (tile - (segment_begin // 192 + n)) * 192
             h = item // tiles
             begin_prefix_value = begin_prefix[n]  # attention.py:249
             begin_asks_value = begin_asks[n]
@@ -1015,10 +1015,10 @@ def prefix_attention_2_step(
         for c in cutlass.range_constexpr(16):  # attention.py:266
             kv = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
             if cutlass.const_expr(masked):  # attention.py:274
-                exists = kv < keys  # attention.py:266
+                in_range = kv < keys  # attention.py:266
                 exists_below = kv < key_plus_1_2[r]
-                exists_2 = exists & exists_below
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))  # attention.py:274
+                exists = in_range & exists_below
+                s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:274
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
@@ -1098,9 +1098,9 @@ def prefix_attention_2(
     tiles = Q * 4 // 192 + B
     tile = tiles - 1 - block % tiles
     b = segment_of(begin_q, tile, B, lane, 4, 192)
-    begin = begin_q[b].to(Int32) * 4
-    count = end_q[b].to(Int32) * 4 - begin
-    first = (tile - (begin // 192 + b)) * 192
+    segment_begin = begin_q[b].to(Int32) * 4
+    segment_rows = end_q[b].to(Int32) * 4 - segment_begin
+    first = (tile - (segment_begin // 192 + b)) * 192
     h = block // tiles
     scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
     begin_shared_value = begin_shared[b]  # attention.py:259
@@ -1112,8 +1112,8 @@ def prefix_attention_2(
     keys = shared + end_k_minus_begin_k
     begin_q_value = begin_q[b]  # attention.py:305
     end_q_value = end_q[b]  # attention.py:306
-    count_2 = end_q_value - begin_q_value
-    keys_minus_count = keys - count_2  # attention.py:307
+    count = end_q_value - begin_q_value
+    keys_minus_count = keys - count  # attention.py:307
     shared_over_64 = shared // 64  # attention.py:265
     skipped = shared_over_64 * 64
     length = cutlass.max(0, keys)  # attention.py:266
@@ -1130,7 +1130,7 @@ def prefix_attention_2(
     seen_plus_63 = [seen[r] + 63 for r in range(6)]
     steps = [seen_plus_63[r] // 64 for r in range(6)]
     first_steps = Int32(first_step)
-    last_steps = select(first < count, imax(of_rows(steps, imax), first_steps + 1), first_steps + 1)
+    last_steps = select(first < segment_rows, imax(of_rows(steps, imax), first_steps + 1), first_steps + 1)
     full_steps = imax(first_steps, imin(of_rows(full_steps_3, imin), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
@@ -1144,7 +1144,7 @@ def prefix_attention_2(
             g = q_g_2 % 4  # attention.py:252
             query_2 = q_g_2 // 4  # attention.py:305
             token = begin_q_value + query_2  # attention.py:307
-            inside = query_2 < count_2
+            inside = query_2 < count
             token_ge_0 = 0 <= token  # attention.py:263
             token_lt_T = token < T
             q_guard = token_ge_0 & token_lt_T
@@ -1163,14 +1163,14 @@ def prefix_attention_2(
                 down = thread // 8 + 16 * i
                 s_lane = down
                 kv = s_step_times_64 + s_lane
-                exists = kv < keys
+                in_range = kv < keys
                 own = shared <= kv  # attention.py:267
                 begin_shared_plus_kv = begin_shared_value + kv  # attention.py:268
                 kv_minus_shared = kv - shared
                 total = begin_k_value + kv_minus_shared
                 not_own = select(own, Boolean(False), Boolean(True))  # attention.py:270
-                k_prefix_guard = exists & not_own
-                k_guard = exists & own
+                k_prefix_guard = in_range & not_own
+                k_guard = in_range & own
                 for j in cutlass.range_constexpr(2):
                     copy_either_vector(
                         k_guard, k, (total, h, (column + 64 * j)), k_prefix_guard, k_prefix,
@@ -1185,14 +1185,14 @@ def prefix_attention_2(
                 down = thread // 8 + 16 * i
                 s_lane = down
                 kv = s_step_times_64 + s_lane
-                exists = kv < keys
+                in_range = kv < keys
                 own = shared <= kv  # attention.py:267
                 begin_shared_plus_kv = begin_shared_value + kv  # attention.py:268
                 kv_minus_shared = kv - shared
                 total = begin_k_value + kv_minus_shared
                 not_own = select(own, Boolean(False), Boolean(True))  # attention.py:270
-                k_prefix_guard = exists & not_own
-                k_guard = exists & own
+                k_prefix_guard = in_range & not_own
+                k_guard = in_range & own
                 for j in cutlass.range_constexpr(2):
                     copy_either_vector(
                         k_guard, v, (total, h, (column + 64 * j)), k_prefix_guard, v_prefix,
@@ -1224,7 +1224,7 @@ def prefix_attention_2(
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:252
         query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
         token = [begin_q_value + query_2[r] for r in range(2)]  # attention.py:307
-        inside = [query_2[r] < count_2 for r in range(2)]
+        inside = [query_2[r] < count for r in range(2)]
         key_2 = [query_2[r] + keys_minus_count for r in range(2)]
         # attention.py:264
         m_of_piece_value = [load_where(inside[r], m_of_piece, (token[r], h, g[r]), Float32(0)) for r in range(2)]

@@ -463,10 +463,10 @@ def varlen_attention_step(
         for c in cutlass.range_constexpr(16):  # attention.py:79
             kv = s_begin + (quad + 8 * (c // 2) + c % 2)
             if cutlass.const_expr(masked):  # attention.py:81
-                exists = kv < end_k_value  # attention.py:79
+                in_range = kv < end_k_value  # attention.py:79
                 kv_lt_until = kv < until[r]
-                exists_2 = exists & kv_lt_until
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))  # attention.py:81
+                exists = in_range & kv_lt_until
+                s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:81
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
@@ -496,10 +496,10 @@ def varlen_attention_step(
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 kv = s_begin + down  # attention.py:79
-                exists = kv < end_k_value
+                in_range = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), v_tiles,
+                        select(in_range, Boolean(False), Boolean(True)), v_tiles,
                         (column + 64 * j, down, v_consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
@@ -577,17 +577,17 @@ def varlen_attention(
         while item < items:
             tile = tiles - 1 - item % tiles
             b = segment_of(begin_q, tile, B, lane, 4, 192)
-            begin = begin_q[b].to(Int32) * 4
-            count = end_q[b].to(Int32) * 4 - begin
-            first = (tile - (begin // 192 + b)) * 192
+            segment_begin = begin_q[b].to(Int32) * 4
+            segment_rows = end_q[b].to(Int32) * 4 - segment_begin
+            first = (tile - (segment_begin // 192 + b)) * 192
             h = item // tiles
             begin_k_value = begin_k[b]  # attention.py:75
             end_k_value = end_k[b]  # attention.py:76
             keys = end_k_value - begin_k_value
             begin_q_value = begin_q[b]  # attention.py:305
             end_q_value = end_q[b]  # attention.py:306
-            count_2 = end_q_value - begin_q_value
-            keys_minus_count = keys - count_2  # attention.py:307
+            count = end_q_value - begin_q_value
+            keys_minus_count = keys - count  # attention.py:307
             length = cutlass.max(0, keys)  # attention.py:79
             q_g = [first + lane + 32 * r for r in range(6)]
             query = [q_g[r] // 4 for r in range(6)]  # attention.py:305
@@ -603,7 +603,7 @@ def varlen_attention(
             first_steps = Int32(0)
             last_of = [
                 select(
-                    first + 64 * g < count, imax(of_rows(steps[2 * g : 2 * (g + 1)], imax), first_steps + 1),
+                    first + 64 * g < segment_rows, imax(of_rows(steps[2 * g : 2 * (g + 1)], imax), first_steps + 1),
                     first_steps + 1
                 )
                 for g in range(3)
@@ -624,7 +624,7 @@ def varlen_attention(
                 q_g = first + down
                 query = q_g // 4  # attention.py:305
                 token = begin_q_value + query  # attention.py:307
-                inside = query < count_2
+                inside = query < count
                 token_ge_0 = 0 <= token  # attention.py:77
                 token_lt_T = token < T
                 q_guard = token_ge_0 & token_lt_T
@@ -669,16 +669,16 @@ def varlen_attention(
         )
         while item < items:
             tile = tiles - 1 - item % tiles
-            begin = begin_q[b].to(Int32) * 4
-            first = (tile - (begin // 192 + b)) * 192
+            segment_begin = begin_q[b].to(Int32) * 4
+            first = (tile - (segment_begin // 192 + b)) * 192
             h = item // tiles
             begin_k_value = begin_k[b]  # attention.py:75
             end_k_value = end_k[b]  # attention.py:76
             keys = end_k_value - begin_k_value
             begin_q_value = begin_q[b]  # attention.py:305
             end_q_value = end_q[b]  # attention.py:306
-            count_2 = end_q_value - begin_q_value
-            keys_minus_count = keys - count_2  # attention.py:307
+            count = end_q_value - begin_q_value
+            keys_minus_count = keys - count  # attention.py:307
             scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             q_g = [first + row + 8 * r for r in range(2)]  # attention.py:79
             query = [q_g[r] // 4 for r in range(2)]  # attention.py:305
@@ -742,7 +742,7 @@ def varlen_attention(
             for r in cutlass.range_constexpr(2):
                 earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
                 token = begin_q_value + query[r]  # attention.py:307
-                inside = query[r] < count_2
+                inside = query[r] < count
                 g = q_g[r] % 4  # attention.py:77
                 m = fmax(m_before[r], m_piece[r])  # attention.py:81
                 is_empty = m == Float32(float("-inf"))

@@ -402,20 +402,20 @@ def varlen_attention_grad_2_step(
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 kv = z_begin + down
-                exists = kv < end_k_value
+                in_range = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), k_tiles,
+                        select(in_range, Boolean(False), Boolean(True)), k_tiles,
                         (down, column + 64 * j, consumer_state.index), 8
                     )
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 kv = z_begin + down
-                exists = kv < end_k_value
+                in_range = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), v_tiles,
+                        select(in_range, Boolean(False), Boolean(True)), v_tiles,
                         (down, column + 64 * j, consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
@@ -438,10 +438,10 @@ def varlen_attention_grad_2_step(
             p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[r])  # attention.py:167
             p = exp2(p_fma_sum)
             if cutlass.const_expr(masked):  # attention.py:123
-                exists = kv < end_k_value  # attention.py:119
+                in_range = kv < end_k_value  # attention.py:119
                 kv_lt_until = kv < until_2[r]
-                exists_2 = exists & kv_lt_until
-                p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:123
+                exists = in_range & kv_lt_until
+                p_masked[r].append(select(exists, p, Float32(0.0)))  # attention.py:123
             else:
                 p_masked[r].append(p)
     warpgroup.wait_group(0)
@@ -510,17 +510,17 @@ def varlen_attention_grad_2(
     tiles = Q * 4 // 128 + B
     tile = tiles - 1 - block % tiles
     b = segment_of(begin_q, tile, B, lane, 4, 128)
-    begin = begin_q[b].to(Int32) * 4
-    count = end_q[b].to(Int32) * 4 - begin
-    first = (tile - (begin // 128 + b)) * 128
+    segment_begin = begin_q[b].to(Int32) * 4
+    segment_rows = end_q[b].to(Int32) * 4 - segment_begin
+    first = (tile - (segment_begin // 128 + b)) * 128
     h = block // tiles
     begin_k_value = begin_k[b]  # attention.py:112
     end_k_value = end_k[b]  # attention.py:113
     keys = end_k_value - begin_k_value
     begin_q_value = begin_q[b]  # attention.py:305
     end_q_value = end_q[b]  # attention.py:306
-    count_2 = end_q_value - begin_q_value
-    keys_minus_count = keys - count_2  # attention.py:307
+    count = end_q_value - begin_q_value
+    keys_minus_count = keys - count  # attention.py:307
     length = cutlass.max(0, keys)  # attention.py:119
     scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:167
     q_g = [first + lane + 32 * r for r in range(4)]
@@ -535,7 +535,7 @@ def varlen_attention_grad_2(
     seen_plus_63 = [seen[r] + 63 for r in range(4)]
     steps = [seen_plus_63[r] // 64 for r in range(4)]
     first_steps = Int32(0)
-    last_steps = select(first < count, of_rows(steps, imax), first_steps)
+    last_steps = select(first < segment_rows, of_rows(steps, imax), first_steps)
     full_steps = imax(first_steps, imin(of_rows(full_steps_2, imin), last_steps))
     if group == 0:
         # Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles.
@@ -550,7 +550,7 @@ def varlen_attention_grad_2(
             g = q_g_2 % 4  # attention.py:97
             query_2 = q_g_2 // 4  # attention.py:305
             token = begin_q_value + query_2  # attention.py:307
-            inside = query_2 < count_2
+            inside = query_2 < count
             for j in cutlass.range_constexpr(2):  # attention.py:114
                 copy_vector_where(inside, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)
             for j in cutlass.range_constexpr(2):  # attention.py:99
@@ -591,7 +591,7 @@ def varlen_attention_grad_2(
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:97
         query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
         token = [begin_q_value + query_2[r] for r in range(2)]  # attention.py:307
-        inside = [query_2[r] < count_2 for r in range(2)]
+        inside = [query_2[r] < count for r in range(2)]
         key_2 = [query_2[r] + keys_minus_count for r in range(2)]
         # attention.py:116
         shift_value = [load_where(inside[r], shift, (token[r], h, g[r]), Float32(0)) for r in range(2)]
@@ -754,20 +754,20 @@ def varlen_attention_grad_3_step(
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 qg = r_begin + down
-                exists = qg < end_q_times_4
+                in_range = qg < end_q_times_4
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), q_tiles,
+                        select(in_range, Boolean(False), Boolean(True)), q_tiles,
                         (down, column + 64 * j, consumer_state.index), 8
                     )
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 qg = r_begin + down
-                exists = qg < end_q_times_4
+                in_range = qg < end_q_times_4
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), d_o_tiles,
+                        select(in_range, Boolean(False), Boolean(True)), d_o_tiles,
                         (down, column + 64 * j, consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
@@ -792,10 +792,10 @@ def varlen_attention_grad_3_step(
             p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])  # attention.py:167
             p = exp2(p_fma_sum)
             if cutlass.const_expr(masked):  # attention.py:144
-                exists = qg < end_q_times_4  # attention.py:137
+                in_range = qg < end_q_times_4  # attention.py:137
                 since_le_qg = since_2[r] <= qg
-                exists_2 = exists & since_le_qg
-                p_masked[r].append(select(exists_2, p, Float32(0.0)))  # attention.py:144
+                exists = in_range & since_le_qg
+                p_masked[r].append(select(exists, p, Float32(0.0)))  # attention.py:144
             else:
                 p_masked[r].append(p)
             p_bf16[r, c] = Float32(p_masked[r][c]).to(BFloat16)
@@ -879,16 +879,16 @@ def varlen_attention_grad_3(
     delta_statistics = memory.delta.get_tensor(cute.make_layout((64, 4)))
     tile = block // 8
     b = segment_of(begin_k, tile, B, lane, 1, 128)
-    begin = begin_k[b].to(Int32) * 1
-    count = end_k[b].to(Int32) * 1 - begin
-    first = (tile - (begin // 128 + b)) * 128
+    segment_begin = begin_k[b].to(Int32) * 1
+    segment_rows = end_k[b].to(Int32) * 1 - segment_begin
+    first = (tile - (segment_begin // 128 + b)) * 128
     h = block % 8
     begin_k_value = begin_k[b]  # attention.py:112
     end_k_value = end_k[b]  # attention.py:113
     keys = end_k_value - begin_k_value
     begin_q_value = begin_q[b]  # attention.py:305
     end_q_value = end_q[b]  # attention.py:306
-    count_2 = end_q_value - begin_q_value
+    count = end_q_value - begin_q_value
     scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:167
     begin_q_times_4 = begin_q_value * 4  # attention.py:137
     end_q_times_4 = end_q_value * 4
@@ -898,7 +898,7 @@ def varlen_attention_grad_3(
     length_plus_63 = length + 63
     steps = length_plus_63 // 64
     j_2 = [first + lane + 32 * r for r in range(4)]
-    key_plus_count = [j_2[r] + count_2 for r in range(4)]  # attention.py:135
+    key_plus_count = [j_2[r] + count for r in range(4)]  # attention.py:135
     query = [key_plus_count[r] - keys for r in range(4)]
     begin_q_plus_query = [begin_q_value + query[r] for r in range(4)]  # attention.py:158
     since = [begin_q_plus_query[r] * 4 for r in range(4)]
@@ -909,7 +909,7 @@ def varlen_attention_grad_3(
     first_full_step_quotient = [unseen_plus_63[r] // 64 for r in range(4)]
     first_full_step = [cutlass.min(first_full_step_quotient[r], steps) for r in range(4)]
     first_steps = of_rows(first_step, imin)
-    last_steps = select(first < count, Int32(steps), first_steps)
+    last_steps = select(first < segment_rows, Int32(steps), first_steps)
     late_steps = imax(first_steps, imin(of_rows(first_full_step, imax), last_steps))
     full_steps = imax(late_steps, imin(Int32(full_steps_2), last_steps))
     if group == 0:
@@ -943,14 +943,14 @@ def varlen_attention_grad_3(
             r_step_times_64 = r_step * 64
             r_begin = begin_q_times_4 + r_step_times_64
             qg = r_begin + down
-            exists = qg < end_q_times_4
+            in_range = qg < end_q_times_4
             asks = qg // 4  # attention.py:138
             head = qg % 4
             copy_statistic_where(
-                thread // 64 == 1, exists, shift, (asks, h, head), shift_statistics, (down, producer_state.index)
+                thread // 64 == 1, in_range, shift, (asks, h, head), shift_statistics, (down, producer_state.index)
             )
             copy_statistic_where(
-                thread // 64 == 1, exists, delta, (asks, h, head), delta_statistics, (down, producer_state.index)
+                thread // 64 == 1, in_range, delta, (asks, h, head), delta_statistics, (down, producer_state.index)
             )
             commit_from(64, thread, shift_ring, producer_state)
             producer_state.advance()
@@ -979,7 +979,7 @@ def varlen_attention_grad_3(
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         j_3 = [first + row + 8 * r for r in range(2)]
-        key_plus_count_2 = [j_3[r] + count_2 for r in range(2)]  # attention.py:135
+        key_plus_count_2 = [j_3[r] + count for r in range(2)]  # attention.py:135
         query_2 = [key_plus_count_2[r] - keys for r in range(2)]
         begin_q_plus_query_2 = [begin_q_value + query_2[r] for r in range(2)]  # attention.py:158
         since_2 = [begin_q_plus_query_2[r] * 4 for r in range(2)]

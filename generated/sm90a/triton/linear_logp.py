@@ -171,16 +171,16 @@ def linear_logp_1(
         v_begin = piece_begin + v_step_times_256
         v_lane = tl.arange(0, 256)[None, :]
         v = v_begin + v_lane
-        exists = v < piece_end
+        in_range = v < piece_end
         active = ids != ignore_index  # logp.py:200
-        exists_2 = exists & active  # linear_logp.py:64
+        exists = in_range & active  # linear_logp.py:64
         acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
         for d_first in tl.range(0, 4096, 64):
             hidden = hidden_tiles.load([t_first, d_first])
             weight = weight_tiles.load([v_begin, d_first])
             acc = tl.dot(hidden, weight.T, acc)
         z = acc * inv_temperature  # logp.py:57
-        z_masked = tl.where(exists_2, z, float("-inf"))  # linear_logp.py:69
+        z_masked = tl.where(exists, z, float("-inf"))  # linear_logp.py:69
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_chunk)
@@ -198,7 +198,7 @@ def linear_logp_1(
             v_i64 = v.to(tl.int64)
             sum_of_step3_equal = v_i64 == ids
             z_masked_2 = tl.where(sum_of_step3_equal, z, negative_zero())
-            z_masked_3 = tl.where(exists_2, z_masked_2, negative_zero())
+            z_masked_3 = tl.where(exists, z_masked_2, negative_zero())
             selected_v_lane = sum_over_v_lane(z_masked_3)
         tl.store(  # linear_logp.py:64
             max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride

@@ -187,12 +187,12 @@ def logp(
         v_step_times_256 = v_step * 256
         v_begin = piece_begin_product + v_step_times_256
         v = v_begin + v_lane
-        exists = v < piece_end_sum
-        exists_2 = exists & active
-        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists_2, other=0.0)  # logp.py:139
+        in_range = v < piece_end_sum
+        exists = in_range & active
+        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists, other=0.0)  # logp.py:139
         z = logits_2.to(tl.float32)  # logp.py:48
         z_2 = z * inv_temperature  # logp.py:57
-        z_masked = tl.where(exists_2, z_2, float("-inf"))  # logp.py:141
+        z_masked = tl.where(exists, z_2, float("-inf"))  # logp.py:141
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_chunk)

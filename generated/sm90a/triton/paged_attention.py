@@ -232,15 +232,15 @@ def paged_attention(
     for s_step in tl.range(first_full_steps, last_steps, num_stages=3):
         s_step_times_64 = s_step * 64
         kv = s_step_times_64 + s_lane
-        exists = kv < context_lens
+        in_range = kv < context_lens
         s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:208
         kv_2 = s_step_times_64 + s_lane_2
         kv_over_64_2 = kv_2 // 64
-        exists_2 = kv_2 < context_lens
+        in_range_2 = kv_2 < context_lens
         block_table_guard_at_most_2 = kv_over_64_2 >= 0
         block_table_guard_below_2 = kv_over_64_2 < M
         block_table_guard_3 = block_table_guard_at_most_2 & block_table_guard_below_2
-        block_table_guard_4 = exists_2 & block_table_guard_3
+        block_table_guard_4 = in_range_2 & block_table_guard_3
         block_table_2 = tl.load(
             block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64_2, mask=block_table_guard_4, other=0
         )
@@ -252,14 +252,14 @@ def paged_attention(
         slot_lt_64_2 = slot_2 < 64
         k_cache_guard_6 = slot_ge_0_2 & slot_lt_64_2
         k_cache_guard_7 = k_cache_guard_5 & k_cache_guard_6
-        k_cache_guard_8 = exists_2 & k_cache_guard_7
+        k_cache_guard_8 = in_range_2 & k_cache_guard_7
         k_cache = tl.load(
             k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride
             + slot_2.to(tl.int64) * k_cache_o_stride + e,
             mask=k_cache_guard_8, other=0.0
         )
         exists_below = kv < key_plus_1  # attention.py:206
-        exists_3 = exists & exists_below
+        exists = in_range & exists_below
         qk = tl.dot(q, k_cache.T)  # attention.py:208
         v_cache = tl.load(  # attention.py:210
             v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride
@@ -284,7 +284,7 @@ def paged_attention(
             o_b_scaled = acc_o * alpha_b
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
-        s_masked = tl.where(exists_3, s, float("-inf"))
+        s_masked = tl.where(exists, s, float("-inf"))
         m_chunk = max_over_s_lane(s_masked)
         # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0

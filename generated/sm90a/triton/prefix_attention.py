@@ -248,10 +248,10 @@ def prefix_attention_1(
         s_masked = s
         if k_step >= first_full_steps:
             kv = k_begin + k_lane  # attention.py:255
-            exists = kv < begin_prefix_plus_whole
+            in_range = kv < begin_prefix_plus_whole
             kv_lt_until = kv < until
-            exists_2 = exists & kv_lt_until
-            s_masked = tl.where(exists_2, s, float("-inf"))
+            exists = in_range & kv_lt_until
+            s_masked = tl.where(exists, s, float("-inf"))
         m_chunk = max_over_k_lane(s_masked)  # attention.py:257
         # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
@@ -459,17 +459,17 @@ def prefix_attention_2(
     for s_step in tl.range(first_full_steps_2, last_steps, num_stages=2):
         s_step_times_64 = s_step * 64
         kv = s_step_times_64 + s_lane
-        exists = kv < keys
+        in_range = kv < keys
         s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:270
         kv_2 = s_step_times_64 + s_lane_2
         kv_minus_shared_2 = kv_2 - shared
         total_2 = begin_k + kv_minus_shared_2
-        exists_2 = kv_2 < keys
+        in_range_2 = kv_2 < keys
         own_2 = shared <= kv_2
-        k_guard_2 = exists_2 & own_2
+        k_guard_2 = in_range_2 & own_2
         begin_shared_plus_kv_2 = begin_shared + kv_2
         not_own_2 = ~own_2
-        k_prefix_guard_2 = exists_2 & not_own_2
+        k_prefix_guard_2 = in_range_2 & not_own_2
         k_prefix = tl.load(
             k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + begin_shared_plus_kv_2.to(tl.int64) * k_prefix_k_stride
             + e,
@@ -487,7 +487,7 @@ def prefix_attention_2(
             v_ptr + h.to(tl.int64) * v_h_stride + total_2.to(tl.int64) * v_s_stride + w, mask=k_guard_2, other=v_prefix
         )
         exists_below = kv < key_plus_1  # attention.py:266
-        exists_3 = exists & exists_below
+        exists = in_range & exists_below
         qk = tl.dot(q, k.T)  # attention.py:247
         s = qk * scale_times_log2e  # attention.py:281
         s_step_mod_8 = s_step % 8  # attention.py:266
@@ -507,7 +507,7 @@ def prefix_attention_2(
             o_b_scaled = acc_o * alpha_b
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((128, 1), float("-inf"), tl.float32), m, l, o
-        s_masked = tl.where(exists_3, s, float("-inf"))
+        s_masked = tl.where(exists, s, float("-inf"))
         m_chunk = max_over_s_lane(s_masked)
         # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0

@@ -212,10 +212,10 @@ def varlen_attention(
         s_masked = s
         if s_step >= first_full_steps:
             kv = s_begin + s_lane  # attention.py:79
-            exists = kv < end_k
+            in_range = kv < end_k
             kv_lt_until = kv < until
-            exists_2 = exists & kv_lt_until
-            s_masked = tl.where(exists_2, s, float("-inf"))
+            exists = in_range & kv_lt_until
+            s_masked = tl.where(exists, s, float("-inf"))
         m_chunk = max_over_s_lane(s_masked)  # attention.py:81
         # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0

@@ -174,10 +174,10 @@ def varlen_attention_grad_2(
         p_masked = p
         if z_step >= first_full_steps:
             kv = z_begin + z_lane  # attention.py:119
-            exists = kv < end_k
+            in_range = kv < end_k
             kv_lt_until = kv < until
-            exists_2 = exists & kv_lt_until
-            p_masked = tl.where(exists_2, p, 0.0)
+            exists = in_range & kv_lt_until
+            p_masked = tl.where(exists, p, 0.0)
         ds = p_masked * dp_minus_delta  # attention.py:123
         ds_bf16 = ds.to(tl.bfloat16)
         acc_new = tl.dot(ds_bf16, k, dq)
@@ -256,17 +256,17 @@ def varlen_attention_grad_3(
         r_step_times_64 = r_step * 64
         r_begin = begin_q_times_4 + r_step_times_64
         qg = r_begin + r_lane
-        exists = qg < end_q_times_4
+        in_range = qg < end_q_times_4
         asks = qg // 4  # attention.py:138
         head = qg % 4
         q = tl.reshape(q_rows.load([r_begin // 4, 0, 0]), (64, 128))  # attention.py:139
         d_o = tl.reshape(d_o_rows.load([r_begin // 4, 0, 0]), (64, 128))
         shift = tl.load(  # attention.py:140
-            shift_ptr + h.to(tl.int64) * shift_h_stride + asks.to(tl.int64) * shift_t_stride + head, mask=exists,
+            shift_ptr + h.to(tl.int64) * shift_h_stride + asks.to(tl.int64) * shift_t_stride + head, mask=in_range,
             other=0.0
         )
         delta = tl.load(  # attention.py:141
-            delta_ptr + h.to(tl.int64) * delta_h_stride + asks.to(tl.int64) * delta_t_stride + head, mask=exists,
+            delta_ptr + h.to(tl.int64) * delta_h_stride + asks.to(tl.int64) * delta_t_stride + head, mask=in_range,
             other=0.0
         )
         s = tl.dot(k, q.T)  # attention.py:142
@@ -277,8 +277,8 @@ def varlen_attention_grad_3(
         p_masked = p  # attention.py:144
         if (r_step < last_first_full_step) | (r_step >= full_steps):
             since_le_qg = since <= qg  # attention.py:137
-            exists_2 = exists & since_le_qg
-            p_masked = tl.where(exists_2, p, 0.0)
+            exists = in_range & since_le_qg
+            p_masked = tl.where(exists, p, 0.0)
         p_bf16 = p_masked.to(tl.bfloat16)  # attention.py:144
         acc_new = tl.dot(p_bf16, d_o, dv)
         ds = p_masked * dp_minus_delta  # attention.py:147

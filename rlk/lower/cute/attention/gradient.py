@@ -28,7 +28,7 @@ ABOUT_STEP = "One tile of streamed rows: S and dP, the elementwise work, and pro
 def limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
     """Write the step range of a tile, and its range of unmasked steps."""
     e.line(f"first_steps = {e.extreme(start, 'imin')}")
-    e.line(f"last_steps = select(first < count, {e.extreme(stops[-1], 'imax')}, first_steps)")
+    e.line(f"last_steps = select(first < segment_rows, {e.extreme(stops[-1], 'imax')}, first_steps)")
     before = "first_steps"
     if len(stops) > 2:
         late = f"imin({e.extreme(stops[0], 'imax')}, last_steps)"

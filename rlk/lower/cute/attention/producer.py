@@ -35,7 +35,7 @@ ROWS = 2  # of an accumulator that a thread has a part of
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
     "thread block warp epilogue_tile vectors group lane memory mine row quad first_of_quad r c i "
-    "j column down stream programs tiles tile first count rows mma_qk mma_pv only share full_steps "
+    "j column down stream programs tiles tile first segment_rows rows mma_qk mma_pv only share full_steps "
     "last_steps first_steps late_steps layouts rescales".split()
 ) | {*STATES, PRODUCER, TILE_PRODUCER, TILE_CONSUMER}
 
@@ -80,7 +80,7 @@ def one_tile_limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
     """
     e.line(f"first_steps = {e.first_step(start)}")
     last = f"imax({e.extreme(stops[-1], 'imax')}, first_steps + 1)"
-    e.line(f"last_steps = select(first < count, {last}, first_steps + 1)")
+    e.line(f"last_steps = select(first < segment_rows, {last}, first_steps + 1)")
     if len(stops) > 1:
         full = f"imin({e.extreme(stops[0], 'imin')}, last_steps - 1)"
         e.line(f"full_steps = imax(first_steps, {full})")
@@ -236,8 +236,8 @@ class AttentionEmitter(Emitter):
         segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
         name = self.memory.coordinates[over] = self.let(axis_name(over), segment)
         search = lines(self.lines)
-        begin = self.let("begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
-        self.define("count", f"{found.end}[{name}].to(Int32) * {found.each} - {begin}")
+        begin = self.let("segment_begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
+        self.define("segment_rows", f"{found.end}[{name}].to(Int32) * {found.each} - {begin}")
         self.define("first", f"(tile - ({begin} // {tile} + {name})) * {tile}")
         self.other_axes(f"{self.item} % {width}" if together else f"{self.item} // tiles")
         fixed = (let for let in self.top() if not self.by_row(let.value) and not self.listed(let.value))

@@ -32,7 +32,7 @@ def limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
     There is at least one step: a fully masked step changes no state.
     """
     e.line(f"first_steps = {e.first_step(start)}")
-    there = f"first + {ROWS_OF_WARPGROUP} * g < count"
+    there = f"first + {ROWS_OF_WARPGROUP} * g < segment_rows"
     last = f"imax({_of_warpgroup(e, stops[-1], 'imax')}, first_steps + 1)"
     e.line(f"last_of = {_of_each(e, f'select({there}, {last}, first_steps + 1)')}")
     if len(stops) > 1:
