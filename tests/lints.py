@@ -86,6 +86,7 @@ TEXT_METHODS = frozenset(
 READ_OTHER_TEXT = {
     "rlk/lower/common/names.py": "hints of names",
     "rlk/lower/common/layout.py": "a whole module, to break its lines",
+    "rlk/lower/common/liveness.py": "the lines of a function, to drop names that nothing reads",
     "rlk/lower/common/machine.py": "docstrings of portable functions",
     "rlk/lower/common/prelude.py": "prelude files",
     "rlk/lower/triton/module.py": "the version of the compiler",

@@ -197,8 +197,8 @@ SEEN = {
     ),
     "the columns of another thread": (r"quad = 2 \* \(mine % 4\)", "quad = 2 * ((mine + 1) % 4)"),
     "a maximum that does not start anew": (r"m_piece\[r\], m_before\[r\]", "m_before[r], m_before[r]"),
-    "masked steps without a mask": (r"append\(select\(exists_2, ", "append(select(True, "),
-    "the last step alone masked": (r"of_rows\(full_steps\w*, least\)", "of_rows(steps, least)"),
+    "masked steps without a mask": (r"append\(select\(exists, ", "append(select(True, "),
+    "the last step alone masked": (r"of_rows\(full_steps\w*, imin\)", "of_rows(steps, imin)"),
 }
 
 
@@ -217,10 +217,10 @@ REFUSED = {
         r"\1warpgroup.wait_group(1)",
         "before its products|products still read",
     ),
-    "a stage that nobody frees": (r"v_ring.consumer_release\(got\)", "pass", "were not read"),
+    "a stage that nobody frees": (r"v_ring.consumer_release\(v_consumer_state\)", "pass", "were not read"),
     "a stage that is freed too early": (
-        r"( +)(v_ring.consumer_wait\(got\)\n)",
-        r"\1\2\1with cute.arch.elect_one():\n\1    v_ring.consumer_release(got)\n",
+        r"( +)(v_ring.consumer_wait\(v_consumer_state\)\n)",
+        r"\1\2\1with cute.arch.elect_one():\n\1    v_ring.consumer_release(v_consumer_state)\n",
         "was freed",
     ),
     "threads on each other's vectors": (r"8 \* \(thread % 4\)", "8 * (thread % 2)", "two threads write"),
@@ -230,12 +230,12 @@ REFUSED = {
         "no thread wrote",
     ),
     "keys that are not there": (
-        r"copy_vector_where\(exists, k",
+        r"copy_vector_where\(in_range, k",
         "copy_vector_where(Boolean(True), k",
         "an index outside",
     ),
     "a stage that is not waited for": (
-        r" +k_ring.consumer_wait\(get\)\n",
+        r" +k_ring.consumer_wait\(k_consumer_state\)\n",
         "",
         "not read|fence",
     ),
@@ -260,14 +260,14 @@ REFUSED_OF_TMA = {
     **REFUSED_OF_CLEARS,
     "a barrier of all threads": ("barrier_id=group", "barrier_id=0", "not the one of a warpgroup"),
     "another stage that is cleared": (
-        r"(clear_vector_where\(select.*)got.index",
-        r"\g<1>(got.index + 1)",
+        r"(clear_vector_where\(select.*)v_consumer_state.index",
+        r"\g<1>(v_consumer_state.index + 1)",
         "another stage is cleared",
     ),
     "a box of half the rows": (r"\(s_begin, 0\), \(64", "(s_begin, 0), (32", "by a copy of boxes"),
     "a barrier that counts other bytes": ("tx_count=8192", "tx_count=4096", "bytes landed"),
-    "a stage that nobody frees": (r"k_ring.consumer_release\(get\)", "pass", "were not read"),
-    "a stage that is not waited for": (r" +k_ring.consumer_wait\(get\)\n", "", "not read"),
+    "a stage that nobody frees": (r"k_ring.consumer_release\(k_consumer_state\)", "pass", "were not read"),
+    "a stage that is not waited for": (r" +k_ring.consumer_wait\(k_consumer_state\)\n", "", "not read"),
     "a warpgroup that copies nothing": (r" +tma_load\(v_ring.*\n", "", "nothing fills"),
     "a warpgroup that hands boxes on": (
         r"(k_ring = .*?producer_group=pipeline.CooperativeGroup\(pipeline.Agent.Thread)\)",
@@ -276,7 +276,7 @@ REFUSED_OF_TMA = {
     ),
     "fewer warps that free a stage": (r"Agent.Thread, 8\)", "Agent.Thread, 4)", "4 warps free"),
     "a thread that is elected frees": (
-        r"( +)(v_ring.consumer_release\(got\))\n",
+        r"( +)(v_ring.consumer_release\(v_consumer_state\))\n",
         r"\1with cute.arch.elect_one():\n\1    \2\n",
         "need not be the one",
     ),

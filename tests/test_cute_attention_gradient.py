@@ -171,7 +171,10 @@ SEEN = {
     "all steps as if every element existed": (r"late_steps = .*", "late_steps = first_steps"),
     "a query too few": (r"((?:exists_at_most|since_le_qg) = \w+\[r\]) <= ", r"\1 < "),
     "weights of the other row": (r"ds_bf16\[r, c\] =", "ds_bf16[1 - r, c] ="),
-    "numbers of other columns": (r"numbers_of\(shift_numbers, quad", "numbers_of(shift_numbers, quad ^ 2"),
+    "numbers of other columns": (
+        r"statistics_of\(shift_statistics, quad",
+        "statistics_of(shift_statistics, quad ^ 2",
+    ),
     "factors that changed places": (r"\bq_transposed_factor\[", "d_o_transposed_factor["),
     "a sum that begins again": (r"(multiply\(mma_pv, (?:dk|acc_2)_fragment.*), True,", r"\1, False,"),
 }
@@ -196,12 +199,12 @@ REFUSED = {
         r"wait_group(1)\1",
         "products still read",
     ),
-    "a stage that nobody frees": (r"q_ring.consumer_release\(get\)", "pass", "were not read"),
-    "numbers that nobody copies": (r"copy_number_where\(thread // 64 == 1.*", "pass", "that is not read"),
+    "a stage that nobody frees": (r"q_ring.consumer_release\(consumer_state\)", "pass", "were not read"),
+    "numbers that nobody copies": (r"copy_statistic_where\(thread // 64 == 1.*", "pass", "that is not read"),
     "half of the numbers": (r"down = thread % 64", "down = thread % 32", "two threads write one number"),
-    "queries that nobody copies": (r"copy_vector_where\(exists, q,.*", "pass", "nothing fills"),
+    "queries that nobody copies": (r"copy_vector_where\(in_range, q,.*", "pass", "nothing fills"),
     "queries that are not there": (
-        r"copy_vector_where\(exists, q,",
+        r"copy_vector_where\(in_range, q,",
         "copy_vector_where(Boolean(True), q,",
         "an index outside",
     ),
@@ -219,15 +222,19 @@ def test_what_a_device_would_not_do_is_refused(
 REFUSED_OF_TMA = {
     **REFUSED_OF_CLEARS,
     "a tile that is cleared before it came": (
-        r" +d_o_ring.consumer_wait\(get\)\n( +if )",
+        r" +d_o_ring.consumer_wait\(consumer_state\)\n( +if )",
         r"\1",
         "another stage is cleared",
     ),
     "a box from inside of a token": (r"\(\(0, r_begin", "((1, r_begin", "from head 1 on"),
-    "numbers that are not waited for": (r" +shift_ring.consumer_wait\(get\)\n", "", "that is not read"),
-    "numbers that nobody frees": (r"shift_ring.consumer_release\(get\)", "pass", "were not read"),
+    "numbers that are not waited for": (
+        r" +shift_ring.consumer_wait\(consumer_state\)\n",
+        "",
+        "that is not read",
+    ),
+    "numbers that nobody frees": (r"shift_ring.consumer_release\(consumer_state\)", "pass", "were not read"),
     "numbers that nobody hands on": (r" +commit_from\(64, .*\n", "", "nothing fills"),
-    "numbers that nobody copies": (r"copy_number_where\(.*, delta,.*", "pass", "that is not read"),
+    "numbers that nobody copies": (r"copy_statistic_where\(.*, delta,.*", "pass", "that is not read"),
     "numbers that too few threads hand on": (r"_from\(64,", "_from(96,", "32 threads hand"),
     "stages freed with their products made": REFUSED["stages freed with their products made"],
 }  # fmt: skip

@@ -20,10 +20,9 @@ import pytest
 from rlk.backends import cute
 from rlk.backends.cubin import usage
 from rlk.errors import UnsupportedError
-from rlk.ir.types import DType
 from rlk.lang import Variant
 from rlk.lower.common.emitted import Emitted
-from rlk.lower.cute.text import literal
+from rlk.lower.cute.functions import functions
 from rlk.passes.pipeline import canonical
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
 from rlk.runtime.registry import operators
@@ -238,6 +237,7 @@ from cutlass import Float32, Int32
 from cutlass.cute.runtime import make_ptr
 
 
+{prelude}
 @cute.kernel
 def chosen(x: cute.Pointer):
     least = {negative}
@@ -258,12 +258,13 @@ print(made.artifacts.PTX)
 
 @pytest.mark.parametrize(
     ("negative", "found"),
-    [(literal(-0.0, DType.F32), {"80000000", "00000000"}), ("Float32(-0.0)", {"80000000"})],
+    [("negative_zero()", {"80000000", "00000000"}), ("Float32(-0.0)", {"80000000"})],
     ids=["as it is written", "as the DSL would confuse it"],
 )
 def test_zeros_keep_their_signs(negative: str, found: set[str], tmp_path: Path) -> None:
     file = tmp_path / "zeros.py"
-    file.write_text(ZEROS.replace("{negative}", negative))
+    prelude = functions()["negative_zero"].source
+    file.write_text(ZEROS.replace("{negative}", negative).replace("{prelude}", prelude))
     done = subprocess.run(
         [sys.executable, str(file)], capture_output=True, text=True, check=True, cwd=tmp_path
     )

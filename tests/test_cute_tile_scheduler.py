@@ -103,10 +103,10 @@ REFUSED = {
     "a work tile that every thread releases": (
         r"with cute.arch.elect_one\(\):\n( +ring.consumer_release)", r"if True:\n\1", "by every thread"
     ),
-    "rows that nobody frees": (r"q_ring.consumer_release\(own\)", "pass", "were not read"),
+    "rows that nobody frees": (r"q_ring.consumer_release\(tile_consumer_state\)", "pass", "were not read"),
     "rows that are freed before their last scores": (
-        r"( +)(q_ring.consumer_wait\(own\)).*\n",
-        r"\1\2\n\1with cute.arch.elect_one():\n\1    q_ring.consumer_release(own)\n",
+        r"( +)(q_ring.consumer_wait\(tile_consumer_state\)).*\n",
+        r"\1\2\n\1with cute.arch.elect_one():\n\1    q_ring.consumer_release(tile_consumer_state)\n",
         "was freed",
     ),
     "a tile that is read before it is drawn": (
@@ -138,7 +138,7 @@ def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest
 OTHER = {
     "sums of earlier pieces forgotten": (r"rescales = rescales \+ 1", "pass"),
     "steps of the first rows for all": (r"work_tile\[i \+ group - 1\]", "work_tile[i]"),
-    "all steps as if every element existed": (r"(full_of = .*\]), least\)", r"\1, most)"),
+    "all steps as if every element existed": (r"(full_of = .*\]), imin\)", r"\1, imax)"),
 }
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from rlk.ir.nodes import Role
 from rlk.lower.common.layout import COLUMNS, joined, laid_out
+from rlk.runtime.reference import reference_gradient, reference_variant
+from rlk.runtime.registry import operators
 
 GENERATED = sorted((Path(__file__).parents[1] / "generated").rglob("*.py"))
 PLACE = "  # norm.py:14"
@@ -38,6 +43,29 @@ def lines_of(text: str) -> list[int]:
 def test_no_line_of_a_checked_in_kernel_is_longer_than_the_limit(path: Path) -> None:
     long = [i + 1 for i, length in enumerate(lines_of(path.read_text())) if length > COLUMNS]
     assert not long, f"lines {long}"
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: "/".join(path.parts[-3:]))
+def test_the_head_of_a_checked_in_kernel_lists_what_its_call_takes(path: Path) -> None:
+    """Tensors with dtypes and axes, and scalars; beside them a call takes extents, strides and workspaces."""
+    module = ast.parse(path.read_text())
+    listed = re.findall(r"^  (\w+): \w+(?: \[.+\])?$", ast.get_docstring(module) or "", re.M)
+    (call,) = (node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "call")
+    taken = [argument.arg for argument in call.args.args]
+    assert listed and set(listed) <= set(taken)
+    program = {kernel for kernel in taken if kernel in public_names(path.stem)}
+    assert program <= set(listed)
+
+
+@cache
+def public_names(name: str) -> set[str]:
+    """Return the tensors and scalars of the spec of a checked-in module that its variant has."""
+    op = operators()[name.removesuffix("_grad")]
+    variant = reference_variant(op)
+    program = reference_gradient(op, variant) if name.endswith("_grad") else op.trace(variant)
+    assert program is not None
+    roles = (Role.IN, Role.OUT, Role.SCALAR)
+    return {d.name for kernel in program.kernels for d in kernel.params if d.role in roles}
 
 
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG.keys())

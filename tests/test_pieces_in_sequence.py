@@ -147,7 +147,9 @@ def forms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
         return made
 
     monkeypatch.setattr(runtime, "lowered", collected)
-    monkeypatch.setattr(placement, "in_turn", lambda whole, on, extents: placement.walks(whole))
+    monkeypatch.setattr(
+        placement, "pieces_in_sequence", lambda whole, on, extents: placement.may_loop_over_pieces(whole)
+    )
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield seen
     torch.use_deterministic_algorithms(False)
@@ -218,7 +220,7 @@ def test_blocks_walk_pieces_where_their_tiles_give_work_to_half_of_the_cores(
 ) -> None:
     extents = dict(zip("TNK", size, strict=True))
     whole = specialize(program(), {"N": size[1], "K": size[2]}, MathModel.SM90)
-    assert placement.in_turn(whole, H200, extents) == (CHOSEN[size] is not None)
+    assert placement.pieces_in_sequence(whole, H200, extents) == (CHOSEN[size] is not None)
     if CHOSEN[size] is not None:
         (made,) = placement.by_warpgroups(whole, (Schedule(),), H200, extents)
         assert (made.tile("T"), made.tile("N"), made.cluster) == CHOSEN[size]

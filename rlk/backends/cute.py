@@ -375,7 +375,7 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
     The first, where the lowering supports it, has blocks that loop over the pieces of their contraction; it
     runs by default where heuristics want it. The other launches pieces in parallel or one after the other.
     """
-    from rlk.schedule.cute_tiles import by_warpgroups, in_turn, walks
+    from rlk.schedule.cute_tiles import by_warpgroups, may_loop_over_pieces, pieces_in_sequence
 
     whole, target, extents = bound.whole(), bound.target, bound.extents
 
@@ -383,8 +383,8 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
         chosen = tuple(choose(kernel, target, None, extents) for kernel in whole.kernels)
         return by_warpgroups(whole, chosen, target, extents)
 
-    if walks(whole):
-        yield Candidate(whole, of_whole, in_turn(whole, target, extents))
+    if may_loop_over_pieces(whole):
+        yield Candidate(whole, of_whole, pieces_in_sequence(whole, target, extents))
     yield Candidate(bound.program, lambda: by_warpgroups(bound.program, bound.chosen, target, extents))
 
 

@@ -66,6 +66,15 @@ class Builder:
                     lets[i] = replace(let, name=name)
                     return
 
+    @contextmanager
+    def at(self, loc: Loc) -> Iterator[None]:
+        """Give the nodes that are appended inside a place in the spec, if there is one."""
+        before, self.loc = self.loc, loc if loc.line else self.loc
+        try:
+            yield
+        finally:
+            self.loc = before
+
     def tile(self, value: Value) -> TileType:
         """Return the tile type of a value."""
         type = self.types[value]
@@ -74,13 +83,15 @@ class Builder:
 
     @contextmanager
     def region(self) -> Iterator[list[Let]]:
-        """Open a block; the list it yields is filled while it is open."""
+        """Open a block; the list it yields is filled while it is open. The place in the spec is as before."""
         lets: list[Let] = []
         self.open.append(lets)
+        before = self.loc
         try:
             yield lets
         finally:
             self.open.pop()
+            self.loc = before
 
     def body(self) -> Block:
         """Return the block of the nodes that were appended at the top level."""

@@ -349,6 +349,7 @@ class Fold:
     a step, ascending; the states are yielded unmerged.
     open: for an axis whose leaf is the piece, the last piece is not merged: the fold yields the state of that
     piece, then the merged state of the pieces before it. after: such states, to continue from.
+    loc: where the spec absorbs them.
     """
 
     monoid: Monoid
@@ -356,6 +357,7 @@ class Fold:
     kept: bool = False
     open: bool = False
     after: tuple[Value, ...] = ()
+    loc: Loc = field(default=NOWHERE, compare=False)
 
     @property
     def yielded(self) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from rlk.ir.nodes import Cast, Combine, Dot, Fn2, Value
 from rlk.ir.types import DType
 
 SLACK = 8.0  # a power_sum's scores may exceed its maximum by this much before it is rescaled
+NOTES = {"m_limit": f"numerators of up to 2 ** {SLACK:g} keep the scale: most chunks rescale no sum"}
+"""Reasons of values by their names, which generated text repeats."""
 
 
 def start(b: Builder, monoid: Monoid, dtype: DType) -> State:

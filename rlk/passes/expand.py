@@ -98,15 +98,18 @@ def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value
     else:
         states = _loop(replay, stream, begin, end)
     if stream.axis.split is not None:
-        states = [
-            s
-            if f.kept
-            else b.results(b.let(Merge(f.monoid, s, stream.axis.pieces, Rule.PAIRWISE)), f.monoid.symbols)
-            for f, s in zip(stream.folds, states, strict=True)
-        ]
+        states = [_pairwise(b, f, s, stream.axis.pieces) for f, s in zip(stream.folds, states, strict=True)]
     elif stream.axis.piece is not None and stream.folds:
         states = _merge_ascending(b, stream, states, stream.axis.pieces)
     return [value for state in states for value in state]
+
+
+def _pairwise(b: Builder, fold: Fold, state: State, pieces: Axis) -> State:
+    """Append the merge of the states of pieces, where the fold does not yield them unmerged."""
+    if fold.kept:
+        return state
+    with b.at(fold.loc):
+        return b.results(b.let(Merge(fold.monoid, state, pieces, Rule.PAIRWISE)), fold.monoid.symbols)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +193,15 @@ def _fan(
     at = b.add(b.mul(step, b.i32(fan.chunk or 1)), b.let(Pos(fan), f"{name}_lane"), name)
     exists = b.map2(Fn2.LT, at, count, "exists")
     states = _loaded(b, stored, at, exists)
-    pairs = zip(folded, states, strict=True)
-    return exists, [folds.leaf(b, f.monoid, state, fan, exists, at) for f, state in pairs]
+    return exists, [_leaf(b, f, state, fan, exists, at) for f, state in zip(folded, states, strict=True)]
+
+
+def _leaf(
+    b: Builder, fold: Fold, inputs: State, lanes: Axis | None, exists: Value | None, pos: Value
+) -> State:
+    """Append the state of one chunk."""
+    with b.at(fold.loc):
+        return folds.leaf(b, fold.monoid, inputs, lanes, exists, pos)
 
 
 def _store_state(b: Builder, over: Axis, name: str, value: Value, rows: _Rows) -> _Stored:
@@ -292,19 +302,23 @@ def _chunk(replay: Replay, stream: Stream, begin: Value, end: Value, step: Value
     b, axis = replay.builder, stream.axis
     chunk = axis.chunk or 1
     lanes = axis.lanes if chunk > 1 else None
+    terms = [stream.when, stream.until, stream.since]
+    name = "exists" if terms == [None] * len(terms) else "in_range"
     if stream.reverse:
         pos = b.sub(b.sub(end, b.i32(1)), step, axis.name.lower())
-        inside = b.map2(Fn2.LE, begin, pos, "exists")
+        inside = b.map2(Fn2.LE, begin, pos, name)
     else:
         pos = b.add(begin, b.mul(step, b.i32(chunk)), f"{axis.name.lower()}_begin")
         if lanes is not None:
             pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
-        inside = b.map2(Fn2.LT, pos, end, "exists")
+        inside = b.map2(Fn2.LT, pos, end, name)
     exists = inside
     if stream.when is not None:
-        exists = b.map2(Fn2.AND, inside, replay[stream.when], "exists")
+        last = stream.until is None and stream.since is None
+        exists = b.map2(Fn2.AND, inside, replay[stream.when], "exists" if last else "active")
     if stream.until is not None:
-        exists = b.map2(Fn2.AND, exists, b.map2(Fn2.LT, pos, _as_i32(b, replay[stream.until])), "exists")
+        visible = b.map2(Fn2.LT, pos, _as_i32(b, replay[stream.until]))
+        exists = b.map2(Fn2.AND, exists, visible, "exists" if stream.since is None else "before_end")
     if stream.since is not None:
         exists = b.map2(Fn2.AND, exists, b.map2(Fn2.LE, _as_i32(b, replay[stream.since]), pos), "exists")
     place = b.loc
@@ -319,7 +333,7 @@ def _leaves(replay: Replay, stream: Stream, chunk: _Chunk) -> list[State]:
     """Append the state of one chunk, for each fold."""
     b, lanes, exists, pos = replay.builder, chunk.lanes, chunk.exists, chunk.pos
     return [
-        folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), None if f.kept else lanes, exists, pos)
+        _leaf(b, f, tuple(replay[v] for v in f.inputs), None if f.kept else lanes, exists, pos)
         for f in stream.folds
     ]
 
@@ -331,7 +345,7 @@ def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[S
     for f, state in zip(folded, leaves, strict=True):
         args = tuple(b.fresh(b.types[v]) for v in state)
         carried += args
-        merged += folds.merge(b, f.monoid, args, state)
+        merged += _merge(b, f, args, state)
     return tuple(carried), tuple(merged)
 
 
@@ -380,18 +394,18 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     b, axis = replay.builder, stream.axis
     begin = b.i32(0) if stream.begin is None else _as_i32(b, replay[stream.begin])
     end = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
-    steps = _seen(replay, stream, begin, end)
+    steps = _visible_steps(replay, stream, begin, end)
     names = tuple(n for f in stream.folds for n in f.monoid.symbols)
     if axis.leaf == "segment":
-        return list(b.results(_walk(replay, stream, (begin, end), steps, types), names))
+        return list(b.results(_loop_over_chunks(replay, stream, (begin, end), steps, types), names))
     if axis.name in apart and not any(f.open or f.after for f in stream.folds):
         steps = _of_piece(b, axis, steps)
         along = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in types]
-        made = _walk(replay, stream, (begin, end), steps, along)
+        made = _loop_over_chunks(replay, stream, (begin, end), steps, along)
         rows = _Rows(stream.rows, replay.optional(stream.row), replay.optional(stream.kept))
         states = _by_fold(stream.folds, b.results(made, names))
         return _flat(_merge_ascending(b, stream, states, axis.pieces, rows))
-    made = _walk(replay, stream, (begin, end), steps, types * 2)
+    made = _loop_over_chunks(replay, stream, (begin, end), steps, types * 2)
     names_before = tuple(f"{n}_before" for n in names)
     both = b.results(made, tuple(n for f in stream.folds for n in f.monoid.piece_symbols) + names_before)
     last, before = (_by_fold(stream.folds, each) for each in (both[: len(names)], both[len(names) :]))
@@ -400,7 +414,7 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     return _flat([(*open, *rest) if f.open else whole for f, open, rest, whole in found])
 
 
-def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
+def _visible_steps(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
     """Append the bounds of the chunks of a segment that have elements visible to a row."""
     b, chunk = replay.builder, stream.axis.chunk or 1
     zero, size = b.i32(0), b.i32(chunk)
@@ -441,7 +455,7 @@ def _of_piece(b: Builder, axis: Axis, steps: _Steps) -> _Steps:
     return _Steps(start, stop, None if full is None else b.max(start, b.min(full, last), "full_steps"))
 
 
-def _walk(
+def _loop_over_chunks(
     replay: Replay, stream: Stream, bounds: tuple[Value, Value], steps: _Steps, types: list[TileType]
 ) -> Value:
     """Append the loop over chunks, which carries the state of a piece.
@@ -478,7 +492,8 @@ def _walk(
 def _absorbed(replay: Replay, fold: Fold, state: State, chunk: _Chunk) -> State:
     """Append the state of a piece with a chunk."""
     inputs = tuple(replay[v] for v in fold.inputs)
-    return online.absorb(replay.builder, fold.monoid, state, inputs, chunk.lanes, chunk.exists, chunk.pos)
+    with replay.builder.at(fold.loc):
+        return online.absorb(replay.builder, fold.monoid, state, inputs, chunk.lanes, chunk.exists, chunk.pos)
 
 
 def _first_of_piece(b: Builder, axis: Axis, step: Value) -> Value:
@@ -486,19 +501,25 @@ def _first_of_piece(b: Builder, axis: Axis, step: Value) -> Value:
 
 
 def _begin_piece(
-    b: Builder, folded: tuple[Fold, ...], turn: Value, last: list[State], before: State
+    b: Builder, folded: tuple[Fold, ...], new_piece: Value, last: list[State], before: State
 ) -> tuple[list[State], State]:
-    """Append a step's initial states: where `turn`, a new piece, and the last merged with those before."""
+    """Append a step's initial states: of a new piece, and the last one merged with those before it."""
     merged = _flat(_merged(b, folded, _by_fold(folded, before), last))
     begun = _flat([online.restart(b, f.monoid, state) for f, state in zip(folded, last, strict=True)])
     pairs = zip((*begun, *merged), (*_flat(last), *before), strict=True)
-    chosen = [old if new == old else b.select(turn, new, old) for new, old in pairs]
+    chosen = [old if new == old else b.select(new_piece, new, old) for new, old in pairs]
     return _by_fold(folded, chosen[: len(begun)]), tuple(chosen[len(begun) :])
 
 
 def _merged(b: Builder, folded: tuple[Fold, ...], one: list[State], two: list[State]) -> list[State]:
     """Append the merge of each fold's two states."""
-    return [folds.merge(b, f.monoid, x, y) for f, x, y in zip(folded, one, two, strict=True)]
+    return [_merge(b, f, x, y) for f, x, y in zip(folded, one, two, strict=True)]
+
+
+def _merge(b: Builder, fold: Fold, one: State, two: State) -> State:
+    """Append the merge of two states of a fold."""
+    with b.at(fold.loc):
+        return folds.merge(b, fold.monoid, one, two)
 
 
 def _flat(states: list[State]) -> list[Value]:

@@ -48,18 +48,18 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
     return scheduled(use, kernel, chosen, target, extents)
 
 
-def in_turn(program: Program, target: Target, extents: Mapping[str, int]) -> bool:
+def pieces_in_sequence(program: Program, target: Target, extents: Mapping[str, int]) -> bool:
     """Return whether blocks should loop over all pieces of their contraction and add them in registers.
 
     program: specialized. They should if there are tiles for half of the SMs; else pieces run in parallel, or
     are launched one after the other.
     """
-    return walks(program) and all(
+    return may_loop_over_pieces(program) and all(
         _tiles(k, _looping(k, target, extents), extents) * 2 >= target.cores for k in program.kernels
     )
 
 
-def walks(program: Program) -> bool:
+def may_loop_over_pieces(program: Program) -> bool:
     """Return whether blocks of a program without host loops could loop over all pieces of contractions."""
     return all(one_piece(kernel) is not None for kernel in program.kernels)
 

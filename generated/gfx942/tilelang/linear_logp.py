@@ -3,6 +3,17 @@
 numerics: 86e8ae4ad63024f3
 schedule: tiles T=32, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.lane[5:0] T[4:3]
 schedule: tiles T=32, 8 warps, 1 stages, unroll 4
+inputs:
+  hidden: bf16 [T, D=4096]
+  weight: bf16 [V=128256, D=4096]
+  ids: i64 [T]
+outputs:
+  logp: f32 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import struct
@@ -254,9 +265,9 @@ def linear_logp_1(
         ids_value = tl.alloc_local((8,), "int64")
         v_lane = tl.alloc_local((4,), "int32")
         v = tl.alloc_local((4,), "int32")
-        exists = tl.alloc_local((4,), "bool")
+        in_range = tl.alloc_local((4,), "bool")
         active = tl.alloc_local((8,), "bool")
-        exists_2 = tl.alloc_local((32,), "bool")
+        exists = tl.alloc_local((32,), "bool")
         acc_sums = tl.alloc_fragment((32, 256), "float32")
         acc_tile = tl.alloc_shared((32, 256), "float32", "shared")
         hidden_start = tl.alloc_shared((32,), "int64", "shared")
@@ -305,13 +316,13 @@ def linear_logp_1(
         for c in tl.unroll(4):
             v_lane[c] = thread % 64 + c * 64
             v[c] = v_begin + v_lane[c]
-            exists[c] = v[c] < piece_end
+            in_range[c] = v[c] < piece_end
         inv_temperature_value = tl.alloc_var("float32", inv_temperature)
         ignore_index_value = tl.alloc_var("int64", ignore_index)
         for c in tl.unroll(8):  # logp.py:200
             active[c] = ids_value[c] != ignore_index_value
         for c in tl.unroll(32):  # linear_logp.py:64
-            exists_2[c] = exists[c // 8] & active[c % 8]
+            exists[c] = in_range[c // 8] & active[c % 8]
         for c in tl.unroll(8):  # linear_logp.py:65
             t_place[c] = thread // 64 * 8 + c
             if writes:
@@ -322,7 +333,7 @@ def linear_logp_1(
             v_lane_place[c] = thread % 64 + c * 64
             if writes_2:
                 weight_start[v_lane_place[c]] = tl.Select(
-                    exists[c], tl.int64(tl.int64(v[c]) * weight_v_stride), tl.int64(-1)
+                    in_range[c], tl.int64(tl.int64(v[c]) * weight_v_stride), tl.int64(-1)
                 )
         tl.clear(acc_sums)
         tl.sync_threads()
@@ -356,7 +367,7 @@ def linear_logp_1(
         for c in tl.unroll(32):
             sum_of_step3_equal[c] = v_i64[c // 8] == ids_value[c % 8]
             z_masked[c] = tl.Select(sum_of_step3_equal[c], z[c], f32(-0.0))
-            z_masked_2[c] = tl.Select(exists_2[c], z[c], f32(float("-inf")))  # linear_logp.py:64
+            z_masked_2[c] = tl.Select(exists[c], z[c], f32(float("-inf")))  # linear_logp.py:69
             m_chunk[c] = z_masked_2[c]
         max_over_v_lane(m_chunk)
         for c in tl.unroll(8):
@@ -373,11 +384,11 @@ def linear_logp_1(
         for c in tl.unroll(32):
             centred_chunk[c] = p_times_p_moved_by[c]
         sum_over_v_lane(centred_chunk)
-        for c in tl.unroll(32):
-            z_masked_3[c] = tl.Select(exists_2[c], z_masked[c], f32(-0.0))
+        for c in tl.unroll(32):  # linear_logp.py:71
+            z_masked_3[c] = tl.Select(exists[c], z_masked[c], f32(-0.0))
             sum_v_lane[c] = z_masked_3[c]
         sum_over_v_lane(sum_v_lane)
-        for c in tl.unroll(8):
+        for c in tl.unroll(8):  # linear_logp.py:64
             if t_inside[c] & writes:
                 max_of_step[
                     tl.int64(v_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t[c]
@@ -477,7 +488,7 @@ def linear_logp_2(
                     tl.Cast("float32", 0)
                 )
             )
-            m_2 = tl.alloc_var("float32", larger(m, max_of_step_value))
+            m_2 = tl.alloc_var("float32", larger(m, max_of_step_value))  # linear_logp.py:69
             is_empty = tl.alloc_var("bool", m_2 == f32(float("-inf")))
             m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m_2))
             alpha_a_distance = tl.alloc_var("float32", m - m_safe)
@@ -496,19 +507,19 @@ def linear_logp_2(
             centred_a_moved = tl.alloc_var("float32", fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled))
             centred_b_moved = tl.alloc_var("float32", fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled))
             centred_2 = tl.alloc_var("float32", centred_a_moved + centred_b_moved)
-            total_2 = tl.alloc_var("float32", total + sum_of_step3_value)
+            total_2 = tl.alloc_var("float32", total + sum_of_step3_value)  # linear_logp.py:71
             m = m_2
             l = l_2
             centred = centred_2
             total = total_2
-        m_3[0] = m
+        m_3[0] = m  # linear_logp.py:69
         l_3[0] = l
         centred_3[0] = centred
         softmax_sum_over_v_piece(m_3, l_3, centred_3)
         m_4 = m_3[0]
         l_4 = l_3[0]
         centred_4 = centred_3[0]
-        total_3[0] = total
+        total_3[0] = total  # linear_logp.py:71
         total_over_v_piece(total_3)
         total_4 = total_3[0]
         ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # linear_logp.py:78

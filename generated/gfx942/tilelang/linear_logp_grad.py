@@ -9,6 +9,22 @@ schedule: tiles D=64, T.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 
 schedule: tiles D=64, T.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed D[5:0] T.within[5:4]
 schedule: tiles D=64, T.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed D[5:0] T.within[5:4]
 schedule: tiles D=64, V.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed D[5:0] V.within[5:4]
+inputs:
+  hidden: bf16 [T, D=4096]
+  ids: i64 [T]
+  order: i64 [T]
+  weight: bf16 [V=128256, D=4096]
+  lse: f32 [T]
+  entropy: f32 [T]
+  d_logp: f32 [T]
+  d_lse: f32 [T]
+  d_entropy: f32 [T]
+outputs:
+  d_hidden: bf16 [T, D=4096]
+  d_weight: bf16 [V=128256, D=4096]
+scalars:
+  ignore_index: i64
+  inv_temperature: f32
 """
 
 import struct

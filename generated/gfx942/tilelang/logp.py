@@ -2,6 +2,16 @@
 
 numerics: 010b1c96225da63a
 schedule: tiles 1, 2 warps, 1 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[7:6] V.lane[2:0]
+inputs:
+  logits: bf16 [T, V=128256]
+  ids: i64 [T]
+outputs:
+  logp: f32 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import struct
@@ -255,8 +265,8 @@ def logp(
         l_3 = tl.alloc_var("float32")
         centred_3 = tl.alloc_var("float32")
         v_2 = tl.alloc_local((16,), "int32")
+        in_range = tl.alloc_local((16,), "bool")
         exists = tl.alloc_local((16,), "bool")
-        exists_2 = tl.alloc_local((16,), "bool")
         logits_value_3 = tl.alloc_local((16,), "bfloat16")
         z_3 = tl.alloc_local((16,), "float32")
         z_4 = tl.alloc_local((16,), "float32")
@@ -305,7 +315,7 @@ def logp(
                 logits_value_2[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:139
                 z[c] = tl.Cast("float32", logits_value_2[c])  # logp.py:48
                 z_2[c] = z[c] * inv_temperature_value  # logp.py:57
-                m_chunk[c] = z_2[c]  # logp.py:138
+                m_chunk[c] = z_2[c]  # logp.py:141
             max_over_v_lane(m_chunk, f32_reduce_smem, thread)
             m_chunk_2 = m_chunk[0]
             is_empty = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))
@@ -345,7 +355,7 @@ def logp(
             m = m_2
             l = l_2
             centred = centred_2
-        m_3 = m
+        m_3 = m  # logp.py:138
         l_3 = l
         centred_3 = centred
         for v_step_2 in tl.serial(full_steps, steps):
@@ -353,14 +363,14 @@ def logp(
             v_begin_2 = tl.alloc_var("int32", piece_begin + v_step_times_256_2)
             for c in tl.unroll(16):
                 v_2[c] = v_begin_2 + v_lane[c]
-                exists[c] = v_2[c] < piece_end
-                exists_2[c] = exists[c] & active
+                in_range[c] = v_2[c] < piece_end
+                exists[c] = in_range[c] & active
                 logits_value_3[c] = tl.if_then_else(  # logp.py:139
-                    exists_2[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0)
+                    exists[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0)
                 )
                 z_3[c] = tl.Cast("float32", logits_value_3[c])  # logp.py:48
                 z_4[c] = z_3[c] * inv_temperature_value  # logp.py:57
-                z_masked[c] = tl.Select(exists_2[c], z_4[c], f32(float("-inf")))  # logp.py:138
+                z_masked[c] = tl.Select(exists[c], z_4[c], f32(float("-inf")))  # logp.py:141
                 m_chunk_3[c] = z_masked[c]
             max_over_v_lane(m_chunk_3, f32_reduce_smem, thread)
             m_chunk_4 = m_chunk_3[0]

@@ -2,6 +2,12 @@
 
 numerics: a38b7662d9c4b99f
 schedule: tiles N=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed N[5:0] T[5:4]
+inputs:
+  x: bf16 [T, K=4096]
+  w: bf16 [N=14336, K=4096]
+  residual: bf16 [T, N=14336]
+outputs:
+  y: bf16 [T, N=14336]
 """
 
 import struct

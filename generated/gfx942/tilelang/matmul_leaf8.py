@@ -5,6 +5,11 @@ schedule: tiles N=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 place
 schedule: tiles N=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed N[5:0] T[5:4]
 schedule: tiles N=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed N[5:0] T[5:4]
 schedule: tiles N=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed N[5:0] T[5:4]
+inputs:
+  x: bf16 [T, K=4096]
+  w: bf16 [N=4096, K=4096]
+outputs:
+  y: bf16 [T, N=4096]
 """
 
 import struct

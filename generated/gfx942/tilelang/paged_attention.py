@@ -2,6 +2,19 @@
 
 numerics: 5320c50985d40d2f
 schedule: tiles Q*G=16, W=128, 1 warps, 1 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_cache: bf16 [P, O=64, H=8, E=128]
+  v_cache: bf16 [P, O=64, H=8, W=128]
+  block_table: i32 [B, M]
+  context_lens: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import struct
@@ -46,6 +59,25 @@ def held(x):
 
 
 @tl.macro
+def imax(a, b):
+    # The maximum of integers.
+    return tl.max(a, b)
+
+
+@tl.macro
+def imax_over_q_g(x):
+    # The imax over Q*G, in any order.
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 8, width=64))
+
+
+@tl.macro
 def is_nan(x):
     # By the bits: the compiler folds x != x.
     return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
@@ -74,25 +106,6 @@ def max_over_s_lane(x):
         x[c] = larger(x[c], tl.shfl_xor(x[c], 16, width=64))
     for c in tl.unroll(1):
         x[c] = larger(x[c], tl.shfl_xor(x[c], 32, width=64))
-
-
-@tl.macro
-def most(a, b):
-    # The maximum of integers.
-    return tl.max(a, b)
-
-
-@tl.macro
-def most_over_q_g(x):
-    # The most over Q*G, in any order.
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 2, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 4, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
 
 
 @tl.macro
@@ -216,7 +229,7 @@ def paged_attention(
         k_cache_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_cache_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         q_value = tl.alloc_local((32,), "bfloat16")
-        most_q_g = tl.alloc_local((1,), "int32")
+        imax_q_g = tl.alloc_local((1,), "int32")
         m_piece = tl.alloc_var("float32")
         l_piece = tl.alloc_var("float32")
         acc_o = tl.alloc_local((32,), "float32")
@@ -290,13 +303,12 @@ def paged_attention(
             length = tl.alloc_var("int32", tl.max(tl.int32(0), context_lens_value))  # attention.py:206
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), key_plus_1))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
-            most_q_g[0] = steps  # attention.py:206
-            most_over_q_g(most_q_g)
-            most_q_g_2 = most_q_g[0]
+            imax_q_g[0] = steps  # attention.py:206
+            imax_over_q_g(imax_q_g)
+            imax_q_g_2 = imax_q_g[0]
             m_piece = f32(float("-inf"))
             l_piece = f32(0.0)
             for c in tl.unroll(32):
@@ -305,7 +317,7 @@ def paged_attention(
             l_before = f32(-0.0)
             for c in tl.unroll(32):
                 o_before[c] = f32(-0.0)
-            for s_step in tl.serial(0, most_q_g_2):
+            for s_step in tl.serial(0, imax_q_g_2):
                 s_step_times_64 = tl.alloc_var("int32", s_step * 64)
                 for c in tl.unroll(16):  # attention.py:207
                     block_table_value[c] = tl.if_then_else(
@@ -441,7 +453,7 @@ def paged_attention(
                 s_step_mod_8 = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:206
                 new_piece = tl.alloc_var("bool", s_step_mod_8 == 0)
                 if new_piece:
-                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))  # attention.py:210
                     is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
                     m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
                     alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
@@ -471,6 +483,7 @@ def paged_attention(
                     m_chunk[c] = s_masked[c]
                 max_over_s_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
+                # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
                 m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
                 m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
                 m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))

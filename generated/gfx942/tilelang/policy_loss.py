@@ -3,6 +3,24 @@
 numerics: 519059d5f751f6a3
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
+inputs:
+  logp: f32 [T]
+  old_logp: f32 [T]
+  advantages: f32 [B]
+  ref_logp: f32 [T]
+  order: i32 [S]
+  active: bool [T]
+  sequence: i32 [T]
+outputs:
+  per_token: f32 [T]
+  loss: f32
+  count: i32
+  clip_fraction: f32
+  approx_kl: f32
+scalars:
+  beta: f32
+  surrogate_least: f32
+  surrogate_most: f32
 """
 
 import struct
@@ -467,7 +485,7 @@ def policy_loss_1(
                 neg_log_ratio[c] = log_ratio[c] * f32(-1.0)  # policy.py:519
                 total_k3[c] = portable_k3(neg_log_ratio[c])
                 total_k3_masked[c] = tl.Select(active_value[c], total_k3[c], f32(-0.0))
-                sum_s_lane[c] = loss[c]  # loss.py:79
+                sum_s_lane[c] = loss[c]  # loss.py:82
             sum_over_s_lane(sum_s_lane, f32_reduce_smem, thread)
             sum_s_lane_2 = sum_s_lane[0]
             for c in tl.unroll(8):
@@ -490,7 +508,7 @@ def policy_loss_1(
             total_2 = total_6
             total_3 = total_7
             total_4 = total_8
-        total_9 = total
+        total_9 = total  # loss.py:79
         total_10 = total_2
         total_11 = total_3
         total_12 = total_4
@@ -552,7 +570,7 @@ def policy_loss_1(
                 neg_log_ratio_2[c] = log_ratio_2[c] * f32(-1.0)  # policy.py:519
                 total_k3_2[c] = portable_k3(neg_log_ratio_2[c])
                 total_k3_masked_2[c] = tl.Select(active_value_2[c], total_k3_2[c], f32(-0.0))
-                loss_masked[c] = tl.Select(exists[c], loss_2[c], f32(-0.0))  # loss.py:79
+                loss_masked[c] = tl.Select(exists[c], loss_2[c], f32(-0.0))  # loss.py:82
                 sum_s_lane_9[c] = loss_masked[c]
             sum_over_s_lane(sum_s_lane_9, f32_reduce_smem, thread)
             sum_s_lane_10 = sum_s_lane_9[0]
@@ -579,7 +597,7 @@ def policy_loss_1(
             total_10 = total_14
             total_11 = total_15
             total_12 = total_16
-        if writes:
+        if writes:  # loss.py:79
             sum_of_piece[s_piece] = total_9
         if writes:
             sum_of_piece1[s_piece] = total_10
@@ -651,7 +669,7 @@ def policy_loss_2(
                 sum_of_piece1_value[c] = sum_of_piece1[s_piece[c]]
                 sum_of_piece2_value[c] = sum_of_piece2[s_piece[c]]
                 sum_of_piece3_value[c] = sum_of_piece3[s_piece[c]]
-                sum_s_piece_lane[c] = sum_of_piece_value[c]
+                sum_s_piece_lane[c] = sum_of_piece_value[c]  # loss.py:82
             sum_over_s_piece_lane(sum_s_piece_lane, f32_reduce_smem, thread)
             sum_s_piece_lane_2 = sum_s_piece_lane[0]
             for c in tl.unroll(8):
@@ -674,7 +692,7 @@ def policy_loss_2(
             total_2 = total_6
             total_3 = total_7
             total_4 = total_8
-        total_9 = total
+        total_9 = total  # loss.py:79
         total_10 = total_2
         total_11 = total_3
         total_12 = total_4
@@ -689,7 +707,7 @@ def policy_loss_2(
                 sum_of_piece3_value_2[c] = tl.if_then_else(
                     exists[c], sum_of_piece3[s_piece_2[c]], tl.Cast("float32", 0)
                 )
-                sum_of_piece_masked[c] = tl.Select(exists[c], sum_of_piece_value_2[c], f32(-0.0))
+                sum_of_piece_masked[c] = tl.Select(exists[c], sum_of_piece_value_2[c], f32(-0.0))  # loss.py:82
                 sum_s_piece_lane_9[c] = sum_of_piece_masked[c]
             sum_over_s_piece_lane(sum_s_piece_lane_9, f32_reduce_smem, thread)
             sum_s_piece_lane_10 = sum_s_piece_lane_9[0]

@@ -3,6 +3,28 @@
 numerics: 6513d429a8c85010
 schedule: tiles C*G=64, W=128, 4 warps, 1 stages, unroll 1
 schedule: tiles Q*G=64, W=128, 4 warps, 1 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_prefix: bf16 [K, H=8, E=128]
+  v_prefix: bf16 [K, H=8, W=128]
+  begin_prefix: i32 [N]
+  end_prefix: i32 [N]
+  begin_asks: i32 [N]
+  end_asks: i32 [N]
+  place: i32 [T]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_shared: i32 [B]
+  end_shared: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import struct
@@ -44,6 +66,62 @@ def held(x):
     # A variable: the text of a value without one is copied to each of its uses.
     variable = tl.alloc_var(x.dtype, x)
     return variable
+
+
+@tl.macro
+def imax(a, b):
+    # The maximum of integers.
+    return tl.max(a, b)
+
+
+@tl.macro
+def imax_over_c_g(x, x_reduce_smem, thread):
+    # The imax over C*G, in any order.
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 8, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_reduce_smem[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], x_reduce_smem[c, thread ^ 64])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_reduce_smem[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], x_reduce_smem[c, thread ^ 128])
+
+
+@tl.macro
+def imax_over_q_g(x, x_reduce_smem, thread):
+    # The imax over Q*G, in any order.
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 8, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_reduce_smem[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], x_reduce_smem[c, thread ^ 64])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_reduce_smem[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], x_reduce_smem[c, thread ^ 128])
 
 
 @tl.macro
@@ -92,62 +170,6 @@ def max_over_s_lane(x):
         x[c] = larger(x[c], tl.shfl_xor(x[c], 16, width=64))
     for c in tl.unroll(1):
         x[c] = larger(x[c], tl.shfl_xor(x[c], 32, width=64))
-
-
-@tl.macro
-def most(a, b):
-    # The maximum of integers.
-    return tl.max(a, b)
-
-
-@tl.macro
-def most_over_c_g(x, x_reduce_smem, thread):
-    # The most over C*G, in any order.
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 2, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 4, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
-    tl.sync_threads()  # what was exchanged before has been read
-    for c in tl.unroll(1):
-        x_reduce_smem[c, thread] = x[c]
-    tl.sync_threads()
-    for c in tl.unroll(1):
-        x[c] = most(x[c], x_reduce_smem[c, thread ^ 64])
-    tl.sync_threads()  # what was exchanged before has been read
-    for c in tl.unroll(1):
-        x_reduce_smem[c, thread] = x[c]
-    tl.sync_threads()
-    for c in tl.unroll(1):
-        x[c] = most(x[c], x_reduce_smem[c, thread ^ 128])
-
-
-@tl.macro
-def most_over_q_g(x, x_reduce_smem, thread):
-    # The most over Q*G, in any order.
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 2, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 4, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
-    tl.sync_threads()  # what was exchanged before has been read
-    for c in tl.unroll(1):
-        x_reduce_smem[c, thread] = x[c]
-    tl.sync_threads()
-    for c in tl.unroll(1):
-        x[c] = most(x[c], x_reduce_smem[c, thread ^ 64])
-    tl.sync_threads()  # what was exchanged before has been read
-    for c in tl.unroll(1):
-        x_reduce_smem[c, thread] = x[c]
-    tl.sync_threads()
-    for c in tl.unroll(1):
-        x[c] = most(x[c], x_reduce_smem[c, thread ^ 128])
 
 
 @tl.macro
@@ -294,7 +316,7 @@ def prefix_attention_1(
         k_prefix_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_prefix_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         q_value = tl.alloc_local((32,), "bfloat16")
-        most_c_g = tl.alloc_local((1,), "int32")
+        imax_c_g = tl.alloc_local((1,), "int32")
         m_piece = tl.alloc_var("float32")
         l_piece = tl.alloc_var("float32")
         acc_o = tl.alloc_local((32,), "float32")
@@ -368,13 +390,12 @@ def prefix_attention_1(
             until_minus_begin_prefix = tl.alloc_var("int32", until - begin_prefix_value)
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_prefix))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
-            most_c_g[0] = steps  # attention.py:255
-            most_over_c_g(most_c_g, i32_reduce_smem, thread)
-            most_c_g_2 = most_c_g[0]
+            imax_c_g[0] = steps  # attention.py:255
+            imax_over_c_g(imax_c_g, i32_reduce_smem, thread)
+            imax_c_g_2 = imax_c_g[0]
             m_piece = f32(float("-inf"))
             l_piece = f32(0.0)
             for c in tl.unroll(32):
@@ -383,7 +404,7 @@ def prefix_attention_1(
             l_before = f32(-0.0)
             for c in tl.unroll(32):
                 o_before[c] = f32(-0.0)
-            for k_step in tl.serial(0, most_c_g_2):
+            for k_step in tl.serial(0, imax_c_g_2):
                 k_step_times_64 = tl.alloc_var("int32", k_step * 64)
                 k_begin = tl.alloc_var("int32", begin_prefix_value + k_step_times_64)
                 tl.sync_threads()  # attention.py:256
@@ -441,7 +462,7 @@ def prefix_attention_1(
                 k_step_mod_8 = tl.alloc_var("int32", tl.truncmod(k_step, tl.int32(8)))  # attention.py:255
                 new_piece = tl.alloc_var("bool", k_step_mod_8 == 0)
                 if new_piece:
-                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))  # attention.py:257
                     is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
                     m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
                     alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
@@ -471,6 +492,7 @@ def prefix_attention_1(
                     m_chunk[c] = s_masked[c]
                 max_over_k_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
+                # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
                 m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
                 m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
                 m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))
@@ -561,7 +583,7 @@ def prefix_attention_2(
         q_value = tl.alloc_local((32,), "bfloat16")
         o_of_piece_value = tl.alloc_local((32,), "float32")
         o_of_prompt_value = tl.alloc_local((32,), "float32")
-        most_q_g = tl.alloc_local((1,), "int32")
+        imax_q_g = tl.alloc_local((1,), "int32")
         m_piece = tl.alloc_var("float32")
         l_piece = tl.alloc_var("float32")
         acc_o = tl.alloc_local((32,), "float32")
@@ -693,15 +715,13 @@ def prefix_attention_2(
             length = tl.alloc_var("int32", tl.max(tl.int32(0), keys))  # attention.py:266
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), key_plus_1))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             skipped_over_64 = tl.alloc_var("int32", tl.truncdiv(skipped, tl.int32(64)))
             first_step = tl.alloc_var("int32", tl.max(tl.int32(0), skipped_over_64))
-            full_steps_2 = tl.alloc_var("int32", tl.max(first_step, full_steps))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
-            most_q_g[0] = steps
-            most_over_q_g(most_q_g, i32_reduce_smem, thread)
-            most_q_g_2 = most_q_g[0]
+            imax_q_g[0] = steps
+            imax_over_q_g(imax_q_g, i32_reduce_smem, thread)
+            imax_q_g_2 = imax_q_g[0]
             m_piece = m_of_piece_value
             l_piece = s_of_piece_value
             for c in tl.unroll(32):
@@ -710,7 +730,7 @@ def prefix_attention_2(
             l_before = s_of_prompt_value
             for c in tl.unroll(32):
                 o_before[c] = o_of_prompt_value[c]
-            for s_step in tl.serial(first_step, most_q_g_2):
+            for s_step in tl.serial(first_step, imax_q_g_2):
                 s_step_times_64 = tl.alloc_var("int32", s_step * 64)
                 tl.sync_threads()  # attention.py:270
                 for c in tl.unroll(4):
@@ -805,7 +825,7 @@ def prefix_attention_2(
                 s_step_mod_8 = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:266
                 new_piece = tl.alloc_var("bool", s_step_mod_8 == 0)
                 if new_piece:
-                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))  # attention.py:274
                     is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
                     m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
                     alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
@@ -835,6 +855,7 @@ def prefix_attention_2(
                     m_chunk[c] = s_masked[c]
                 max_over_s_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
+                # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
                 m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
                 m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
                 m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))

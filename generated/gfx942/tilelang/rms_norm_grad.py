@@ -3,6 +3,16 @@
 numerics: 44094d594e766885
 schedule: tiles 1, 4 warps, 3 stages, unroll 1
 schedule: tiles N=32, 1 warps, 1 stages, unroll 64
+inputs:
+  weight: bf16 [N=4096]
+  residual_out: bf16 [T, N=4096]
+  rstd: f32 [T]
+  d_y: bf16 [T, N=4096]
+  d_residual_out: bf16 [T, N=4096]
+outputs:
+  d_x: bf16 [T, N=4096]
+  d_residual: bf16 [T, N=4096]
+  d_weight: bf16 [N=4096]
 """
 
 import struct
@@ -140,9 +150,9 @@ def rms_norm_grad_1(
                 n_bf16[c] = tl.Cast("bfloat16", n_2[c])  # norm.py:76
                 n_bf16_f32[c] = tl.Cast("float32", n_bf16[c])
                 total_product[c] = g[c] * n_bf16_f32[c]
-                total_2[c] = total[c] + total_product[c]  # norm.py:61
+                total_2[c] = total[c] + total_product[c]
                 total[c] = total_2[c]
-        for c in tl.unroll(16):
+        for c in tl.unroll(16):  # norm.py:61
             total_3[c] = total[c]
             sum_of_piece[tl.int64(t_piece) * sum_of_piece_t_piece_stride + n[c]] = total_3[c]
 
@@ -163,7 +173,7 @@ def rms_norm_grad_2(
             sum_of_piece_value = tl.alloc_var(
                 "float32", sum_of_piece[tl.int64(t_piece_step) * sum_of_piece_t_piece_stride + n]
             )
-            total = tl.alloc_var("float32", dw + sum_of_piece_value)
+            total = tl.alloc_var("float32", dw + sum_of_piece_value)  # norm.py:76
             dw = total
         dw_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", dw))  # norm.py:77
         if writes:

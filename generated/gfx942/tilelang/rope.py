@@ -2,6 +2,13 @@
 
 numerics: 9ecbade7ee57014e
 schedule: tiles C=64, H=32, 4 warps, 1 stages, unroll 1
+inputs:
+  x: bf16 [T, H=32, E=128]
+  cos: f32 [P, C=64]
+  sin: f32 [P, C=64]
+  position_ids: i64 [T]
+outputs:
+  y: bf16 [T, H=32, E=128]
 """
 
 import struct

@@ -2,6 +2,19 @@
 
 numerics: 3e8cf644a03571e7
 schedule: tiles Q*G=64, W=128, 4 warps, 1 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import struct
@@ -46,6 +59,37 @@ def held(x):
 
 
 @tl.macro
+def imax(a, b):
+    # The maximum of integers.
+    return tl.max(a, b)
+
+
+@tl.macro
+def imax_over_q_g(x, x_reduce_smem, thread):
+    # The imax over Q*G, in any order.
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 8, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_reduce_smem[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], x_reduce_smem[c, thread ^ 64])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_reduce_smem[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = imax(x[c], x_reduce_smem[c, thread ^ 128])
+
+
+@tl.macro
 def is_nan(x):
     # By the bits: the compiler folds x != x.
     return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
@@ -74,37 +118,6 @@ def max_over_s_lane(x):
         x[c] = larger(x[c], tl.shfl_xor(x[c], 16, width=64))
     for c in tl.unroll(1):
         x[c] = larger(x[c], tl.shfl_xor(x[c], 32, width=64))
-
-
-@tl.macro
-def most(a, b):
-    # The maximum of integers.
-    return tl.max(a, b)
-
-
-@tl.macro
-def most_over_q_g(x, x_reduce_smem, thread):
-    # The most over Q*G, in any order.
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 2, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 4, width=64))
-    for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
-    tl.sync_threads()  # what was exchanged before has been read
-    for c in tl.unroll(1):
-        x_reduce_smem[c, thread] = x[c]
-    tl.sync_threads()
-    for c in tl.unroll(1):
-        x[c] = most(x[c], x_reduce_smem[c, thread ^ 64])
-    tl.sync_threads()  # what was exchanged before has been read
-    for c in tl.unroll(1):
-        x_reduce_smem[c, thread] = x[c]
-    tl.sync_threads()
-    for c in tl.unroll(1):
-        x[c] = most(x[c], x_reduce_smem[c, thread ^ 128])
 
 
 @tl.macro
@@ -227,7 +240,7 @@ def varlen_attention(
         k_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         q_value = tl.alloc_local((32,), "bfloat16")
-        most_q_g = tl.alloc_local((1,), "int32")
+        imax_q_g = tl.alloc_local((1,), "int32")
         m_piece = tl.alloc_var("float32")
         l_piece = tl.alloc_var("float32")
         acc_o = tl.alloc_local((32,), "float32")
@@ -302,13 +315,12 @@ def varlen_attention(
             until_minus_begin_k = tl.alloc_var("int32", until - begin_k_value)
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_k))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
-            most_q_g[0] = steps  # attention.py:79
-            most_over_q_g(most_q_g, i32_reduce_smem, thread)
-            most_q_g_2 = most_q_g[0]
+            imax_q_g[0] = steps  # attention.py:79
+            imax_over_q_g(imax_q_g, i32_reduce_smem, thread)
+            imax_q_g_2 = imax_q_g[0]
             m_piece = f32(float("-inf"))
             l_piece = f32(0.0)
             for c in tl.unroll(32):
@@ -317,7 +329,7 @@ def varlen_attention(
             l_before = f32(-0.0)
             for c in tl.unroll(32):
                 o_before[c] = f32(-0.0)
-            for s_step in tl.serial(0, most_q_g_2):
+            for s_step in tl.serial(0, imax_q_g_2):
                 s_step_times_64 = tl.alloc_var("int32", s_step * 64)
                 s_begin = tl.alloc_var("int32", begin_k_value + s_step_times_64)
                 tl.sync_threads()  # attention.py:80
@@ -367,7 +379,7 @@ def varlen_attention(
                 s_step_mod_8 = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:79
                 new_piece = tl.alloc_var("bool", s_step_mod_8 == 0)
                 if new_piece:
-                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))  # attention.py:81
                     is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
                     m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
                     alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
@@ -397,6 +409,7 @@ def varlen_attention(
                     m_chunk[c] = s_masked[c]
                 max_over_s_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
+                # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
                 m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
                 m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
                 m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))

@@ -4,6 +4,24 @@ numerics: a5008d6ce96d2054
 schedule: tiles G=4, T=2, 2 warps, 1 stages, unroll 1
 schedule: tiles Q*G=64, 4 warps, 1 stages, unroll 1
 schedule: tiles J=64, 4 warps, 1 stages, unroll 1
+inputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+  d_o: bf16 [T, H=8, G=4, W=128]
+  d_lse: f32 [H=8, G=4, T]
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  d_q: bf16 [T, H=8, G=4, E=128]
+  d_k: bf16 [S, H=8, E=128]
+  d_v: bf16 [S, H=8, W=128]
+scalars:
+  scale: f32
 """
 
 import struct
@@ -48,71 +66,71 @@ def held(x):
 
 
 @tl.macro
-def is_nan(x):
-    # By the bits: the compiler folds x != x.
-    return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
-
-
-@tl.macro
-def least(a, b):
-    # The minimum of integers.
-    return tl.min(a, b)
-
-
-@tl.macro
-def least_over_j(x, x_reduce_smem, thread):
-    # The least over J, in any order.
-    for c in tl.unroll(1):
-        x[c] = least(x[c], tl.shfl_xor(x[c], 1, width=64))
-    for c in tl.unroll(1):
-        x[c] = least(x[c], tl.shfl_xor(x[c], 2, width=64))
-    for c in tl.unroll(1):
-        x[c] = least(x[c], tl.shfl_xor(x[c], 4, width=64))
-    for c in tl.unroll(1):
-        x[c] = least(x[c], tl.shfl_xor(x[c], 8, width=64))
-    tl.sync_threads()  # what was exchanged before has been read
-    for c in tl.unroll(1):
-        x_reduce_smem[c, thread] = x[c]
-    tl.sync_threads()
-    for c in tl.unroll(1):
-        x[c] = least(x[c], x_reduce_smem[c, thread ^ 64])
-    tl.sync_threads()  # what was exchanged before has been read
-    for c in tl.unroll(1):
-        x_reduce_smem[c, thread] = x[c]
-    tl.sync_threads()
-    for c in tl.unroll(1):
-        x[c] = least(x[c], x_reduce_smem[c, thread ^ 128])
-
-
-@tl.macro
-def most(a, b):
+def imax(a, b):
     # The maximum of integers.
     return tl.max(a, b)
 
 
 @tl.macro
-def most_over_q_g(x, x_reduce_smem, thread):
-    # The most over Q*G, in any order.
+def imax_over_q_g(x, x_reduce_smem, thread):
+    # The imax over Q*G, in any order.
     for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 1, width=64))
     for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 2, width=64))
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 2, width=64))
     for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 4, width=64))
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 4, width=64))
     for c in tl.unroll(1):
-        x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
+        x[c] = imax(x[c], tl.shfl_xor(x[c], 8, width=64))
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
         x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = most(x[c], x_reduce_smem[c, thread ^ 64])
+        x[c] = imax(x[c], x_reduce_smem[c, thread ^ 64])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
         x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = most(x[c], x_reduce_smem[c, thread ^ 128])
+        x[c] = imax(x[c], x_reduce_smem[c, thread ^ 128])
+
+
+@tl.macro
+def imin(a, b):
+    # The minimum of integers.
+    return tl.min(a, b)
+
+
+@tl.macro
+def imin_over_j(x, x_reduce_smem, thread):
+    # The imin over J, in any order.
+    for c in tl.unroll(1):
+        x[c] = imin(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = imin(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = imin(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = imin(x[c], tl.shfl_xor(x[c], 8, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_reduce_smem[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = imin(x[c], x_reduce_smem[c, thread ^ 64])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_reduce_smem[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = imin(x[c], x_reduce_smem[c, thread ^ 128])
+
+
+@tl.macro
+def is_nan(x):
+    # By the bits: the compiler folds x != x.
+    return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
 
 
 @tl.macro
@@ -287,7 +305,7 @@ def varlen_attention_grad_2(
         v_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         q_value = tl.alloc_local((32,), "bfloat16")
         d_o_value = tl.alloc_local((32,), "bfloat16")
-        most_q_g = tl.alloc_local((1,), "int32")
+        imax_q_g = tl.alloc_local((1,), "int32")
         dq = tl.alloc_local((32,), "float32")
         k_from = tl.alloc_local((4,), "int64")
         v_from = tl.alloc_local((4,), "int64")
@@ -366,16 +384,15 @@ def varlen_attention_grad_2(
             until_minus_begin_k = tl.alloc_var("int32", until - begin_k_value)
             visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_k))
             seen = tl.alloc_var("int32", tl.min(length, visible))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
             seen_plus_63 = tl.alloc_var("int32", seen + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
             scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:167
-            most_q_g[0] = steps  # attention.py:119
-            most_over_q_g(most_q_g, i32_reduce_smem, thread)
-            most_q_g_2 = most_q_g[0]
+            imax_q_g[0] = steps  # attention.py:119
+            imax_over_q_g(imax_q_g, i32_reduce_smem, thread)
+            imax_q_g_2 = imax_q_g[0]
             for c in tl.unroll(32):
                 dq[c] = f32(0.0)
-            for z_step in tl.serial(0, most_q_g_2):
+            for z_step in tl.serial(0, imax_q_g_2):
                 z_step_times_64 = tl.alloc_var("int32", z_step * 64)
                 z_begin = tl.alloc_var("int32", begin_k_value + z_step_times_64)
                 tl.sync_threads()  # attention.py:120
@@ -434,7 +451,7 @@ def varlen_attention_grad_2(
                         )
                 for c in tl.unroll(16):  # attention.py:123
                     dp_minus_delta[c] = dp[c] - delta_value
-                    p_masked[c] = tl.Select(  # attention.py:119
+                    p_masked[c] = tl.Select(
                         (
                             ((z_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_value)
                             & ((z_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < until)
@@ -488,7 +505,7 @@ def varlen_attention_grad_3(
         d_o_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         k_value = tl.alloc_local((32,), "bfloat16")
         v_value = tl.alloc_local((32,), "bfloat16")
-        least_j = tl.alloc_local((1,), "int32")
+        imin_j = tl.alloc_local((1,), "int32")
         dv = tl.alloc_local((32,), "float32")
         dk = tl.alloc_local((32,), "float32")
         q_from = tl.alloc_local((4,), "int64")
@@ -555,23 +572,19 @@ def varlen_attention_grad_3(
             end_q_times_4 = tl.alloc_var("int32", end_q_value * 4)
             length_difference = tl.alloc_var("int32", end_q_times_4 - begin_q_times_4)
             length = tl.alloc_var("int32", tl.max(tl.int32(0), length_difference))
-            full_steps = tl.alloc_var("int32", tl.truncdiv(length, tl.int32(64)))
             unseen_difference = tl.alloc_var("int32", since - begin_q_times_4)
             unseen = tl.alloc_var("int32", tl.max(tl.int32(0), unseen_difference))
             first_step = tl.alloc_var("int32", tl.truncdiv(unseen, tl.int32(64)))
             length_plus_63 = tl.alloc_var("int32", length + 63)
             steps = tl.alloc_var("int32", tl.truncdiv(length_plus_63, tl.int32(64)))
-            unseen_plus_63 = tl.alloc_var("int32", unseen + 63)
-            first_full_step_quotient = tl.alloc_var("int32", tl.truncdiv(unseen_plus_63, tl.int32(64)))
-            first_full_step = tl.alloc_var("int32", tl.min(first_full_step_quotient, steps))
-            least_j[0] = first_step
-            least_over_j(least_j, i32_reduce_smem, thread)
-            least_j_2 = least_j[0]
+            imin_j[0] = first_step
+            imin_over_j(imin_j, i32_reduce_smem, thread)
+            imin_j_2 = imin_j[0]
             for c in tl.unroll(32):
                 dv[c] = f32(0.0)
             for c in tl.unroll(32):
                 dk[c] = f32(0.0)
-            for r_step in tl.serial(least_j_2, steps):
+            for r_step in tl.serial(imin_j_2, steps):
                 r_step_times_64 = tl.alloc_var("int32", r_step * 64)
                 r_begin = tl.alloc_var("int32", begin_q_times_4 + r_step_times_64)
                 tl.sync_threads()  # attention.py:139
@@ -663,7 +676,7 @@ def varlen_attention_grad_3(
                         )
                 for c in tl.unroll(16):  # attention.py:147
                     dp_minus_delta[c] = dp[c] - delta_value[c]
-                    p_masked[c] = tl.Select(  # attention.py:137
+                    p_masked[c] = tl.Select(  # attention.py:144
                         (
                             ((r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_q_times_4)
                             & (since <= (r_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)))
@@ -683,7 +696,7 @@ def varlen_attention_grad_3(
                             "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
                             d_o_tile_part_2.data, 0, p_bf16.data, step, acc_new.data, column, dtype="float32x4"
                         )
-                for c in tl.unroll(16):
+                for c in tl.unroll(16):  # attention.py:147
                     ds[c] = p_masked[c] * dp_minus_delta[c]
                     ds_bf16[c] = tl.Cast("bfloat16", ds[c])
                 for c in tl.unroll(32):

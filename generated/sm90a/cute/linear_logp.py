@@ -3,6 +3,17 @@
 numerics: 3b1bdfe160ebee9b
 schedule: tiles T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles T=32, 8 warps, 1 stages, unroll 8 placed T[4:0] V.piece[2:0]
+inputs:
+  hidden: bf16 [T, D=4096]
+  weight: bf16 [V=128256, D=4096]
+  ids: i64 [T]
+outputs:
+  logp: f32 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import cuda.bindings.driver as cuda
@@ -142,6 +153,11 @@ def merged_across(states, reduce_buffers, strides, thread, merge):
 def mul(a, b):
     # One rounding, never part of a fused operation.
     return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
 
 
 def portable_log(x):
@@ -379,7 +395,6 @@ def linear_logp_1(
             v_step_times_256 = v_step * 256
             v_begin = piece_begin + v_step_times_256
             v = v_begin + quad
-            exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]
             for r in cutlass.range_constexpr(2):
                 active = ids_value[r] != ignore_index  # logp.py:200
                 end = select(active, piece_end, Int32(0))  # linear_logp.py:64
@@ -388,27 +403,22 @@ def linear_logp_1(
                 for c in cutlass.range_constexpr(64):
                     acc_2 = acc[r, c]
                     z.append(mul(acc_2, inv_temperature))  # logp.py:57
-                selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
+                selected_v_lane = negative_zero()  # linear_logp.py:71
                 ahead = ids_value[r] - Int64(v_begin)
                 if any_lane((ahead >= 0) & (ahead < 256)):
-                    at_2 = ids_value[r] - Int64(v)  # linear_logp.py:71
-                    z_masked = [
-                        select((at_2 == 8 * (c // 2) + c % 2), z[c], Int32(-(2**31)).bitcast(Float32))
-                        for c in range(64)
-                    ]
-                    z_masked_2 = [  # linear_logp.py:64
-                        select((at > 8 * (c // 2) + c % 2), z_masked[c], Int32(-(2**31)).bitcast(Float32))
-                        for c in range(64)
-                    ]
+                    at_2 = ids_value[r] - Int64(v)
+                    z_masked = [select((at_2 == 8 * (c // 2) + c % 2), z[c], negative_zero()) for c in range(64)]
+                    z_masked_2 = [select((at > 8 * (c // 2) + c % 2), z_masked[c], negative_zero()) for c in range(64)]
                     selected_v_lane = sum_over_v_lane(z_masked_2)
-                z_masked = tuple(z)
+                z_masked = tuple(z)  # linear_logp.py:69
                 if any_lane(at <= 249):
                     z_masked = tuple(
                         [select((at > 8 * (c // 2) + c % 2), z[c], Float32(float("-inf"))) for c in range(64)]
                     )
                 m_chunk = max_over_v_lane(z_masked)
+                # linear_logp.py:64
                 store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)
-                is_empty = m_chunk == Float32(float("-inf"))
+                is_empty = m_chunk == Float32(float("-inf"))  # linear_logp.py:69
                 m_safe = select(is_empty, Float32(0.0), m_chunk)
                 p, p_times_p_moved_by = [], []
                 for c in cutlass.range_constexpr(64):
@@ -419,6 +429,7 @@ def linear_logp_1(
                     p_times_p_moved_by.append(mul(p[c], p_moved_by))
                 l_chunk = sum_over_v_lane(p)
                 centred_chunk = sum_over_v_lane(p_times_p_moved_by)
+                # linear_logp.py:64
                 store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)
                 store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), l_chunk)
                 store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)
@@ -494,14 +505,14 @@ def linear_logp_2_rows(
     v_piece = thread // 32  # linear_logp.py:64
     m = Float32(float("-inf"))
     l = Float32(0.0)
-    centred = Int32(-(2**31)).bitcast(Float32)
-    total = Int32(-(2**31)).bitcast(Float32)
+    centred = negative_zero()
+    total = negative_zero()
     for v_step_step in cutlass.range(0, 63, unroll=8):
         max_of_step_value = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))
         sum_of_step1_value = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))
         centred_of_step2_value = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))
         sum_of_step3_value = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))
-        m_2 = fmax(m, max_of_step_value)
+        m_2 = fmax(m, max_of_step_value)  # linear_logp.py:69
         is_empty = m_2 == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_2)
         alpha_a_distance = m - m_safe
@@ -520,12 +531,12 @@ def linear_logp_2_rows(
         centred_a_moved = fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
         centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
-        total_2 = total + sum_of_step3_value
+        total_2 = total + sum_of_step3_value  # linear_logp.py:71
         m, l, centred, total = m_2, l_2, centred_2, total_2
-    m_2, l_2, centred_2 = softmax_sum_over_v_piece(
+    m_2, l_2, centred_2 = softmax_sum_over_v_piece(  # linear_logp.py:69
         [m], [l], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
     )
-    total_2 = total_over_v_piece([total], thread, (reduce_smem_4,))
+    total_2 = total_over_v_piece([total], thread, (reduce_smem_4,))  # linear_logp.py:71
     ids_ge_0 = 0 <= ids_value  # linear_logp.py:78
     inside_below = ids_value < 128256
     inside = ids_ge_0 & inside_below

@@ -8,6 +8,22 @@ schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, grou
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, V.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+inputs:
+  hidden: bf16 [T, D=4096]
+  ids: i64 [T]
+  order: i64 [T]
+  weight: bf16 [V=128256, D=4096]
+  lse: f32 [T]
+  entropy: f32 [T]
+  d_logp: f32 [T]
+  d_lse: f32 [T]
+  d_entropy: f32 [T]
+outputs:
+  d_hidden: bf16 [T, D=4096]
+  d_weight: bf16 [V=128256, D=4096]
+scalars:
+  ignore_index: i64
+  inv_temperature: f32
 """
 
 import cuda.bindings.driver as cuda
@@ -293,7 +309,6 @@ def linear_logp_grad_2(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -542,7 +557,6 @@ def linear_logp_grad_3_0(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -575,7 +589,6 @@ def linear_logp_grad_3_0(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 d_hidden = []  # linear_logp.py:136
                 for part in cutlass.range_constexpr(4):
@@ -739,7 +752,6 @@ def linear_logp_grad_3_1(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -772,7 +784,6 @@ def linear_logp_grad_3_1(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 earlier_2 = []
                 merged_2 = []  # linear_logp.py:136
@@ -949,7 +960,6 @@ def linear_logp_grad_3_2(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -982,7 +992,6 @@ def linear_logp_grad_3_2(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 earlier_2 = []
                 earlier_3 = []
@@ -1174,7 +1183,6 @@ def linear_logp_grad_3_3(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
@@ -1211,7 +1219,6 @@ def linear_logp_grad_3_3(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 earlier_2 = []
                 earlier_3 = []
@@ -1414,7 +1421,6 @@ def linear_logp_grad_4(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)

@@ -2,6 +2,16 @@
 
 numerics: c3ffa29cee66a130
 schedule: tiles 1, 2 warps, 2 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[2:0] V.lane[7:6]
+inputs:
+  logits: bf16 [T, V=128256]
+  ids: i64 [T]
+outputs:
+  logp: f32 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import cuda.bindings.driver as cuda
@@ -157,6 +167,11 @@ def mul(a, b):
     return cute.math.mul(a, b, rounding=NEAREST)
 
 
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
+
+
 def portable_log(x):
     # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
     f0 = mul(x, Float32(8388608.0))
@@ -267,7 +282,7 @@ def logp_rows(
     full_steps = select(active, Int32(62), Int32(0))
     m = Float32(float("-inf"))
     l = Float32(0.0)
-    centred = Int32(-(2**31)).bitcast(Float32)
+    centred = negative_zero()
     next_v = Int32(0)
     comes = next_v < full_steps
     v_step_times_256 = next_v * 256
@@ -288,7 +303,7 @@ def logp_rows(
         ]
         z = [BFloat16(logits_ahead[c]).to(Float32) for c in range(32)]  # logp.py:48
         z_2 = [mul(z[c], inv_temperature) for c in range(32)]  # logp.py:57
-        m_chunk = max_over_v_lane(z_2)  # logp.py:138
+        m_chunk = max_over_v_lane(z_2)  # logp.py:141
         is_empty = m_chunk == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_chunk)
         p_distance = [z_2[c] - m_safe for c in range(32)]
@@ -318,21 +333,21 @@ def logp_rows(
         centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
         m, l, centred, logits_ahead = m_2, l_2, centred_2, tuple(logits_value_3)
-    m_2 = m
+    m_2 = m  # logp.py:138
     l_2 = l
     centred_2 = centred
     for v_step_2 in cutlass.range(full_steps, steps, unroll=1):
         v_step_times_256_2 = v_step_2 * 256
         v_begin_2 = piece_begin + v_step_times_256_2
         v_2 = [v_begin_2 + v_lane[c] for c in range(32)]
-        exists = [v_2[c] < piece_end for c in range(32)]
-        exists_2 = [exists[c] & active for c in range(32)]
+        in_range = [v_2[c] < piece_end for c in range(32)]
+        exists = [in_range[c] & active for c in range(32)]
         logits_value_3 = [  # logp.py:139
-            one for c in range(0, 32, 8) for one in load_vector_where(exists_2[c], logits, (t, v_2[c]), BFloat16(0), 8)
+            one for c in range(0, 32, 8) for one in load_vector_where(exists[c], logits, (t, v_2[c]), BFloat16(0), 8)
         ]
         z = [BFloat16(logits_value_3[c]).to(Float32) for c in range(32)]  # logp.py:48
         z_2 = [mul(z[c], inv_temperature) for c in range(32)]  # logp.py:57
-        z_masked = [select(exists_2[c], z_2[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:138
+        z_masked = [select(exists[c], z_2[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:141
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_chunk)

@@ -2,6 +2,12 @@
 
 numerics: 23360251d483b899
 schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+inputs:
+  x: bf16 [T, K=4096]
+  w: bf16 [N=14336, K=4096]
+  residual: bf16 [T, N=14336]
+outputs:
+  y: bf16 [T, N=14336]
 """
 
 import cuda.bindings.driver as cuda
@@ -213,7 +219,6 @@ def matmul(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)

@@ -2,6 +2,11 @@
 
 numerics: 1cf8556dd84801f8
 schedule: tiles N=128, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+inputs:
+  x: bf16 [T, K=4096]
+  w: bf16 [N=4096, K=4096]
+outputs:
+  y: bf16 [T, N=4096]
 """
 
 import cuda.bindings.driver as cuda
@@ -194,7 +199,6 @@ def matmul_leaf8(
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         # the sum of the first half of the pieces is spilled to shared memory, four registers of a thread together

@@ -2,6 +2,19 @@
 
 numerics: 6c0d804943e797e0
 schedule: tiles Q*G=64, 4 consumer warps, 4 producer warps, 5 stages
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_cache: bf16 [P, O=64, H=8, E=128]
+  v_cache: bf16 [P, O=64, H=8, W=128]
+  block_table: i32 [B, M]
+  context_lens: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import cuda.bindings.driver as cuda
@@ -110,7 +123,12 @@ def folded(x, stride, combine):
     return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
-def least(a, b):
+def imax(a, b):
+    # The maximum of integers.
+    return cutlass.max(a, b)
+
+
+def imin(a, b):
     # The minimum of integers.
     return cutlass.min(a, b)
 
@@ -145,11 +163,6 @@ def max_over_s_lane_of_thread(x):
     return x
 
 
-def most(a, b):
-    # The maximum of integers.
-    return cutlass.max(a, b)
-
-
 def mul(a, b):
     # One rounding, never part of a fused operation.
     return cute.math.mul(a, b, rounding=NEAREST)
@@ -164,6 +177,11 @@ def multiply(unit, to, a, b, onto, count):
         cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
+
+
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
 
 
 def of_rows(x, pick):
@@ -325,17 +343,19 @@ def paged_attention_units():
 
 @cute.jit
 def paged_attention_step(
-    s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_cache_ring,
-    get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value, key_plus_1_2, p_bf16, v_cache_ring,
-    got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+    s_step, k_consumer_state, v_consumer_state, k_cache_ring, v_cache_ring, q_factor, k_cache_factor, v_cache_factor,
+    mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment,
+    acc_o, o_before, first_steps, scale_times_log2e, quad, context_lens_value, key_plus_1_2, masked: cutlass.Constexpr,
+    more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     s_step_times_64 = s_step * 64  # attention.py:206
     s_step_mod_8 = s_step % 8
     new_piece = s_step_mod_8 == 0
     if new_piece & (s_step > first_steps):
         for r in cutlass.range_constexpr(2):
-            m = fmax(m_before[r], m_piece[r])
+            m = fmax(m_before[r], m_piece[r])  # attention.py:210
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -352,21 +372,23 @@ def paged_attention_step(
             m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
     if cutlass.const_expr(more):
-        k_cache_ring.consumer_wait(get)
+        k_cache_ring.consumer_wait(k_consumer_state)
         cute.arch.fence_view_async_shared()
         multiply(
-            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8
+            mma_qk, qk_fragment, q_factor[None, None, None, 0],
+            k_cache_factor[None, None, None, k_consumer_state.index], False, 8
         )
-    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:206
+    # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:210
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):
+        for c in cutlass.range_constexpr(16):  # attention.py:206
             kv = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
-            if cutlass.const_expr(masked):
-                exists = kv < context_lens_value
+            if cutlass.const_expr(masked):  # attention.py:210
+                in_range = kv < context_lens_value  # attention.py:206
                 exists_below = kv < key_plus_1_2[r]
-                exists_2 = exists & exists_below
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                exists = in_range & exists_below
+                s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:210
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
@@ -389,9 +411,9 @@ def paged_attention_step(
             for c in cutlass.range_constexpr(32):
                 acc_o[r, c] = mul(acc_o[r, c], alpha[r])
     l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-    v_cache_ring.consumer_wait(got)
+    v_cache_ring.consumer_wait(v_consumer_state)
     cute.arch.fence_view_async_shared()
-    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, got.index], True, 4)
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, v_consumer_state.index], True, 4)
     l_chunk = sum_over_s_lane(l_chunk_parts)
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
@@ -399,12 +421,12 @@ def paged_attention_step(
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
         with cute.arch.elect_one():
-            k_cache_ring.consumer_release(get)
-        get.advance()
+            k_cache_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
     with cute.arch.elect_one():
-        v_cache_ring.consumer_release(got)
-    got.advance()
-    return get, got
+        v_cache_ring.consumer_release(v_consumer_state)
+    v_consumer_state.advance()
+    return k_consumer_state, v_consumer_state
 
 
 @cute.kernel
@@ -444,15 +466,15 @@ def paged_attention(
     tiles = Q * 4 // 64 + B
     tile = tiles - 1 - block % tiles
     b = segment_of(begin_q, tile, B, lane, 4, 64)
-    begin = begin_q[b].to(Int32) * 4
-    count = end_q[b].to(Int32) * 4 - begin
-    first = (tile - (begin // 64 + b)) * 64
+    segment_begin = begin_q[b].to(Int32) * 4
+    segment_rows = end_q[b].to(Int32) * 4 - segment_begin
+    first = (tile - (segment_begin // 64 + b)) * 64
     h = block // tiles
     begin_q_value = begin_q[b]  # attention.py:305
     end_q_value = end_q[b]  # attention.py:306
-    count_2 = end_q_value - begin_q_value
+    count = end_q_value - begin_q_value
     context_lens_value = context_lens[b]  # attention.py:307
-    context_lens_minus_count = context_lens_value - count_2
+    context_lens_minus_count = context_lens_value - count
     length = cutlass.max(0, context_lens_value)  # attention.py:206
     scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
     q_g = [first + lane + 32 * r for r in range(2)]
@@ -465,20 +487,20 @@ def paged_attention(
     seen_plus_63 = [seen[r] + 63 for r in range(2)]
     steps = [seen_plus_63[r] // 64 for r in range(2)]
     first_steps = Int32(0)
-    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)
-    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps - 1))
+    last_steps = select(first < segment_rows, imax(of_rows(steps, imax), first_steps + 1), first_steps + 1)
+    full_steps = imax(first_steps, imin(of_rows(full_steps_2, imin), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(96)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
-        q_ring.producer_acquire(put)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        q_ring.producer_acquire(tile_producer_state)
         column = 8 * (thread % 8)
         for i in cutlass.range_constexpr(4):
             down = thread // 8 + 16 * i
             q_g_2 = first + down
             query_2 = q_g_2 // 4  # attention.py:305
             token = begin_q_value + query_2  # attention.py:307
-            inside = query_2 < count_2
+            inside = query_2 < count
             token_ge_0 = 0 <= token  # attention.py:204
             token_lt_T = token < T
             q_guard = token_ge_0 & token_lt_T
@@ -488,22 +510,22 @@ def paged_attention(
                 copy_vector_where(
                     q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
                 )
-        q_ring.producer_commit(put)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 5)
+        q_ring.producer_commit(tile_producer_state)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 5)
         for s_step in cutlass.range(first_steps, last_steps, unroll=1):
-            k_cache_ring.producer_acquire(put)
+            k_cache_ring.producer_acquire(producer_state)
             s_step_times_64 = s_step * 64  # attention.py:206
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(4):
                 down = thread // 8 + 16 * i
                 s_lane = down
                 kv = s_step_times_64 + s_lane
-                exists = kv < context_lens_value
+                in_range = kv < context_lens_value
                 kv_over_64 = kv // 64  # attention.py:207
                 block_table_guard_at_most = 0 <= kv_over_64
                 block_table_guard_below = kv_over_64 < M
                 block_table_guard = block_table_guard_at_most & block_table_guard_below
-                block_table_guard_2 = exists & block_table_guard
+                block_table_guard_2 = in_range & block_table_guard
                 block_table_value = load_where(block_table_guard_2, block_table, (b, kv_over_64), Int32(0))
                 slot = kv % 64
                 block_table_ge_0 = 0 <= block_table_value  # attention.py:208
@@ -513,26 +535,26 @@ def paged_attention(
                 slot_lt_64 = slot < 64
                 k_cache_guard_2 = slot_ge_0 & slot_lt_64
                 k_cache_guard_3 = k_cache_guard & k_cache_guard_2
-                k_cache_guard_4 = exists & k_cache_guard_3
+                k_cache_guard_4 = in_range & k_cache_guard_3
                 for j in cutlass.range_constexpr(2):
                     copy_vector_where(
                         k_cache_guard_4, k_cache, (block_table_value, slot, h, (column + 64 * j)), k_cache_tiles,
-                        (down, column + 64 * j, put.index), 8
+                        (down, column + 64 * j, producer_state.index), 8
                     )
-            k_cache_ring.producer_commit(put)
-            v_cache_ring.producer_acquire(put)
+            k_cache_ring.producer_commit(producer_state)
+            v_cache_ring.producer_acquire(producer_state)
             s_step_times_64 = s_step * 64  # attention.py:206
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(4):
                 down = thread // 8 + 16 * i
                 s_lane = down
                 kv = s_step_times_64 + s_lane
-                exists = kv < context_lens_value
+                in_range = kv < context_lens_value
                 kv_over_64 = kv // 64  # attention.py:207
                 block_table_guard_at_most = 0 <= kv_over_64
                 block_table_guard_below = kv_over_64 < M
                 block_table_guard = block_table_guard_at_most & block_table_guard_below
-                block_table_guard_2 = exists & block_table_guard
+                block_table_guard_2 = in_range & block_table_guard
                 block_table_value = load_where(block_table_guard_2, block_table, (b, kv_over_64), Int32(0))
                 slot = kv % 64
                 block_table_ge_0 = 0 <= block_table_value  # attention.py:208
@@ -542,14 +564,14 @@ def paged_attention(
                 slot_lt_64 = slot < 64
                 k_cache_guard_2 = slot_ge_0 & slot_lt_64
                 k_cache_guard_3 = k_cache_guard & k_cache_guard_2
-                k_cache_guard_4 = exists & k_cache_guard_3
+                k_cache_guard_4 = in_range & k_cache_guard_3
                 for j in cutlass.range_constexpr(2):
                     copy_vector_where(
                         k_cache_guard_4, v_cache, (block_table_value, slot, h, (column + 64 * j)), v_cache_tiles,
-                        (column + 64 * j, down, put.index), 8
+                        (column + 64 * j, down, producer_state.index), 8
                     )
-            v_cache_ring.producer_commit(put)
-            put.advance()
+            v_cache_ring.producer_commit(producer_state)
+            producer_state.advance()
     else:
         # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(240)
@@ -567,8 +589,8 @@ def paged_attention(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
-        got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
+        k_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
+        v_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
         q_g_2 = [first + row + 8 * r for r in range(2)]
         query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
         key_2 = [query_2[r] + context_lens_minus_count for r in range(2)]  # attention.py:307
@@ -583,44 +605,46 @@ def paged_attention(
         m_before = cute.make_rmem_tensor((2,), Float32)
         m_before.fill(Float32(float("-inf")))
         l_before = cute.make_rmem_tensor((2,), Float32)
-        l_before.fill(Int32(-(2**31)).bitcast(Float32))
+        l_before.fill(negative_zero())
         o_before_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((64, 128)), Float32)
-        o_before_fragment.fill(Int32(-(2**31)).bitcast(Float32))
+        o_before_fragment.fill(negative_zero())
         o_before = by_rows(o_before_fragment, 16)
         q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
-        k_cache_ring.consumer_wait(get)
+        k_cache_ring.consumer_wait(k_consumer_state)
         cute.arch.fence_view_async_shared()
         multiply(
-            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8
+            mma_qk, qk_fragment, q_factor[None, None, None, 0],
+            k_cache_factor[None, None, None, k_consumer_state.index], False, 8
         )
         warpgroup.wait_group(0)
         with cute.arch.elect_one():
-            k_cache_ring.consumer_release(get)
-        get.advance()
-        for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-            get, got = paged_attention_step(
-                s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
-                k_cache_ring, get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
-                key_plus_1_2, p_bf16, v_cache_ring, got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor,
-                masked=False, more=True
+            k_cache_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
+        for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:210
+            k_consumer_state, v_consumer_state = paged_attention_step(
+                s_step, k_consumer_state, v_consumer_state, k_cache_ring, v_cache_ring, q_factor, k_cache_factor,
+                v_cache_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                l_before, acc_o_fragment, acc_o, o_before, first_steps, scale_times_log2e, quad, context_lens_value,
+                key_plus_1_2, masked=False, more=True
             )
         for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-            get, got = paged_attention_step(
-                s_step, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
-                k_cache_ring, get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value,
-                key_plus_1_2, p_bf16, v_cache_ring, got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor,
-                masked=True, more=True
+            k_consumer_state, v_consumer_state = paged_attention_step(
+                s_step, k_consumer_state, v_consumer_state, k_cache_ring, v_cache_ring, q_factor, k_cache_factor,
+                v_cache_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                l_before, acc_o_fragment, acc_o, o_before, first_steps, scale_times_log2e, quad, context_lens_value,
+                key_plus_1_2, masked=True, more=True
             )
-        get, got = paged_attention_step(
-            last_steps - 1, first_steps, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e,
-            k_cache_ring, get, mma_qk, qk_fragment, q_factor, k_cache_factor, quad, context_lens_value, key_plus_1_2,
-            p_bf16, v_cache_ring, got, mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor, masked=True, more=False
+        paged_attention_step(
+            last_steps - 1, k_consumer_state, v_consumer_state, k_cache_ring, v_cache_ring, q_factor, k_cache_factor,
+            v_cache_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+            l_before, acc_o_fragment, acc_o, o_before, first_steps, scale_times_log2e, quad, context_lens_value,
+            key_plus_1_2, masked=True, more=False
         )
         for r in cutlass.range_constexpr(2):
             token = begin_q_value + query_2[r]  # attention.py:307
-            inside = query_2[r] < count_2
+            inside = query_2[r] < count
             g = q_g_2[r] % 4  # attention.py:204
-            m = fmax(m_before[r], m_piece[r])  # attention.py:206
+            m = fmax(m_before[r], m_piece[r])  # attention.py:210
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -634,7 +658,7 @@ def paged_attention(
             log_l = portable_log(l)  # attention.py:331
             lse_value = fma(m, Float32(0.6931471824645996), log_l)
             store_where(inside & first_of_quad, lse, (h, g, token), lse_value)
-            o_value = []  # attention.py:206
+            o_value = []  # attention.py:210
             for c in cutlass.range_constexpr(32):
                 o_a_scaled = mul(o_before[r, c], alpha_a)
                 o_b_scaled = mul(acc_o[r, c], alpha_b)

@@ -3,6 +3,24 @@
 numerics: 519059d5f751f6a3
 schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[8:2] S.lane[1:0] S.lane[9:9]
 schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]
+inputs:
+  logp: f32 [T]
+  old_logp: f32 [T]
+  advantages: f32 [B]
+  ref_logp: f32 [T]
+  order: i32 [S]
+  active: bool [T]
+  sequence: i32 [T]
+outputs:
+  per_token: f32 [T]
+  loss: f32
+  count: i32
+  clip_fraction: f32
+  approx_kl: f32
+scalars:
+  beta: f32
+  surrogate_least: f32
+  surrogate_most: f32
 """
 
 import cuda.bindings.driver as cuda
@@ -92,6 +110,11 @@ def load_where(condition, memory: cute.Tensor, index, other):
 def mul(a, b):
     # One rounding, never part of a fused operation.
     return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
 
 
 def portable_exp(x):
@@ -264,10 +287,10 @@ def policy_loss_1_rows(
     steps = steps_sum // 1024
     full_steps = piece_end_minus_piece_begin // 1024
     s_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]
-    total = Int32(-(2**31)).bitcast(Float32)
+    total = negative_zero()
     total_2 = Int32(0)
     total_3 = Int32(0)
-    total_4 = Int32(-(2**31)).bitcast(Float32)
+    total_4 = negative_zero()
     for s_step in cutlass.range(0, full_steps, unroll=1):
         s_step_times_1024 = s_step * 1024
         s_begin = piece_begin + s_step_times_1024
@@ -308,15 +331,14 @@ def policy_loss_1_rows(
         value_masked = [select(active_value[c], value_3[c], Float32(0.0)) for c in range(8)]  # policy.py:499
         for c in cutlass.range_constexpr(8):
             per_token[order_value[c]] = value_masked[c]
-        # policy.py:500
-        loss = [select(active_value[c], value_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
+        loss = [select(active_value[c], value_3[c], negative_zero()) for c in range(8)]  # policy.py:500
         count = [Boolean(active_value[c]).to(Int32) for c in range(8)]
         active_and_clipped = [active_value[c] & clipped[c] for c in range(8)]  # policy.py:517
         clipped_2 = [Boolean(active_and_clipped[c]).to(Int32) for c in range(8)]
         neg_log_ratio = [-log_ratio[c] for c in range(8)]  # policy.py:519
         total_k3 = [portable_k3(neg_log_ratio[c]) for c in range(8)]
-        total_k3_masked = [select(active_value[c], total_k3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
-        sum_s_lane = sum_over_s_lane(loss, thread, (reduce_smem_1,))  # loss.py:79
+        total_k3_masked = [select(active_value[c], total_k3[c], negative_zero()) for c in range(8)]
+        sum_s_lane = sum_over_s_lane(loss, thread, (reduce_smem_1,))  # loss.py:82
         sum_s_lane_2 = sum_over_s_lane_2(count, thread, (reduce_smem_2,))
         sum_s_lane_3 = sum_over_s_lane_2(clipped_2, thread, (reduce_smem_3,))
         sum_s_lane_4 = sum_over_s_lane(total_k3_masked, thread, (reduce_smem_4,))
@@ -325,7 +347,7 @@ def policy_loss_1_rows(
         total_7 = total_3 + sum_s_lane_3
         total_8 = total_4 + sum_s_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    total_5 = total
+    total_5 = total  # loss.py:79
     total_6 = total_2
     total_7 = total_3
     total_8 = total_4
@@ -373,28 +395,27 @@ def policy_loss_1_rows(
         value_masked = [select(active_value[c], value_3[c], Float32(0.0)) for c in range(8)]  # policy.py:499
         for c in cutlass.range_constexpr(8):
             store_where(exists[c], per_token, order_value[c], value_masked[c])
-        # policy.py:500
-        loss = [select(active_value[c], value_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
+        loss = [select(active_value[c], value_3[c], negative_zero()) for c in range(8)]  # policy.py:500
         count = [Boolean(active_value[c]).to(Int32) for c in range(8)]
         active_and_clipped = [active_value[c] & clipped[c] for c in range(8)]  # policy.py:517
         clipped_2 = [Boolean(active_and_clipped[c]).to(Int32) for c in range(8)]
         neg_log_ratio = [-log_ratio[c] for c in range(8)]  # policy.py:519
         total_k3 = [portable_k3(neg_log_ratio[c]) for c in range(8)]
-        total_k3_masked = [select(active_value[c], total_k3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
-        loss_masked = [select(exists[c], loss[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        total_k3_masked = [select(active_value[c], total_k3[c], negative_zero()) for c in range(8)]
+        loss_masked = [select(exists[c], loss[c], negative_zero()) for c in range(8)]  # loss.py:82
         sum_s_lane = sum_over_s_lane(loss_masked, thread, (reduce_smem_5,))
         count_masked = [select(exists[c], count[c], Int32(0)) for c in range(8)]
         sum_s_lane_2 = sum_over_s_lane_2(count_masked, thread, (reduce_smem_6,))
         clipped_masked = [select(exists[c], clipped_2[c], Int32(0)) for c in range(8)]
         sum_s_lane_3 = sum_over_s_lane_2(clipped_masked, thread, (reduce_smem_7,))
-        total_k3_masked_2 = [select(exists[c], total_k3_masked[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]
+        total_k3_masked_2 = [select(exists[c], total_k3_masked[c], negative_zero()) for c in range(8)]
         sum_s_lane_4 = sum_over_s_lane(total_k3_masked_2, thread, (reduce_smem_8,))
         total_9 = total_5 + sum_s_lane
         total_10 = total_6 + sum_s_lane_2
         total_11 = total_7 + sum_s_lane_3
         total_12 = total_8 + sum_s_lane_4
         total_5, total_6, total_7, total_8 = total_9, total_10, total_11, total_12
-    store_where(writes, sum_of_piece, s_piece, total_5)
+    store_where(writes, sum_of_piece, s_piece, total_5)  # loss.py:79
     store_where(writes, sum_of_piece1, s_piece, total_6)
     store_where(writes, sum_of_piece2, s_piece, total_7)
     store_where(writes, sum_of_piece3, s_piece, total_8)
@@ -435,7 +456,6 @@ def policy_loss_2_rows(
 ):
     # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
-    block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
     reduce_smem_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
@@ -450,10 +470,10 @@ def policy_loss_2_rows(
     steps = s_piece_count_plus_4095 // 4096
     full_steps = ((S + 1023) // 1024) // 4096
     s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]
-    total = Int32(-(2**31)).bitcast(Float32)
+    total = negative_zero()
     total_2 = Int32(0)
     total_3 = Int32(0)
-    total_4 = Int32(-(2**31)).bitcast(Float32)
+    total_4 = negative_zero()
     for s_piece_step in cutlass.range(0, full_steps, unroll=1):
         s_piece_step_times_4096 = s_piece_step * 4096
         s_piece = [s_piece_step_times_4096 + s_piece_lane[c] for c in range(8)]
@@ -461,7 +481,7 @@ def policy_loss_2_rows(
         sum_of_piece1_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]
         sum_of_piece2_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]
         sum_of_piece3_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_value, thread, (reduce_smem_1,))
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_value, thread, (reduce_smem_1,))  # loss.py:82
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_value, thread, (reduce_smem_2,))
         sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_value, thread, (reduce_smem_3,))
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_value, thread, (reduce_smem_4,))
@@ -470,7 +490,7 @@ def policy_loss_2_rows(
         total_7 = total_3 + sum_s_piece_lane_3
         total_8 = total_4 + sum_s_piece_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    total_5 = total
+    total_5 = total  # loss.py:79
     total_6 = total_2
     total_7 = total_3
     total_8 = total_4
@@ -482,17 +502,14 @@ def policy_loss_2_rows(
         sum_of_piece1_value = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]
         sum_of_piece2_value = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]
         sum_of_piece3_value = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]
-        sum_of_piece_masked = [
-            select(exists[c], sum_of_piece_value[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)
-        ]
+        # loss.py:82
+        sum_of_piece_masked = [select(exists[c], sum_of_piece_value[c], negative_zero()) for c in range(8)]
         sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_masked, thread, (reduce_smem_5,))
         sum_of_piece1_masked = [select(exists[c], sum_of_piece1_value[c], Int32(0)) for c in range(8)]
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_masked, thread, (reduce_smem_6,))
         sum_of_piece2_masked = [select(exists[c], sum_of_piece2_value[c], Int32(0)) for c in range(8)]
         sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_masked, thread, (reduce_smem_7,))
-        sum_of_piece3_masked = [
-            select(exists[c], sum_of_piece3_value[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)
-        ]
+        sum_of_piece3_masked = [select(exists[c], sum_of_piece3_value[c], negative_zero()) for c in range(8)]
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_masked, thread, (reduce_smem_8,))
         total_9 = total_5 + sum_s_piece_lane
         total_10 = total_6 + sum_s_piece_lane_2

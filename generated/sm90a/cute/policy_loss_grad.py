@@ -2,6 +2,21 @@
 
 numerics: 06eb7cb1eb76f541
 schedule: tiles T=128, 4 warps, 1 stages, unroll 1 placed T[6:0]
+inputs:
+  logp: f32 [T]
+  old_logp: f32 [T]
+  advantages: f32 [B]
+  ref_logp: f32 [T]
+  active: bool [T]
+  sequence: i32 [T]
+  count: i32
+  d_loss: f32
+outputs:
+  d_logp: f32 [T]
+scalars:
+  beta: f32
+  surrogate_least: f32
+  surrogate_most: f32
 """
 
 import cuda.bindings.driver as cuda

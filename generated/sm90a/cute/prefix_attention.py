@@ -3,6 +3,28 @@
 numerics: 79b8a2e6ea6b47d0
 schedule: tiles C*G=192, 12 consumer warps, 4 producer warps, 2 stages, 132 persistent blocks
 schedule: tiles Q*G=192, 12 consumer warps, 4 producer warps, 2 stages
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_prefix: bf16 [K, H=8, E=128]
+  v_prefix: bf16 [K, H=8, W=128]
+  begin_prefix: i32 [N]
+  end_prefix: i32 [N]
+  begin_asks: i32 [N]
+  end_asks: i32 [N]
+  place: i32 [T]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_shared: i32 [B]
+  end_shared: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import cuda.bindings.driver as cuda
@@ -158,7 +180,12 @@ def folded(x, stride, combine):
     return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
-def least(a, b):
+def imax(a, b):
+    # The maximum of integers.
+    return cutlass.max(a, b)
+
+
+def imin(a, b):
     # The minimum of integers.
     return cutlass.min(a, b)
 
@@ -209,11 +236,6 @@ def max_over_s_lane_of_thread(x):
     return x
 
 
-def most(a, b):
-    # The maximum of integers.
-    return cutlass.max(a, b)
-
-
 def mul(a, b):
     # One rounding, never part of a fused operation.
     return cute.math.mul(a, b, rounding=NEAREST)
@@ -228,6 +250,11 @@ def multiply(unit, to, a, b, onto, count):
         cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
+
+
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
 
 
 @cute.jit
@@ -460,20 +487,21 @@ def prefix_attention_1_units():
 
 @cute.jit
 def prefix_attention_1_step(
-    k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o, qk,
-    scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor, k_prefix_factor, quad,
-    begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles, group, mma_pv, acc_o_fragment,
-    p_bf16_fragment, v_prefix_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+    k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor, k_prefix_factor,
+    v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece,
+    m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value, first_steps, scale_times_log2e, quad,
+    begin_prefix_plus_whole, until, mine, group, masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     k_step_times_64 = k_step * 64  # attention.py:255
     k_begin = begin_prefix_value + k_step_times_64
     k_step_mod_8 = k_step % 8
     new_piece = k_step_mod_8 == 0
     if new_piece & (k_step > first_steps):
         for r in cutlass.range_constexpr(2):
-            earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
-            m = fmax(m_before[r], m_piece[r])
+            earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
+            m = fmax(m_before[r], m_piece[r])  # attention.py:257
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -491,20 +519,22 @@ def prefix_attention_1_step(
         rescales = rescales + 1
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
     if cutlass.const_expr(more):
-        k_prefix_ring.consumer_wait(get)
+        k_prefix_ring.consumer_wait(k_consumer_state)
         multiply(
-            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8
+            mma_qk, qk_fragment, q_factor[None, None, None, 0],
+            k_prefix_factor[None, None, None, k_consumer_state.index], False, 8
         )
-    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:255
+    # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:257
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):
+        for c in cutlass.range_constexpr(16):  # attention.py:255
             kv = k_begin + (quad + 8 * (c // 2) + c % 2)
-            if cutlass.const_expr(masked):
-                exists = kv < begin_prefix_plus_whole
+            if cutlass.const_expr(masked):  # attention.py:257
+                in_range = kv < begin_prefix_plus_whole  # attention.py:255
                 kv_lt_until = kv < until[r]
-                exists_2 = exists & kv_lt_until
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                exists = in_range & kv_lt_until
+                s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:257
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(s_masked[r])]
@@ -527,33 +557,35 @@ def prefix_attention_1_step(
             p[r].append(exp2(p_exponent))
             p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
     l_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(p[r])]
-    v_prefix_ring.consumer_wait(got)
+    v_prefix_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (begin_prefix_plus_whole < k_begin + 64):
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
-                kv = k_begin + down
-                exists = kv < begin_prefix_plus_whole
+                kv = k_begin + down  # attention.py:255
+                in_range = kv < begin_prefix_plus_whole
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
-                        (column + 64 * j, down, got.index), 8
+                        select(in_range, Boolean(False), Boolean(True)), v_prefix_tiles,
+                        (column + 64 * j, down, v_consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
-    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, got.index], True, 4)
-    l_chunk = sum_over_k_lane(l_chunk_parts)
+    multiply(
+        mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, v_consumer_state.index], True, 4
+    )
+    l_chunk = sum_over_k_lane(l_chunk_parts)  # attention.py:257
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
         m_piece[r], l_piece[r] = m_new[r], l_new[r]
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
-        k_prefix_ring.consumer_release(get)
-        get.advance()
-    v_prefix_ring.consumer_release(got)
-    got.advance()
-    return get, got, rescales
+        k_prefix_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
+    v_prefix_ring.consumer_release(v_consumer_state)
+    v_consumer_state.advance()
+    return k_consumer_state, v_consumer_state, rescales
 
 
 @cute.kernel
@@ -611,15 +643,15 @@ def prefix_attention_1(
     if group == 0:
         # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(32)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
-        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         item = block
         while item < items:
             tile = tiles - 1 - item % tiles
             n = segment_of(begin_asks, tile, N, lane, 4, 192)
-            begin = begin_asks[n].to(Int32) * 4
-            count = end_asks[n].to(Int32) * 4 - begin
-            first = (tile - (begin // 192 + n)) * 192
+            segment_begin = begin_asks[n].to(Int32) * 4
+            segment_rows = end_asks[n].to(Int32) * 4 - segment_begin
+            first = (tile - (segment_begin // 192 + n)) * 192
             h = item // tiles
             begin_prefix_value = begin_prefix[n]  # attention.py:249
             begin_asks_value = begin_asks[n]
@@ -632,7 +664,6 @@ def prefix_attention_1(
             begin_prefix_plus_whole = begin_prefix_value + whole  # attention.py:255
             length_difference = begin_prefix_plus_whole - begin_prefix_value
             length = cutlass.max(0, length_difference)
-            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             c_g = [first + lane + 32 * r for r in range(6)]
             c_2 = [c_g[r] // 4 for r in range(6)]  # attention.py:250
             token = [begin_asks_value + c_2[r] for r in range(6)]
@@ -650,20 +681,21 @@ def prefix_attention_1(
             first_steps = Int32(0)
             last_of = [
                 select(
-                    first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1),
+                    first + 64 * g < segment_rows, imax(of_rows(steps[2 * g : 2 * (g + 1)], imax), first_steps + 1),
                     first_steps + 1
                 )
                 for g in range(3)
             ]
             full_of = [
-                most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1))
+                imax(first_steps, imin(of_rows(full_steps_2[2 * g : 2 * (g + 1)], imin), last_of[g] - 1))
                 for g in range(3)
             ]
-            last_steps = most(most(last_of[0], last_of[1]), last_of[2])
+            last_steps = imax(imax(last_of[0], last_of[1]), last_of[2])
             publish_work_tile(
-                thread, work_tile_pipeline, own, work_tile, (item, n, first_steps, last_steps, *full_of, *last_of)
+                thread, work_tile_pipeline, tile_producer_state, work_tile,
+                (item, n, first_steps, last_steps, *full_of, *last_of)
             )
-            q_ring.producer_acquire(own)
+            q_ring.producer_acquire(tile_producer_state)
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(12):
                 down = thread // 8 + 16 * i
@@ -680,20 +712,22 @@ def prefix_attention_1(
                     copy_vector_where(
                         q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
                     )
-            q_ring.producer_commit(own)
-            own.advance()
+            q_ring.producer_commit(tile_producer_state)
+            tile_producer_state.advance()
             for k_step in cutlass.range(first_steps, last_steps, unroll=1):
                 k_step_times_64 = k_step * 64  # attention.py:255
                 k_begin = begin_prefix_value + k_step_times_64
                 tma_load(
-                    k_prefix_ring, put, tma_k_prefix, k_prefix[None, None, h], (k_begin, 0), (64, 128), k_prefix_tiles
+                    k_prefix_ring, producer_state, tma_k_prefix, k_prefix[None, None, h], (k_begin, 0), (64, 128),
+                    k_prefix_tiles
                 )
                 tma_load(
-                    v_prefix_ring, put, tma_v_prefix, v_prefix[None, None, h], (0, k_begin), (128, 64), v_prefix_tiles
+                    v_prefix_ring, producer_state, tma_v_prefix, v_prefix[None, None, h], (0, k_begin), (128, 64),
+                    v_prefix_tiles
                 )
-                put.advance()
+                producer_state.advance()
             item = next_work_tile(thread, next_tile, prefix_attention_1_work_counter, blocks)
-        publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
+        publish_work_tile(thread, work_tile_pipeline, tile_producer_state, work_tile, (items, *[0] * 9))
     else:
         # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(160)
@@ -711,17 +745,16 @@ def prefix_attention_1(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
+        k_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        v_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        tile_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
         item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(
-            work_tile_pipeline, own, work_tile, group, 4, 3
+            work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
         )
         while item < items:
             tile = tiles - 1 - item % tiles
-            begin = begin_asks[n].to(Int32) * 4
-            count = end_asks[n].to(Int32) * 4 - begin
-            first = (tile - (begin // 192 + n)) * 192
+            segment_begin = begin_asks[n].to(Int32) * 4
+            first = (tile - (segment_begin // 192 + n)) * 192
             h = item // tiles
             begin_prefix_value = begin_prefix[n]  # attention.py:249
             begin_asks_value = begin_asks[n]
@@ -732,8 +765,6 @@ def prefix_attention_1(
             whole_quotient = end_prefix_minus_begin_prefix // 64
             whole = whole_quotient * 64
             begin_prefix_plus_whole = begin_prefix_value + whole  # attention.py:255
-            length_difference = begin_prefix_plus_whole - begin_prefix_value
-            length = cutlass.max(0, length_difference)
             scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             c_g = [first + row + 8 * r for r in range(2)]  # attention.py:255
             c_2 = [c_g[r] // 4 for r in range(2)]  # attention.py:250
@@ -753,52 +784,55 @@ def prefix_attention_1(
             m_before = cute.make_rmem_tensor((2,), Float32)
             m_before.fill(Float32(float("-inf")))
             l_before = cute.make_rmem_tensor((2,), Float32)
-            l_before.fill(Int32(-(2**31)).bitcast(Float32))
+            l_before.fill(negative_zero())
             o_before = cute.make_tensor(
                 memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
             )
             rescales = Int32(0)
-            q_ring.consumer_wait(own)
+            q_ring.consumer_wait(tile_consumer_state)
             cute.arch.fence_view_async_shared()
-            k_prefix_ring.consumer_wait(get)
+            k_prefix_ring.consumer_wait(k_consumer_state)
             multiply(
-                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False,
-                8
+                mma_qk, qk_fragment, q_factor[None, None, None, 0],
+                k_prefix_factor[None, None, None, k_consumer_state.index], False, 8
             )
             warpgroup.wait_group(0)
-            k_prefix_ring.consumer_release(get)
-            get.advance()
-            for k_step in cutlass.range(first_steps, full_steps, unroll=1):
-                get, got, rescales = prefix_attention_1_step(
-                    k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
-                    acc_o, qk, scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor, k_prefix_factor,
-                    quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles, group,
-                    mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=False, more=True
+            k_prefix_ring.consumer_release(k_consumer_state)
+            k_consumer_state.advance()
+            for k_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:257
+                k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
+                    k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
+                    k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
+                    p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
+                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=False,
+                    more=True
                 )
             for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-                get, got, rescales = prefix_attention_1_step(
-                    k_step, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
-                    acc_o, qk, scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor, k_prefix_factor,
-                    quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles, group,
-                    mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True, more=True
+                k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
+                    k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
+                    k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
+                    p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
+                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=True,
+                    more=True
                 )
             with cute.arch.elect_one():
-                q_ring.consumer_release(own)
-            get, got, rescales = prefix_attention_1_step(
-                last_steps - 1, begin_prefix_value, first_steps, rescales, o_before, m_before, m_piece, l_before,
-                l_piece, acc_o, qk, scale_times_log2e, k_prefix_ring, get, mma_qk, qk_fragment, q_factor,
-                k_prefix_factor, quad, begin_prefix_plus_whole, until, p_bf16, v_prefix_ring, got, mine, v_prefix_tiles,
-                group, mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor, masked=True, more=False
+                q_ring.consumer_release(tile_consumer_state)
+            k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
+                last_steps - 1, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
+                k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
+                p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
+                first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=True,
+                more=False
             )
             for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
-                k_prefix_ring.consumer_wait(get)
-                v_prefix_ring.consumer_wait(got)
-                k_prefix_ring.consumer_release(get)
-                v_prefix_ring.consumer_release(got)
-                get.advance()
-                got.advance()
-            for r in cutlass.range_constexpr(2):  # attention.py:257
-                earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                k_prefix_ring.consumer_wait(k_consumer_state)
+                v_prefix_ring.consumer_wait(v_consumer_state)
+                k_prefix_ring.consumer_release(k_consumer_state)
+                v_prefix_ring.consumer_release(v_consumer_state)
+                k_consumer_state.advance()
+                v_consumer_state.advance()
+            for r in cutlass.range_constexpr(2):
+                earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
                 g = c_g[r] % 4  # attention.py:252
                 store_where(inside[r] & first_of_quad, m_of_piece, (token[r], h, g), m_piece[r])  # attention.py:289
                 store_where(inside[r] & first_of_quad, s_of_piece, (token[r], h, g), l_piece[r])
@@ -820,9 +854,9 @@ def prefix_attention_1(
                             inside[r], o_of_prompt, (token[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)),
                             vectors[i]
                         )
-            own.advance()
+            tile_consumer_state.advance()
             item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(
-                work_tile_pipeline, own, work_tile, group, 4, 3
+                work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
             )
 
 
@@ -940,17 +974,18 @@ def prefix_attention_2_units():
 
 @cute.jit
 def prefix_attention_2_step(
-    s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get, mma_qk,
-    qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv, acc_o_fragment,
-    p_bf16_fragment, v_factor, masked: cutlass.Constexpr, more: cutlass.Constexpr
+    s_step, k_consumer_state, v_consumer_state, k_ring, v_ring, q_factor, k_factor, v_factor, mma_qk, mma_pv,
+    qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before,
+    scale_times_log2e, quad, keys, key_plus_1_2, masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     s_step_times_64 = s_step * 64  # attention.py:266
     s_step_mod_8 = s_step % 8
     new_piece = s_step_mod_8 == 0
     if new_piece:
         for r in cutlass.range_constexpr(2):
-            m = fmax(m_before[r], m_piece[r])
+            m = fmax(m_before[r], m_piece[r])  # attention.py:274
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -967,19 +1002,23 @@ def prefix_attention_2_step(
             m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
     if cutlass.const_expr(more):
-        k_ring.consumer_wait(get)
+        k_ring.consumer_wait(k_consumer_state)
         cute.arch.fence_view_async_shared()
-        multiply(mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
-    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:266
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
+            False, 8
+        )
+    # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:274
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):
+        for c in cutlass.range_constexpr(16):  # attention.py:266
             kv = s_step_times_64 + (quad + 8 * (c // 2) + c % 2)
-            if cutlass.const_expr(masked):
-                exists = kv < keys
+            if cutlass.const_expr(masked):  # attention.py:274
+                in_range = kv < keys  # attention.py:266
                 exists_below = kv < key_plus_1_2[r]
-                exists_2 = exists & exists_below
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                exists = in_range & exists_below
+                s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:274
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
@@ -1002,9 +1041,9 @@ def prefix_attention_2_step(
             for c in cutlass.range_constexpr(32):
                 acc_o[r, c] = mul(acc_o[r, c], alpha[r])
     l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-    v_ring.consumer_wait(got)
+    v_ring.consumer_wait(v_consumer_state)
     cute.arch.fence_view_async_shared()
-    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, v_consumer_state.index], True, 4)
     l_chunk = sum_over_s_lane(l_chunk_parts)
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
@@ -1012,12 +1051,12 @@ def prefix_attention_2_step(
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
         with cute.arch.elect_one():
-            k_ring.consumer_release(get)
-        get.advance()
+            k_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
     with cute.arch.elect_one():
-        v_ring.consumer_release(got)
-    got.advance()
-    return get, got
+        v_ring.consumer_release(v_consumer_state)
+    v_consumer_state.advance()
+    return k_consumer_state, v_consumer_state
 
 
 @cute.kernel
@@ -1059,9 +1098,9 @@ def prefix_attention_2(
     tiles = Q * 4 // 192 + B
     tile = tiles - 1 - block % tiles
     b = segment_of(begin_q, tile, B, lane, 4, 192)
-    begin = begin_q[b].to(Int32) * 4
-    count = end_q[b].to(Int32) * 4 - begin
-    first = (tile - (begin // 192 + b)) * 192
+    segment_begin = begin_q[b].to(Int32) * 4
+    segment_rows = end_q[b].to(Int32) * 4 - segment_begin
+    first = (tile - (segment_begin // 192 + b)) * 192
     h = block // tiles
     scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
     begin_shared_value = begin_shared[b]  # attention.py:259
@@ -1073,8 +1112,8 @@ def prefix_attention_2(
     keys = shared + end_k_minus_begin_k
     begin_q_value = begin_q[b]  # attention.py:305
     end_q_value = end_q[b]  # attention.py:306
-    count_2 = end_q_value - begin_q_value
-    keys_minus_count = keys - count_2  # attention.py:307
+    count = end_q_value - begin_q_value
+    keys_minus_count = keys - count  # attention.py:307
     shared_over_64 = shared // 64  # attention.py:265
     skipped = shared_over_64 * 64
     length = cutlass.max(0, keys)  # attention.py:266
@@ -1091,13 +1130,13 @@ def prefix_attention_2(
     seen_plus_63 = [seen[r] + 63 for r in range(6)]
     steps = [seen_plus_63[r] // 64 for r in range(6)]
     first_steps = Int32(first_step)
-    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)
-    full_steps = most(first_steps, least(of_rows(full_steps_3, least), last_steps - 1))
+    last_steps = select(first < segment_rows, imax(of_rows(steps, imax), first_steps + 1), first_steps + 1)
+    full_steps = imax(first_steps, imin(of_rows(full_steps_3, imin), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(32)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
-        q_ring.producer_acquire(put)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        q_ring.producer_acquire(tile_producer_state)
         column = 8 * (thread % 8)
         for i in cutlass.range_constexpr(12):
             down = thread // 8 + 16 * i
@@ -1105,7 +1144,7 @@ def prefix_attention_2(
             g = q_g_2 % 4  # attention.py:252
             query_2 = q_g_2 // 4  # attention.py:305
             token = begin_q_value + query_2  # attention.py:307
-            inside = query_2 < count_2
+            inside = query_2 < count
             token_ge_0 = 0 <= token  # attention.py:263
             token_lt_T = token < T
             q_guard = token_ge_0 & token_lt_T
@@ -1114,52 +1153,54 @@ def prefix_attention_2(
                 copy_vector_where(
                     q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
                 )
-        q_ring.producer_commit(put)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
+        q_ring.producer_commit(tile_producer_state)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
         for s_step in cutlass.range(first_steps, last_steps, unroll=1):
-            k_ring.producer_acquire(put)
+            k_ring.producer_acquire(producer_state)
             s_step_times_64 = s_step * 64  # attention.py:266
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(4):
                 down = thread // 8 + 16 * i
                 s_lane = down
                 kv = s_step_times_64 + s_lane
-                exists = kv < keys
+                in_range = kv < keys
                 own = shared <= kv  # attention.py:267
                 begin_shared_plus_kv = begin_shared_value + kv  # attention.py:268
                 kv_minus_shared = kv - shared
                 total = begin_k_value + kv_minus_shared
                 not_own = select(own, Boolean(False), Boolean(True))  # attention.py:270
-                k_prefix_guard = exists & not_own
-                k_guard = exists & own
+                k_prefix_guard = in_range & not_own
+                k_guard = in_range & own
                 for j in cutlass.range_constexpr(2):
                     copy_either_vector(
                         k_guard, k, (total, h, (column + 64 * j)), k_prefix_guard, k_prefix,
-                        (begin_shared_plus_kv, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, put.index), 8
+                        (begin_shared_plus_kv, h, (column + 64 * j)), k_tiles,
+                        (down, column + 64 * j, producer_state.index), 8
                     )
-            k_ring.producer_commit(put)
-            v_ring.producer_acquire(put)
+            k_ring.producer_commit(producer_state)
+            v_ring.producer_acquire(producer_state)
             s_step_times_64 = s_step * 64  # attention.py:266
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(4):
                 down = thread // 8 + 16 * i
                 s_lane = down
                 kv = s_step_times_64 + s_lane
-                exists = kv < keys
+                in_range = kv < keys
                 own = shared <= kv  # attention.py:267
                 begin_shared_plus_kv = begin_shared_value + kv  # attention.py:268
                 kv_minus_shared = kv - shared
                 total = begin_k_value + kv_minus_shared
                 not_own = select(own, Boolean(False), Boolean(True))  # attention.py:270
-                k_prefix_guard = exists & not_own
-                k_guard = exists & own
+                k_prefix_guard = in_range & not_own
+                k_guard = in_range & own
                 for j in cutlass.range_constexpr(2):
                     copy_either_vector(
                         k_guard, v, (total, h, (column + 64 * j)), k_prefix_guard, v_prefix,
-                        (begin_shared_plus_kv, h, (column + 64 * j)), v_tiles, (column + 64 * j, down, put.index), 8
+                        (begin_shared_plus_kv, h, (column + 64 * j)), v_tiles,
+                        (column + 64 * j, down, producer_state.index), 8
                     )
-            v_ring.producer_commit(put)
-            put.advance()
+            v_ring.producer_commit(producer_state)
+            producer_state.advance()
     else:
         # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(160)
@@ -1177,13 +1218,13 @@ def prefix_attention_2(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        k_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        v_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         q_g_2 = [first + row + 8 * r for r in range(2)]
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:252
         query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
         token = [begin_q_value + query_2[r] for r in range(2)]  # attention.py:307
-        inside = [query_2[r] < count_2 for r in range(2)]
+        inside = [query_2[r] < count for r in range(2)]
         key_2 = [query_2[r] + keys_minus_count for r in range(2)]
         # attention.py:264
         m_of_piece_value = [load_where(inside[r], m_of_piece, (token[r], h, g[r]), Float32(0)) for r in range(2)]
@@ -1219,29 +1260,32 @@ def prefix_attention_2(
                     inside[r], o_of_prompt, (token[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0)
                 )
         q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
-        k_ring.consumer_wait(get)
+        k_ring.consumer_wait(k_consumer_state)
         cute.arch.fence_view_async_shared()
-        multiply(mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
+            False, 8
+        )
         warpgroup.wait_group(0)
         with cute.arch.elect_one():
-            k_ring.consumer_release(get)
-        get.advance()
-        for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-            get, got = prefix_attention_2_step(
-                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get,
-                mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv,
-                acc_o_fragment, p_bf16_fragment, v_factor, masked=False, more=True
+            k_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
+        for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:274
+            k_consumer_state, v_consumer_state = prefix_attention_2_step(
+                s_step, k_consumer_state, v_consumer_state, k_ring, v_ring, q_factor, k_factor, v_factor, mma_qk,
+                mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment,
+                acc_o, o_before, scale_times_log2e, quad, keys, key_plus_1_2, masked=False, more=True
             )
         for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-            get, got = prefix_attention_2_step(
-                s_step, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get,
-                mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv,
-                acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=True
+            k_consumer_state, v_consumer_state = prefix_attention_2_step(
+                s_step, k_consumer_state, v_consumer_state, k_ring, v_ring, q_factor, k_factor, v_factor, mma_qk,
+                mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment,
+                acc_o, o_before, scale_times_log2e, quad, keys, key_plus_1_2, masked=True, more=True
             )
-        get, got = prefix_attention_2_step(
-            last_steps - 1, m_before, m_piece, l_before, l_piece, o_before, acc_o, qk, scale_times_log2e, k_ring, get,
-            mma_qk, qk_fragment, q_factor, k_factor, quad, keys, key_plus_1_2, p_bf16, v_ring, got, mma_pv,
-            acc_o_fragment, p_bf16_fragment, v_factor, masked=True, more=False
+        prefix_attention_2_step(
+            last_steps - 1, k_consumer_state, v_consumer_state, k_ring, v_ring, q_factor, k_factor, v_factor, mma_qk,
+            mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment,
+            acc_o, o_before, scale_times_log2e, quad, keys, key_plus_1_2, masked=True, more=False
         )
         for r in cutlass.range_constexpr(2):
             m = fmax(m_before[r], m_piece[r])
@@ -1258,7 +1302,7 @@ def prefix_attention_2(
             log_l = portable_log(l)  # attention.py:331
             lse_value = fma(m, Float32(0.6931471824645996), log_l)
             store_where(inside[r] & first_of_quad, lse, (h, g[r], token[r]), lse_value)
-            o_value = []  # attention.py:266
+            o_value = []  # attention.py:274
             for c in cutlass.range_constexpr(32):
                 o_a_scaled = mul(o_before[r, c], alpha_a)
                 o_b_scaled = mul(acc_o[r, c], alpha_b)

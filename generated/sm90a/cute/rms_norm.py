@@ -2,6 +2,16 @@
 
 numerics: dbbd262476646a26
 schedule: tiles 1, 8 warps, 1 stages, unroll 1 placed N[10:3] N[2:0] N[11:11]
+inputs:
+  x: bf16 [T, N=4096]
+  weight: bf16 [N=4096]
+  residual: bf16 [T, N=4096]
+outputs:
+  y: bf16 [T, N=4096]
+  residual_out: bf16 [T, N=4096]
+  rstd: f32 [T]
+scalars:
+  eps: f32
 """
 
 import cuda.bindings.driver as cuda

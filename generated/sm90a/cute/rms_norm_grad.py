@@ -3,6 +3,16 @@
 numerics: 44094d594e766885
 schedule: tiles 1, 16 warps, 3 stages, unroll 1 placed N[11:3] N[2:0]
 schedule: tiles N=32, 1 warps, 1 stages, unroll 64 placed N[4:0]
+inputs:
+  weight: bf16 [N=4096]
+  residual_out: bf16 [T, N=4096]
+  rstd: f32 [T]
+  d_y: bf16 [T, N=4096]
+  d_residual_out: bf16 [T, N=4096]
+outputs:
+  d_x: bf16 [T, N=4096]
+  d_residual: bf16 [T, N=4096]
+  d_weight: bf16 [N=4096]
 """
 
 import cuda.bindings.driver as cuda
@@ -81,6 +91,11 @@ def mul(a, b):
     return cute.math.mul(a, b, rounding=NEAREST)
 
 
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
+
+
 def store_vector(memory, index, x):
     # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
@@ -128,7 +143,7 @@ def rms_norm_grad_1_rows(
     piece_begin_plus_64 = piece_begin + 64
     piece_end = cutlass.min(T, piece_begin_plus_64)
     piece_end_minus_piece_begin = piece_end - piece_begin
-    total = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])
+    total = tuple([negative_zero() for c in range(8)])
     next_t = Int32(0)
     comes = next_t < piece_end_minus_piece_begin
     t = piece_begin + next_t
@@ -176,7 +191,7 @@ def rms_norm_grad_1_rows(
         n_bf16 = [Float32(n_2[c]).to(BFloat16) for c in range(8)]  # norm.py:76
         n_bf16_f32 = [BFloat16(n_bf16[c]).to(Float32) for c in range(8)]
         total_product = [mul(g[c], n_bf16_f32[c]) for c in range(8)]
-        total_2 = [total[c] + total_product[c] for c in range(8)]  # norm.py:61
+        total_2 = [total[c] + total_product[c] for c in range(8)]
         (
             total, rstd_value, rstd_value_2, residual_out_ahead, residual_out_ahead_2, d_y_ahead, d_y_ahead_2,
             d_residual_out_ahead, d_residual_out_ahead_2
@@ -184,7 +199,7 @@ def rms_norm_grad_1_rows(
             tuple(total_2), rstd_value_2, rstd_value_3, residual_out_ahead_2, tuple(residual_out_value_3), d_y_ahead_2,
             tuple(d_y_value_3), d_residual_out_ahead_2, tuple(d_residual_out_value_3)
         )
-    for c in cutlass.range_constexpr(0, 8, 4):
+    for c in cutlass.range_constexpr(0, 8, 4):  # norm.py:61
         store_vector(sum_of_piece, (t_piece, n[c]), total[c:c + 4])
 
 
@@ -220,10 +235,10 @@ def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: In
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     n = block * 32 + thread
-    dw = Int32(-(2**31)).bitcast(Float32)  # norm.py:61
+    dw = negative_zero()  # norm.py:61
     for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
         sum_of_piece_value = sum_of_piece[(t_piece_step, n)]
-        total = dw + sum_of_piece_value
+        total = dw + sum_of_piece_value  # norm.py:76
         dw = total
     dw_bf16 = Float32(dw).to(BFloat16)  # norm.py:77
     d_weight[n] = dw_bf16

@@ -2,6 +2,13 @@
 
 numerics: 9ecbade7ee57014e
 schedule: tiles C=64, H=16, 4 warps, 1 stages, unroll 1 placed C[5:3] H[3:0] C[2:0]
+inputs:
+  x: bf16 [T, H=32, E=128]
+  cos: f32 [P, C=64]
+  sin: f32 [P, C=64]
+  position_ids: i64 [T]
+outputs:
+  y: bf16 [T, H=32, E=128]
 """
 
 import cuda.bindings.driver as cuda

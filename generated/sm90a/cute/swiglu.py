@@ -2,6 +2,11 @@
 
 numerics: 9a391815b1326d65
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1 placed N[9:3] N[2:0] N[10:10]
+inputs:
+  gate: bf16 [T, N=12288]
+  up: bf16 [T, N=12288]
+outputs:
+  y: bf16 [T, N=12288]
 """
 
 import cuda.bindings.driver as cuda

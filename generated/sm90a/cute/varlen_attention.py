@@ -2,6 +2,19 @@
 
 numerics: ca497bd10c6c61b5
 schedule: tiles Q*G=192, 12 consumer warps, 4 producer warps, 2 stages, 132 persistent blocks
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import cuda.bindings.driver as cuda
@@ -131,7 +144,12 @@ def folded(x, stride, combine):
     return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
-def least(a, b):
+def imax(a, b):
+    # The maximum of integers.
+    return cutlass.max(a, b)
+
+
+def imin(a, b):
     # The minimum of integers.
     return cutlass.min(a, b)
 
@@ -166,11 +184,6 @@ def max_over_s_lane_of_thread(x):
     return x
 
 
-def most(a, b):
-    # The maximum of integers.
-    return cutlass.max(a, b)
-
-
 def mul(a, b):
     # One rounding, never part of a fused operation.
     return cute.math.mul(a, b, rounding=NEAREST)
@@ -185,6 +198,11 @@ def multiply(unit, to, a, b, onto, count):
         cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
+
+
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
 
 
 @cute.jit
@@ -401,20 +419,21 @@ def varlen_attention_units():
 
 @cute.jit
 def varlen_attention_step(
-    s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o, qk,
-    scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value, until, p_bf16, v_ring,
-    got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor, masked: cutlass.Constexpr,
-    more: cutlass.Constexpr
+    s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles, v_factor, mma_qk,
+    mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o,
+    o_before, begin_k_value, first_steps, scale_times_log2e, quad, end_k_value, until, mine, group,
+    masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     s_step_times_64 = s_step * 64  # attention.py:79
     s_begin = begin_k_value + s_step_times_64
     s_step_mod_8 = s_step % 8
     new_piece = s_step_mod_8 == 0
     if new_piece & (s_step > first_steps):
         for r in cutlass.range_constexpr(2):
-            earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
-            m = fmax(m_before[r], m_piece[r])
+            earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
+            m = fmax(m_before[r], m_piece[r])  # attention.py:81
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -432,18 +451,22 @@ def varlen_attention_step(
         rescales = rescales + 1
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
     if cutlass.const_expr(more):
-        k_ring.consumer_wait(get)
-        multiply(mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
-    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+        k_ring.consumer_wait(k_consumer_state)
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
+            False, 8
+        )
+    # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:81
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):
+        for c in cutlass.range_constexpr(16):  # attention.py:79
             kv = s_begin + (quad + 8 * (c // 2) + c % 2)
-            if cutlass.const_expr(masked):
-                exists = kv < end_k_value
+            if cutlass.const_expr(masked):  # attention.py:81
+                in_range = kv < end_k_value  # attention.py:79
                 kv_lt_until = kv < until[r]
-                exists_2 = exists & kv_lt_until
-                s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                exists = in_range & kv_lt_until
+                s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:81
             else:
                 s_masked[r].append(s[r][c])
     m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
@@ -466,32 +489,33 @@ def varlen_attention_step(
             p[r].append(exp2(p_exponent))
             p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
     l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
-    v_ring.consumer_wait(got)
+    v_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (end_k_value < s_begin + 64):
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
-                kv = s_begin + down
-                exists = kv < end_k_value
+                kv = s_begin + down  # attention.py:79
+                in_range = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8
+                        select(in_range, Boolean(False), Boolean(True)), v_tiles,
+                        (column + 64 * j, down, v_consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
-    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
-    l_chunk = sum_over_s_lane(l_chunk_parts)
+    multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, v_consumer_state.index], True, 4)
+    l_chunk = sum_over_s_lane(l_chunk_parts)  # attention.py:81
     l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
         m_piece[r], l_piece[r] = m_new[r], l_new[r]
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
-        k_ring.consumer_release(get)
-        get.advance()
-    v_ring.consumer_release(got)
-    got.advance()
-    return get, got, rescales
+        k_ring.consumer_release(k_consumer_state)
+        k_consumer_state.advance()
+    v_ring.consumer_release(v_consumer_state)
+    v_consumer_state.advance()
+    return k_consumer_state, v_consumer_state, rescales
 
 
 @cute.kernel
@@ -547,25 +571,24 @@ def varlen_attention(
     if group == 0:
         # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(32)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
-        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         item = block
         while item < items:
             tile = tiles - 1 - item % tiles
             b = segment_of(begin_q, tile, B, lane, 4, 192)
-            begin = begin_q[b].to(Int32) * 4
-            count = end_q[b].to(Int32) * 4 - begin
-            first = (tile - (begin // 192 + b)) * 192
+            segment_begin = begin_q[b].to(Int32) * 4
+            segment_rows = end_q[b].to(Int32) * 4 - segment_begin
+            first = (tile - (segment_begin // 192 + b)) * 192
             h = item // tiles
             begin_k_value = begin_k[b]  # attention.py:75
             end_k_value = end_k[b]  # attention.py:76
             keys = end_k_value - begin_k_value
             begin_q_value = begin_q[b]  # attention.py:305
             end_q_value = end_q[b]  # attention.py:306
-            count_2 = end_q_value - begin_q_value
-            keys_minus_count = keys - count_2  # attention.py:307
+            count = end_q_value - begin_q_value
+            keys_minus_count = keys - count  # attention.py:307
             length = cutlass.max(0, keys)  # attention.py:79
-            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             q_g = [first + lane + 32 * r for r in range(6)]
             query = [q_g[r] // 4 for r in range(6)]  # attention.py:305
             key = [query[r] + keys_minus_count for r in range(6)]  # attention.py:307
@@ -580,27 +603,28 @@ def varlen_attention(
             first_steps = Int32(0)
             last_of = [
                 select(
-                    first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1),
+                    first + 64 * g < segment_rows, imax(of_rows(steps[2 * g : 2 * (g + 1)], imax), first_steps + 1),
                     first_steps + 1
                 )
                 for g in range(3)
             ]
             full_of = [
-                most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1))
+                imax(first_steps, imin(of_rows(full_steps_2[2 * g : 2 * (g + 1)], imin), last_of[g] - 1))
                 for g in range(3)
             ]
-            last_steps = most(most(last_of[0], last_of[1]), last_of[2])
+            last_steps = imax(imax(last_of[0], last_of[1]), last_of[2])
             publish_work_tile(
-                thread, work_tile_pipeline, own, work_tile, (item, b, first_steps, last_steps, *full_of, *last_of)
+                thread, work_tile_pipeline, tile_producer_state, work_tile,
+                (item, b, first_steps, last_steps, *full_of, *last_of)
             )
-            q_ring.producer_acquire(own)
+            q_ring.producer_acquire(tile_producer_state)
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(12):
                 down = thread // 8 + 16 * i
                 q_g = first + down
                 query = q_g // 4  # attention.py:305
                 token = begin_q_value + query  # attention.py:307
-                inside = query < count_2
+                inside = query < count
                 token_ge_0 = 0 <= token  # attention.py:77
                 token_lt_T = token < T
                 q_guard = token_ge_0 & token_lt_T
@@ -610,16 +634,16 @@ def varlen_attention(
                     copy_vector_where(
                         q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
                     )
-            q_ring.producer_commit(own)
-            own.advance()
+            q_ring.producer_commit(tile_producer_state)
+            tile_producer_state.advance()
             for s_step in cutlass.range(first_steps, last_steps, unroll=1):
                 s_step_times_64 = s_step * 64  # attention.py:79
                 s_begin = begin_k_value + s_step_times_64
-                tma_load(k_ring, put, tma_k, k[None, None, h], (s_begin, 0), (64, 128), k_tiles)
-                tma_load(v_ring, put, tma_v, v[None, None, h], (0, s_begin), (128, 64), v_tiles)
-                put.advance()
+                tma_load(k_ring, producer_state, tma_k, k[None, None, h], (s_begin, 0), (64, 128), k_tiles)
+                tma_load(v_ring, producer_state, tma_v, v[None, None, h], (0, s_begin), (128, 64), v_tiles)
+                producer_state.advance()
             item = next_work_tile(thread, next_tile, varlen_attention_work_counter, blocks)
-        publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
+        publish_work_tile(thread, work_tile_pipeline, tile_producer_state, work_tile, (items, *[0] * 9))
     else:
         # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(160)
@@ -637,26 +661,24 @@ def varlen_attention(
         first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
+        k_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        v_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        tile_consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
         item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(
-            work_tile_pipeline, own, work_tile, group, 4, 3
+            work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
         )
         while item < items:
             tile = tiles - 1 - item % tiles
-            begin = begin_q[b].to(Int32) * 4
-            count = end_q[b].to(Int32) * 4 - begin
-            first = (tile - (begin // 192 + b)) * 192
+            segment_begin = begin_q[b].to(Int32) * 4
+            first = (tile - (segment_begin // 192 + b)) * 192
             h = item // tiles
             begin_k_value = begin_k[b]  # attention.py:75
             end_k_value = end_k[b]  # attention.py:76
             keys = end_k_value - begin_k_value
             begin_q_value = begin_q[b]  # attention.py:305
             end_q_value = end_q[b]  # attention.py:306
-            count_2 = end_q_value - begin_q_value
-            keys_minus_count = keys - count_2  # attention.py:307
-            length = cutlass.max(0, keys)  # attention.py:79
+            count = end_q_value - begin_q_value
+            keys_minus_count = keys - count  # attention.py:307
             scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             q_g = [first + row + 8 * r for r in range(2)]  # attention.py:79
             query = [q_g[r] // 4 for r in range(2)]  # attention.py:305
@@ -673,55 +695,56 @@ def varlen_attention(
             m_before = cute.make_rmem_tensor((2,), Float32)
             m_before.fill(Float32(float("-inf")))
             l_before = cute.make_rmem_tensor((2,), Float32)
-            l_before.fill(Int32(-(2**31)).bitcast(Float32))
+            l_before.fill(negative_zero())
             o_before = cute.make_tensor(
                 memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
             )
             rescales = Int32(0)
-            q_ring.consumer_wait(own)
+            q_ring.consumer_wait(tile_consumer_state)
             cute.arch.fence_view_async_shared()
-            k_ring.consumer_wait(get)
+            k_ring.consumer_wait(k_consumer_state)
             multiply(
-                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
+                False, 8
             )
             warpgroup.wait_group(0)
-            k_ring.consumer_release(get)
-            get.advance()
-            for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-                get, got, rescales = varlen_attention_step(
-                    s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o,
-                    qk, scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value,
-                    until, p_bf16, v_ring, got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
-                    masked=False, more=True
+            k_ring.consumer_release(k_consumer_state)
+            k_consumer_state.advance()
+            for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:81
+                k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
+                    s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles,
+                    v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                    l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
+                    end_k_value, until, mine, group, masked=False, more=True
                 )
             for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-                get, got, rescales = varlen_attention_step(
-                    s_step, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece, acc_o,
-                    qk, scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value,
-                    until, p_bf16, v_ring, got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
-                    masked=True, more=True
+                k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
+                    s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles,
+                    v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                    l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
+                    end_k_value, until, mine, group, masked=True, more=True
                 )
             with cute.arch.elect_one():
-                q_ring.consumer_release(own)
-            get, got, rescales = varlen_attention_step(
-                last_steps - 1, begin_k_value, first_steps, rescales, o_before, m_before, m_piece, l_before, l_piece,
-                acc_o, qk, scale_times_log2e, k_ring, get, mma_qk, qk_fragment, q_factor, k_factor, quad, end_k_value,
-                until, p_bf16, v_ring, got, mine, v_tiles, group, mma_pv, acc_o_fragment, p_bf16_fragment, v_factor,
-                masked=True, more=False
+                q_ring.consumer_release(tile_consumer_state)
+            k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
+                last_steps - 1, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor,
+                v_tiles, v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
+                l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
+                end_k_value, until, mine, group, masked=True, more=False
             )
             for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
-                k_ring.consumer_wait(get)
-                v_ring.consumer_wait(got)
-                k_ring.consumer_release(get)
-                v_ring.consumer_release(got)
-                get.advance()
-                got.advance()
+                k_ring.consumer_wait(k_consumer_state)
+                v_ring.consumer_wait(v_consumer_state)
+                k_ring.consumer_release(k_consumer_state)
+                v_ring.consumer_release(v_consumer_state)
+                k_consumer_state.advance()
+                v_consumer_state.advance()
             for r in cutlass.range_constexpr(2):
-                earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
                 token = begin_q_value + query[r]  # attention.py:307
-                inside = query[r] < count_2
+                inside = query[r] < count
                 g = q_g[r] % 4  # attention.py:77
-                m = fmax(m_before[r], m_piece[r])  # attention.py:79
+                m = fmax(m_before[r], m_piece[r])  # attention.py:81
                 is_empty = m == Float32(float("-inf"))
                 m_safe = select(is_empty, Float32(0.0), m)
                 alpha_a_exponent = m_before[r] - m_safe
@@ -735,7 +758,7 @@ def varlen_attention(
                 log_l = portable_log(l)  # attention.py:331
                 lse_value = fma(m, Float32(0.6931471824645996), log_l)
                 store_where(inside & first_of_quad, lse, (h, g, token), lse_value)
-                o_value = []  # attention.py:79
+                o_value = []  # attention.py:81
                 for c in cutlass.range_constexpr(32):
                     o_a_scaled = mul(earlier_o_before[c], alpha_a)
                     o_b_scaled = mul(acc_o[r, c], alpha_b)
@@ -752,9 +775,9 @@ def varlen_attention(
                         store_vector_where(
                             inside, o, (token, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
                         )
-            own.advance()
+            tile_consumer_state.advance()
             item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(
-                work_tile_pipeline, own, work_tile, group, 4, 3
+                work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
             )
 
 

@@ -4,6 +4,24 @@ numerics: 56c4815123ee58b1
 schedule: tiles G=4, T=4, 4 warps, 1 stages, unroll 1 placed W[5:3] G[1:0] T[1:0] W[2:0] W[6:6]
 schedule: tiles Q*G=128, 8 consumer warps, 4 producer warps, 4 stages
 schedule: tiles J=128, 8 consumer warps, 4 producer warps, 4 stages
+inputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+  d_o: bf16 [T, H=8, G=4, W=128]
+  d_lse: f32 [H=8, G=4, T]
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  d_q: bf16 [T, H=8, G=4, E=128]
+  d_k: bf16 [S, H=8, E=128]
+  d_v: bf16 [S, H=8, W=128]
+scalars:
+  scale: f32
 """
 
 import cuda.bindings.driver as cuda
@@ -54,13 +72,13 @@ def commit_from(first, thread, ring, state):
 
 
 @cute.jit
-def copy_number_where(mine, condition, memory: cute.Tensor, index, numbers: cute.Tensor, place):
+def copy_statistic_where(mine, condition, memory: cute.Tensor, index, statistics: cute.Tensor, place):
     # cp.async of 4 bytes to shared memory if `mine`, zero where the condition is false.
     chosen = cute.make_rmem_tensor((1,), Boolean)
     chosen[0] = condition
     if mine:
         atom = cute.make_copy_atom(cpasync.CopyG2SOp(), memory.element_type, num_bits_per_copy=32)
-        to = cute.make_tensor(numbers.iterator + cute.crd2idx(place, numbers.layout), (1,))
+        to = cute.make_tensor(statistics.iterator + cute.crd2idx(place, statistics.layout), (1,))
         cute.copy(atom, vector_of(memory, index, 1), to, pred=chosen)
 
 
@@ -114,7 +132,12 @@ def halved(x, lanes, thread, combine):
     return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
 
 
-def least(a, b):
+def imax(a, b):
+    # The maximum of integers.
+    return cutlass.max(a, b)
+
+
+def imin(a, b):
     # The minimum of integers.
     return cutlass.min(a, b)
 
@@ -138,11 +161,6 @@ def load_where(condition, memory: cute.Tensor, index, other):
     return x
 
 
-def most(a, b):
-    # The maximum of integers.
-    return cutlass.max(a, b)
-
-
 def mul(a, b):
     # One rounding, never part of a fused operation.
     return cute.math.mul(a, b, rounding=NEAREST)
@@ -157,17 +175,6 @@ def multiply(unit, to, a, b, onto, count):
         cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
-
-
-def numbers_of(numbers, first, stage, count):
-    # A thread's column values of a stage: two of every 8 columns, from `first` on.
-    made = []
-    for i in range(count // 2):
-        pair = cute.make_rmem_tensor((2,), numbers.element_type)
-        at = cute.assume(cute.crd2idx((first + 8 * i, stage), numbers.layout), divby=2)
-        cute.autovec_copy(cute.make_tensor(numbers.iterator + at, (2,)), pair)
-        made += [pair[0], pair[1]]
-    return made
 
 
 def of_rows(x, pick):
@@ -195,6 +202,17 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
 def select(condition, a, b):
     # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
+
+
+def statistics_of(statistics, first, stage, count):
+    # A thread's column values of a stage: two of every 8 columns, from `first` on.
+    made = []
+    for i in range(count // 2):
+        pair = cute.make_rmem_tensor((2,), statistics.element_type)
+        at = cute.assume(cute.crd2idx((first + 8 * i, stage), statistics.layout), divby=2)
+        cute.autovec_copy(cute.make_tensor(statistics.iterator + at, (2,)), pair)
+        made += [pair[0], pair[1]]
+    return made
 
 
 def store_vector(memory, index, x):
@@ -368,43 +386,50 @@ def varlen_attention_grad_2_units():
 
 @cute.jit
 def varlen_attention_grad_2_step(
-    z_step, begin_k_value, k_ring, get, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk, s_fragment,
-    q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e, shift_value, until_2, dp,
-    delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor, masked: cutlass.Constexpr
+    z_step, consumer_state, k_ring, v_ring, q_factor, d_o_factor, k_tiles, k_factor, k_transposed_factor, v_tiles,
+    v_factor, mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, ds_bf16_fragment, ds_bf16, dq_fragment, begin_k_value,
+    end_k_value, mine, group, quad, scale_times_log2e, shift_value, until_2, delta_value, masked: cutlass.Constexpr
 ):
     # One tile of streamed rows: S and dP, the elementwise work, and products onto the sums.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     z_step_times_64 = z_step * 64  # attention.py:119
     z_begin = begin_k_value + z_step_times_64
     if cutlass.const_expr(masked):
-        k_ring.consumer_wait(get)
-        v_ring.consumer_wait(get)
+        k_ring.consumer_wait(consumer_state)
+        v_ring.consumer_wait(consumer_state)
         if (end_k_value < z_begin + 64):
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 kv = z_begin + down
-                exists = kv < end_k_value
+                in_range = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), k_tiles, (down, column + 64 * j, get.index), 8
+                        select(in_range, Boolean(False), Boolean(True)), k_tiles,
+                        (down, column + 64 * j, consumer_state.index), 8
                     )
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 kv = z_begin + down
-                exists = kv < end_k_value
+                in_range = kv < end_k_value
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), v_tiles, (down, column + 64 * j, get.index), 8
+                        select(in_range, Boolean(False), Boolean(True)), v_tiles,
+                        (down, column + 64 * j, consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
     if cutlass.const_expr(not masked):
-        k_ring.consumer_wait(get)
-    multiply(mma_qk, s_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+        k_ring.consumer_wait(consumer_state)
+    multiply(
+        mma_qk, s_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, consumer_state.index], False, 8
+    )
     if cutlass.const_expr(not masked):
-        v_ring.consumer_wait(get)
-    multiply(mma_qk, dp_fragment, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8)
+        v_ring.consumer_wait(consumer_state)
+    multiply(
+        mma_qk, dp_fragment, d_o_factor[None, None, None, 0], v_factor[None, None, None, consumer_state.index], False, 8
+    )
     warpgroup.wait_group(1)
     p_masked = [[], []]
     for r in cutlass.range_constexpr(2):
@@ -412,25 +437,27 @@ def varlen_attention_grad_2_step(
             kv = z_begin + (quad + 8 * (c // 2) + c % 2)
             p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[r])  # attention.py:167
             p = exp2(p_fma_sum)
-            if cutlass.const_expr(masked):  # attention.py:119
-                exists = kv < end_k_value
+            if cutlass.const_expr(masked):  # attention.py:123
+                in_range = kv < end_k_value  # attention.py:119
                 kv_lt_until = kv < until_2[r]
-                exists_2 = exists & kv_lt_until
-                p_masked[r].append(select(exists_2, p, Float32(0.0)))
+                exists = in_range & kv_lt_until
+                p_masked[r].append(select(exists, p, Float32(0.0)))  # attention.py:123
             else:
                 p_masked[r].append(p)
     warpgroup.wait_group(0)
     for r in cutlass.range_constexpr(2):
-        for c in cutlass.range_constexpr(16):  # attention.py:123
+        for c in cutlass.range_constexpr(16):
             dp_minus_delta = dp[r, c] - delta_value[r]
-            ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:119
+            ds = mul(p_masked[r][c], dp_minus_delta)
             ds_bf16[r, c] = Float32(ds).to(BFloat16)
-    multiply(mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, get.index], True, 4)
+    multiply(
+        mma_pv, dq_fragment, ds_bf16_fragment, k_transposed_factor[None, None, None, consumer_state.index], True, 4
+    )
     warpgroup.wait_group(0)
-    k_ring.consumer_release(get)
-    v_ring.consumer_release(get)
-    get.advance()
-    return get
+    k_ring.consumer_release(consumer_state)
+    v_ring.consumer_release(consumer_state)
+    consumer_state.advance()
+    return consumer_state
 
 
 @cute.kernel
@@ -483,17 +510,17 @@ def varlen_attention_grad_2(
     tiles = Q * 4 // 128 + B
     tile = tiles - 1 - block % tiles
     b = segment_of(begin_q, tile, B, lane, 4, 128)
-    begin = begin_q[b].to(Int32) * 4
-    count = end_q[b].to(Int32) * 4 - begin
-    first = (tile - (begin // 128 + b)) * 128
+    segment_begin = begin_q[b].to(Int32) * 4
+    segment_rows = end_q[b].to(Int32) * 4 - segment_begin
+    first = (tile - (segment_begin // 128 + b)) * 128
     h = block // tiles
     begin_k_value = begin_k[b]  # attention.py:112
     end_k_value = end_k[b]  # attention.py:113
     keys = end_k_value - begin_k_value
     begin_q_value = begin_q[b]  # attention.py:305
     end_q_value = end_q[b]  # attention.py:306
-    count_2 = end_q_value - begin_q_value
-    keys_minus_count = keys - count_2  # attention.py:307
+    count = end_q_value - begin_q_value
+    keys_minus_count = keys - count  # attention.py:307
     length = cutlass.max(0, keys)  # attention.py:119
     scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:167
     q_g = [first + lane + 32 * r for r in range(4)]
@@ -508,14 +535,14 @@ def varlen_attention_grad_2(
     seen_plus_63 = [seen[r] + 63 for r in range(4)]
     steps = [seen_plus_63[r] // 64 for r in range(4)]
     first_steps = Int32(0)
-    last_steps = select(first < count, of_rows(steps, most), first_steps)
-    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps))
+    last_steps = select(first < segment_rows, of_rows(steps, imax), first_steps)
+    full_steps = imax(first_steps, imin(of_rows(full_steps_2, imin), last_steps))
     if group == 0:
         # Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(56)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
-        q_ring.producer_acquire(put)
-        d_o_ring.producer_acquire(put)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        q_ring.producer_acquire(tile_producer_state)
+        d_o_ring.producer_acquire(tile_producer_state)
         column = 8 * (thread % 8)
         for i in cutlass.range_constexpr(8):
             down = thread // 8 + 16 * i
@@ -523,22 +550,22 @@ def varlen_attention_grad_2(
             g = q_g_2 % 4  # attention.py:97
             query_2 = q_g_2 // 4  # attention.py:305
             token = begin_q_value + query_2  # attention.py:307
-            inside = query_2 < count_2
+            inside = query_2 < count
             for j in cutlass.range_constexpr(2):  # attention.py:114
                 copy_vector_where(inside, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)
             for j in cutlass.range_constexpr(2):  # attention.py:99
                 copy_vector_where(
                     inside, d_o, (token, h, g, (column + 64 * j)), d_o_tiles, (down, column + 64 * j, 0), 8
                 )
-        q_ring.producer_commit(put)
-        d_o_ring.producer_commit(put)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
+        q_ring.producer_commit(tile_producer_state)
+        d_o_ring.producer_commit(tile_producer_state)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
         for z_step in cutlass.range(first_steps, last_steps, unroll=1):
             z_step_times_64 = z_step * 64  # attention.py:119
             z_begin = begin_k_value + z_step_times_64
-            tma_load(k_ring, put, tma_k, k[None, None, h], (z_begin, 0), (64, 128), k_tiles)
-            tma_load(v_ring, put, tma_v, v[None, None, h], (z_begin, 0), (64, 128), v_tiles)
-            put.advance()
+            tma_load(k_ring, producer_state, tma_k, k[None, None, h], (z_begin, 0), (64, 128), k_tiles)
+            tma_load(v_ring, producer_state, tma_v, v[None, None, h], (z_begin, 0), (64, 128), v_tiles)
+            producer_state.advance()
     else:
         # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
         cute.arch.setmaxregister_increase(224)
@@ -557,15 +584,14 @@ def varlen_attention_grad_2(
         ds_bf16 = by_rows(ds_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         q_g_2 = [first + row + 8 * r for r in range(2)]
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:97
         query_2 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:305
         token = [begin_q_value + query_2[r] for r in range(2)]  # attention.py:307
-        inside = [query_2[r] < count_2 for r in range(2)]
+        inside = [query_2[r] < count for r in range(2)]
         key_2 = [query_2[r] + keys_minus_count for r in range(2)]
         # attention.py:116
         shift_value = [load_where(inside[r], shift, (token[r], h, g[r]), Float32(0)) for r in range(2)]
@@ -579,19 +605,19 @@ def varlen_attention_grad_2(
         q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         d_o_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         cute.arch.fence_view_async_shared()
-        for z_step in cutlass.range(first_steps, full_steps, unroll=1):
-            get = varlen_attention_grad_2_step(
-                z_step, begin_k_value, k_ring, get, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk,
-                s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
-                shift_value, until_2, dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment,
-                k_transposed_factor, masked=False
+        for z_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:123
+            consumer_state = varlen_attention_grad_2_step(
+                z_step, consumer_state, k_ring, v_ring, q_factor, d_o_factor, k_tiles, k_factor, k_transposed_factor,
+                v_tiles, v_factor, mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, ds_bf16_fragment, ds_bf16,
+                dq_fragment, begin_k_value, end_k_value, mine, group, quad, scale_times_log2e, shift_value, until_2,
+                delta_value, masked=False
             )
         for z_step in cutlass.range(full_steps, last_steps, unroll=1):
-            get = varlen_attention_grad_2_step(
-                z_step, begin_k_value, k_ring, get, v_ring, end_k_value, mine, k_tiles, v_tiles, group, mma_qk,
-                s_fragment, q_factor, k_factor, dp_fragment, d_o_factor, v_factor, quad, s, scale_times_log2e,
-                shift_value, until_2, dp, delta_value, ds_bf16, mma_pv, dq_fragment, ds_bf16_fragment,
-                k_transposed_factor, masked=True
+            consumer_state = varlen_attention_grad_2_step(
+                z_step, consumer_state, k_ring, v_ring, q_factor, d_o_factor, k_tiles, k_factor, k_transposed_factor,
+                v_tiles, v_factor, mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, ds_bf16_fragment, ds_bf16,
+                dq_fragment, begin_k_value, end_k_value, mine, group, quad, scale_times_log2e, shift_value, until_2,
+                delta_value, masked=True
             )
         for r in cutlass.range_constexpr(2):  # attention.py:114
             dq_times_scale_bf16 = []  # attention.py:124
@@ -711,77 +737,88 @@ def varlen_attention_grad_3_units():
 
 @cute.jit
 def varlen_attention_grad_3_step(
-    r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk, s_fragment,
-    k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s, scale_times_log2e,
-    since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor, delta_numbers, dp, ds_bf16,
-    dk_fragment, ds_bf16_fragment, q_transposed_factor, masked: cutlass.Constexpr
+    r_step, consumer_state, q_ring, d_o_ring, shift_ring, k_factor, v_factor, q_tiles, q_factor, q_transposed_factor,
+    d_o_tiles, d_o_factor, d_o_transposed_factor, shift_statistics, delta_statistics, mma_qk, mma_pv, s_fragment, s,
+    dp_fragment, dp, p_bf16_fragment, p_bf16, ds_bf16_fragment, ds_bf16, dv_fragment, dk_fragment, begin_q_times_4,
+    end_q_times_4, mine, group, quad, scale_times_log2e, since_2, masked: cutlass.Constexpr
 ):
     # One tile of streamed rows: S and dP, the elementwise work, and products onto the sums.
+    # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
     r_step_times_64 = r_step * 64  # attention.py:137
     r_begin = begin_q_times_4 + r_step_times_64
     if cutlass.const_expr(masked):
-        q_ring.consumer_wait(get)
-        d_o_ring.consumer_wait(get)
+        q_ring.consumer_wait(consumer_state)
+        d_o_ring.consumer_wait(consumer_state)
         if (end_q_times_4 < r_begin + 64):
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 qg = r_begin + down
-                exists = qg < end_q_times_4
+                in_range = qg < end_q_times_4
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index), 8
+                        select(in_range, Boolean(False), Boolean(True)), q_tiles,
+                        (down, column + 64 * j, consumer_state.index), 8
                     )
             column = 8 * (mine % 8)
             for i in cutlass.range_constexpr(4):
                 down = mine % 128 // 8 + 16 * i
                 qg = r_begin + down
-                exists = qg < end_q_times_4
+                in_range = qg < end_q_times_4
                 for j in cutlass.range_constexpr(2):
                     clear_vector_where(
-                        select(exists, Boolean(False), Boolean(True)), d_o_tiles, (down, column + 64 * j, get.index), 8
+                        select(in_range, Boolean(False), Boolean(True)), d_o_tiles,
+                        (down, column + 64 * j, consumer_state.index), 8
                     )
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
     if cutlass.const_expr(not masked):
-        q_ring.consumer_wait(get)
-    multiply(mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)
+        q_ring.consumer_wait(consumer_state)
+    multiply(
+        mma_qk, s_fragment, k_factor[None, None, None, 0], q_factor[None, None, None, consumer_state.index], False, 8
+    )
     if cutlass.const_expr(not masked):
-        d_o_ring.consumer_wait(get)
-    multiply(mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)
+        d_o_ring.consumer_wait(consumer_state)
+    multiply(
+        mma_qk, dp_fragment, v_factor[None, None, None, 0], d_o_factor[None, None, None, consumer_state.index], False, 8
+    )
     warpgroup.wait_group(1)
-    shift_ring.consumer_wait(get)
-    shift_value = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
+    shift_ring.consumer_wait(consumer_state)
+    shift_value = statistics_of(shift_statistics, quad, consumer_state.index, 16)  # attention.py:140
     p_masked = [[], []]
     for r in cutlass.range_constexpr(2):
         for c in cutlass.range_constexpr(16):  # attention.py:137
             qg = r_begin + (quad + 8 * (c // 2) + c % 2)
             p_fma_sum = fma(s[r, c], scale_times_log2e, shift_value[c])  # attention.py:167
             p = exp2(p_fma_sum)
-            if cutlass.const_expr(masked):  # attention.py:137
-                exists = qg < end_q_times_4
+            if cutlass.const_expr(masked):  # attention.py:144
+                in_range = qg < end_q_times_4  # attention.py:137
                 since_le_qg = since_2[r] <= qg
-                exists_2 = exists & since_le_qg
-                p_masked[r].append(select(exists_2, p, Float32(0.0)))
+                exists = in_range & since_le_qg
+                p_masked[r].append(select(exists, p, Float32(0.0)))  # attention.py:144
             else:
                 p_masked[r].append(p)
             p_bf16[r, c] = Float32(p_masked[r][c]).to(BFloat16)
-    multiply(mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor[None, None, None, get.index], True, 4)
+    multiply(
+        mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor[None, None, None, consumer_state.index], True, 4
+    )
     warpgroup.wait_group(1)
-    delta_value = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
+    delta_value = statistics_of(delta_statistics, quad, consumer_state.index, 16)  # attention.py:141
     for r in cutlass.range_constexpr(2):
         for c in cutlass.range_constexpr(16):  # attention.py:147
             dp_minus_delta = dp[r, c] - delta_value[c]
-            ds = mul(p_masked[r][c], dp_minus_delta)  # attention.py:137
+            ds = mul(p_masked[r][c], dp_minus_delta)
             ds_bf16[r, c] = Float32(ds).to(BFloat16)
-    multiply(mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, get.index], True, 4)
+    multiply(
+        mma_pv, dk_fragment, ds_bf16_fragment, q_transposed_factor[None, None, None, consumer_state.index], True, 4
+    )
     warpgroup.wait_group(0)
     with cute.arch.elect_one():
-        shift_ring.consumer_release(get)
-    q_ring.consumer_release(get)
-    d_o_ring.consumer_release(get)
-    get.advance()
-    return get
+        shift_ring.consumer_release(consumer_state)
+    q_ring.consumer_release(consumer_state)
+    d_o_ring.consumer_release(consumer_state)
+    consumer_state.advance()
+    return consumer_state
 
 
 @cute.kernel
@@ -838,21 +875,20 @@ def varlen_attention_grad_3(
     q_transposed = memory.q.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
     d_o_tiles = memory.d_o.get_tensor(layouts[4].outer, swizzle=layouts[4].inner)
     d_o_transposed = memory.d_o.get_tensor(layouts[5].outer, swizzle=layouts[5].inner)
-    shift_numbers = memory.shift.get_tensor(cute.make_layout((64, 4)))
-    delta_numbers = memory.delta.get_tensor(cute.make_layout((64, 4)))
-    tiles = J * 1 // 128 + B
+    shift_statistics = memory.shift.get_tensor(cute.make_layout((64, 4)))
+    delta_statistics = memory.delta.get_tensor(cute.make_layout((64, 4)))
     tile = block // 8
     b = segment_of(begin_k, tile, B, lane, 1, 128)
-    begin = begin_k[b].to(Int32) * 1
-    count = end_k[b].to(Int32) * 1 - begin
-    first = (tile - (begin // 128 + b)) * 128
+    segment_begin = begin_k[b].to(Int32) * 1
+    segment_rows = end_k[b].to(Int32) * 1 - segment_begin
+    first = (tile - (segment_begin // 128 + b)) * 128
     h = block % 8
     begin_k_value = begin_k[b]  # attention.py:112
     end_k_value = end_k[b]  # attention.py:113
     keys = end_k_value - begin_k_value
     begin_q_value = begin_q[b]  # attention.py:305
     end_q_value = end_q[b]  # attention.py:306
-    count_2 = end_q_value - begin_q_value
+    count = end_q_value - begin_q_value
     scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:167
     begin_q_times_4 = begin_q_value * 4  # attention.py:137
     end_q_times_4 = end_q_value * 4
@@ -862,7 +898,7 @@ def varlen_attention_grad_3(
     length_plus_63 = length + 63
     steps = length_plus_63 // 64
     j_2 = [first + lane + 32 * r for r in range(4)]
-    key_plus_count = [j_2[r] + count_2 for r in range(4)]  # attention.py:135
+    key_plus_count = [j_2[r] + count for r in range(4)]  # attention.py:135
     query = [key_plus_count[r] - keys for r in range(4)]
     begin_q_plus_query = [begin_q_value + query[r] for r in range(4)]  # attention.py:158
     since = [begin_q_plus_query[r] * 4 for r in range(4)]
@@ -872,16 +908,16 @@ def varlen_attention_grad_3(
     unseen_plus_63 = [unseen[r] + 63 for r in range(4)]
     first_full_step_quotient = [unseen_plus_63[r] // 64 for r in range(4)]
     first_full_step = [cutlass.min(first_full_step_quotient[r], steps) for r in range(4)]
-    first_steps = of_rows(first_step, least)
-    last_steps = select(first < count, Int32(steps), first_steps)
-    late_steps = most(first_steps, least(of_rows(first_full_step, most), last_steps))
-    full_steps = most(late_steps, least(Int32(full_steps_2), last_steps))
+    first_steps = of_rows(first_step, imin)
+    last_steps = select(first < segment_rows, Int32(steps), first_steps)
+    late_steps = imax(first_steps, imin(of_rows(first_full_step, imax), last_steps))
+    full_steps = imax(late_steps, imin(Int32(full_steps_2), last_steps))
     if group == 0:
-        # Producer: copy the block's rows and per-row numbers by cp.async; TMA loads of streamed tiles.
+        # Producer: copy the block's rows and row statistics by cp.async; TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(40)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
-        k_ring.producer_acquire(put)
-        v_ring.producer_acquire(put)
+        tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        k_ring.producer_acquire(tile_producer_state)
+        v_ring.producer_acquire(tile_producer_state)
         column = 8 * (thread % 8)
         for i in cutlass.range_constexpr(8):
             down = thread // 8 + 16 * i
@@ -892,26 +928,32 @@ def varlen_attention_grad_3(
                 copy_vector_where(inside, k, (token, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, 0), 8)
             for j in cutlass.range_constexpr(2):  # attention.py:99
                 copy_vector_where(inside, v, (token, h, (column + 64 * j)), v_tiles, (down, column + 64 * j, 0), 8)
-        k_ring.producer_commit(put)
-        v_ring.producer_commit(put)
-        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
+        k_ring.producer_commit(tile_producer_state)
+        v_ring.producer_commit(tile_producer_state)
+        producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
         for r_step in cutlass.range(first_steps, last_steps, unroll=1):
             r_step_times_64 = r_step * 64  # attention.py:137
             r_begin = begin_q_times_4 + r_step_times_64
-            tma_load(q_ring, put, tma_q, q[None, None, h], ((0, r_begin // 4), 0), (64, 128), q_tiles)
-            tma_load(d_o_ring, put, tma_d_o, d_o[None, None, h], ((0, r_begin // 4), 0), (64, 128), d_o_tiles)
-            acquire_from(64, thread, shift_ring, put)
+            tma_load(q_ring, producer_state, tma_q, q[None, None, h], ((0, r_begin // 4), 0), (64, 128), q_tiles)
+            tma_load(
+                d_o_ring, producer_state, tma_d_o, d_o[None, None, h], ((0, r_begin // 4), 0), (64, 128), d_o_tiles
+            )
+            acquire_from(64, thread, shift_ring, producer_state)
             down = thread % 64
             r_step_times_64 = r_step * 64
             r_begin = begin_q_times_4 + r_step_times_64
             qg = r_begin + down
-            exists = qg < end_q_times_4
+            in_range = qg < end_q_times_4
             asks = qg // 4  # attention.py:138
             head = qg % 4
-            copy_number_where(thread // 64 == 1, exists, shift, (asks, h, head), shift_numbers, (down, put.index))
-            copy_number_where(thread // 64 == 1, exists, delta, (asks, h, head), delta_numbers, (down, put.index))
-            commit_from(64, thread, shift_ring, put)
-            put.advance()
+            copy_statistic_where(
+                thread // 64 == 1, in_range, shift, (asks, h, head), shift_statistics, (down, producer_state.index)
+            )
+            copy_statistic_where(
+                thread // 64 == 1, in_range, delta, (asks, h, head), delta_statistics, (down, producer_state.index)
+            )
+            commit_from(64, thread, shift_ring, producer_state)
+            producer_state.advance()
     else:
         # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
         cute.arch.setmaxregister_increase(232)
@@ -933,12 +975,11 @@ def varlen_attention_grad_3(
         ds_bf16 = by_rows(ds_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        consumer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         j_3 = [first + row + 8 * r for r in range(2)]
-        key_plus_count_2 = [j_3[r] + count_2 for r in range(2)]  # attention.py:135
+        key_plus_count_2 = [j_3[r] + count for r in range(2)]  # attention.py:135
         query_2 = [key_plus_count_2[r] - keys for r in range(2)]
         begin_q_plus_query_2 = [begin_q_value + query_2[r] for r in range(2)]  # attention.py:158
         since_2 = [begin_q_plus_query_2[r] * 4 for r in range(2)]
@@ -951,26 +992,29 @@ def varlen_attention_grad_3(
         k_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         v_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         cute.arch.fence_view_async_shared()
-        for r_step in cutlass.range(first_steps, late_steps, unroll=1):
-            get = varlen_attention_grad_3_step(
-                r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
-                s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s,
-                scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor,
-                delta_numbers, dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked=True
+        for r_step in cutlass.range(first_steps, late_steps, unroll=1):  # attention.py:147
+            consumer_state = varlen_attention_grad_3_step(
+                r_step, consumer_state, q_ring, d_o_ring, shift_ring, k_factor, v_factor, q_tiles, q_factor,
+                q_transposed_factor, d_o_tiles, d_o_factor, d_o_transposed_factor, shift_statistics, delta_statistics,
+                mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, p_bf16_fragment, p_bf16, ds_bf16_fragment, ds_bf16,
+                dv_fragment, dk_fragment, begin_q_times_4, end_q_times_4, mine, group, quad, scale_times_log2e, since_2,
+                masked=True
             )
         for r_step in cutlass.range(late_steps, full_steps, unroll=1):
-            get = varlen_attention_grad_3_step(
-                r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
-                s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s,
-                scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor,
-                delta_numbers, dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked=False
+            consumer_state = varlen_attention_grad_3_step(
+                r_step, consumer_state, q_ring, d_o_ring, shift_ring, k_factor, v_factor, q_tiles, q_factor,
+                q_transposed_factor, d_o_tiles, d_o_factor, d_o_transposed_factor, shift_statistics, delta_statistics,
+                mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, p_bf16_fragment, p_bf16, ds_bf16_fragment, ds_bf16,
+                dv_fragment, dk_fragment, begin_q_times_4, end_q_times_4, mine, group, quad, scale_times_log2e, since_2,
+                masked=False
             )
         for r_step in cutlass.range(full_steps, last_steps, unroll=1):
-            get = varlen_attention_grad_3_step(
-                r_step, begin_q_times_4, q_ring, get, d_o_ring, end_q_times_4, mine, q_tiles, d_o_tiles, group, mma_qk,
-                s_fragment, k_factor, q_factor, dp_fragment, v_factor, d_o_factor, shift_ring, shift_numbers, quad, s,
-                scale_times_log2e, since_2, p_bf16, mma_pv, dv_fragment, p_bf16_fragment, d_o_transposed_factor,
-                delta_numbers, dp, ds_bf16, dk_fragment, ds_bf16_fragment, q_transposed_factor, masked=True
+            consumer_state = varlen_attention_grad_3_step(
+                r_step, consumer_state, q_ring, d_o_ring, shift_ring, k_factor, v_factor, q_tiles, q_factor,
+                q_transposed_factor, d_o_tiles, d_o_factor, d_o_transposed_factor, shift_statistics, delta_statistics,
+                mma_qk, mma_pv, s_fragment, s, dp_fragment, dp, p_bf16_fragment, p_bf16, ds_bf16_fragment, ds_bf16,
+                dv_fragment, dk_fragment, begin_q_times_4, end_q_times_4, mine, group, quad, scale_times_log2e, since_2,
+                masked=True
             )
         for r in cutlass.range_constexpr(2):  # attention.py:114
             token = begin_k_value + j_3[r]  # attention.py:131

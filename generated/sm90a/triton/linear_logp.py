@@ -3,6 +3,17 @@
 numerics: 3b1bdfe160ebee9b
 schedule: tiles T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
 schedule: tiles T=32, 8 warps, 1 stages, unroll 4
+inputs:
+  hidden: bf16 [T, D=4096]
+  weight: bf16 [V=128256, D=4096]
+  ids: i64 [T]
+outputs:
+  logp: f32 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import triton
@@ -160,16 +171,16 @@ def linear_logp_1(
         v_begin = piece_begin + v_step_times_256
         v_lane = tl.arange(0, 256)[None, :]
         v = v_begin + v_lane
-        exists = v < piece_end
+        in_range = v < piece_end
         active = ids != ignore_index  # logp.py:200
-        exists_2 = exists & active  # linear_logp.py:64
+        exists = in_range & active  # linear_logp.py:64
         acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
         for d_first in tl.range(0, 4096, 64):
             hidden = hidden_tiles.load([t_first, d_first])
             weight = weight_tiles.load([v_begin, d_first])
             acc = tl.dot(hidden, weight.T, acc)
         z = acc * inv_temperature  # logp.py:57
-        z_masked = tl.where(exists_2, z, float("-inf"))  # linear_logp.py:64
+        z_masked = tl.where(exists, z, float("-inf"))  # linear_logp.py:69
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_chunk)
@@ -180,16 +191,16 @@ def linear_logp_1(
         p_times_p_moved_by = p * p_moved_by
         l_chunk = sum_over_v_lane(p)
         centred_chunk = sum_over_v_lane(p_times_p_moved_by)
-        selected_v_lane = tl.full((128, 1), negative_zero(), tl.float32)
+        selected_v_lane = tl.full((128, 1), negative_zero(), tl.float32)  # linear_logp.py:71
         ahead = ids - v_begin
         here = (ahead >= 0) & (ahead < 256)
         if tl.max(tl.reshape(here.to(tl.int32), (128,)), 0) > 0:
-            v_i64 = v.to(tl.int64)  # linear_logp.py:71
+            v_i64 = v.to(tl.int64)
             sum_of_step3_equal = v_i64 == ids
             z_masked_2 = tl.where(sum_of_step3_equal, z, negative_zero())
-            z_masked_3 = tl.where(exists_2, z_masked_2, negative_zero())  # linear_logp.py:64
+            z_masked_3 = tl.where(exists, z_masked_2, negative_zero())
             selected_v_lane = sum_over_v_lane(z_masked_3)
-        tl.store(
+        tl.store(  # linear_logp.py:64
             max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride
             + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t,
             m_chunk, mask=t_inside
@@ -249,7 +260,7 @@ def linear_logp_2(
             + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t,
             mask=t_inside, other=0.0
         )
-        m_2 = tl.maximum(m, max_of_step)
+        m_2 = tl.maximum(m, max_of_step)  # linear_logp.py:69
         is_empty = m_2 == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_2)
         alpha_a_distance = m - m_safe
@@ -268,10 +279,10 @@ def linear_logp_2(
         centred_a_moved = tl.fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
         centred_b_moved = tl.fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
-        total_2 = total + sum_of_step3
+        total_2 = total + sum_of_step3  # linear_logp.py:71
         m, l, centred, total = m_2, l_2, centred_2, total_2
-    m_2, l_2, centred_2 = softmax_sum_over_v_piece(m, l, centred)
-    total_2 = total_over_v_piece(total)
+    m_2, l_2, centred_2 = softmax_sum_over_v_piece(m, l, centred)  # linear_logp.py:69
+    total_2 = total_over_v_piece(total)  # linear_logp.py:71
     ids_ge_0 = ids >= 0  # linear_logp.py:78
     inside_below = ids < 128256
     inside = ids_ge_0 & inside_below

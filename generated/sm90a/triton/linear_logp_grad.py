@@ -8,6 +8,22 @@ schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, grou
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs, 4 parts
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs, 4 parts
 schedule: tiles D=256, V.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
+inputs:
+  hidden: bf16 [T, D=4096]
+  ids: i64 [T]
+  order: i64 [T]
+  weight: bf16 [V=128256, D=4096]
+  lse: f32 [T]
+  entropy: f32 [T]
+  d_logp: f32 [T]
+  d_lse: f32 [T]
+  d_entropy: f32 [T]
+outputs:
+  d_hidden: bf16 [T, D=4096]
+  d_weight: bf16 [V=128256, D=4096]
+scalars:
+  ignore_index: i64
+  inv_temperature: f32
 """
 
 import triton
@@ -163,7 +179,6 @@ def linear_logp_grad_3_1(
         t_within_inside = t_within < T_length
         column = program % band // band_rows
         d_first = column * 256
-        d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
         for v_within_first in tl.range(0, 16032, 64):
@@ -228,7 +243,6 @@ def linear_logp_grad_3_2(
         t_within_inside = t_within < T_length
         column = program % band // band_rows
         d_first = column * 256
-        d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
         for v_within_first in tl.range(0, 16032, 64):
@@ -310,7 +324,6 @@ def linear_logp_grad_3_3(
         t_within_inside = t_within < T_length
         column = program % band // band_rows
         d_first = column * 256
-        d = d_first + tl.arange(0, 256)[None, :]
         t_piece_begin = T_piece * 8192
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032

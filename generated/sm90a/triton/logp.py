@@ -2,6 +2,16 @@
 
 numerics: c3ffa29cee66a130
 schedule: tiles 1, 2 warps, 1 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[7:6] V.lane[2:0]
+inputs:
+  logits: bf16 [T, V=128256]
+  ids: i64 [T]
+outputs:
+  logp: f32 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import triton
@@ -143,7 +153,7 @@ def logp(
         logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v)  # logp.py:139
         z = logits_2.to(tl.float32)  # logp.py:48
         z_2 = z * inv_temperature  # logp.py:57
-        m_chunk = max_over_v_lane(z_2)  # logp.py:138
+        m_chunk = max_over_v_lane(z_2)  # logp.py:141
         is_empty = m_chunk == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_chunk)
         p_distance = z_2 - m_safe
@@ -173,16 +183,16 @@ def logp(
         centred_b_moved = tl.fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
         m, l, centred = m_2, l_2, centred_2
-    for v_step in tl.range(full_steps, steps):
+    for v_step in tl.range(full_steps, steps):  # logp.py:138
         v_step_times_256 = v_step * 256
         v_begin = piece_begin_product + v_step_times_256
         v = v_begin + v_lane
-        exists = v < piece_end_sum
-        exists_2 = exists & active
-        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists_2, other=0.0)  # logp.py:139
+        in_range = v < piece_end_sum
+        exists = in_range & active
+        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists, other=0.0)  # logp.py:139
         z = logits_2.to(tl.float32)  # logp.py:48
         z_2 = z * inv_temperature  # logp.py:57
-        z_masked = tl.where(exists_2, z_2, float("-inf"))  # logp.py:138
+        z_masked = tl.where(exists, z_2, float("-inf"))  # logp.py:141
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_chunk)

@@ -2,6 +2,19 @@
 
 numerics: dacc02d8dad670e9
 schedule: tiles V=2048, 4 warps, 1 stages, unroll 1
+inputs:
+  logits: bf16 [T, V=128256]
+  ids: i64 [T]
+  lse: f32 [T]
+  entropy: f32 [T]
+  d_logp: f32 [T]
+  d_lse: f32 [T]
+  d_entropy: f32 [T]
+outputs:
+  d_logits: bf16 [T, V=128256]
+scalars:
+  inv_temperature: f32
+  ignore_index: i64
 """
 
 import triton

@@ -2,6 +2,12 @@
 
 numerics: 23360251d483b899
 schedule: tiles N=256, T=128, 8 warps, 3 stages, unroll 1, depth 64, group 16, 132 programs in one loop, 4 parts
+inputs:
+  x: bf16 [T, K=4096]
+  w: bf16 [N=14336, K=4096]
+  residual: bf16 [T, N=14336]
+outputs:
+  y: bf16 [T, N=14336]
 """
 
 import triton
@@ -28,7 +34,6 @@ def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residua
         t_inside = t < T
         column = program % band // band_rows
         n_first = column * 256
-        n = n_first + tl.arange(0, 256)[None, :]
         y = tl.zeros((128, 256), tl.float32)  # matmul.py:26
         for k_first in tl.range(0, 4096, 64):
             x = x_tiles.load([t_first, k_first])

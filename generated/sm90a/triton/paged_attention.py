@@ -2,6 +2,19 @@
 
 numerics: 6c0d804943e797e0
 schedule: tiles Q*G=16, W=128, 4 warps, 3 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_cache: bf16 [P, O=64, H=8, E=128]
+  v_cache: bf16 [P, O=64, H=8, W=128]
+  block_table: i32 [B, M]
+  context_lens: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import triton
@@ -151,23 +164,7 @@ def paged_attention(
     o_before = tl.full((16, 128), negative_zero(), tl.float32)
     for s_step in tl.range(0, first_full_steps, num_stages=3):
         s_step_times_64 = s_step * 64
-        kv = s_step_times_64 + s_lane
-        kv_over_64 = kv // 64  # attention.py:207
-        block_table_guard_at_most = kv_over_64 >= 0
-        block_table_guard_below = kv_over_64 < M
-        block_table_guard = block_table_guard_at_most & block_table_guard_below
-        block_table = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64, mask=block_table_guard, other=0
-        )
-        slot = kv % 64
-        block_table_ge_0 = block_table >= 0  # attention.py:208
-        block_table_lt_P = block_table < P
-        k_cache_guard = block_table_ge_0 & block_table_lt_P
-        slot_ge_0 = slot >= 0
-        slot_lt_64 = slot < 64
-        k_cache_guard_2 = slot_ge_0 & slot_lt_64
-        k_cache_guard_3 = k_cache_guard & k_cache_guard_2
-        s_lane_2 = tl.arange(0, 64)[:, None]
+        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:208
         kv_2 = s_step_times_64 + s_lane_2
         kv_over_64_2 = kv_2 // 64
         block_table_guard_at_most_2 = kv_over_64_2 >= 0
@@ -199,7 +196,7 @@ def paged_attention(
         s_step_mod_8 = s_step % 8  # attention.py:206
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:210
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -214,6 +211,7 @@ def paged_attention(
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
         m_chunk = max_over_s_lane(s)
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)
@@ -230,36 +228,19 @@ def paged_attention(
         p_bf16 = p.to(tl.bfloat16)
         acc_o_new = tl.dot(p_bf16, v_cache, acc_o_scaled)
         m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
-    last_steps = tl.max(tl.reshape(steps, (16,)), 0)
+    last_steps = tl.max(tl.reshape(steps, (16,)), 0)  # attention.py:206
     for s_step in tl.range(first_full_steps, last_steps, num_stages=3):
         s_step_times_64 = s_step * 64
         kv = s_step_times_64 + s_lane
-        exists = kv < context_lens
-        kv_over_64 = kv // 64  # attention.py:207
-        block_table_guard_at_most = kv_over_64 >= 0
-        block_table_guard_below = kv_over_64 < M
-        block_table_guard = block_table_guard_at_most & block_table_guard_below
-        block_table_guard_2 = exists & block_table_guard
-        block_table = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64, mask=block_table_guard_2, other=0
-        )
-        slot = kv % 64
-        block_table_ge_0 = block_table >= 0  # attention.py:208
-        block_table_lt_P = block_table < P
-        k_cache_guard = block_table_ge_0 & block_table_lt_P
-        slot_ge_0 = slot >= 0
-        slot_lt_64 = slot < 64
-        k_cache_guard_2 = slot_ge_0 & slot_lt_64
-        k_cache_guard_3 = k_cache_guard & k_cache_guard_2
-        k_cache_guard_4 = exists & k_cache_guard_3
-        s_lane_2 = tl.arange(0, 64)[:, None]
+        in_range = kv < context_lens
+        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:208
         kv_2 = s_step_times_64 + s_lane_2
         kv_over_64_2 = kv_2 // 64
-        exists_2 = kv_2 < context_lens
+        in_range_2 = kv_2 < context_lens
         block_table_guard_at_most_2 = kv_over_64_2 >= 0
         block_table_guard_below_2 = kv_over_64_2 < M
         block_table_guard_3 = block_table_guard_at_most_2 & block_table_guard_below_2
-        block_table_guard_4 = exists_2 & block_table_guard_3
+        block_table_guard_4 = in_range_2 & block_table_guard_3
         block_table_2 = tl.load(
             block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64_2, mask=block_table_guard_4, other=0
         )
@@ -271,14 +252,14 @@ def paged_attention(
         slot_lt_64_2 = slot_2 < 64
         k_cache_guard_6 = slot_ge_0_2 & slot_lt_64_2
         k_cache_guard_7 = k_cache_guard_5 & k_cache_guard_6
-        k_cache_guard_8 = exists_2 & k_cache_guard_7
+        k_cache_guard_8 = in_range_2 & k_cache_guard_7
         k_cache = tl.load(
             k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride
             + slot_2.to(tl.int64) * k_cache_o_stride + e,
             mask=k_cache_guard_8, other=0.0
         )
         exists_below = kv < key_plus_1  # attention.py:206
-        exists_3 = exists & exists_below
+        exists = in_range & exists_below
         qk = tl.dot(q, k_cache.T)  # attention.py:208
         v_cache = tl.load(  # attention.py:210
             v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride
@@ -289,7 +270,7 @@ def paged_attention(
         s_step_mod_8 = s_step % 8  # attention.py:206
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:210
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -303,8 +284,9 @@ def paged_attention(
             o_b_scaled = acc_o * alpha_b
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
-        s_masked = tl.where(exists_3, s, float("-inf"))
+        s_masked = tl.where(exists, s, float("-inf"))
         m_chunk = max_over_s_lane(s_masked)
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)

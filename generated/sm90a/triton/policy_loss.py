@@ -3,6 +3,24 @@
 numerics: 519059d5f751f6a3
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
+inputs:
+  logp: f32 [T]
+  old_logp: f32 [T]
+  advantages: f32 [B]
+  ref_logp: f32 [T]
+  order: i32 [S]
+  active: bool [T]
+  sequence: i32 [T]
+outputs:
+  per_token: f32 [T]
+  loss: f32
+  count: i32
+  clip_fraction: f32
+  approx_kl: f32
+scalars:
+  beta: f32
+  surrogate_least: f32
+  surrogate_most: f32
 """
 
 import triton
@@ -196,7 +214,7 @@ def policy_loss_1(
         neg_log_ratio = log_ratio * -1.0  # policy.py:519
         total_k3 = portable_k3(neg_log_ratio)
         total_k3_masked = tl.where(active, total_k3, negative_zero())
-        sum_s_lane = sum_over_s_lane(loss)  # loss.py:79
+        sum_s_lane = sum_over_s_lane(loss)  # loss.py:82
         sum_s_lane_2 = sum_over_s_lane_2(count)
         sum_s_lane_3 = sum_over_s_lane_2(clipped_2)
         sum_s_lane_4 = sum_over_s_lane(total_k3_masked)
@@ -205,7 +223,7 @@ def policy_loss_1(
         total_7 = total_3 + sum_s_lane_3
         total_8 = total_4 + sum_s_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    for s_step in tl.range(full_steps, steps):
+    for s_step in tl.range(full_steps, steps):  # loss.py:79
         s_step_times_1024 = s_step * 1024
         s_begin = piece_begin + s_step_times_1024
         s = s_begin + s_lane
@@ -252,7 +270,7 @@ def policy_loss_1(
         neg_log_ratio = log_ratio * -1.0  # policy.py:519
         total_k3 = portable_k3(neg_log_ratio)
         total_k3_masked = tl.where(active, total_k3, negative_zero())
-        loss_masked = tl.where(exists, loss, negative_zero())  # loss.py:79
+        loss_masked = tl.where(exists, loss, negative_zero())  # loss.py:82
         sum_s_lane = sum_over_s_lane(loss_masked)
         count_masked = tl.where(exists, count, 0)
         sum_s_lane_2 = sum_over_s_lane_2(count_masked)
@@ -265,7 +283,7 @@ def policy_loss_1(
         total_7 = total_3 + sum_s_lane_3
         total_8 = total_4 + sum_s_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    tl.store(sum_of_piece_ptr + s_piece, total)
+    tl.store(sum_of_piece_ptr + s_piece, total)  # loss.py:79
     tl.store(sum_of_piece1_ptr + s_piece, total_2)
     tl.store(sum_of_piece2_ptr + s_piece, total_3)
     tl.store(sum_of_piece3_ptr + s_piece, total_4)
@@ -292,7 +310,7 @@ def policy_loss_2(
         sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)
         sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)
         sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece)
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # loss.py:82
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)
         sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2)
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3)
@@ -301,7 +319,7 @@ def policy_loss_2(
         total_7 = total_3 + sum_s_piece_lane_3
         total_8 = total_4 + sum_s_piece_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    for s_piece_step in tl.range(full_steps, steps):
+    for s_piece_step in tl.range(full_steps, steps):  # loss.py:79
         s_piece_step_times_4096 = s_piece_step * 4096
         s_piece = s_piece_step_times_4096 + s_piece_lane
         exists = s_piece < ((S + 1023) // 1024)
@@ -309,7 +327,7 @@ def policy_loss_2(
         sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece, mask=exists, other=0)
         sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)
         sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0.0)
-        sum_of_piece_masked = tl.where(exists, sum_of_piece, negative_zero())
+        sum_of_piece_masked = tl.where(exists, sum_of_piece, negative_zero())  # loss.py:82
         sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_masked)
         sum_of_piece1_masked = tl.where(exists, sum_of_piece1, 0)
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_masked)

@@ -3,6 +3,28 @@
 numerics: 79b8a2e6ea6b47d0
 schedule: tiles C*G=64, W=128, 4 warps, 3 stages, unroll 1, shared K/V descriptor
 schedule: tiles Q*G=128, W=128, 8 warps, 2 stages, unroll 1
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k_prefix: bf16 [K, H=8, E=128]
+  v_prefix: bf16 [K, H=8, W=128]
+  begin_prefix: i32 [N]
+  end_prefix: i32 [N]
+  begin_asks: i32 [N]
+  end_asks: i32 [N]
+  place: i32 [T]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_shared: i32 [B]
+  end_shared: i32 [B]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import triton
@@ -209,7 +231,7 @@ def prefix_attention_1(
         k_step_mod_8 = k_step % 8  # attention.py:255
         new_piece = k_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:257
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -225,12 +247,13 @@ def prefix_attention_1(
             m_piece, m_before, l_before, o_before = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
         s_masked = s
         if k_step >= first_full_steps:
-            kv = k_begin + k_lane
-            exists = kv < begin_prefix_plus_whole
+            kv = k_begin + k_lane  # attention.py:255
+            in_range = kv < begin_prefix_plus_whole
             kv_lt_until = kv < until
-            exists_2 = exists & kv_lt_until
-            s_masked = tl.where(exists_2, s, float("-inf"))
-        m_chunk = max_over_k_lane(s_masked)
+            exists = in_range & kv_lt_until
+            s_masked = tl.where(exists, s, float("-inf"))
+        m_chunk = max_over_k_lane(s_masked)  # attention.py:257
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)
@@ -372,13 +395,7 @@ def prefix_attention_2(
     o_before = o_of_prompt
     for s_step in tl.range(first_step, first_full_steps_2, num_stages=2):
         s_step_times_64 = s_step * 64
-        kv = s_step_times_64 + s_lane
-        own = shared <= kv  # attention.py:267
-        begin_shared_plus_kv = begin_shared + kv  # attention.py:268
-        kv_minus_shared = kv - shared
-        total = begin_k + kv_minus_shared
-        not_own = ~own  # attention.py:270
-        s_lane_2 = tl.arange(0, 64)[:, None]
+        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:270
         kv_2 = s_step_times_64 + s_lane_2
         kv_minus_shared_2 = kv_2 - shared
         total_2 = begin_k + kv_minus_shared_2
@@ -406,7 +423,7 @@ def prefix_attention_2(
         s_step_mod_8 = s_step % 8  # attention.py:266
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:274
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -421,6 +438,7 @@ def prefix_attention_2(
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((128, 1), float("-inf"), tl.float32), m, l, o
         m_chunk = max_over_s_lane(s)
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)
@@ -437,28 +455,21 @@ def prefix_attention_2(
         p_bf16 = p.to(tl.bfloat16)
         acc_o_new = tl.dot(p_bf16, v, acc_o_scaled)
         m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
-    last_steps = tl.max(tl.reshape(steps, (128,)), 0)
+    last_steps = tl.max(tl.reshape(steps, (128,)), 0)  # attention.py:266
     for s_step in tl.range(first_full_steps_2, last_steps, num_stages=2):
         s_step_times_64 = s_step * 64
         kv = s_step_times_64 + s_lane
-        exists = kv < keys
-        own = shared <= kv  # attention.py:267
-        begin_shared_plus_kv = begin_shared + kv  # attention.py:268
-        kv_minus_shared = kv - shared
-        total = begin_k + kv_minus_shared
-        not_own = ~own  # attention.py:270
-        k_prefix_guard = exists & not_own
-        k_guard = exists & own
-        s_lane_2 = tl.arange(0, 64)[:, None]
+        in_range = kv < keys
+        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:270
         kv_2 = s_step_times_64 + s_lane_2
         kv_minus_shared_2 = kv_2 - shared
         total_2 = begin_k + kv_minus_shared_2
-        exists_2 = kv_2 < keys
+        in_range_2 = kv_2 < keys
         own_2 = shared <= kv_2
-        k_guard_2 = exists_2 & own_2
+        k_guard_2 = in_range_2 & own_2
         begin_shared_plus_kv_2 = begin_shared + kv_2
         not_own_2 = ~own_2
-        k_prefix_guard_2 = exists_2 & not_own_2
+        k_prefix_guard_2 = in_range_2 & not_own_2
         k_prefix = tl.load(
             k_prefix_ptr + h.to(tl.int64) * k_prefix_h_stride + begin_shared_plus_kv_2.to(tl.int64) * k_prefix_k_stride
             + e,
@@ -476,13 +487,13 @@ def prefix_attention_2(
             v_ptr + h.to(tl.int64) * v_h_stride + total_2.to(tl.int64) * v_s_stride + w, mask=k_guard_2, other=v_prefix
         )
         exists_below = kv < key_plus_1  # attention.py:266
-        exists_3 = exists & exists_below
+        exists = in_range & exists_below
         qk = tl.dot(q, k.T)  # attention.py:247
         s = qk * scale_times_log2e  # attention.py:281
         s_step_mod_8 = s_step % 8  # attention.py:266
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:274
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -496,8 +507,9 @@ def prefix_attention_2(
             o_b_scaled = acc_o * alpha_b
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((128, 1), float("-inf"), tl.float32), m, l, o
-        s_masked = tl.where(exists_3, s, float("-inf"))
+        s_masked = tl.where(exists, s, float("-inf"))
         m_chunk = max_over_s_lane(s_masked)
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)

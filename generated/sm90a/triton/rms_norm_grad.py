@@ -3,6 +3,16 @@
 numerics: 44094d594e766885
 schedule: tiles 1, 4 warps, 3 stages, unroll 1
 schedule: tiles N=32, 1 warps, 1 stages, unroll 64
+inputs:
+  weight: bf16 [N=4096]
+  residual_out: bf16 [T, N=4096]
+  rstd: f32 [T]
+  d_y: bf16 [T, N=4096]
+  d_residual_out: bf16 [T, N=4096]
+outputs:
+  d_x: bf16 [T, N=4096]
+  d_residual: bf16 [T, N=4096]
+  d_weight: bf16 [N=4096]
 """
 
 import triton
@@ -74,9 +84,9 @@ def rms_norm_grad_1(
         n_bf16 = n_2.to(tl.bfloat16)  # norm.py:76
         n_bf16_f32 = n_bf16.to(tl.float32)
         total_product = g * n_bf16_f32
-        total_2 = total + total_product  # norm.py:61
+        total_2 = total + total_product
         total = total_2
-    tl.store(sum_of_piece_ptr + t_piece.to(tl.int64) * sum_of_piece_t_piece_stride + n, total)
+    tl.store(sum_of_piece_ptr + t_piece.to(tl.int64) * sum_of_piece_t_piece_stride + n, total)  # norm.py:61
 
 
 @triton.jit
@@ -86,7 +96,7 @@ def rms_norm_grad_2(d_weight_ptr, sum_of_piece_ptr, T, sum_of_piece_t_piece_stri
     dw = tl.full((32,), negative_zero(), tl.float32)  # norm.py:61
     for t_piece_step in tl.range(0, ((T + 63) // 64), loop_unroll_factor=64):
         sum_of_piece = tl.load(sum_of_piece_ptr + t_piece_step.to(tl.int64) * sum_of_piece_t_piece_stride + n)
-        total = dw + sum_of_piece
+        total = dw + sum_of_piece  # norm.py:76
         dw = total
     dw_bf16 = dw.to(tl.bfloat16)  # norm.py:77
     tl.store(d_weight_ptr + n, dw_bf16)

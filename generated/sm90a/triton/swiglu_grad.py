@@ -2,6 +2,13 @@
 
 numerics: 7c1661f0465c5489
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
+inputs:
+  gate: bf16 [T, N=12288]
+  up: bf16 [T, N=12288]
+  d_y: bf16 [T, N=12288]
+outputs:
+  d_gate: bf16 [T, N=12288]
+  d_up: bf16 [T, N=12288]
 """
 
 import triton

@@ -2,6 +2,19 @@
 
 numerics: ca497bd10c6c61b5
 schedule: tiles Q*G=64, W=128, 4 warps, 3 stages, unroll 1, shared K/V descriptor
+inputs:
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+scalars:
+  scale: f32
 """
 
 import triton
@@ -182,7 +195,7 @@ def varlen_attention(
         s_step_mod_8 = s_step % 8  # attention.py:79
         new_piece = s_step_mod_8 == 0
         if new_piece:
-            m = tl.maximum(m_before, m_piece)
+            m = tl.maximum(m_before, m_piece)  # attention.py:81
             is_empty = m == float("-inf")
             m_safe = tl.where(is_empty, 0.0, m)
             alpha_a_exponent = m_before - m_safe
@@ -198,12 +211,13 @@ def varlen_attention(
             m_piece, m_before, l_before, o_before = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
         s_masked = s
         if s_step >= first_full_steps:
-            kv = s_begin + s_lane
-            exists = kv < end_k
+            kv = s_begin + s_lane  # attention.py:79
+            in_range = kv < end_k
             kv_lt_until = kv < until
-            exists_2 = exists & kv_lt_until
-            s_masked = tl.where(exists_2, s, float("-inf"))
-        m_chunk = max_over_s_lane(s_masked)
+            exists = in_range & kv_lt_until
+            s_masked = tl.where(exists, s, float("-inf"))
+        m_chunk = max_over_s_lane(s_masked)  # attention.py:81
+        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
         m_new = tl.where(m_grows, m_chunk, m_piece)

@@ -4,6 +4,24 @@ numerics: 56c4815123ee58b1
 schedule: tiles G=4, T=2, 2 warps, 1 stages, unroll 1
 schedule: tiles Q*G=128, 8 warps, 3 stages, unroll 1
 schedule: tiles J=128, 8 warps, 2 stages, unroll 1
+inputs:
+  o: bf16 [T, H=8, G=4, W=128]
+  lse: f32 [H=8, G=4, T]
+  d_o: bf16 [T, H=8, G=4, W=128]
+  d_lse: f32 [H=8, G=4, T]
+  q: bf16 [T, H=8, G=4, E=128]
+  k: bf16 [S, H=8, E=128]
+  v: bf16 [S, H=8, W=128]
+  begin_q: i32 [B]
+  end_q: i32 [B]
+  begin_k: i32 [B]
+  end_k: i32 [B]
+outputs:
+  d_q: bf16 [T, H=8, G=4, E=128]
+  d_k: bf16 [S, H=8, E=128]
+  d_v: bf16 [S, H=8, W=128]
+scalars:
+  scale: f32
 """
 
 import triton
@@ -153,14 +171,14 @@ def varlen_attention_grad_2(
         p = tl.exp2(p_fma_sum)
         dp = tl.dot(d_o, v.T)  # attention.py:122
         dp_minus_delta = dp - delta  # attention.py:123
-        p_masked = p  # attention.py:119
+        p_masked = p
         if z_step >= first_full_steps:
-            kv = z_begin + z_lane
-            exists = kv < end_k
+            kv = z_begin + z_lane  # attention.py:119
+            in_range = kv < end_k
             kv_lt_until = kv < until
-            exists_2 = exists & kv_lt_until
-            p_masked = tl.where(exists_2, p, 0.0)
-        ds = p_masked * dp_minus_delta
+            exists = in_range & kv_lt_until
+            p_masked = tl.where(exists, p, 0.0)
+        ds = p_masked * dp_minus_delta  # attention.py:123
         ds_bf16 = ds.to(tl.bfloat16)
         acc_new = tl.dot(ds_bf16, k, dq)
         dq = acc_new
@@ -238,17 +256,17 @@ def varlen_attention_grad_3(
         r_step_times_64 = r_step * 64
         r_begin = begin_q_times_4 + r_step_times_64
         qg = r_begin + r_lane
-        exists = qg < end_q_times_4
+        in_range = qg < end_q_times_4
         asks = qg // 4  # attention.py:138
         head = qg % 4
         q = tl.reshape(q_rows.load([r_begin // 4, 0, 0]), (64, 128))  # attention.py:139
         d_o = tl.reshape(d_o_rows.load([r_begin // 4, 0, 0]), (64, 128))
         shift = tl.load(  # attention.py:140
-            shift_ptr + h.to(tl.int64) * shift_h_stride + asks.to(tl.int64) * shift_t_stride + head, mask=exists,
+            shift_ptr + h.to(tl.int64) * shift_h_stride + asks.to(tl.int64) * shift_t_stride + head, mask=in_range,
             other=0.0
         )
         delta = tl.load(  # attention.py:141
-            delta_ptr + h.to(tl.int64) * delta_h_stride + asks.to(tl.int64) * delta_t_stride + head, mask=exists,
+            delta_ptr + h.to(tl.int64) * delta_h_stride + asks.to(tl.int64) * delta_t_stride + head, mask=in_range,
             other=0.0
         )
         s = tl.dot(k, q.T)  # attention.py:142
@@ -256,14 +274,14 @@ def varlen_attention_grad_3(
         p = tl.exp2(p_fma_sum)
         dp = tl.dot(v, d_o.T)  # attention.py:146
         dp_minus_delta = dp - delta  # attention.py:147
-        p_masked = p  # attention.py:137
+        p_masked = p  # attention.py:144
         if (r_step < last_first_full_step) | (r_step >= full_steps):
-            since_le_qg = since <= qg
-            exists_2 = exists & since_le_qg
-            p_masked = tl.where(exists_2, p, 0.0)
-        p_bf16 = p_masked.to(tl.bfloat16)
+            since_le_qg = since <= qg  # attention.py:137
+            exists = in_range & since_le_qg
+            p_masked = tl.where(exists, p, 0.0)
+        p_bf16 = p_masked.to(tl.bfloat16)  # attention.py:144
         acc_new = tl.dot(p_bf16, d_o, dv)
-        ds = p_masked * dp_minus_delta
+        ds = p_masked * dp_minus_delta  # attention.py:147
         ds_bf16 = ds.to(tl.bfloat16)
         acc_new_2 = tl.dot(ds_bf16, q, dk)
         dv, dk = acc_new, acc_new_2

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from posixpath import basename
 
 from rlk.errors import Loc
+from rlk.ir.nodes import Let
+from rlk.ir.online import NOTES
+
+INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,12 @@ class Line:
 def place_of(loc: Loc) -> str:
     """Return where a node comes from, as the comments of generated lines say it."""
     return f"{basename(loc.file)}:{loc.line}" if loc.line else ""
+
+
+def notes_of(let: Let, depth: int) -> list[Line]:
+    """Return the comment on why a value is computed, if there is one."""
+    why = NOTES.get(let.name)
+    return [] if why is None else [Line(f"{INDENT * depth}# {why}")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Combine, Decl, Kernel, Result, Turn, Value, const_bits, const_value
+from rlk import __version__
+from rlk.ir.dims import Axis, Part, fixed_extent
+from rlk.ir.nodes import Combine, Decl, Kernel, Program, Result, Role, Turn, Value, const_bits, const_value
 from rlk.ir.tree import Order, Rule
 from rlk.ir.types import DType
-from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common.emitted import CallArg, From, Signature
 from rlk.passes.walk import walk
+from rlk.target.facts import Target
 
 POINTERS = {
     DType.F32: "*fp32",
@@ -58,6 +60,35 @@ class Header:
     version: str
     target: str
     schedules: tuple[str, ...]
+    parameters: tuple[str, ...]
+
+
+HEADINGS = {Role.IN: "inputs", Role.OUT: "outputs", Role.SCALAR: "scalars"}
+
+
+def header(
+    program: Program, signature: Signature, target: Target, numerics: str, schedules: Iterable[object]
+) -> Header:
+    """Return the head of a program's module."""
+    decls: dict[str, Decl] = {}
+    indices = {turn.index for launch in program.order for turn in launch.turns}  # of host loops
+    for decl in (decl for kernel in program.kernels for decl in kernel.params):
+        if decl.role is not Role.WORK and decl.name not in indices:
+            decls.setdefault(decl.name, decl)  # an output that a later kernel reads stays an output
+    extents = dict(signature.extents)
+    parameters: list[str] = []
+    for role, heading in HEADINGS.items():
+        found = [parameter(decl, extents) for decl in decls.values() if decl.role is role]
+        parameters += [f"{heading}:", *(f"  {each}" for each in found)] if found else []
+    words = tuple(map(str, schedules))
+    return Header(program.name, numerics, __version__, target.name, words, tuple(parameters))
+
+
+def parameter(decl: Decl, extents: Mapping[str, int]) -> str:
+    """Return a parameter with its dtype and axes, and the extents that the module's text fixes."""
+    sizes = ((axis, fixed_extent(axis, dict(extents))) for axis in decl.type.axes)
+    axes = ", ".join(str(axis) if size is None else f"{axis}={size}" for axis, size in sizes)
+    return f"{decl.name}: {decl.type.dtype}" + (f" [{axes}]" if axes else "")
 
 
 def argument_type(argument: CallArg, decls: Mapping[str, Decl]) -> str:

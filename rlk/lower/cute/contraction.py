@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Line
+from rlk.lower.common.liveness import live, names_read
 from rlk.lower.cute import text
 from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
@@ -34,6 +35,9 @@ class Copied:
     along: str  # the coordinate of its first element of the contracted axis
     major: str
     order: str
+
+
+STEPS = "steps"  # the number of K steps, where it is dynamic
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,14 @@ class ContractionText:
         return EPILOGUE_WORDS * 4 * self.plan.consumers
 
     @property
+    def one_writer(self) -> bool:
+        """Return whether one of the four threads of a row stores what all of them have."""
+        return {"first_of_quad"} <= names_read(self.after)
+
+    @property
     def steps(self) -> str:
         """Return the loaded K steps."""
-        return "steps" if self.plan.steps is None else str(self.plan.steps)
+        return STEPS if self.plan.steps is None else str(self.plan.steps)
 
     @property
     def whole_steps(self) -> str:
@@ -102,6 +111,8 @@ def write(
     place, owns = emitter.place_of()
     coordinates, of_piece, starts = emitter.coordinates()
     before, after = emitter.epilogue()
+    after = live(after)
+    before = live(before, names_read(after) | {STEPS})
     a, b = (_copied(plan, tma_tile, *start) for tma_tile, start in zip(plan.tma_tiles, starts, strict=True))
     if a.name == b.name:
         raise refused("a tensor multiplied with itself", plan.target)

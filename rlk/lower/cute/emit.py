@@ -42,7 +42,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending, Order, Rule, bind
 from rlk.ir.types import DType, TileType, Type
-from rlk.lower.common.lines import Function, Line, place_of
+from rlk.lower.common.lines import Function, Line, notes_of, place_of
 from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.prelude import Helper, Helpers
 from rlk.lower.common.spelling import VERBS, constant_cast, order_name, yielded_names
@@ -126,8 +126,12 @@ class Emitter:
     def __getitem__(self, value: Value) -> str:
         """Return the text of one element of a value: of a list, that at `list_index`."""
         if value in self.consts:
-            return text.literal(const_value(*self.consts[value]), self.consts[value][1])
+            return self.literal(const_value(*self.consts[value]), self.consts[value][1])
         return f"{self.text[value]}[{self.list_index}]" if self.listed(value) else self.text[value]
+
+    def literal(self, number: float | int | bool, dtype: DType) -> str:
+        """Return the text of a constant."""
+        return self.call("negative_zero") if text.is_negative_zero(number) else text.literal(number, dtype)
 
     def operand(self, value: Value, beside: Value) -> str:
         """Return the text of an operand: an integer constant beside a variable needs no type."""
@@ -159,6 +163,7 @@ class Emitter:
     def at(self, let: Let) -> None:
         """Note the place that the next lines come from."""
         self.place = place_of(let.loc)
+        self.lines += notes_of(let, self.depth)
 
     def node(self, let: Let) -> None:
         """Write one node."""

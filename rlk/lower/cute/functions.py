@@ -10,7 +10,7 @@ from rlk.ir.types import DType
 from rlk.lower.common.lines import Function
 from rlk.lower.common.machine import TextMachine, written
 from rlk.lower.common.prelude import Helper, PreludeFunction, prelude
-from rlk.lower.cute.text import literal
+from rlk.lower.cute.text import is_negative_zero, literal
 
 __all__ = ["Helper", "functions", "portable"]
 
@@ -27,7 +27,7 @@ class CuteMachine(TextMachine):
     __slots__ = ()
 
     def f32(self, value: float) -> str:
-        return literal(float(value), DType.F32)
+        return self.call("negative_zero") if is_negative_zero(value) else literal(float(value), DType.F32)
 
     def i32(self, value: int) -> str:
         return literal(value, DType.I32)

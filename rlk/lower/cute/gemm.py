@@ -525,7 +525,7 @@ class GemmEmitter(Emitter):
     def pick(self, let: Let, reduce: Reduce, one_hot: OneHotSum) -> None:
         """Write a one-hot sum, behind a warp vote on whether the tile has the index of some row."""
         hint = let.name or f"selected_{axis_name(one_hot.lane)}"
-        name = self.let(hint, text.literal(-0.0, self.tile(let.value).dtype))
+        name = self.let(hint, self.literal(-0.0, self.tile(let.value).dtype))
         kind = text.TYPES[self.tile(one_hot.wanted).dtype]
         ahead = self.let("ahead", f"{self[one_hot.wanted]} - {kind}({self[one_hot.first]})")
         here = f"({ahead} >= 0) & ({ahead} < {self.plan.fragment.length})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlk import __version__
 from rlk.ir.nodes import Program
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
@@ -15,7 +14,7 @@ from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
-from rlk.lower.common.spelling import Header
+from rlk.lower.common.spelling import Header, header
 from rlk.lower.cute import contraction, rows
 from rlk.lower.cute.attention import kernel as attention
 from rlk.lower.cute.attention.plan import AttentionPlan
@@ -77,8 +76,8 @@ def lower(
     parameters = abi.call_parameters(program, signature, used)
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
-    header = Header(program.name, numerics_id, __version__, target.name, tuple(about))
+    head = header(program, signature, target, numerics_id, about)
     functions = sources("cute", (helpers[name] for name in sorted(helpers)))
-    source = laid_out(render("cute", "module.py.j2", Module(header, functions, tuple(written), host)))
+    source = laid_out(render("cute", "module.py.j2", Module(head, functions, tuple(written), host)))
     file = f"rlk/{target.folder}/cute/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="cute")

@@ -120,12 +120,17 @@ def philox(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
-def least(a, b):
+def negative_zero():
+    # -0.0. The DSL keeps constants by value, so Float32(-0.0) may become Float32(0.0), which came first.
+    return Int32(-(2**31)).bitcast(Float32)
+
+
+def imin(a, b):
     # The minimum of integers.
     return cutlass.min(a, b)
 
 
-def most(a, b):
+def imax(a, b):
     # The maximum of integers.
     return cutlass.max(a, b)
 
@@ -419,23 +424,23 @@ def copy_either_vector(
 
 
 @cute.jit
-def copy_number_where(mine, condition, memory: cute.Tensor, index, numbers: cute.Tensor, place):
+def copy_statistic_where(mine, condition, memory: cute.Tensor, index, statistics: cute.Tensor, place):
     # cp.async of 4 bytes to shared memory if `mine`, zero where the condition is false.
     chosen = cute.make_rmem_tensor((1,), Boolean)
     chosen[0] = condition
     if mine:
         atom = cute.make_copy_atom(cpasync.CopyG2SOp(), memory.element_type, num_bits_per_copy=32)
-        to = cute.make_tensor(numbers.iterator + cute.crd2idx(place, numbers.layout), (1,))
+        to = cute.make_tensor(statistics.iterator + cute.crd2idx(place, statistics.layout), (1,))
         cute.copy(atom, vector_of(memory, index, 1), to, pred=chosen)
 
 
-def numbers_of(numbers, first, stage, count):
+def statistics_of(statistics, first, stage, count):
     # A thread's column values of a stage: two of every 8 columns, from `first` on.
     made = []
     for i in range(count // 2):
-        pair = cute.make_rmem_tensor((2,), numbers.element_type)
-        at = cute.assume(cute.crd2idx((first + 8 * i, stage), numbers.layout), divby=2)
-        cute.autovec_copy(cute.make_tensor(numbers.iterator + at, (2,)), pair)
+        pair = cute.make_rmem_tensor((2,), statistics.element_type)
+        at = cute.assume(cute.crd2idx((first + 8 * i, stage), statistics.layout), divby=2)
+        cute.autovec_copy(cute.make_tensor(statistics.iterator + at, (2,)), pair)
         made += [pair[0], pair[1]]
     return made
 

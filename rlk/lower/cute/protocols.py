@@ -90,10 +90,10 @@ def scheduler_protocol(
     of a tile's last steps each consumer skips: it waits for their stages, and releases them unread.
     """
 
-    def told(ring: str, arrivals: int) -> tuple[Op, ...]:
+    def read(ring: str, arrivals: int) -> tuple[Op, ...]:
         return (Wait(ring), Read(ring), Drain(), Release(ring, arrivals))
 
-    def put(*names: str) -> tuple[Op, ...]:
+    def fill(*names: str) -> tuple[Op, ...]:
         return tuple(op for name in names for op in (Acquire(name), Fill(name, (1,))))
 
     first: list[Op] = []
@@ -104,12 +104,12 @@ def scheduler_protocol(
     freed = (Release("columns", arrivals), Release("values", arrivals))
     passed = (Wait("columns"), Read("columns"), Wait("values"), Read("values"), Drain(), *freed)
     for count in steps:
-        first += (*put("work_tile", "rows"), Repeat(count, put("columns", "values")), *put("next_tile"))
-        other += (Pass("work_tile"), *put("rows"), *told("next_tile", 1))
+        first += (*fill("work_tile", "rows"), Repeat(count, fill("columns", "values")), *fill("next_tile"))
+        other += (Pass("work_tile"), *fill("rows"), *read("next_tile", 1))
         for i, body in enumerate(multiplying):
             less = min(count - 1, fewer[i] if fewer else 0)
             body += (
-                *told("work_tile", arrivals),
+                *read("work_tile", arrivals),
                 Wait("rows"), Read("rows"), *scores, Drain(), Release("columns", arrivals),
                 Repeat(count - 1 - less, (*scores, Reread("rows"), *sums, *freed)), Release("rows", arrivals),
                 *sums, Release("values", arrivals), Repeat(less, passed),
@@ -119,9 +119,9 @@ def scheduler_protocol(
         Ring("work_tile", 1, 1, all_read), Ring("next_tile", 1, 1, 1), Ring("rows", 1, 2, all_read, fills=2),
         Ring("columns", stages, 1, all_read), Ring("values", stages, 1, all_read),
     )  # fmt: skip
-    copying = (Role("first thread", (*first, *put("work_tile"))), Role("other thread", tuple(other)))
+    copying = (Role("first thread", (*first, *fill("work_tile"))), Role("other thread", tuple(other)))
     readers = (
-        Role(f"consumer {i}", (*body, *told("work_tile", arrivals))) for i, body in enumerate(multiplying)
+        Role(f"consumer {i}", (*body, *read("work_tile", arrivals))) for i, body in enumerate(multiplying)
     )
     return Protocol(1, rings, (*copying, *readers))
 

@@ -25,6 +25,7 @@ from rlk.ir.nodes import (
 from rlk.ir.tree import Ascending, Rule, bind
 from rlk.ir.types import DType, TileType, TupleType
 from rlk.lower.common.lines import Line
+from rlk.lower.common.liveness import live, names_read
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import VERBS, order_name
@@ -49,7 +50,7 @@ from rlk.passes.walk import backward_slice, walk
 OF_FRAME = frozenset({"thread", "block", "c", "stream", "programs", "shared"})
 MOST_REDUCE_BUFFERS = 64
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "fmax", Combine.MIN: "fmin"}
-_INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
+_INTEGERS = {Combine.ADD: "add", Combine.MAX: "imax", Combine.MIN: "imin", Combine.OR: "imax"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,11 @@ class RowsText:
     body: tuple[Line, ...]
     fewest_blocks: int
 
+    @property
+    def reads_block(self) -> bool:
+        """Return whether a thread depends on its block: a kernel of one block does not."""
+        return {"block"} <= names_read(self.body)
+
 
 def write(
     plan: RowsPlan, helpers: dict[str, Helper], checks: list[str], loop_indices: Mapping[str, str]
@@ -69,7 +75,7 @@ def write(
     emitter = RowsEmitter(plan, helpers, checks)
     emitter.own()
     emitter.block(plan.kernel.body.lets)
-    body = lines(emitter.lines)
+    body = live(lines(emitter.lines))
     frame, given = framed(plan, emitter, loop_indices, _about(plan))
     first = plan.owned[0] if plan.owned else None
     extent = "1" if first is None else emitter.memory.extent(first.axis)

@@ -34,22 +34,24 @@ _SIGNS = {
 _INTEGER_SIGNS = {Fn2.MUL: "*", Fn2.DIV: "//", Fn2.MOD: "%", Fn2.SHL: "<<", Fn2.SHR: ">>"}
 Call = Callable[..., str]
 """Returns the text of a call of a prelude function, given its name and operands, and notes the function."""
-NEGATIVE_ZERO = "Int32(-(2**31)).bitcast(Float32)"
-"""The DSL keeps a function's constants in a table by value: of `Float32(-0.0)` and `Float32(0.0)`, which are
-equal, both would become the one that came first."""
+
+
+def is_negative_zero(number: float | int | bool) -> bool:
+    """Return whether an f32 constant is -0.0."""
+    single = struct.unpack("<f", struct.pack("<f", number))[0] if isinstance(number, float) else 1.0
+    return single == 0 and math.copysign(1, single) < 0
 
 
 def literal(number: float | int | bool, dtype: DType) -> str:
-    """Return text that the DSL reads as exactly this constant."""
+    """Return text that the DSL reads as exactly this constant; -0.0 is the prelude's `negative_zero`."""
     if not isinstance(number, float):
         return f"{TYPES[dtype]}({number})"
     if math.isnan(number):
         return 'Float32(float("nan"))'
     if math.isinf(number):
         return f'Float32(float("{"-" if number < 0 else ""}inf"))'
+    assert not is_negative_zero(number)
     single = struct.unpack("<f", struct.pack("<f", number))[0]
-    if single == 0 and math.copysign(1, single) < 0:
-        return NEGATIVE_ZERO
     return f"Float32({single!r})"
 
 

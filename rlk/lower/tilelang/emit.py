@@ -46,7 +46,8 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending, bind
 from rlk.ir.types import DType, TileType, TupleType, Type
-from rlk.lower.common.lines import Function, Line, place_of
+from rlk.lower.common.lines import Function, Line, notes_of, place_of
+from rlk.lower.common.liveness import live
 from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.prelude import Helper, Helpers
 from rlk.lower.common.spelling import VERBS, constant_cast, order_name, yielded_names
@@ -69,7 +70,7 @@ OF_CPP = frozenset(
 )
 """Names with another meaning in HIP source."""
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "larger", Combine.MIN: "smaller"}
-_INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
+_INTEGERS = {Combine.ADD: "add", Combine.MAX: "imax", Combine.MIN: "imin", Combine.OR: "imax"}
 
 
 class Emitter:
@@ -118,8 +119,14 @@ class Emitter:
     def let(self, hint: str, expression: str) -> str:
         """Append name = expression and return the name."""
         name = self.names.fresh(hint)
-        self.line(f"{name} = {expression}")
+        self.define(name, expression)
         return name
+
+    def define(self, name: str, expression: str) -> None:
+        """Append name = expression."""
+        self.group = ()
+        text = f"{INDENT * self.depth}{name} = {expression}"
+        self.lines.append(Line(text, self.place, (name, expression)))
 
     def each(self, *statements: str) -> None:
         """Append statements for each element of the current list; neighbours share a loop."""
@@ -145,14 +152,18 @@ class Emitter:
     def stored(self, hint: str, dtype: DType, count: int) -> str:
         """Give a thread a list of so many elements and return its name."""
         name = self.names.fresh(hint)
-        self.storage.append(Line(f'{name} = tl.alloc_local(({count},), "{text.TYPES[dtype]}")'))
+        self.declare(name, f'tl.alloc_local(({count},), "{text.TYPES[dtype]}")')
         return name
 
     def variable(self, hint: str, dtype: DType) -> str:
         """Give a thread a variable and return its name."""
         name = self.names.fresh(hint)
-        self.storage.append(Line(f'{name} = tl.alloc_var("{text.TYPES[dtype]}")'))
+        self.declare(name, f'tl.alloc_var("{text.TYPES[dtype]}")')
         return name
+
+    def declare(self, name: str, expression: str) -> None:
+        """Append a declaration before all statements."""
+        self.storage.append(Line(f"{name} = {expression}", assigned=(name, expression)))
 
     def uses(self, *names: str) -> None:
         """Note which prelude functions a line calls."""
@@ -234,7 +245,7 @@ class Emitter:
         if shared > self.plan.block.shared or self.dots.asked + shared > max(self.plan.block.ring, shared):
             what = f"{self.dots.asked + shared} bytes of shared memory in a block"
             raise refused(what, self.plan.target, alternatives="a schedule with smaller tiles")
-        return (*met, *self.storage, *self.lines)
+        return live((*met, *self.storage, *self.lines))
 
     def restart(self, plan: TilePlan) -> None:
         """Forget every value: the kernel is written again for a part of a thread's elements."""
@@ -246,6 +257,7 @@ class Emitter:
     def block(self, lets: Sequence[Let]) -> None:
         for let in lets:
             self.place = place_of(let.loc)
+            self.lines += notes_of(let, self.depth + bool(self.group))
             self.current = self.lists(let)
             self.node(let)
 

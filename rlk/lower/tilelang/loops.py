@@ -25,8 +25,8 @@ class Loops:
         """Write a loop."""
         e = self.e
         runs_full = loop.full is not None and loop.full == loop.stop
-        start = self.bound(loop.start, "least")
-        stop = self.bound(loop.stop, "least" if runs_full else "most")
+        start = self.bound(loop.start, "imin")
+        stop = self.bound(loop.stop, "imin" if runs_full else "imax")
         carried = []
         for i, (init, type) in enumerate(zip(loop.init, loop.types, strict=True)):
             hint = e.yields.get((let.value, i)) or f"{axis_name(loop.axis)}_state"
@@ -72,7 +72,10 @@ class Loops:
         """Write a value into a variable or list."""
         e = self.e
         e.current = e.plan.lists(type.axes)
-        e.each(f"{to}[c] = {e[value]}" if e.current else f"{to} = {e[value]}")
+        if e.current:
+            e.each(f"{to}[c] = {e[value]}")
+        else:
+            e.define(to, e[value])
 
     def advance(
         self,

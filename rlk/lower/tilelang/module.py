@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlk import __version__
 from rlk.ir.nodes import Program, Role
 from rlk.ir.types import DType
 from rlk.lower.common import abi
@@ -23,7 +22,7 @@ from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, Helpers, sources
 from rlk.lower.common.render import render
-from rlk.lower.common.spelling import Header, argument_type
+from rlk.lower.common.spelling import Header, argument_type, header
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.emit import Emitter
 from rlk.lower.tilelang.functions import FRAME, functions
@@ -89,12 +88,12 @@ def lower(
     parameters = abi.call_parameters(program, signature, used)
     lines = tuple(Line(each) for each in host_lines(program.order, launch, dict(signature.extents)))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
-    header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
+    head = header(program, signature, target, numerics_id, schedules)
     macros = (helpers[name] for name in sorted(helpers) if name not in FRAME)
     written = sources("tilelang", (*frame.found.values(), *macros))
     imports = tuple(dict.fromkeys(line for emitter in emitters for line in emitter.dots.imports))
     source = laid_out(
-        render("tilelang", "module.py.j2", Module(header, imports, written, tuple(kernels), host))
+        render("tilelang", "module.py.j2", Module(head, imports, written, tuple(kernels), host))
     )
     file = f"rlk/{target.folder}/tilelang/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="tilelang")

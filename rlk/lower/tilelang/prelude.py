@@ -33,13 +33,13 @@ def add(a, b):
 
 
 @tl.macro
-def most(a, b):
+def imax(a, b):
     # The maximum of integers.
     return tl.max(a, b)
 
 
 @tl.macro
-def least(a, b):
+def imin(a, b):
     # The minimum of integers.
     return tl.min(a, b)
 

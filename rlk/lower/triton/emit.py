@@ -46,7 +46,8 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending
 from rlk.ir.types import DType, TileType, Type
-from rlk.lower.common.lines import Function, Line, place_of
+from rlk.lower.common.lines import Function, Line, notes_of, place_of
+from rlk.lower.common.liveness import live
 from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.one_hot import OneHotSum, one_hot_sums
 from rlk.lower.common.prelude import Helper, Helpers
@@ -106,7 +107,8 @@ class Emitter:
     def let(self, hint: str, expression: str) -> str:
         """Append name = expression and return the name."""
         name = self.names.fresh(hint)
-        self.line(f"{name} = {expression}")
+        text = f"{INDENT * self.depth}{name} = {expression}"
+        self.lines.append(Line(text, self.place, (name, expression)))
         return name
 
     @contextmanager
@@ -156,11 +158,12 @@ class Emitter:
                 in_parts(self, self.plan.kernel.body.lets)
             else:
                 self.block(self.plan.kernel.body.lets)
-        return tuple(self.lines)
+        return live(self.lines)
 
     def block(self, lets: tuple[Let, ...]) -> None:
         for let in lets:
             self.place = place_of(let.loc)
+            self.lines += notes_of(let, self.depth)
             self.static.note(let)
             self.node(let)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
-from rlk import __version__
 from rlk.ir.dims import Part
 from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common import abi
@@ -26,7 +25,7 @@ from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
-from rlk.lower.common.spelling import Header, argument_type
+from rlk.lower.common.spelling import Header, argument_type, header
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
 from rlk.schedule.schedule import Schedule
@@ -84,9 +83,9 @@ def lower(
     parameters = abi.call_parameters(program, signature, used)
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
-    header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
+    head = header(program, signature, target, numerics_id, schedules)
     functions = sources("triton", (*helpers.values(), *kernels))
-    source = laid_out(render("triton", "module.py.j2", Module(header, functions, host)))
+    source = laid_out(render("triton", "module.py.j2", Module(head, functions, host)))
     file = f"rlk/{target.folder}/triton/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file)
 

@@ -38,7 +38,7 @@ OVERRIDDEN = {
         simt.load_where, simt.store_where, simt.store_pair_where, simt.report_where, simt.any_lane,
         block_memory.load_vector, block_memory.load_vector_where,
         block_memory.store_vector, block_memory.store_vector_where,
-        pipelines.numbers_of,
+        pipelines.statistics_of,
     )
 }  # fmt: skip
 """Helpers with a branch of their own, which here act on the threads that take it, and those for vectors."""

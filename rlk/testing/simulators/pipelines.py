@@ -246,7 +246,7 @@ class Storage:
             return Tiles(self, outer)
         if (own := self.rings.get(f"{self.name}_ring")) is not None:
             own.tiled = False
-        return Numbers(self, *outer.shape)
+        return RowStatistic(self, *outer.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +367,8 @@ def clear_vector_where(threads: Threads, condition: Any, tiles: Tiles, place: An
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """Numbers of all stages, which travel through the ring that threads fill meanwhile."""
+class RowStatistic:
+    """RowStatistic of all stages, which travel through the ring that threads fill meanwhile."""
 
     of: Storage
     count: int
@@ -400,8 +400,8 @@ class Numbers:
         return [Float32.of(held[first.data + 8 * (i // 2) + i % 2]) for i in range(count)]
 
 
-def copy_number_where(
-    threads: Threads, mine: Any, condition: Any, memory: Memory, index: Any, numbers: Numbers, place: Any
+def copy_statistic_where(
+    threads: Threads, mine: Any, condition: Any, memory: Memory, index: Any, numbers: RowStatistic, place: Any
 ) -> None:
     """Send numbers of some threads, zeros where a condition does not hold."""
     chosen = np.broadcast_to(mine.data, threads().shape)
@@ -419,10 +419,10 @@ def copy_either_vector(
     tiles.put(place, [simt.select(condition, a, b) for a, b in zip(one, two, strict=True)], threads())
 
 
-COPIES = (copy_vector_where, copy_number_where, copy_either_vector, tma_load, clear_vector_where)
+COPIES = (copy_vector_where, copy_statistic_where, copy_either_vector, tma_load, clear_vector_where)
 
 
-def numbers_of(numbers: Numbers, first: Any, stage: Any, count: int) -> list[Number]:
+def statistics_of(numbers: RowStatistic, first: Any, stage: Any, count: int) -> list[Number]:
     return numbers.get(first, stage, count)
 
 

@@ -29,13 +29,26 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.liveness import live
 from rlk.lower.common.names import axis_name, stem, stride_name
 from rlk.lower.common.rescale import rescale_of
 from rlk.lower.cute.attention import scheduler
 from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
 from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, AttentionEmitter, numbered
-from rlk.lower.cute.attention.step import MASKED, MORE, SWITCHES, Masks, call, masks_of, step_function
+from rlk.lower.cute.attention.step import (
+    K_STATE,
+    MASKED,
+    MORE,
+    STATES,
+    SWITCHES,
+    TILE_CONSUMER,
+    V_STATE,
+    Masks,
+    call,
+    masks_of,
+    step_function,
+)
 from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
 from rlk.lower.cute.functions import Helper, functions
 from rlk.lower.cute.kernels import lines
@@ -43,8 +56,9 @@ from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Fragment, refused
 from rlk.passes.walk import backward_slice
 
 LINE = 4  # f32 of one access to shared memory
-OWN = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # of the resident rows
+ONLY_TILE = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # of the resident rows
 ABOUT_STEP = "One KV tile: online softmax of S, S of the next tile, O += P V."
+ELEMENT = "[r, c]"  # of a fragment
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
 
 
@@ -59,9 +73,9 @@ class Late:
 class ConsumerEmitter(AttentionEmitter):
     """Writes the lines of a consumer thread; `places` are the registers of loop-carried values.
 
-    crossing: names of lists of both rows, which are read after the loop that writes them. kept: arrays in
-    shared memory and their sizes. unset: texts of elements there that are uninitialized until the first
-    rescale, each with the array's name, fragment, and initial value.
+    crossing: names of lists of both rows, which are read after the loop that writes them. in_smem: names and
+    sizes of accumulators in shared memory. unset: texts of elements there that are uninitialized until the
+    first rescale, each with the array's name, fragment, and initial value.
     """
 
     places: tuple[str, ...] = ()
@@ -76,7 +90,7 @@ class ConsumerEmitter(AttentionEmitter):
         super().__init__(plan, helpers, checks)
         if plan.dynamic_schedule:
             self.work_counter = scheduler.prepare(self)
-        self.kept: dict[str, int] = {}
+        self.in_smem: dict[str, int] = {}
         self.unset: dict[str, tuple[str, Fragment, str]] = {}
 
     def before(self) -> tuple[Line, ...]:
@@ -135,8 +149,8 @@ class ConsumerEmitter(AttentionEmitter):
         if fragment not in self.plan.sums:
             raise refused(f"a loop that carries a list along {fragment.axis}", self.plan.target)
         unit = numbered("mma_pv", self.plan.units.index(fragment.length))
-        if index in self.plan.waiting:
-            self.keep(name, fragment, init)
+        if index in self.plan.smem_accumulators:
+            self.place_in_smem(name, fragment, init)
             return f"{name}[r, c]"
         shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {fragment.length}))"
         self.line(f"{name}{FRAGMENT} = cute.make_rmem_tensor({shape}, Float32)")
@@ -148,12 +162,12 @@ class ConsumerEmitter(AttentionEmitter):
         self.line(f"{name} = by_rows({name}{FRAGMENT}, {fragment.length // 8})")
         return f"{name}[r, c]"
 
-    def keep(self, name: str, fragment: Fragment, init: Value) -> None:
-        """Write an accumulator in shared memory, laid out as registers: each thread owns its elements."""
+    def place_in_smem(self, name: str, fragment: Fragment, init: Value) -> None:
+        """Write an accumulator in shared memory, laid out as registers: each thread has its own elements."""
         threads = WARPGROUP * self.plan.consumers
         strides = f"{fragment.count * threads}, (1, {LINE * threads})"
         layout = f"({ROWS}, ({LINE}, {fragment.count // LINE})), stride=({strides})"
-        self.kept[name] = fragment.count * ROWS * threads
+        self.in_smem[name] = fragment.count * ROWS * threads
         at = f"memory.{name}.data_ptr() + {LINE} * mine"
         self.line(f"{name} = cute.make_tensor({at}, cute.make_layout({layout}))")
         if init in self.consts:
@@ -197,9 +211,10 @@ class ConsumerEmitter(AttentionEmitter):
             self.line(call(self.step_function, name, masked=True, more=True))
         if self.plan.dynamic_schedule:  # S of the tile is complete
             with self.inner("with cute.arch.elect_one():"):
-                for copies in self.plan.owned:
-                    self.line(f"{copies.param}_ring.consumer_release(own)")
-        self.line(call(self.step_function, "last_steps - 1", masked=True, more=False))
+                for copies in self.plan.resident:
+                    self.line(f"{copies.param}_ring.consumer_release({TILE_CONSUMER})")
+        last = self.plan.dynamic_schedule or bool(self.unset)  # whether its states are read again
+        self.line(call(self.step_function, "last_steps - 1", states=last, masked=True, more=False))
         if self.plan.dynamic_schedule:
             self.release_rest()
         return lines(self.lines)
@@ -208,9 +223,9 @@ class ConsumerEmitter(AttentionEmitter):
         """Write the release of stages that only other consumers need."""
         name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
         with self.inner(f"for {name} in cutlass.range(last_steps, all_steps, unroll=1):"):
-            for copies, state in zip(self.plan.streamed, ("get", "got"), strict=True):
-                self.awaited(copies, state)
-            self.free("get", "got")
+            for copies, state in zip(self.plan.streamed, (K_STATE, V_STATE), strict=True):
+                self.wait_for(copies, state)
+            self.release(K_STATE, V_STATE)
 
     def write_step(self, name: str, about: str, step: Callable[[Step, str], None]) -> None:
         """Write the function of a step; where some steps need no masks, with a switch for these."""
@@ -220,13 +235,35 @@ class ConsumerEmitter(AttentionEmitter):
         with self.names.scope():
             self.names.taken |= set(SWITCHES)
             step(self.plan.last, name)
-        body, self.lines, self.depth = lines(self.lines), before, depth
+        body, self.lines, self.depth = live(lines(self.lines), STATES), before, depth
         called = {*functions(), *self.helpers.found}
         extents = {axis.whole.name for d in self.plan.kernel.params for axis in d.type.axes}
         self.step_function = step_function(
-            f"{self.plan.kernel.name}_step", name, about, body, called, extents
+            f"{self.plan.kernel.name}_step", name, about, body, called, extents, self.step_groups()
         )
         self.masks = None
+
+    def step_groups(self) -> Iterator[str]:
+        """Yield the names of a step's parameters in order, scalars not counted.
+
+        Pipeline states, pipelines, shared memory tiles, wgmma instructions with S and P, and what the loop
+        carries: row statistics, then accumulators.
+        """
+        yield from STATES
+        yield from (f"{copies.param}_ring" for copies in self.plan.streamed)
+        yield self.plan.statistics_ring
+        for copies in self.plan.copied:
+            yield from (
+                f"{copies.param}_{what}" for what in ("tiles", TRANSPOSED[0], "factor", TRANSPOSED[1])
+            )
+        yield from (f"{each.param}_statistics" for each in self.plan.row_statistics)
+        yield "mma_qk"
+        yield from (numbered("mma_pv", i) for i in range(len(self.plan.units)))
+        for fragment in (*self.score_names, *self.prob_names):
+            yield from (fragment + FRAGMENT, fragment)
+        for place in sorted(self.places, key=lambda place: place.endswith(ELEMENT)):
+            name = place.removesuffix(ELEMENT).removesuffix("[r]")
+            yield from (name + FRAGMENT, name)
 
     @contextmanager
     def switch(self, condition: str) -> Iterator[None]:
@@ -259,20 +296,20 @@ class ConsumerEmitter(AttentionEmitter):
         with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
             if found is not None:
                 self.rescale(part, name)
-            self.taken(part)
+            self.read_scores(part)
             with self.switch(MORE):
-                self.scores("get")
+                self.scores(K_STATE)
             late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
-            self.awaited(self.plan.streamed[1], "got")
+            self.wait_for(self.plan.streamed[1], V_STATE)
             if self.plan.by_tma and (guards := guards_of(part, self.plan.streamed[1:])):
                 with self.where_masked():
-                    clear(self, guards, "got")
-            self.sum(self.plan.last, 0, "got")
+                    clear(self, guards, V_STATE)
+            self.sum(self.plan.last, 0, V_STATE)
             self.end_of_step(part, late)
             self.line("warpgroup.wait_group(0)")
             with self.switch(MORE):
-                self.free("get", "")
-            self.free("", "got")
+                self.release(K_STATE, "")
+            self.release("", V_STATE)
 
     def rescale(self, part: Step, name: str) -> None:
         """Write the piece boundary: carried values that some steps replace, behind their condition.
@@ -305,7 +342,7 @@ class ConsumerEmitter(AttentionEmitter):
         if moved:
             self.line(f"{', '.join(to for to, _ in moved)} = {', '.join(x for _, x in moved)}")
 
-    def taken(self, part: Step) -> None:
+    def read_scores(self, part: Step) -> None:
         """Write the first use of S, which frees its accumulator for the next step."""
         score, lets = part.scores[0].value, part.loop.body.lets
         self.written.add(score)
@@ -364,9 +401,9 @@ class ConsumerEmitter(AttentionEmitter):
         self.write((let for let in ready if let not in lists), ROWS)
         scores = [let for let in lists if self.fragment_of(let.value) is self.plan.scores]
         ends = {v for let in later for v in self.operands(let)} - self.targets.keys()
-        kept = f"[{', '.join(['[]'] * ROWS)}]"
+        empty = f"[{', '.join(['[]'] * ROWS)}]"
         waiting = [let for let in scores if let.value in ends]
-        self.crossing = {let.value: self.let(let.name or stem(let), kept) for let in waiting}
+        self.crossing = {let.value: self.let(let.name or stem(let), empty) for let in waiting}
         others = [let for let in lists if let not in scores]
         sums_first = self.plan.dynamic_schedule  # measured; with one tile a block the other order is faster
         if sums_first:
@@ -445,10 +482,10 @@ class ConsumerEmitter(AttentionEmitter):
 
     def scores(self, state: str) -> None:
         """Issue S of the next step."""
-        self.awaited(self.plan.streamed[0], state)
+        self.wait_for(self.plan.streamed[0], state)
         self.score(self.plan.last, 0, state)
 
-    def awaited(self, copies: Copies, state: str) -> None:
+    def wait_for(self, copies: Copies, state: str) -> None:
         """Wait for a tile; a tile by cp.async needs a proxy fence before wgmma."""
         self.line(f"{copies.param}_ring.consumer_wait({state})")
         if not self.plan.by_tma:
@@ -467,7 +504,7 @@ class ConsumerEmitter(AttentionEmitter):
         b, count = self.factor(part.sums[index], "b"), self.plan.scores.length // INSTRUCTION
         unit = numbered("mma_pv", self.plan.units.index(self.plan.sums[index].length))
         view = f"{b.param}_{TRANSPOSED[1] if b.along else 'factor'}"
-        acc = self.place_of(part, index).removesuffix("[r, c]")
+        acc = self.place_of(part, index).removesuffix(ELEMENT)
         given = (
             f"{acc}{FRAGMENT}, {self.prob_names[index]}{FRAGMENT}, {view}[None, None, None, {state}.index]"
         )
@@ -480,7 +517,7 @@ class ConsumerEmitter(AttentionEmitter):
         assert isinstance(load, Load)
         return next(copies for copies in self.plan.copied if copies.param == load.param)
 
-    def free(self, *states: str) -> None:
+    def release(self, *states: str) -> None:
         """Release the stages of finished products: one thread of each warp arrives."""
         given = [(c.param, state) for c, state in zip(self.plan.streamed, states, strict=True) if state]
         with self.inner("with cute.arch.elect_one():") if not self.plan.by_tma else nullcontext():
@@ -491,16 +528,16 @@ class ConsumerEmitter(AttentionEmitter):
 
     def first_scores(self) -> tuple[Line, ...]:
         """Return the wait for the resident rows, and S of the first step."""
-        self.own_rows()
-        self.scores("get")
+        self.wait_for_resident()
+        self.scores(K_STATE)
         self.line("warpgroup.wait_group(0)")
-        self.free("get", "")
+        self.release(K_STATE, "")
         return lines(self.lines)
 
-    def own_rows(self) -> None:
+    def wait_for_resident(self) -> None:
         """Wait for the tiles of the resident rows."""
-        state = "own" if self.plan.dynamic_schedule else OWN
-        for copies in self.plan.owned:
+        state = TILE_CONSUMER if self.plan.dynamic_schedule else ONLY_TILE
+        for copies in self.plan.resident:
             self.line(f"{copies.param}_ring.consumer_wait({state})")
         if self.plan.by_tma:
             self.line("cute.arch.fence_view_async_shared()")
@@ -626,26 +663,26 @@ class ConsumerEmitter(AttentionEmitter):
         assert fragment is not None
         needed = {v for let in rest for v in operands(let.node)}
         ends = needed | self.crossing.keys()
-        kept = [let for let in group if let.value in ends and let.value not in self.targets]
+        live = [let for let in group if let.value in ends and let.value not in self.targets]
         self.at(group[0])
-        for let in kept:
+        for let in live:
             name = self.crossing.get(let.value)
             self.text[let.value] = f"{name}[r]" if name else self.let(let.name or stem(let), "[]")
         with self.inner(f"for c in cutlass.range_constexpr({fragment.count}):"):
-            rare = [let for let in group if self.is_rare(let) and let not in kept]
+            rare = [let for let in group if self.is_rare(let) and let not in live]
             for let in [let for let in group if let not in rare]:
                 self.at(let)
                 if self.masks is not None and let.value in self.masks.selects:
-                    self.masked_element(let, kept, rare)
+                    self.masked_element(let, live, rare)
                 else:
-                    self.element(let, kept, self.expression(let))
-        self.written |= {let.value for let in kept}
+                    self.element(let, live, self.expression(let))
+        self.written |= {let.value for let in live}
 
-    def element(self, let: Let, kept: list[Let], made: str) -> None:
+    def element(self, let: Let, live: list[Let], made: str) -> None:
         """Write an element of a list: to its register, to a list that others read, or as a name."""
         if let.value in self.targets:
             self.line(f"{self.targets[let.value]} = {made}")
-        elif let in kept:
+        elif let in live:
             self.line(f"{self.text[let.value]}.append({made})")
             return
         else:
@@ -657,7 +694,7 @@ class ConsumerEmitter(AttentionEmitter):
         """Return whether only masks need a value."""
         return self.masks is not None and let.value in self.masks.rare
 
-    def masked_element(self, let: Let, kept: list[Let], rare: list[Let]) -> None:
+    def masked_element(self, let: Let, live: list[Let], rare: list[Let]) -> None:
         """Write an element that masked steps select, and others take as it is.
 
         rare: values that conditions need; those that are written here are taken out.
@@ -667,18 +704,22 @@ class ConsumerEmitter(AttentionEmitter):
         wanted = backward_slice([let.node.cond], {x.value: x for x in rare}, self.operands)
         waiting = [x for x in rare if x.value in wanted]
         rare[:] = [x for x in rare if x not in waiting]
-        if let in kept or let.value in self.targets:
+        if let in live or let.value in self.targets:
             with self.switch(MASKED):
                 for x in waiting:
+                    self.at(x)
                     self.element(x, [], self.expression(x))
-                self.element(let, kept, self.expression(let))
+                self.at(let)
+                self.element(let, live, self.expression(let))
             with self.inner("else:"):
-                self.element(let, kept, plain)
+                self.element(let, live, plain)
             return
         name = self.let(let.name or stem(let), plain)
         with self.switch(MASKED):
             for x in waiting:
+                self.at(x)
                 self.element(x, [], self.expression(x))
+            self.at(let)
             self.line(f"{name} = {self.expression(let)}")
         self.text[let.value] = name
         self.whole.add(let.value)

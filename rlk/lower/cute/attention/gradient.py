@@ -17,7 +17,7 @@ from rlk.lower.cute.attention.consumer import EACH_ROW, ConsumerEmitter
 from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import Step
 from rlk.lower.cute.attention.producer import ROWS, AttentionEmitter
-from rlk.lower.cute.attention.step import MASKED, call, masks_of
+from rlk.lower.cute.attention.step import MASKED, STATE, call, masks_of
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import refused
 from rlk.passes.walk import backward_slice
@@ -27,21 +27,21 @@ ABOUT_STEP = "One tile of streamed rows: S and dP, the elementwise work, and pro
 
 def limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
     """Write the step range of a tile, and its range of unmasked steps."""
-    e.line(f"first_steps = {e.extreme(start, 'least')}")
-    e.line(f"last_steps = select(first < count, {e.extreme(stops[-1], 'most')}, first_steps)")
+    e.line(f"first_steps = {e.extreme(start, 'imin')}")
+    e.line(f"last_steps = select(first < segment_rows, {e.extreme(stops[-1], 'imax')}, first_steps)")
     before = "first_steps"
     if len(stops) > 2:
-        late = f"least({e.extreme(stops[0], 'most')}, last_steps)"
-        e.line(f"late_steps = most({before}, {late})")
+        late = f"imin({e.extreme(stops[0], 'imax')}, last_steps)"
+        e.line(f"late_steps = imax({before}, {late})")
         before = "late_steps"
     if len(stops) > 1:
-        full = f"least({e.extreme(stops[-2], 'least')}, last_steps)"
-        e.line(f"full_steps = most({before}, {full})")
+        full = f"imin({e.extreme(stops[-2], 'imin')}, last_steps)"
+        e.line(f"full_steps = imax({before}, {full})")
 
 
 def first_scores(e: ConsumerEmitter) -> tuple[Line, ...]:
     """Return the wait for the resident factors."""
-    e.own_rows()
+    e.wait_for_resident()
     return lines(e.lines)
 
 
@@ -63,10 +63,10 @@ def _step(e: ConsumerEmitter, part: Step, name: str) -> None:
     with e.one_step(part.loop, name) as lets:
         _phases(e, part, [let for let in lets if let.value not in e.written])
         e.line("warpgroup.wait_group(0)")
-        if e.plan.numbers_pipelined:
+        if e.plan.statistics_pipelined:
             with e.inner("with cute.arch.elect_one():"):
-                e.line(f"{e.plan.numbers_ring}.consumer_release(get)")
-        e.free(*["get"] * len(e.plan.streamed))
+                e.line(f"{e.plan.statistics_ring}.consumer_release({STATE})")
+        e.release(*[STATE] * len(e.plan.streamed))
 
 
 def _phases(e: ConsumerEmitter, part: Step, lets: list[Let]) -> None:
@@ -78,19 +78,19 @@ def _phases(e: ConsumerEmitter, part: Step, lets: list[Let]) -> None:
         copies = e.factor(let, "b")
         if copies.param not in waited:
             with e.switch(f"not {MASKED}") if cleared else nullcontext():
-                e.awaited(copies, "get")
+                e.wait_for(copies, STATE)
             waited.add(copies.param)
 
     if e.plan.by_tma and (guards := guards_of(part, e.plan.streamed)):
         with e.where_masked():
             for let in (*part.scores, *part.sums):
                 arrived(let)
-            clear(e, guards, "get")
+            clear(e, guards, STATE)
         if e.masks is not None:
             waited, cleared = set(), True
     for i, let in enumerate(part.scores):
         arrived(let)
-        e.score(part, i, "get")
+        e.score(part, i, STATE)
     left = [let for let in lets if let not in (*part.scores, *part.sums)]
     begun, last = 0, len(part.scores) - 1
     for i, score in enumerate(part.scores):
@@ -99,21 +99,21 @@ def _phases(e: ConsumerEmitter, part: Step, lets: list[Let]) -> None:
         e.whole.add(score.value)
         e.written.add(score.value)
         now = _of_phase(e, part, left, i)
-        if e.plan.numbers_pipelined and _of_columns(e, now) and e.plan.numbers_ring not in waited:
-            e.line(f"{e.plan.numbers_ring}.consumer_wait(get)")
-            waited.add(e.plan.numbers_ring)
+        if e.plan.statistics_pipelined and _of_columns(e, now) and e.plan.statistics_ring not in waited:
+            e.line(f"{e.plan.statistics_ring}.consumer_wait({STATE})")
+            waited.add(e.plan.statistics_ring)
         again = _repeated(e, score, now, [let for let in left if let not in now])
         left = [let for let in left if let not in now or let in again]
         missing = {let.value for let in left}
         ready = [k for k in range(begun, len(part.sums)) if probs_of(part.sums[k]) not in missing]
-        _weighed(e, part, now, left, ready)
+        _write_phase(e, part, now, left, ready)
         for k in ready:
             arrived(part.sums[k])
-            e.sum(part, k, "get")
+            e.sum(part, k, STATE)
         begun += len(ready)
 
 
-def _weighed(e: ConsumerEmitter, part: Step, now: list[Let], left: list[Let], sums: list[int]) -> None:
+def _write_phase(e: ConsumerEmitter, part: Step, now: list[Let], left: list[Let], sums: list[int]) -> None:
     """Write the elementwise values of finished scores; lists that later phases read stay live."""
     columns = _of_columns(e, now)
     for let in columns:
@@ -125,9 +125,9 @@ def _weighed(e: ConsumerEmitter, part: Step, now: list[Let], left: list[Let], su
     ends = _waiting(e, now, left) - {let.value for let in left}
     if not all(map(e.listed, ends)):
         raise refused("a row value that is used after other scores", e.plan.target)
-    kept = f"[{', '.join(['[]'] * ROWS)}]"
+    empty = f"[{', '.join(['[]'] * ROWS)}]"
     waiting = [let for let in now if let.value in ends]
-    e.crossing = {let.value: e.let(let.name or stem(let), kept) for let in waiting}
+    e.crossing = {let.value: e.let(let.name or stem(let), empty) for let in waiting}
     with e.inner(EACH_ROW):
         e.ordered(now)
     e.targets, e.crossing = {}, {}
@@ -147,10 +147,10 @@ def _repeated(e: ConsumerEmitter, score: Let, now: list[Let], left: list[Let]) -
     if len(ends) < 2:
         return []
     for let in reversed(now):
-        kept = {value: x for value, x in lets.items() if value != let.value}
-        made = backward_slice(ends, kept, e.operands)
-        if not any(score.value in e.operands(kept[value]) for value in made):
-            return [kept[value] for value in kept if value in made]
+        others = {value: x for value, x in lets.items() if value != let.value}
+        made = backward_slice(ends, others, e.operands)
+        if not any(score.value in e.operands(others[value]) for value in made):
+            return [others[value] for value in others if value in made]
     return []
 
 
@@ -165,11 +165,11 @@ def _of_phase(e: ConsumerEmitter, part: Step, lets: list[Let], last: int) -> lis
 
 
 def _of_columns(e: ConsumerEmitter, lets: list[Let]) -> list[Let]:
-    """Return the column values: made of a step's per-row numbers, the same for all query rows."""
-    numbers = {each.param for each in e.plan.numbers}
+    """Return the column values: made of a step's row statistics, the same for all query rows."""
+    statistics = {each.param for each in e.plan.row_statistics}
     found: list[Let] = []
     for let in lets:
-        read = isinstance(let.node, Load) and let.node.param in numbers
+        read = isinstance(let.node, Load) and let.node.param in statistics
         if read or (not e.by_row(let.value) and {x.value for x in found} & set(e.operands(let))):
             found.append(let)
     return found
@@ -178,9 +178,9 @@ def _of_columns(e: ConsumerEmitter, lets: list[Let]) -> list[Let]:
 def _column(e: ConsumerEmitter, let: Let) -> None:
     """Write a column value."""
     if isinstance(let.node, Load):
-        e.uses("numbers_of")
-        given = f"{let.node.param}_numbers, quad, get.index, {e.plan.scores.count}"
-        e.text[let.value] = e.let(let.name or let.node.param, f"numbers_of({given})")
+        e.uses("statistics_of")
+        given = f"{let.node.param}_statistics, quad, {STATE}.index, {e.plan.scores.count}"
+        e.text[let.value] = e.let(let.name or let.node.param, f"statistics_of({given})")
     else:
         e.node(let)
 

@@ -9,12 +9,14 @@ from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.liveness import live, names_read
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute import text
 from rlk.lower.cute.attention import gradient, scheduler
 from rlk.lower.cute.attention.consumer import ConsumerEmitter
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies
 from rlk.lower.cute.attention.producer import FRAGMENT, TRANSPOSED, Limits, Place, numbered, one_tile_limits
+from rlk.lower.cute.attention.step import PRODUCER, TILE_PRODUCER
 from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
@@ -33,10 +35,10 @@ BY_SCHEDULER = (
     "Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles."
 )
 BY_TMA = "Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles."
-TMA_AND_NUMBERS = (
-    "Producer: copy the block's rows and per-row numbers by cp.async; TMA loads of streamed tiles."
+TMA_AND_STATISTICS = (
+    "Producer: copy the block's rows and row statistics by cp.async; TMA loads of streamed tiles."
 )
-IN_TURN = "Consumers own 64 rows each; the elementwise work of one overlaps the products of the other."
+WITH_PINGPONG = "Consumers own 64 rows each; the elementwise work of one overlaps the products of the other."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,8 @@ class Streamed:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """An array of f32 in shared memory, each thread's elements its own."""
+class SmemAccumulator:
+    """An accumulator of f32 in shared memory, each thread's elements its own."""
 
     name: str
     size: int
@@ -141,7 +143,7 @@ class AttentionText:
     frame: Frame
     plan: AttentionPlan
     dtype: str
-    owned: tuple[Batch, ...]
+    resident: tuple[Batch, ...]
     streamed: tuple[Batch, ...]
     views: tuple[View, ...]
     step: str  # name of the step index in the producer
@@ -151,46 +153,75 @@ class AttentionText:
     width: str  # number of tiles with the same rows
     work_counter: str
     vectorized: bool  # whether the epilogue stores vectors through shared memory
-    kept: tuple[Kept, ...]
+    smem_accumulators: tuple[SmemAccumulator, ...]
     step_function: Function
     score_names: tuple[str, ...]
     prob_names: tuple[str, ...]
     about: str
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def one_writer(self) -> bool:
+        """Return whether one of the four threads of a row stores what all of them have."""
+        return {"first_of_quad"} <= names_read(self.multiplying)
+
+    @property
+    def copied(self) -> set[str]:
+        """Return the names that the producer's copies and step range read."""
+        batches = (*self.resident, *self.streamed)
+        return {"first_steps", "last_steps", *names_read(line for batch in batches for line in batch.copy)}
+
+    @property
+    def block_lines(self) -> tuple[Line, ...]:
+        """Return the lines of all threads of a block with one tile: its coordinates and step range."""
+        read = self.copied | names_read(self.multiplying)
+        return live((*self.place.count, *self.place.every, *self.steps), read)
+
+    @property
+    def producer_lines(self) -> tuple[Line, ...]:
+        """Return the producer's lines of a work tile: its coordinates and step ranges."""
+        published = names_read([Line(f"({self.words_published})")])
+        return live((*self.place.every, *self.steps), self.copied | published)
+
+    @property
+    def consumer_lines(self) -> tuple[Line, ...]:
+        """Return the consumers' lines of a work tile: its coordinates."""
+        return live(self.place.consumer, names_read(self.multiplying))
+
+    @property
+    def shared_words(self) -> tuple[str, ...]:
         """Return the words of a work tile for all consumers; `all_steps` is the end of the copied steps."""
         return "item", self.place.segment, "first_steps", "all_steps"
 
     @property
-    def told_per_group(self) -> tuple[str, ...]:
+    def consumer_words(self) -> tuple[str, ...]:
         """Return the words of a work tile for each consumer: the ends of its own step ranges."""
         return ("full_steps", "last_steps")[-len(self.plan.parts) :]
 
     @property
-    def heard(self) -> str:
-        return ", ".join((*self.told, *self.told_per_group))
+    def words_read(self) -> str:
+        """Return the words of a work tile as a consumer names them."""
+        return ", ".join((*self.shared_words, *self.consumer_words))
 
     @property
-    def sent(self) -> str:
-        """Return the same words as the producer names them."""
+    def words_published(self) -> str:
+        """Return the words of a work tile as the producer names them."""
         apart = ("*full_of", "*last_of")[-len(self.plan.parts) :]
         return ", ".join(("item", self.place.segment, "first_steps", "last_steps", *apart))
 
     @property
-    def sent_last(self) -> str:
+    def words_of_end(self) -> str:
         """Return the words that are published after the last tile."""
         return f"items, *[0] * {self.work_tile_words - 1}"
 
     @property
     def work_tile_words(self) -> int:
         """Return the number of words of a work tile."""
-        return self.alike + self.plan.consumers * len(self.told_per_group)
+        return self.shared_count + self.plan.consumers * len(self.consumer_words)
 
     @property
-    def alike(self) -> int:
+    def shared_count(self) -> int:
         """Return how many of them all consumers share."""
-        return len(self.told)
+        return len(self.shared_words)
 
     @property
     def words(self) -> int:
@@ -199,15 +230,15 @@ class AttentionText:
 
     @property
     def factors(self) -> tuple[Streamed, ...]:
-        return tuple(each for batch in (*self.owned, *self.streamed) for each in batch.factors)
+        return tuple(each for batch in (*self.resident, *self.streamed) for each in batch.factors)
 
     @property
     def rings(self) -> tuple[Streamed, ...]:
-        """Return the pipelines: of factors, and one without tiles for numbers beside TMA loads."""
-        if not self.plan.numbers_pipelined:
+        """Return the pipelines: of factors, and one without tiles for row statistics beside TMA loads."""
+        if not self.plan.statistics_pipelined:
             return self.factors
-        numbers, threads = self.plan.numbers[0].param, self.plan.number_threads
-        return (*self.factors, Streamed(numbers, 0, 0, self.plan.stages, by_tma=False, threads=threads))
+        name, threads = self.plan.row_statistics[0].param, self.plan.statistics_threads
+        return (*self.factors, Streamed(name, 0, 0, self.plan.stages, by_tma=False, threads=threads))
 
     @property
     def chunk(self) -> int:
@@ -235,13 +266,13 @@ class AttentionText:
         if self.plan.dynamic_schedule:
             return BY_SCHEDULER
         if self.plan.by_tma:
-            return TMA_AND_NUMBERS if self.plan.numbers else BY_TMA
+            return TMA_AND_STATISTICS if self.plan.row_statistics else BY_TMA
         return BY_THREADS
 
     @property
-    def own(self) -> str:
-        """Return the pipeline state of a tile's rows: persistent blocks have one of its own."""
-        return "own" if self.plan.dynamic_schedule else "put"
+    def resident_state(self) -> str:
+        """Return the pipeline state of resident rows."""
+        return TILE_PRODUCER
 
     @property
     def parameters(self) -> str:
@@ -266,8 +297,8 @@ class AttentionText:
         )
 
     @property
-    def numbers(self) -> int:
-        """Return the f32 elements of all stages of one per-row tensor."""
+    def statistics_size(self) -> int:
+        """Return the f32 elements of all stages of one row statistic."""
         return self.chunk * self.plan.stages
 
     @property
@@ -280,21 +311,14 @@ def write(
 ) -> KernelText:
     """Write the kernel."""
     emitter = ConsumerEmitter(plan, helpers, checks)
-    params = [*(p for copies in plan.copied for p in copies.params), *(n.param for n in plan.numbers)]
+    params = [*(p for copies in plan.copied for p in copies.params), *(n.param for n in plan.row_statistics)]
     if len(set(params)) < len(params):
         raise refused("one tensor as two factors of a product", plan.target)
     place, steps = emitter.of_tile(), emitter.steps(_limits(plan))
-    owned = tuple(_batch(each, 1, emitter.copies(each, "0")) for each in plan.batches(plan.owned))
+    resident = tuple(_batch(each, 1, emitter.copies(each, "0")) for each in plan.batches(plan.resident))
     step = f"{axis_name(plan.last.loop.axis)}_step"
     emitter.name_step(step)
-    if plan.by_tma:
-        streamed = [_batch(plan.streamed, plan.stages, emitter.tma_loads(plan.streamed))]
-        if plan.numbers_pipelined:
-            streamed.append(Batch((), emitter.numbers_beside_boxes()))
-    else:
-        first, *others = plan.batches(plan.streamed)
-        streamed = [_batch(first, plan.stages, (*emitter.copies(first, "put.index"), *emitter.numbers()))]
-        streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]
+    streamed = _streamed(plan, emitter)
     multiplying = _consumer(plan, emitter)
     tma_loads = plan.streamed if plan.by_tma else ()
     vectors = {param: c.width for c in plan.copied for param in c.params if c not in tma_loads}
@@ -311,8 +335,8 @@ def write(
         frame=frame,
         plan=plan,
         dtype=text.TYPES[plan.dtype],
-        owned=owned,
-        streamed=tuple(streamed),
+        resident=resident,
+        streamed=streamed,
         views=tuple(_views(plan)),
         step=step,
         place=place,
@@ -321,11 +345,11 @@ def write(
         width=emitter.width,
         work_counter=emitter.work_counter,
         vectorized=emitter.vectorized,
-        kept=tuple(Kept(*each) for each in emitter.kept.items()),
+        smem_accumulators=tuple(SmemAccumulator(*each) for each in emitter.in_smem.items()),
         step_function=emitter.step_function,
         score_names=emitter.score_names,
         prob_names=emitter.prob_names,
-        about=AHEAD if plan.ahead else IN_TURN,
+        about=AHEAD if plan.ahead else WITH_PINGPONG,
     )
     return KernelText(
         template="attention.py.j2",
@@ -337,6 +361,17 @@ def write(
     )
 
 
+def _streamed(plan: AttentionPlan, emitter: ConsumerEmitter) -> tuple[Batch, ...]:
+    """Return the copies of the streamed factors and of the row statistics."""
+    if plan.by_tma:
+        batch = _batch(plan.streamed, plan.stages, emitter.tma_loads(plan.streamed))
+        return (batch, Batch((), emitter.statistics_beside_tma())) if plan.statistics_pipelined else (batch,)
+    first, *others = plan.batches(plan.streamed)
+    stage = f"{PRODUCER}.index"
+    batch = _batch(first, plan.stages, (*emitter.copies(first, stage), *emitter.statistics()))
+    return batch, *(_batch(each, plan.stages, emitter.copies(each, stage)) for each in others)
+
+
 def _consumer(plan: AttentionPlan, emitter: ConsumerEmitter) -> tuple[Line, ...]:
     """Return the lines of a consumer: prologue, mainloop, epilogue."""
     before = emitter.before()
@@ -344,7 +379,7 @@ def _consumer(plan: AttentionPlan, emitter: ConsumerEmitter) -> tuple[Line, ...]
         mainloop = *emitter.first_scores(), *emitter.loop_lines()
     else:
         mainloop = *gradient.first_scores(emitter), *gradient.loop_lines(emitter)
-    return *before, *mainloop, *emitter.after()
+    return live((*before, *mainloop, *emitter.after()))
 
 
 def _limits(plan: AttentionPlan) -> Limits:
@@ -364,14 +399,14 @@ def _order(copies: Copies, emitter: ConsumerEmitter) -> Order:
 
 def _batch(batch: tuple[Copies, ...], stages: int, lines: tuple[Line, ...]) -> Batch:
     factors = (Streamed(c.param, c.rows, c.elements, stages, c.tma_tile is not None) for c in batch)
-    return Batch(tuple(factors), lines)
+    return Batch(tuple(factors), live(lines))
 
 
 def _views(plan: AttentionPlan) -> Iterator[View]:
     """Yield the views of each factor: K-major, MN-major (transposed), or both."""
     rows, chunk, count = plan.rows.tile, plan.scores.length, 0
     for copies in plan.copied:
-        side, stages = ("a", 1) if copies in plan.owned else ("b", plan.stages)
+        side, stages = ("a", 1) if copies in plan.resident else ("b", plan.stages)
         forms = []
         if copies.along:
             tma_tile = f"({copies.rows}, {copies.elements})"

@@ -113,7 +113,7 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class RowStatistic:
     """A tensor of one f32 for each streamed row (lse or delta of attention gradients)."""
 
     load: Value
@@ -139,9 +139,10 @@ class AttentionPlan:
     """A producer warpgroup, and consumer warpgroups with 64 rows of a tile each.
 
     parts: of the loop: unmasked steps, then masked ones; or masked ones alone; or masked, unmasked, masked.
-    scores, sums: accumulator fragments. waiting: indices of carried accumulators that live in shared memory,
-    since they change at piece boundaries alone and registers are few. owned, streamed: resident and streamed
-    factors from memory, in the order of their products. programs: persistent blocks of the tile scheduler.
+    scores, sums: accumulator fragments. smem_accumulators: indices of carried accumulators that live in
+    shared memory, since they change at piece boundaries alone and registers are few. resident, streamed:
+    factors from memory that a tile, and that each step reads, in the order of their products. programs:
+    persistent blocks of the tile scheduler.
     """
 
     kernel: Kernel
@@ -151,11 +152,11 @@ class AttentionPlan:
     others: tuple[TiledAxis, ...]
     scores: Fragment
     sums: tuple[Fragment, ...]
-    waiting: tuple[int, ...]
+    smem_accumulators: tuple[int, ...]
     parts: tuple[Step, ...]
-    owned: tuple[Copies, ...]
+    resident: tuple[Copies, ...]
     streamed: tuple[Copies, ...]
-    numbers: tuple[Numbers, ...]
+    row_statistics: tuple[RowStatistic, ...]
     dtype: DType
     stages: int
     programs: int
@@ -213,23 +214,23 @@ class AttentionPlan:
         return all(copies.tma_tile is not None for copies in self.streamed)
 
     @property
-    def numbers_pipelined(self) -> bool:
-        """Return whether per-row numbers have a pipeline of their own, beside that of TMA loads."""
-        return self.by_tma and bool(self.numbers)
+    def statistics_pipelined(self) -> bool:
+        """Return whether row statistics have a pipeline of their own, beside that of TMA loads."""
+        return self.by_tma and bool(self.row_statistics)
 
     @property
-    def numbers_ring(self) -> str:
+    def statistics_ring(self) -> str:
         """Return the name of that pipeline."""
-        return f"{self.numbers[0].param}_ring" if self.numbers_pipelined else ""
+        return f"{self.row_statistics[0].param}_ring" if self.statistics_pipelined else ""
 
     @property
-    def number_threads(self) -> int:
-        """Return how many threads copy these numbers: the last ones, since the first warp issues TMA."""
+    def statistics_threads(self) -> int:
+        """Return how many threads copy them: the last ones, since the first warp issues TMA."""
         return max(LANES, self.scores.length)
 
     @property
     def copied(self) -> tuple[Copies, ...]:
-        return (*self.owned, *self.streamed)
+        return (*self.resident, *self.streamed)
 
     def __str__(self) -> str:
         """Return the plan in the words of a schedule."""
@@ -255,23 +256,23 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     few = consumers >= FEW_REGISTERS and parts[-1].sums_alone
     if consumers not in CONSUMERS or tile % ROWS_OF_WARPGROUP or few:
         raise refused(f"tiles of {tile} rows", target)
-    owned, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
-    for each in (*owned, *streamed):
+    resident, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
+    for each in (*resident, *streamed):
         _copyable(kernel, each, signature, target)
-    numbers = _numbers(parts[-1], kernel, rows.axis, scores, target)
+    statistics = _row_statistics(parts[-1], kernel, rows.axis, scores, target)
     streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents)
     others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
-    dtype = next(d.type.dtype for d in kernel.params if d.name == owned[0].param)
+    dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     carried = [a for type in parts[-1].loop.types for a in type.axes]
     wide = sum(fragment.length for fragment in sums for axis in carried if axis == fragment.axis) > NARROW
     registers = ALONE if consumers == 1 else REGISTERS[consumers]
     if consumers == 2 and not wide:
         registers = NARROWER
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
-    waiting = _waiting(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
-    kept = len(waiting) * tile * sums[0].length * DType.F32.bytes
-    stages = _stages(schedule, dtype, owned, streamed, scores.length * len(numbers), kept, target)
+    smem_accumulators = _smem_accumulators(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
+    in_smem = len(smem_accumulators) * tile * sums[0].length * DType.F32.bytes
+    stages = _stages(schedule, dtype, resident, streamed, scores.length * len(statistics), in_smem, target)
     made = AttentionPlan(
         kernel=kernel,
         kind="back_to_back_gemm",
@@ -280,11 +281,11 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         others=indices,
         scores=scores,
         sums=sums,
-        waiting=waiting,
+        smem_accumulators=smem_accumulators,
         parts=parts,
-        owned=owned,
+        resident=resident,
         streamed=streamed,
-        numbers=numbers,
+        row_statistics=statistics,
         dtype=dtype,
         stages=stages,
         programs=schedule.programs or target.cores,
@@ -292,8 +293,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         signature=signature,
         target=target,
     )
-    own, stepped = (tuple(map(len, made.batches(factors))) for factors in (owned, streamed))
-    batches = (own, (*stepped, *(1,) * made.numbers_pipelined))
+    own, stepped = (tuple(map(len, made.batches(factors))) for factors in (resident, streamed))
+    batches = (own, (*stepped, *(1,) * made.statistics_pipelined))
     _sound(stages, consumers, None if made.ahead else batches, made.dynamic_schedule)
     return made
 
@@ -360,7 +361,7 @@ def _fragments(
     return Fragment(over, length, PAIRS), tuple(made)
 
 
-def _waiting(step: Step, sums: tuple[Fragment, ...]) -> tuple[int, ...]:
+def _smem_accumulators(step: Step, sums: tuple[Fragment, ...]) -> tuple[int, ...]:
     """Return the carried accumulators that change at piece boundaries alone."""
     found, loop = rescale_of(step.loop), step.loop
     yielded = {value for value, _, _ in found.changes} if found is not None else set()
@@ -394,8 +395,8 @@ def _copies(
         return made
 
     streamed = dict.fromkeys(dot.b for dot in (*scores, *sums))
-    owned = tuple(copies(load, tile) for load in dict.fromkeys(dot.a for dot in scores))
-    return owned, tuple(copies(load, chunk) for load in streamed)
+    resident = tuple(copies(load, tile) for load in dict.fromkeys(dot.a for dot in scores))
+    return resident, tuple(copies(load, chunk) for load in streamed)
 
 
 def _tma_tiles(
@@ -465,7 +466,9 @@ def made_of(let: Let) -> tuple[Value, ...]:
             return tuple(operands(let.node))
 
 
-def _numbers(step: Step, kernel: Kernel, rows: Axis, scores: Fragment, target: Target) -> tuple[Numbers, ...]:
+def _row_statistics(
+    step: Step, kernel: Kernel, rows: Axis, scores: Fragment, target: Target
+) -> tuple[RowStatistic, ...]:
     """Return the per-row tensors of streamed rows, which all rows of a block share."""
     types, made = types_of(kernel), []
     lets = {let.value: let for let in step.loop.body.lets}
@@ -477,7 +480,7 @@ def _numbers(step: Step, kernel: Kernel, rows: Axis, scores: Fragment, target: T
                 raise refused(f"{let.node.param} read in each step", target, let.loc)
             if rows in type.axes or scores.axis not in type.axes or WARPGROUP % scores.length:
                 raise refused(f"{let.node.param} of a step's rows and others", target, let.loc)
-            made.append(Numbers(let.value, let.node.param))
+            made.append(RowStatistic(let.value, let.node.param))
     return tuple(made)
 
 
@@ -493,15 +496,15 @@ def _copyable(kernel: Kernel, copies: Copies, signature: Signature, target: Targ
 def _stages(
     schedule: Schedule,
     dtype: DType,
-    owned: tuple[Copies, ...],
+    resident: tuple[Copies, ...],
     streamed: tuple[Copies, ...],
-    numbers: int,
-    kept: int,
+    statistics: int,
+    in_smem: int,
     target: Target,
 ) -> int:
-    warps = 4 * (owned[0].rows // ROWS_OF_WARPGROUP)
-    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + EPILOGUE_BYTES * warps + kept
-    each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + numbers * DType.F32.bytes
+    warps = 4 * (resident[0].rows // ROWS_OF_WARPGROUP)
+    own = sum(c.rows * c.elements for c in resident) * dtype.bytes + EPILOGUE_BYTES * warps + in_smem
+    each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + statistics * DType.F32.bytes
     return max(2, min(schedule.stages, ((target.shared << 10) - BARRIERS * 2 - own) // each))
 
 

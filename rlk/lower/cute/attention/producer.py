@@ -24,6 +24,7 @@ from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute.attention.plan import LANES, AttentionPlan, Copies, made_of
+from rlk.lower.cute.attention.step import PRODUCER, STATES, TILE_CONSUMER, TILE_PRODUCER
 from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
@@ -33,10 +34,10 @@ from rlk.passes.walk import backward_slice, walk
 ROWS = 2  # of an accumulator that a thread has a part of
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
-    "thread block warp epilogue_tile vectors group lane memory put get got mine row quad first_of_quad r c i "
-    "j column down stream programs tiles tile first count rows mma_qk mma_pv only share full_steps "
+    "thread block warp epilogue_tile vectors group lane memory mine row quad first_of_quad r c i "
+    "j column down stream programs tiles tile first segment_rows rows mma_qk mma_pv only share full_steps "
     "last_steps first_steps late_steps layouts rescales".split()
-)
+) | {*STATES, PRODUCER, TILE_PRODUCER, TILE_CONSUMER}
 
 
 TRANSPOSED = ("transposed", "transposed_factor")
@@ -59,8 +60,8 @@ class Place:
     segment: str  # its name
 
     @property
-    def told(self) -> tuple[Line, ...]:
-        """Return the lines of a consumer, which is told the segment."""
+    def consumer(self) -> tuple[Line, ...]:
+        """Return the lines of a consumer, which reads the segment from the work tile."""
         return (*self.tile, *self.rest)
 
     @property
@@ -78,11 +79,11 @@ def one_tile_limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
     There is at least one step: a fully masked step changes no state.
     """
     e.line(f"first_steps = {e.first_step(start)}")
-    last = f"most({e.extreme(stops[-1], 'most')}, first_steps + 1)"
-    e.line(f"last_steps = select(first < count, {last}, first_steps + 1)")
+    last = f"imax({e.extreme(stops[-1], 'imax')}, first_steps + 1)"
+    e.line(f"last_steps = select(first < segment_rows, {last}, first_steps + 1)")
     if len(stops) > 1:
-        full = f"least({e.extreme(stops[0], 'least')}, last_steps - 1)"
-        e.line(f"full_steps = most(first_steps, {full})")
+        full = f"imin({e.extreme(stops[0], 'imin')}, last_steps - 1)"
+        e.line(f"full_steps = imax(first_steps, {full})")
 
 
 class AttentionEmitter(Emitter):
@@ -103,7 +104,9 @@ class AttentionEmitter(Emitter):
             self.names.taken |= {
                 f"{copies.param}_{what}" for what in ("ring", "tiles", "factor", *TRANSPOSED)
             }
-        self.names.taken |= {f"{each.param}_numbers" for each in plan.numbers} | {plan.numbers_ring}
+        self.names.taken |= {f"{each.param}_statistics" for each in plan.row_statistics} | {
+            plan.statistics_ring
+        }
         self.names.taken |= {numbered("mma_pv", i) for i in range(len(plan.sums))}
         self.lets = {let.value: let for let in walk(plan.kernel.body)}
         self.score_names = tuple(self.fragment_name(let.name or "s") for let in plan.last.scores)
@@ -166,7 +169,7 @@ class AttentionEmitter(Emitter):
         return [let for let in left.values() if let.value in wanted]
 
     def operands(self, let: Let) -> tuple[Value, ...]:
-        beside = {each.param for each in self.plan.numbers}
+        beside = {each.param for each in self.plan.row_statistics}
         if isinstance(let.node, Load) and let.node.param not in beside:
             return tuple(operands(let.node))
         return made_of(let)
@@ -195,11 +198,11 @@ class AttentionEmitter(Emitter):
     @contextmanager
     def isolated(self, *, scope: bool = True) -> Iterator[None]:
         """Restore the emitter's state afterwards; free names that were given, unless scope is False."""
-        kept = dict(self.text), dict(self.consts), dict(self.memory.coordinates), set(self.written)
+        saved = dict(self.text), dict(self.consts), dict(self.memory.coordinates), set(self.written)
         sets = set(self.rowwise), set(self.whole), self.fragments
         with self.names.scope() if scope else nullcontext():
             yield
-        self.text, self.consts, self.memory.coordinates, self.written = kept
+        self.text, self.consts, self.memory.coordinates, self.written = saved
         self.rowwise, self.whole, self.fragments = sets
 
     def top(self) -> list[Let]:
@@ -219,23 +222,23 @@ class AttentionEmitter(Emitter):
         self.uses("segment_of")
         whole, over = self.memory.argument(abi.extent(found.whole)), found.over
         count = self.memory.extent(over)
-        self.line(f"tiles = {whole} * {found.each} // {tile} + {count}")
+        self.define("tiles", f"{whole} * {found.each} // {tile} + {count}")
         count_of = lines(self.lines)
         start, *_, stop = self.bounds()
         ascending = self.by_row(start) and not self.by_row(stop)
         together = ascending and bool(self.plan.others)
         width = f"({self.width})" if len(self.plan.others) > 1 else self.width
         if together:
-            self.line(f"tile = {self.item} // {width}")
+            self.define("tile", f"{self.item} // {width}")
         else:
-            self.line(f"tile = {'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
+            self.define("tile", f"{'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
         tile_of = lines(self.lines)
         segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
         name = self.memory.coordinates[over] = self.let(axis_name(over), segment)
         search = lines(self.lines)
-        begin = self.let("begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
-        self.line(f"count = {found.end}[{name}].to(Int32) * {found.each} - {begin}")
-        self.line(f"first = (tile - ({begin} // {tile} + {name})) * {tile}")
+        begin = self.let("segment_begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
+        self.define("segment_rows", f"{found.end}[{name}].to(Int32) * {found.each} - {begin}")
+        self.define("first", f"(tile - ({begin} // {tile} + {name})) * {tile}")
         self.other_axes(f"{self.item} % {width}" if together else f"{self.item} // tiles")
         fixed = (let for let in self.top() if not self.by_row(let.value) and not self.listed(let.value))
         scalar = [let for let in fixed if not isinstance(let.node, Store) and not self.waits(let)]
@@ -252,10 +255,10 @@ class AttentionEmitter(Emitter):
     def other_axes(self, rest: str) -> None:
         """Write the block's index of each other parallel axis, the last axis fastest."""
         left = list(reversed(self.plan.others))
-        for i, owned in enumerate(left):
-            count = self.memory.extent(owned.axis)
+        for i, other in enumerate(left):
+            count = self.memory.extent(other.axis)
             index = rest if i == len(left) - 1 else f"{rest} % {count}"
-            self.memory.coordinates[owned.axis] = self.let(axis_name(owned.axis), index)
+            self.memory.coordinates[other.axis] = self.let(axis_name(other.axis), index)
             rest = f"({rest}) // {count}"
 
     def waits(self, let: Let) -> bool:
@@ -285,17 +288,17 @@ class AttentionEmitter(Emitter):
             rows = self.let(axis_name(axis), self.both(f"first + lane + {LANES} * r", count))
             self.fragments, self.memory.coordinates[axis] = {}, f"{rows}[r]"
             self.write(self.needed(self.bounds()), count)
-            self.uses("select", "least", "most")
+            self.uses("select", "imin", "imax")
             limits(self, *self.bounds())
         return lines(self.lines)
 
     def first_step(self, start: Value) -> str:
         """Return the first step of all rows, clamped to the piece of the block."""
-        first, axis = self.extreme(start, "least"), self.plan.last.loop.axis
+        first, axis = self.extreme(start, "imin"), self.plan.last.loop.axis
         if axis.leaf != "piece" or axis.pieces not in self.memory.coordinates:
             return first
         count = axis.steps_of_piece
-        return f"least({first}, {self.memory.coordinates[axis.pieces]} * {count} + {count - 1})"
+        return f"imin({first}, {self.memory.coordinates[axis.pieces]} * {count} + {count - 1})"
 
     def extreme(self, value: Value, pick: str) -> str:
         """Return the minimum or maximum of a row value over a tile."""
@@ -350,7 +353,7 @@ class AttentionEmitter(Emitter):
                 if not copies.along:
                     first, shape = first[::-1], shape[::-1]
                 given = f"tma_{copies.param}, {of}, ({', '.join(first)}), {shape}, {copies.param}_tiles"
-                self.line(f"tma_load({copies.param}_ring, put, {given})")
+                self.line(f"tma_load({copies.param}_ring, {PRODUCER}, {given})")
         return lines(self.lines)
 
     def load_of(self, copies: Copies) -> Load:
@@ -358,36 +361,36 @@ class AttentionEmitter(Emitter):
         assert isinstance(load, Load)
         return load
 
-    def numbers(self) -> tuple[Line, ...]:
-        """Return the cp.async copy of a step's per-row numbers: one row for each thread."""
-        self.copy_numbers(range(WARPGROUP // self.plan.scores.length))
+    def statistics(self) -> tuple[Line, ...]:
+        """Return the cp.async copy of a step's row statistics: one row for each thread."""
+        self.copy_statistics(range(WARPGROUP // self.plan.scores.length))
         return lines(self.lines)
 
-    def numbers_beside_boxes(self) -> tuple[Line, ...]:
+    def statistics_beside_tma(self) -> tuple[Line, ...]:
         """Return the same by the last warps alone, with a pipeline of their own."""
         count = WARPGROUP // self.plan.scores.length
-        given = f"{WARPGROUP - self.plan.number_threads}, thread, {self.plan.numbers_ring}, put"
+        given = f"{WARPGROUP - self.plan.statistics_threads}, thread, {self.plan.statistics_ring}, {PRODUCER}"
         self.uses("acquire_from", "commit_from")
         self.line(f"acquire_from({given})")
-        self.copy_numbers(range(count - 1, count))
+        self.copy_statistics(range(count - 1, count))
         self.line(f"commit_from({given})")
         return lines(self.lines)
 
-    def copy_numbers(self, parts: range) -> None:
+    def copy_statistics(self, parts: range) -> None:
         """Write that copy; parts: groups of `chunk` threads, over which the tensors are distributed."""
-        chunk, numbers = self.plan.scores.length, self.plan.numbers
-        loads = [x for n in numbers if isinstance(x := self.lets[n.load].node, Load)]
+        chunk, statistics = self.plan.scores.length, self.plan.row_statistics
+        loads = [x for n in statistics if isinstance(x := self.lets[n.load].node, Load)]
         with self.isolated():
             self.fragments = {}
             if loads:
                 self.line(f"down = thread % {chunk}")
                 self.memory.coordinates[self.plan.scores.axis] = "down"
-                self.uses("copy_number_where")
+                self.uses("copy_statistic_where")
             self.write(self.needed([v for load in loads for v in self.operands_of(load)]))
             for i, load in enumerate(loads):
                 mine = f"thread // {chunk} == {parts[i % len(parts)]}"
-                given = f"{mine}, {self.source(load)}, {load.param}_numbers"
-                self.line(f"copy_number_where({given}, (down, put.index))")
+                given = f"{mine}, {self.source(load)}, {load.param}_statistics"
+                self.line(f"copy_statistic_where({given}, (down, {PRODUCER}.index))")
 
     def sources(self, load: Load) -> list[Load]:
         """Return the loads of a factor: of a tensor, and of the one that fills its missing rows."""

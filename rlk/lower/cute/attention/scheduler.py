@@ -14,7 +14,7 @@ from rlk.lower.cute.attention.producer import AttentionEmitter
 from rlk.lower.cute.plan import ROWS_OF_WARPGROUP
 
 SCHEDULER_NAMES = frozenset(
-    "item items blocks work_tile work_tile_pipeline next_tile own all_steps full_of last_of".split()
+    "item items blocks work_tile work_tile_pipeline next_tile all_steps full_of last_of".split()
 )
 
 
@@ -32,15 +32,15 @@ def limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
     There is at least one step: a fully masked step changes no state.
     """
     e.line(f"first_steps = {e.first_step(start)}")
-    there = f"first + {ROWS_OF_WARPGROUP} * g < count"
-    last = f"most({_of_warpgroup(e, stops[-1], 'most')}, first_steps + 1)"
+    there = f"first + {ROWS_OF_WARPGROUP} * g < segment_rows"
+    last = f"imax({_of_warpgroup(e, stops[-1], 'imax')}, first_steps + 1)"
     e.line(f"last_of = {_of_each(e, f'select({there}, {last}, first_steps + 1)')}")
     if len(stops) > 1:
-        full = f"least({_of_warpgroup(e, stops[0], 'least')}, last_of[g] - 1)"
-        e.line(f"full_of = {_of_each(e, f'most(first_steps, {full})')}")
+        full = f"imin({_of_warpgroup(e, stops[0], 'imin')}, last_of[g] - 1)"
+        e.line(f"full_of = {_of_each(e, f'imax(first_steps, {full})')}")
     last = "last_of[0]"
     for g in range(1, e.plan.consumers):
-        last = f"most({last}, last_of[{g}])"
+        last = f"imax({last}, last_of[{g}])"
     e.line(f"last_steps = {last}")
 
 

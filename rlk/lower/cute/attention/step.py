@@ -13,7 +13,11 @@ from rlk.lower.common.peel import conjuncts
 
 MASKED, MORE = "masked", "more"
 SWITCHES = (MASKED, MORE)
-STATES = ("get", "got", "rescales")
+K_STATE, V_STATE = "k_consumer_state", "v_consumer_state"  # S of the next step is issued ahead of this V
+STATE = "consumer_state"  # of all streamed factors of a step, where none is issued ahead
+PRODUCER = "producer_state"  # of all streamed factors
+TILE_PRODUCER, TILE_CONSUMER = "tile_producer_state", "tile_consumer_state"  # of resident rows and work tiles
+STATES = (K_STATE, V_STATE, STATE, "rescales")
 """What a step changes beside memory: pipeline states, and how often accumulators in memory were rescaled."""
 IMPORTED = frozenset("cuda cutlass cute pipeline utils sm90 cpasync warpgroup".split())
 """Modules that generated code imports; types and constants begin with a capital letter."""
@@ -48,28 +52,38 @@ def masks_of(loop: Loop) -> Masks:
 
 
 def step_function(
-    name: str, step: str, about: str, body: Iterable[Line], helpers: Collection[str], extents: Collection[str]
+    name: str,
+    step: str,
+    about: str,
+    body: Iterable[Line],
+    helpers: Collection[str],
+    extents: Collection[str],
+    groups: Iterable[str] = (),
 ) -> Function:
     """Return the function of a step; its parameters are the names that its lines read and do not define.
 
-    step: name of the step's index. helpers: functions of the module. extents: names of dynamic extents, the
-    only arguments of a kernel that begin with a capital letter.
+    step: name of the step's index, the first parameter. helpers: functions of the module. extents: names of
+    dynamic extents, the only arguments of a kernel that begin with a capital letter. groups: names that come
+    next, in this order; scalars follow in the order of their first use, then compile-time switches.
     """
     lines = tuple(body)
     read = _read_before_written([line.text for line in lines])
     known = {x for x in read if x[0].isupper() and x not in extents} | IMPORTED
-    given = [x for x in read if x not in helpers and x not in known]
+    used = [x for x in read if x not in helpers and x not in known]
+    given = [*(x for x in dict.fromkeys(groups) if x in used)]
+    given += [x for x in used if x not in given]
     arguments = [step, *(x for x in given if x not in (step, *SWITCHES))]
     switches = [f"{x}: cutlass.Constexpr" for x in SWITCHES if x in given]
     result = Line(f"return {', '.join(x for x in STATES if x in given)}")
     return Function(name, (*arguments, *switches), about, (*lines, result))
 
 
-def call(function: Function, step: str, **switches: bool) -> str:
-    """Return the statement that runs a step at an index."""
+def call(function: Function, step: str, *, states: bool = True, **switches: bool) -> str:
+    """Return the statement that runs a step at an index; states: whether what it changes is read again."""
     first, *rest = (x.split(":")[0] for x in function.arguments)
     given = [step, *(f"{x}={switches[x]}" if x in SWITCHES else x for x in rest)]
-    return f"{', '.join(x for x in STATES if x in rest)} = {function.name}({', '.join(given)})"
+    call = f"{function.name}({', '.join(given)})"
+    return f"{', '.join(x for x in STATES if x in rest)} = {call}" if states else call
 
 
 def _read_before_written(lines: list[str]) -> list[str]:

@@ -1,0 +1,159 @@
+"""Backward liveness of the names of generated text: assignments whose values nothing reads."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+
+from rlk.lower.common.lines import Line
+
+DECLARATIONS = ("alloc_var", "alloc_local")  # of TileLang: memory, which is written later
+
+
+def live(lines: Iterable[Line], read: Collection[str] = ()) -> tuple[Line, ...]:
+    """Return the lines without those that only name a value that nothing reads.
+
+    read: names that what follows may read. A line is one statement.
+    """
+    left = list(lines)
+    while True:
+        tree = _parsed(left)
+        found = Liveness(_mentions(tree))
+        found.block(tree.body, set(read))
+        dead = {i - 1 for i, _ in found.dead if left[i - 1].assigned is not None}
+        if not dead:
+            return tuple(left)
+        left = [line for i, line in enumerate(left) if i not in dead]
+
+
+def names_read(lines: Iterable[Line]) -> set[str]:
+    """Return the names that lines read."""
+    return _reads(_parsed(lines))
+
+
+def _parsed(lines: Iterable[Line]) -> ast.Module:
+    return ast.parse("\n".join(line.text for line in lines))
+
+
+def _mentions(tree: ast.AST) -> Counter[str]:
+    return Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+
+
+def dead_stores(source: str) -> list[str]:
+    """Return the functions, lines and names of a module's assignments whose values nothing reads."""
+    found = []
+    for function in _functions(ast.parse(source)):
+        nested = {n for inner in _functions(function) if inner is not function for n in _reads(inner)}
+        liveness = Liveness(_mentions(function))
+        liveness.block(function.body, nested)
+        found += [f"{function.name}, line {line}: {name}" for line, name in sorted(liveness.dead)]
+    return found
+
+
+class Liveness:
+    """Walks statements backward; `dead` are the lines and names that nothing reads.
+
+    mentions: how often the function mentions each name.
+    """
+
+    def __init__(self, mentions: Counter[str]) -> None:
+        self.mentions = mentions
+        self.dead: dict[tuple[int, str], None] = {}
+        self.after_loop: list[set[str]] = []
+
+    def block(self, body: Iterable[ast.stmt], live: set[str]) -> set[str]:
+        for statement in reversed(list(body)):
+            live = self.statement(statement, set(live))
+        return live
+
+    def statement(self, node: ast.stmt, live: set[str]) -> set[str]:
+        match node:
+            case ast.Assign(targets=[target], value=value):
+                return self.assign(node, target, value, live)
+            case ast.AugAssign(target=target, value=value):
+                self.check(node, target, live)
+                return live | _writes(target) | _reads(target, value)
+            case ast.AnnAssign(target=target, value=value) if value is not None:
+                return self.assign(node, target, value, live)
+            case ast.If(test=test, body=body, orelse=other):
+                return self.block(body, live) | self.block(other, live) | _reads(test)
+            case ast.While(test=test, body=body):
+                return self.loop(body, live | _reads(test)) | _reads(test)
+            case ast.For(target=target, iter=iterated, body=body):
+                return (self.loop(body, live) - _writes(target)) | (live - _writes(target)) | _reads(iterated)
+            case ast.With(items=items, body=body):
+                return self.block(body, live) | {n for i in items for n in _reads(i.context_expr)}
+            case ast.FunctionDef(name=name):
+                return (live - {name}) | _reads(node)  # it may run wherever it is named
+            case ast.Return(value=value):
+                return _reads(value)
+            case ast.Expr(value=value):
+                return live | _reads(value)
+            case ast.Pass() | ast.Import() | ast.ImportFrom():
+                return live
+            case ast.Break():
+                return set(self.after_loop[-1])
+            case ast.Assert(test=test):
+                return live | _reads(test)
+            case _:
+                raise AssertionError(f"line {node.lineno}: {ast.unparse(node)}")
+
+    def assign(self, node: ast.stmt, target: ast.expr, value: ast.expr, live: set[str]) -> set[str]:
+        self.check(node, target, live)
+        return (live - _writes(target)) | _reads(target, value)
+
+    def check(self, node: ast.stmt, target: ast.expr, live: set[str]) -> None:
+        """Note a dead statement: none of the names that it assigns is live, and it writes no memory."""
+        names = _writes(target)
+        declared = isinstance(node, ast.Assign) and _declares(node.value) and self.mentions[min(names)] > 1
+        if names and not names & live and not _stores_memory(target) and not declared:
+            self.dead[node.lineno, ", ".join(sorted(names))] = None
+        else:
+            for name in names:
+                self.dead.pop((node.lineno, name), None)
+
+    def loop(self, body: list[ast.stmt], after: set[str]) -> set[str]:
+        """Return what is live before a loop that may run any number of times."""
+        self.after_loop.append(after)
+        live, before = set(after), set(self.dead)
+        while (found := self.block(body, live) | after) != live:
+            live = found
+            self.dead = {each: None for each in self.dead if each in before}  # of fewer live names
+        self.block(body, live)
+        self.after_loop.pop()
+        return live
+
+
+def _declares(value: ast.expr) -> bool:
+    """Return whether a value is memory without an initial value."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr=attr), args=args):
+            return attr in DECLARATIONS and len(args) == 1 + (attr != "alloc_var")
+        case _:
+            return False
+
+
+def _reads(*nodes: ast.AST | None) -> set[str]:
+    """Return the names that expressions read, those inside of comprehensions and lambdas included."""
+    inner = (n for node in nodes if node is not None for n in ast.walk(node))
+    return {n.id for n in inner if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _writes(target: ast.expr) -> set[str]:
+    """Return the names that a target assigns; an element or an attribute is memory, which is not followed."""
+    match target:
+        case ast.Name(id=name):
+            return {name}
+        case ast.Tuple(elts=elts) | ast.List(elts=elts):
+            return {name for each in elts for name in _writes(each)}
+        case _:
+            return set()
+
+
+def _stores_memory(target: ast.expr) -> bool:
+    return any(isinstance(n, ast.Subscript | ast.Attribute) for n in ast.walk(target))
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
