@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis
-from rlk.ir.types import DType
+from rlk.ir.types import DType, dtype_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,10 @@ class DTypeVar:
 
     name: str
     choices: tuple[DType, ...]
+
+    def __post_init__(self) -> None:
+        for choice in self.choices:
+            dtype_of(choice, f"DTypeVar {self.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +56,18 @@ class Tensor:
 
     def __class_getitem__(cls, items: tuple[DType | DTypeVar | Axis, ...] | DType | DTypeVar) -> TensorType:
         dtype, *axes = items if isinstance(items, tuple) else (items,)
-        assert isinstance(dtype, DType | DTypeVar)
-        return TensorType(dtype, tuple(a for a in axes if isinstance(a, Axis)))
+        dims = tuple(axis for axis in axes if isinstance(axis, Axis))
+        for given in axes:
+            if given not in dims:
+                raise SpecError(Code.TENSOR_AXIS, author(), got=given)
+        return TensorType(dtype if isinstance(dtype, DTypeVar) else dtype_of(dtype, "Tensor"), dims)
 
 
 class Scalar:
     """`Scalar[f32]`: one run-time number."""
 
     def __class_getitem__(cls, dtype: DType) -> ScalarType:
-        return ScalarType(dtype)
+        return ScalarType(dtype_of(dtype, "Scalar"))
 
 
 class Static:
