@@ -277,13 +277,17 @@ class Diagnostic:
         """The first line, without the place."""
         return self.code.message.format(**dict(self.fields))
 
+    @property
+    def fix(self) -> tuple[str, ...]:
+        """The lines that say how to mend it."""
+        return tuple(fix.format(**dict(self.fields)) for fix in self.code.fixes)
+
     def __str__(self) -> str:
-        values = dict(self.fields)
         place = f"{self.loc}: " if self.loc != NOWHERE else ""
         lines = [f"{place}{self.message}"]
         if self.loc != NOWHERE and self.loc.source():
             lines.append(f"      {self.loc.source()}")
-        lines += [f"    {fix.format(**values)}" for fix in self.code.fixes]
+        lines += [f"    {fix}" for fix in self.fix]
         lines[-1] += f"   [{self.code.name}]"
         return "\n".join(lines)
 

@@ -115,6 +115,7 @@ class Backend:
     table: returns the module of its table of measured tiles, which `rlk tune` proposes entries for.
 
     simulate: (emitted, target, order of waves) -> what runs a module on the CPU with a device's bits.
+    unsimulated: (target) -> why `simulate` cannot run here for a target; None where it can.
     simulated: schedules for that where none are given: of small tiles.
     interpret: (emitted, module as an interpreter gives it) -> the launchers of its kernels, by name.
     """
@@ -141,6 +142,7 @@ class Backend:
     pinned: tuple[tuple[str, Any], ...] = ()
     table: Callable[[], ModuleType] | None = None
     simulate: Callable[[Emitted, Target, int], Simulated] | None = None
+    unsimulated: Callable[[str], str | None] = lambda target: None
     simulated: Callable[[Bound], Schedules] = lambda bound: bound.chosen
     interpret: Callable[[Emitted, Any], dict[str, Launcher]] | None = None
 

@@ -11,7 +11,7 @@ from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_loads import hoist_loads
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import segments
-from rlk.lower.common.thread_values import TiledAxis, distribute
+from rlk.lower.common.thread_values import TiledAxis, distribute, fewer_elements
 from rlk.lower.cute import plan as plans
 from rlk.lower.cute.attention import plan as attention_plan
 from rlk.lower.cute.attention.plan import AttentionPlan
@@ -53,7 +53,7 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
     if listed > MOST_LISTED:
         axes = ", ".join(f"{axis} ({length})" for axis, length in lengths.items())
         lacks = f"registers for {listed} elements of {axes} in a thread, which may have {MOST_LISTED}"
-        raise refused(lacks, target, instead="a fold by chunks: Axis(..., chunk=256) and L.stream")
+        raise refused(lacks, target, instead=fewer_elements(lengths))
     ordered = hoist_loads(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
     return RowsPlan(
         kernel=ordered,

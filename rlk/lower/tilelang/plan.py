@@ -16,7 +16,7 @@ from rlk.lower.common.hoist_loads import factors_first, hoist_loads
 from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
-from rlk.lower.common.thread_values import ThreadValues, TiledAxis, distribute
+from rlk.lower.common.thread_values import ThreadValues, TiledAxis, distribute, fewer_elements
 from rlk.lower.tilelang.units import DEPTH, ROWS, UNITS
 from rlk.passes.walk import walk
 from rlk.schedule.attention import rows_axis
@@ -175,4 +175,4 @@ def _fits(listed: int, threads: int, target: Target, axes: tuple[Axis, ...]) -> 
         held = ", ".join(map(str, axes))
         most = MOST_LISTED * ALL_REGISTERS // max(threads, ALL_REGISTERS)
         lacks = f"registers for {listed} elements of {held} in a thread, which may have {most}"
-        raise refused(lacks, target, instead="a fold by chunks: Axis(..., chunk=256) and L.stream")
+        raise refused(lacks, target, instead=fewer_elements(axes))
