@@ -168,7 +168,7 @@ class Code(Enum):
     VJP_DTYPE = ("vjp of {op}: {name} is {got}, but {input} is {wanted}", "cast it with .to({wanted})")
     VJP_DIMS = (
         "vjp of {op}: {name} has the dims {got}, {input} has {wanted}",
-        'write L.place("{name}", ({wanted},), ({{}}, tile)) in place of {name}=tile in L.out',
+        'write L.place("{name}", ({wanted}), ({{}}, tile)) in place of {name}=tile in L.out',
     )
     VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
     TRACE_OUTSIDE = ("L.{what} is used outside a traced spec", "call it inside an @op function")

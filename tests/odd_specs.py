@@ -20,12 +20,22 @@ R = Axis("R", chunk=1)
 Q = Ragged("Q", over=B)
 S = Axis("S", chunk=64, piece=512, leaf="piece", dynamic=True)
 
+TD = Axis("T", chunk=256, dynamic=True)
+
 ODD: dict[str, Callable[[], Op]] = {}
+MENDED: dict[str, Callable[[], Op]] = {}
+"""The same specs as their errors advise, by the name of the spec."""
 
 
 def odd(make: Callable[[], Op]) -> Callable[[], Op]:
     """List a maker of a spec under its name."""
     ODD[make.__name__] = make
+    return make
+
+
+def mended(make: Callable[[], Op]) -> Callable[[], Op]:
+    """List a maker of a spec that was written as an error advised."""
+    MENDED[make.__name__.removesuffix("_mended")] = make
     return make
 
 
@@ -502,5 +512,162 @@ def segments_of_rows() -> Op:
         for q in L.stream(Q, begin=first.whole(), end=last.whole()):
             total.absorb(L.sum(x.at(q.pos, N), over=N, tree=Tree.halving))
         return L.out(y=total.value)
+
+    return spec
+
+
+# --- as the errors advise ---------------------------------------------------------------------------
+
+
+@mended
+def computed_factor_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]) -> Outputs:
+        y = (x.to(f32) * 2.0).to(bf16)
+        y = L.keep(y, "y")
+        return L.out(z=L.dot(y, w, over=K))
+
+    return spec
+
+
+@mended
+def two_computed_factors_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]) -> Outputs:
+        y = (x.to(f32) * 2.0).to(bf16)
+        u = (w.to(f32) * 2.0).to(bf16)
+        y = L.keep(y, "y")
+        u = L.keep(u, "u")
+        return L.out(z=L.dot(y, u, over=K))
+
+    return spec
+
+
+@mended
+def dot_of_dot_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K], u: Tensor[bf16, M, N]) -> Outputs:
+        y = L.dot(x, w, over=K).to(bf16)
+        y = L.keep(y, "y")
+        return L.out(z=L.dot(y, u, over=N))
+
+    return spec
+
+
+@mended
+def strided_factor_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]) -> Outputs:
+        k = L.pos(K) * 2
+        y = L.keep(x.at(T, k), "y")
+        return L.out(z=L.dot(y, w, over=K))
+
+    return spec
+
+
+@mended
+def int8_weights_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, K], w: Tensor[i32, N, K], scale: Tensor[f32, N]) -> Outputs:
+        y = L.keep(w.to(f32).to(bf16), "y")
+        return L.out(z=L.dot(x, y, over=K) * scale)
+
+    return spec
+
+
+@mended
+def dot_and_sum_of_one_axis_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]) -> Outputs:
+        norm = L.sum(x.to(f32) * x.to(f32), over=K, tree=Tree.halving)
+        norm = L.keep(norm, "norm")
+        return L.out(z=L.dot(x, w, over=K) * norm)
+
+    return spec
+
+
+@mended
+def matrix_times_vector_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, K]) -> Outputs:
+        return L.out(z=L.sum(x.to(f32) * w.to(f32), over=K, tree=Tree.halving))
+
+    return spec
+
+
+@mended
+def gram_matrix_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, N, K], y: Tensor[bf16, M, K]) -> Outputs:
+        z = L.dot(x, y, over=K)
+        z = L.keep(z, "z")
+        return L.out(o=z, s=L.sum(z, over=M, tree=Tree.halving), t=L.sum(z, over=N, tree=Tree.halving))
+
+    return spec
+
+
+@mended
+def gated_dots_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K], u: Tensor[bf16, N, K]) -> Outputs:
+        gate = L.keep(L.dot(x, w, over=K), "gate")
+        return L.out(z=gate * L.sigmoid(gate) * L.dot(x, u, over=K))
+
+    return spec
+
+
+@mended
+def pieces_of_two_products_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, P, K], y: Tensor[bf16, P, N], u: Tensor[bf16, P, N]) -> Outputs:
+        first = L.keep(L.dot(x, y, over=P), "first")
+        return L.out(z=first + L.dot(x, u, over=P))
+
+    return spec
+
+
+@mended
+def softmax_over_dynamic_rows_mended() -> Op:
+    @op()
+    def spec(x: Tensor[f32, TD, M]) -> Outputs:
+        s = L.softmax_sum()
+        for t in L.stream(TD):
+            s.absorb(x[t])
+        return L.out(y=s.lse())
+
+    return spec
+
+
+@mended
+def sum_of_dots_by_row_mended() -> Op:
+    @op()
+    def spec(
+        x: Tensor[bf16, T, K], w: Tensor[bf16, V, K], y: Tensor[bf16, T, M], u: Tensor[bf16, N, M]
+    ) -> Outputs:
+        soft = L.softmax_sum()
+        for v in L.stream(V):
+            soft.absorb(L.dot(x, w[v], over=K))
+        lse = L.keep(soft.lse(), "lse")
+        return L.out(z=L.dot(y, u, over=M) * lse)
+
+    return spec
+
+
+@mended
+def bool_fill_mended() -> Op:
+    @op()
+    def spec(x: Tensor[boolean, T, N], at: Tensor[i32, T, N]) -> Outputs:
+        inside = (at.whole() >= 0) & (at < L.extent(N))
+        return L.out(y=L.where(inside, x.at(T, at), True))
+
+    return spec
+
+
+@mended
+def checked_rows_mended() -> Op:
+    @op()
+    def spec(x: Tensor[f32, T, N]) -> Outputs:
+        L.check(L.any(L.isnan(x), over=N), "NaN")
+        return L.out(y=x.whole() * 2.0)
 
     return spec

@@ -431,6 +431,13 @@ class Tile:
         instead = 'param[v] in a stream, param.at(...), or L.table(x, "name").at(...) of a computed value'
         self._undefined("an index", instead)
 
+    def __array_ufunc__(self, function: object, *_: object, **__: object) -> NoReturn:
+        name = getattr(function, "__name__", "")
+        instead = (
+            "a Python number beside a tile" if name in ("add", "subtract", "multiply") else _method(name)
+        )
+        self._undefined(f"numpy's {name}", instead)
+
     def _python_number(self) -> NoReturn:
         self._undefined(
             "a Python number", "L.exp(x), L.sqrt(x), x.to(dtype) and the like: math and numpy see none"

@@ -95,12 +95,9 @@ class Dots:
                 instead = f"L.sum(a.to(f32) * {factor.name}.to(f32), over={over}, tree=Tree.halving)"
                 raise LoweringError(lacks, instead, backend="triton", target=target)
         if apart:
-            lacks = (
-                f"a kernel with a contraction over {over} and a value along {apart[0]}, which no factor has"
-            )
-            instead = (
-                f'cut the kernel: x = L.keep(x, "x") of the value that is computed along {apart[0].whole}'
-            )
+            lacks = f"a contraction over {over} beside a value along {apart[0]}, which no factor has"
+            whole = apart[0].whole
+            instead = f'x = L.keep(x, "x") of what is reduced over {whole}, in a kernel of its own'
             raise LoweringError(lacks, instead, backend="triton", target=target)
 
     def describe(self, factor: Factor) -> None:
