@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,10 @@ class Loc:
     def source(self) -> str:
         """Return the stripped source line, or an empty string when the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
+
+    def mentions(self, name: str) -> bool:
+        """Return whether the source line has a name as a word of its own."""
+        return re.search(rf"\b{re.escape(name)}\b", self.source()) is not None
 
 
 NOWHERE = Loc()
@@ -87,7 +92,10 @@ class Code(Enum):
         "a stream is left before its end",
         "write no break and no return inside it; leave elements out with L.where",
     )
-    TILE_HAS_NO_TRUTH = ("a tile has no truth value while tracing", "use L.where(condition, a, b)")
+    TILE_HAS_NO_TRUTH = (
+        "a tile has no truth value while tracing",
+        "write L.where(condition, a, b) for if, & | ~ for and, or, not; L.minimum, L.maximum for min, max",
+    )
     TILE_NOT_ITERABLE = ("a tile cannot be iterated while tracing", "use L.stream(axis)")
     NO_SUCH_AXIS = ("{what} has no axis {axis} (its axes are {axes})", "name an axis the tile has")
     AXIS_NEEDS_CHUNK = ("axis {axis} is streamed but has no chunk", "declare Axis({axis!r}, chunk=...)")
@@ -111,6 +119,12 @@ class Code(Enum):
         "axis {axis} is both streamed and used whole in one kernel",
         "load it inside the stream, or cut the kernel with L.keep",
     )
+    TILE_OPERATOR = ("{what} is not defined for tiles", "write {instead}")
+    DTYPE_UNKNOWN = ("{what}: {got!r} is no dtype", "write one of rlk.lang: {choices}")
+    DTYPE_OF_NUMBERS = (
+        "{what}: the number {value} has no dtype, and no tile beside it that has one",
+        "write L.number({value}, i32), or with another dtype; a Python float is an f32",
+    )
     DTYPE_MIX = ("{what} mixes {a} and {b}", "cast one side with .to(dtype)")
     DTYPE_WANTED = ("{what} needs {wanted}, got {got}", "cast with .to(dtype)")
     QUOTIENT = (
@@ -127,17 +141,35 @@ class Code(Enum):
         "use a stream variable, L.pos(axis), or an integer tile",
     )
     OUTPUT_TWICE = ("output {name} is written twice", "write each output once")
+    OUTPUT_IS_INPUT = ("output {name} has the name of a parameter of the spec", "choose another name for it")
     OUTPUT_MISSING = ("the spec writes no output", "end with return L.out(name=value, ...)")
     OUTPUT_IN_STREAM = ("output {name} lives inside a stream", "use L.emit(...) inside it, or carry it out")
     KEEP_IN_STREAM = ("{name} is kept inside a stream", "keep it before or after the stream")
     OUTPUT_AXES = ("output {name} is stored without its axis {axis}", "outputs keep every parallel axis")
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
+    TENSOR_AXIS = (
+        "Tensor: the dim {got!r} is no Axis",
+        'declare it first: N = Axis("N"), then Tensor[f32, N]',
+    )
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
         "annotate Tensor[...] or Scalar[...]",
     )
     VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
     VJP_OUTPUTS = ("vjp of {op} returns {got}, expected {wanted}", "return one cotangent per named input")
+    VJP_COTANGENT = (
+        "the vjp of {op} takes {name}, which is no cotangent of an output of {op}",
+        "cotangents are named d_<output>, here: {choices}",
+    )
+    VJP_WITHOUT_COTANGENT = (
+        "the vjp of {op} takes no cotangent: no output of {op} would have a gradient",
+        "name its tensor parameters d_<output>, here: {choices}",
+    )
+    VJP_DTYPE = ("vjp of {op}: {name} is {got}, but {input} is {wanted}", "cast it with .to({wanted})")
+    VJP_DIMS = (
+        "vjp of {op}: {name} has the dims {got}, {input} has {wanted}",
+        'write L.place("{name}", ({wanted}), ({{}}, tile)) in place of {name}=tile in L.out',
+    )
     VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
     TRACE_OUTSIDE = ("L.{what} is used outside a traced spec", "call it inside an @op function")
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
@@ -184,6 +216,7 @@ class Code(Enum):
     # tuners
     SCHEDULE_FIELD = ("schedule {field}={value!r}: {why}",)
     # backends
+    CANNOT_LOWER = ("{backend} on {target} lacks {lacks}", "instead: {instead}")
     UNSUPPORTED = ("{what} is not supported by {backend} on {target}", "alternatives: {alternatives}")
     NO_BACKEND = ("no backend for {op} on {device}: {why}", "alternatives: {alternatives}")
     # toolchains
@@ -242,13 +275,22 @@ class Diagnostic:
     loc: Loc
     fields: tuple[tuple[str, object], ...]
 
+    @property
+    def message(self) -> str:
+        """The first line, without the place."""
+        return self.code.message.format(**dict(self.fields))
+
+    @property
+    def fix(self) -> tuple[str, ...]:
+        """The lines that say how to mend it."""
+        return tuple(fix.format(**dict(self.fields)) for fix in self.code.fixes)
+
     def __str__(self) -> str:
-        values = dict(self.fields)
         place = f"{self.loc}: " if self.loc != NOWHERE else ""
-        lines = [f"{place}{self.code.message.format(**values)}"]
+        lines = [f"{place}{self.message}"]
         if self.loc != NOWHERE and self.loc.source():
             lines.append(f"      {self.loc.source()}")
-        lines += [f"    {fix.format(**values)}" for fix in self.code.fixes]
+        lines += [f"    {fix}" for fix in self.fix]
         lines[-1] += f"   [{self.code.name}]"
         return "\n".join(lines)
 
@@ -307,6 +349,48 @@ class ScheduleError(RlkError):
 
 class UnsupportedError(RlkError):
     """A backend lacks something; the message lists alternatives."""
+
+
+ANY_BACKEND, ANY_TARGET = "every backend", "every target"
+
+
+class LoweringError(UnsupportedError):
+    """A backend lacks a form for a line of a spec; the author can write something else.
+
+    backend, target: names, or ANY_BACKEND and ANY_TARGET. lacks: a noun phrase in the words of the language.
+    instead: what to write, or which backend to use.
+    """
+
+    def __init__(
+        self, lacks: str, instead: str, loc: Loc = NOWHERE, *, backend: str = ANY_BACKEND,
+        target: str = ANY_TARGET,
+    ) -> None:  # fmt: skip
+        super().__init__(Code.CANNOT_LOWER, loc, backend=backend, target=target, lacks=lacks, instead=instead)
+
+    @property
+    def loc(self) -> Loc:
+        return self.diagnostics[0].loc
+
+    @property
+    def backend(self) -> str:
+        return self._field("backend")
+
+    @property
+    def lacks(self) -> str:
+        return self._field("lacks")
+
+    @property
+    def instead(self) -> str:
+        return self._field("instead")
+
+    def placed(self, loc: Loc) -> LoweringError:
+        """Return the same error at a place."""
+        made = type(self).collected((replace(self.diagnostics[0], loc=loc),))
+        assert isinstance(made, LoweringError)
+        return made
+
+    def _field(self, name: str) -> str:
+        return str(dict(self.diagnostics[0].fields)[name])
 
 
 class CompileError(RlkError):

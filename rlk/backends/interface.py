@@ -126,7 +126,8 @@ class Backend:
     table: returns the module of its table of measured tiles, which `rlk tune` proposes entries for.
 
     simulate: (emitted, target, order of waves) -> what runs a module on the CPU with a device's bits.
-    simulator_schedules: schedules for that where none are given.
+    unsimulated: (target) -> why `simulate` cannot run here for a target; None where it can.
+    simulator_schedules: schedules for that where none are given: of small tiles.
     interpret: (emitted, module as an interpreter gives it) -> the launchers of its kernels, by name.
     """
 
@@ -151,6 +152,7 @@ class Backend:
     checked_in_options: Callable[[], LoweringOptions] | None = None
     table: Callable[[], ModuleType] | None = None
     simulate: Callable[[Emitted, Target, int], Simulated] | None = None
+    unsimulated: Callable[[str], str | None] = lambda target: None
     simulator_schedules: Callable[[Bound], Schedules] = lambda bound: bound.chosen
     interpret: Callable[[Emitted, Any], dict[str, Launcher]] | None = None
 

@@ -204,6 +204,12 @@ def _simulate(emitted: Emitted, on: Target, waves: int) -> Iterator[tuple[Callab
     yield hip.load(emitted.source).call, SimpleNamespace(**launchers)
 
 
+def _unsimulated(on: str) -> str | None:
+    if _by_cuda(on):
+        return "there is no simulator of the CUDA source that TileLang writes"
+    return None if find_spec("tilelang") else f"TileLang is not installed; {installing('tilelang')}"
+
+
 def _lower(*args: Any, **options: Any) -> Emitted:
     from rlk.lower import tilelang
 
@@ -225,5 +231,6 @@ BACKEND = Backend(
     wheels=Wheels(frozenset(name for name in TARGETS if not _by_cuda(name))),
     checked_in=("gfx942",),
     simulate=_simulate,
+    unsimulated=_unsimulated,
     simulator_schedules=_schedules,
 )

@@ -36,6 +36,8 @@ _MEASURED = {
     Law.TILES: "{count} tilings, {worst:.0f} elements differ",
     Law.ROWS: "{count} batches, {worst:.0f} elements differ",
     Law.SOURCE: "{count} schedules, {worst:.0f} elements differ",
+    Law.SIMULATED: "{count} runs, {worst:.0f} elements differ",
+    Law.LOWERS: "{count} kernels",
     Law.COMPILES: "{count} kernels",
     Law.MACHINE: "{count} orders of waves, {worst:.0f} elements differ",
 }
@@ -88,13 +90,20 @@ def run(arguments: argparse.Namespace) -> int:
             progress.say(op.name)
             for verdict in one(name):
                 found.append(verdict)
-                said = f"{op.name} ({verdict.case}): {verdict.law.value}"
+                by = f" by {verdict.backend}" if verdict.backend else ""
+                said = f"{op.name} ({verdict.case}{by}): {verdict.law.value}"
                 progress.say(said)
                 _told(progress, f"{said}: {_RESULT[verdict.ok]}")
             progress.step()
     progress.clear()
-    rows = [_row(op.name, law, found) for op in subjects for law in laws]
+    shown = [law for law in laws if law is not Law.LOWERS]  # which has a table of its own
+    rows = [row for op in subjects for law in shown for row in _rows(op.name, law, found)]
     print(table(("operator", "law", "cases", "", "measured"), rows, right=("cases",)))
+    if Law.LOWERS in laws:
+        print()
+        print(table(("operator", "backend", "target", "program", "variants", "lowers"), _lowered(found)))
+    for note in dict.fromkeys(v.note for v in found if v.law is Law.SIMULATED and v.ok is None):
+        print(f"\n{note}")
     for v in found:
         if v.ran:
             print(f"\n{v.op} ({v.case}): {v.ran}")
@@ -183,14 +192,39 @@ def _names(arguments: argparse.Namespace) -> list[str]:
     return list(names)
 
 
-def _row(op: str, law: Law, found: Sequence[Verdict]) -> tuple[object, ...]:
+def _rows(op: str, law: Law, found: Sequence[Verdict]) -> Iterator[tuple[object, ...]]:
+    """Yield a row for a law, or one for each backend of a law that is tried by backend."""
     mine = [v for v in found if v.op == op and v.law is law]
+    for backend in dict.fromkeys(v.backend for v in mine) or ("",):
+        said = f"{law.value}: {backend}" if backend else law.value
+        yield _row(op, law, said, [v for v in mine if v.backend == backend])
+
+
+def _row(op: str, law: Law, said: str, mine: Sequence[Verdict]) -> tuple[object, ...]:
     tried = [v for v in mine if v.ok is not None]
     if not tried:
-        return op, law.value, 0, "-", mine[0].note if mine else "no case"
+        note = mine[0].note if mine else "no case"
+        return op, said, 0, "-", "not run, see below" if mine and law is Law.SIMULATED else note
     result = "ok" if all(v.ok for v in tried) else "FAILED"
     count, worst = sum(v.count for v in tried), max(v.worst for v in tried)
-    return op, law.value, len(tried), result, _measured(law, count, worst)
+    return op, said, len(tried), result, _measured(law, count, worst)
+
+
+def _lowered(found: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    """Return rows: which backend lowers which variants of which program, or why not."""
+    variants: dict[tuple[str, ...], list[str]] = {}
+    every: dict[tuple[str, ...], int] = {}
+    for v in found:
+        if v.law is Law.LOWERS:
+            variant, _, program = v.case.rpartition(", ")
+            what, _, on = program.partition(" on ")
+            row = (v.op, v.backend, on, what)
+            every[row] = every.get(row, 0) + 1
+            variants.setdefault((*row, "yes" if v.ok else f"no: {v.note}"), []).append(variant)
+    return [
+        (*row, "all" if len(labels) == every[tuple(row)] else ", ".join(labels), said)
+        for (*row, said), labels in variants.items()
+    ]
 
 
 def _measured(law: Law, count: int, worst: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis
 
 
@@ -41,6 +42,14 @@ class DType(Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+def dtype_of(given: object, what: str) -> DType:
+    """Return a dtype; raise a SpecError with the names of all for anything else."""
+    if isinstance(given, DType):
+        return given
+    choices = ", ".join("boolean" if d is DType.BOOL else d.value for d in DType)
+    raise SpecError(Code.DTYPE_UNKNOWN, author(), what=what, got=given, choices=choices)
 
 
 f32, f16, bf16 = DType.F32, DType.F16, DType.BF16

@@ -38,7 +38,7 @@ class _Fold(Folding):
             raise SpecError(Code.FOLD_OUTSIDE, author(), what=self.what)
         if self._absorbing is not None:
             raise SpecError(Code.FOLD_TWICE, author(), what=self.what)
-        tiles = [as_tile(t, x) for x in inputs]
+        tiles = [as_tile(t, x, what=self.what) for x in inputs]
         axes = union(*(x.axes for x in tiles))
         if t.scope.axis not in axes:
             names = ", ".join(map(str, axes))
@@ -229,7 +229,7 @@ class Carry:
     def __init__(self, init: Operand, *rows: Axis) -> None:
         """Begin with `init`, for each index of `rows`, the axes of the stream's segments."""
         t = tracer(self.what)
-        self._init = as_tile(t, init)
+        self._init = as_tile(t, init, what=self.what)
         self._type = TileType(self._init.dtype, union(self._init.axes, rows))
         self._carrying: Carrying | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -306,7 +306,10 @@ class Context:
         self._values, self._wanted, self._vjp = values, wanted, vjp
 
     def wants(self, name: str) -> bool:
-        """Return whether the caller needs the gradient of an input."""
+        """Return whether the caller needs the gradient of an input, which the vjp names."""
+        if name not in self._vjp.wrt:
+            choices = ", ".join(self._vjp.wrt)
+            raise SpecError(Code.UNKNOWN_NAME, author(), what="wanted gradient", name=name, choices=choices)
         return name in self._wanted
 
     def __getattr__(self, name: str) -> Any:
@@ -372,6 +375,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     op = vjp.op
     forward = op.trace(Variant(variant.dtypes, _forward_present(op, variant), variant.statics))
     outputs = {d.name: d for d in forward.kernels[0].params if d.role is Role.OUT}
+    check_cotangents(vjp, outputs)
     saved = {
         d.name: d for d in (declared(f, variant) for f in op.formals if f.name in op.saves) if d is not None
     }
@@ -392,6 +396,29 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     return program
 
 
+def check_cotangents(vjp: Vjp, outputs: Collection[str]) -> None:
+    """Raise for a parameter of a vjp that is meant to be the cotangent of an output and is not named so.
+
+    outputs: of one variant. Other parameters are extra inputs, which a caller computes.
+    """
+    cotangents = {f"d_{name}" for name in outputs}
+    choices = ", ".join(sorted(cotangents))
+    for formal in vjp.formals:
+        name = formal.name
+        absent = name.startswith("d_") and name not in cotangents and not formal.optional
+        meant = name not in cotangents and not {name, *_stems(name)}.isdisjoint(outputs)
+        if absent or meant:
+            raise SpecError(Code.VJP_COTANGENT, _loc(vjp.fn), op=vjp.op.name, name=name, choices=choices)
+    if not any(f.name.startswith("d_") for f in vjp.formals):
+        raise SpecError(Code.VJP_WITHOUT_COTANGENT, _loc(vjp.fn), op=vjp.op.name, choices=choices)
+
+
+def _stems(name: str) -> set[str]:
+    """Return a name without the marks that papers and other packages give to cotangents."""
+    stems = {name.removeprefix(mark) for mark in ("grad_", "g_", "dl_", "d", "g")}
+    return (stems | {name.removesuffix(mark) for mark in ("_grad", "_bar", "_cotangent")}) - {name}
+
+
 def _check_gradients(vjp: Vjp, variant: Variant, program: Program) -> None:
     """Raise unless exactly the wanted gradients are written, each in the type of its input."""
     got = {d.name: d.type for d in program.kernels[0].params if d.role is Role.OUT}
@@ -401,6 +428,14 @@ def _check_gradients(vjp: Vjp, variant: Variant, program: Program) -> None:
     wrong = {n for n, type in types.items() if n in got and got[n] != type}
     if wanted <= got.keys() <= {f"d_{n}" for n in vjp.wrt} and not wrong:
         return
+    for name in sorted(wrong):
+        given, type, input = got[name], types[name], name.removeprefix("d_")
+        fields = {"op": vjp.op.name, "name": name, "input": input}
+        if {*given.axes} == {*type.axes} and given.dtype is not type.dtype:
+            raise SpecError(Code.VJP_DTYPE, _loc(vjp.fn), **fields, got=given.dtype, wanted=type.dtype)
+        if {*given.axes} == {*type.axes}:
+            dims, wanted_dims = (", ".join(map(str, t.axes)) for t in (given, type))
+            raise SpecError(Code.VJP_DIMS, _loc(vjp.fn), **fields, got=dims, wanted=wanted_dims)
     shown = sorted(wanted | wrong)
     raise SpecError(
         Code.VJP_OUTPUTS,

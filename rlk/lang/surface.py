@@ -25,7 +25,7 @@ from rlk.ir.nodes import (
     Value,
 )
 from rlk.ir.tree import Order
-from rlk.ir.types import DType
+from rlk.ir.types import DType, dtype_of
 from rlk.lang.folds import Argmax, Carry, Operand, PowerSum, SoftmaxStates, SoftmaxSum, Top, Total
 from rlk.lang.trace import (
     Number,
@@ -35,6 +35,7 @@ from rlk.lang.trace import (
     Tile,
     Tracer,
     as_tile,
+    taken,
     tracer,
 )
 
@@ -146,7 +147,7 @@ class L:
     @staticmethod
     def _reduce(fn: Combine, x: Operand, over: Axis, tree: Order | None) -> Tile:
         t = tracer("sum")
-        tile = as_tile(t, x)
+        tile = as_tile(t, x, what=fn.value)
         if over in t.streamed():
             raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=over)
         return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
@@ -175,7 +176,7 @@ class L:
     @staticmethod
     def _math(fn: MathFn, x: Operand, model: MathModel = MathModel.PORTABLE) -> Tile:
         t = tracer(fn.value)
-        tile = as_tile(t, x)
+        tile = as_tile(t, x, DType.F32)
         return t.wrap(t.at().math(fn, t.use(tile), model))
 
     @staticmethod
@@ -273,14 +274,14 @@ class L:
     @staticmethod
     def _map2(fn: Fn2, a: Operand, b: Operand) -> Tile:
         t = tracer(fn.value)
-        x, y = L._pair(t, a, b)
+        x, y = L._pair(t, fn.value, a, b)
         return t.wrap(t.at().map2(fn, x, y))
 
     @staticmethod
     def fma(a: Operand, b: Operand, c: Operand) -> Tile:
         """Return a * b + c, rounded once."""
         t = tracer("fma")
-        x, y, z = (t.use(as_tile(t, v)) for v in (a, b, c))
+        x, y, z = (t.use(as_tile(t, v, DType.F32)) for v in (a, b, c))
         return t.wrap(t.at().let(Fma(x, y, z)))
 
     @staticmethod
@@ -288,16 +289,18 @@ class L:
         """Return a where the condition is true, b elsewhere. NaN of the side not taken has no effect."""
         t = tracer("where")
         c = t.use(as_tile(t, cond, DType.BOOL))
-        x, y = L._pair(t, a, b)
+        x, y = L._pair(t, "where", a, b)
         return t.wrap(t.at().let(Select(c, x, y)))
 
     @staticmethod
-    def _pair(t: Tracer, a: Operand, b: Operand) -> tuple[Value, Value]:
+    def _pair(t: Tracer, what: str, a: Operand, b: Operand) -> tuple[Value, Value]:
         """Return two operands as values, a number in the other's dtype."""
         known = next((x for x in (a, b) if isinstance(x, Tile | TensorArg)), None)
-        dtype = DType.F32 if known is None else known.dtype
+        dtype = None if known is None else known.dtype
+        if known is None and any(isinstance(x, float) for x in (a, b)):
+            dtype = DType.F32
         t.at()
-        return t.use(as_tile(t, a, dtype)), t.use(as_tile(t, b, dtype))
+        return t.use(as_tile(t, a, dtype, what)), t.use(as_tile(t, b, dtype, what))
 
     # --- random ---
 
@@ -319,7 +322,7 @@ class L:
         """Return a Python number as a tile of a dtype without axes."""
         t = tracer("number")
         t.at()
-        return as_tile(t, value, dtype)
+        return as_tile(t, value, dtype_of(dtype, "number"))
 
     @staticmethod
     def pos(axis: Axis) -> Tile:
@@ -350,7 +353,7 @@ class L:
         t = tracer("emit")
         for name, tile in tiles.items():
             _new(t, name)
-            _store(t, name, as_tile(t, tile))
+            _store(t, name, as_tile(t, tile, what=f"output {name}"))
 
     @staticmethod
     def place(
@@ -367,6 +370,11 @@ class L:
         _new(t, name)
         guard = None if when is None else t.use(as_tile(t, when, DType.BOOL))
         for where, tile in parts:
+            for axis in where:
+                if axis not in axes:
+                    names = ", ".join(map(str, axes))
+                    what = f"output {name}"
+                    raise SpecError(Code.NO_SUCH_AXIS, author(), what=what, axis=axis, axes=names)
             b = t.at()
             index = tuple(
                 t.use(as_tile(t, where[axis], DType.I32)) if axis in where else b.let(Pos(axis))
@@ -382,7 +390,7 @@ class L:
         for name, given in tiles.items():
             if given is None:
                 continue
-            tile = as_tile(t, given)
+            tile = as_tile(t, given, what=f"output {name}")
             if t.scope.axis is not None:
                 raise SpecError(Code.OUTPUT_IN_STREAM, author(), name=name)
             _new(t, name)
@@ -393,7 +401,7 @@ class L:
 
 def _new(t: Tracer, name: str) -> None:
     if name in t.builder.params:
-        raise SpecError(Code.OUTPUT_TWICE, author(), name=name)
+        raise SpecError(taken(t.builder.params[name]), author(), name=name)
 
 
 def _store(t: Tracer, name: str, tile: Tile) -> None:

@@ -19,6 +19,7 @@ from rlk.ir.nodes import (
     Fn2,
     Fold,
     Load,
+    MathFn,
     Param,
     Pos,
     Result,
@@ -30,7 +31,7 @@ from rlk.ir.nodes import (
     const_value,
     defined,
 )
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import DType, TileType, dtype_of
 
 Number = float | int | bool
 
@@ -156,7 +157,7 @@ class Tracer:
             b.params[name] = Decl(name, TileType(b.tile(value).dtype, axes), Role.OUT)
             self.outputs.append(name)
         elif b.params[name].role is not Role.OUT:
-            raise SpecError(Code.OUTPUT_TWICE, b.loc, name=name)
+            raise SpecError(taken(b.params[name]), b.loc, name=name)
         b.let(Store(name, index, value, guard))
 
     def table(
@@ -165,7 +166,7 @@ class Tracer:
         """Store a tile to a workspace of its own, at its positions or given ones; return it as a tensor."""
         b = self.at()
         if name in b.params:
-            raise SpecError(Code.OUTPUT_TWICE, b.loc, name=name)
+            raise SpecError(taken(b.params[name]), b.loc, name=name)
         b.params[name] = Decl(name, TileType(tile.dtype, axes), Role.WORK)
         index = tuple(self.use(where[axis]) if axis in where else b.let(Pos(axis)) for axis in axes)
         b.let(Store(name, index, self.use(tile), None if when is None else self.use(when)))
@@ -190,6 +191,11 @@ class Tracer:
                 let = replace(let, name=self.names.get(let.value, let.name))
             lets.append(let)
         return replace(block, lets=tuple(lets))
+
+
+def taken(decl: Decl) -> Code:
+    """Return the error of an output that has the name of another parameter of the kernel."""
+    return Code.OUTPUT_IS_INPUT if decl.role in (Role.IN, Role.SCALAR) else Code.OUTPUT_TWICE
 
 
 def _named(variable: str, x: object) -> Iterator[tuple[str, Value]]:
@@ -285,11 +291,12 @@ class Tile:
 
     def to(self, dtype: DType) -> Tile:
         """Convert: to nearest even between floats, toward zero to integers."""
-        return self if dtype is self.dtype else self._node(Cast(self.tracer.use(self), dtype))
+        wanted = dtype_of(dtype, "to")
+        return self if wanted is self.dtype else self._node(Cast(self.tracer.use(self), wanted))
 
     def bits(self, dtype: DType) -> Tile:
         """Reinterpret the bits as another dtype of the same width."""
-        return self._node(Bits(self.tracer.use(self), dtype))
+        return self._node(Bits(self.tracer.use(self), dtype_of(dtype, "bits")))
 
     def _node(self, node: Cast | Bits) -> Tile:
         return self.tracer.wrap(self.tracer.at().let(node))
@@ -382,6 +389,66 @@ class Tile:
     def __ne__(self, other: object) -> Tile:  # type: ignore[override]
         return self._map2(Fn2.NE, other)
 
+    def __rfloordiv__(self, other: object) -> Tile:
+        return self._quotient("//", other, True)
+
+    def __rmod__(self, other: object) -> Tile:
+        return self._map2(Fn2.MOD, other, True)
+
+    def __rand__(self, other: object) -> Tile:
+        return self._map2(Fn2.AND, other, True)
+
+    def __ror__(self, other: object) -> Tile:
+        return self._map2(Fn2.OR, other, True)
+
+    def __rxor__(self, other: object) -> Tile:
+        return self._map2(Fn2.XOR, other, True)
+
+    def __rlshift__(self, other: object) -> Tile:
+        return self._map2(Fn2.SHL, other, True)
+
+    def __rrshift__(self, other: object) -> Tile:
+        return self._map2(Fn2.SHR, other, True)
+
+    def __pow__(self, other: object) -> NoReturn:
+        self._undefined("**", "x * x, L.sqrt(x), or L.exp(p * L.log(x)) for the power p of x > 0")
+
+    def __rpow__(self, other: object) -> NoReturn:
+        self._undefined("**", "L.exp2(x) for 2 ** x, L.exp(x * ln_of_base) for others")
+
+    def __matmul__(self, other: object) -> NoReturn:
+        self._undefined("@", "L.dot(a, b, over=axis)")
+
+    __rmatmul__ = __matmul__
+
+    def __divmod__(self, other: object) -> NoReturn:
+        self._undefined("divmod", "a // b and a % b, of integers")
+
+    def __round__(self, digits: object = None) -> NoReturn:
+        self._undefined("round", "L.floor(x + 0.5)")
+
+    def __getitem__(self, items: object) -> NoReturn:
+        instead = 'param[v] in a stream, param.at(...), or L.table(x, "name").at(...) of a computed value'
+        self._undefined("an index", instead)
+
+    def __array_ufunc__(self, function: object, *_: object, **__: object) -> NoReturn:
+        name = getattr(function, "__name__", "")
+        instead = (
+            "a Python number beside a tile" if name in ("add", "subtract", "multiply") else _method(name)
+        )
+        self._undefined(f"numpy's {name}", instead)
+
+    def _python_number(self) -> NoReturn:
+        self._undefined(
+            "a Python number", "L.exp(x), L.sqrt(x), x.to(dtype) and the like: math and numpy see none"
+        )
+
+    __float__ = __int__ = __index__ = __len__ = __complex__ = _python_number
+
+    @staticmethod
+    def _undefined(what: str, instead: str) -> NoReturn:
+        raise SpecError(Code.TILE_OPERATOR, author(), what=what, instead=instead)
+
     def __neg__(self) -> Tile:
         return self._map1(Fn1.NEG)
 
@@ -399,8 +466,51 @@ class Tile:
     def __iter__(self) -> NoReturn:
         raise SpecError(Code.TILE_NOT_ITERABLE, author())
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__") or name in Tile.__slots__:  # as Python and its libraries probe
+            raise AttributeError(name)
+        raise TileAttributeError(Code.TILE_OPERATOR, author(), what=f".{name}", instead=_method(name))
+
     def __repr__(self) -> str:
         return f"<%{self.value}: {self.type}>"
+
+
+class TileAttributeError(SpecError, AttributeError):
+    """A method or attribute that tiles do not have; `hasattr` is false for it."""
+
+
+_METHODS = {
+    "sum": "L.sum(x, over=axis, tree=Tree.halving)",
+    "mean": "L.sum(x, over=axis, tree=Tree.halving) / L.extent(axis).to(f32)",
+    "shape": "L.extent(axis), i32; .axes has the axes",
+    "size": "L.extent(axis), i32; .axes has the axes",
+    "float": ".to(f32)",
+    "half": ".to(f16)",
+    "bfloat16": ".to(bf16)",
+    "int": ".to(i32)",
+    "long": ".to(i64)",
+    "bool": "x != 0",
+    "type": ".to(dtype)",
+    "clamp": "L.clip(x, low, high)",
+    "pow": "x * x; for other powers L.exp(p * L.log(x))",
+    "matmul": "L.dot(a, b, over=axis)",
+    "softmax": "e = L.exp(x - L.max(x, over=axis)), and e / L.sum(e, over=axis, tree=Tree.halving)",
+    "argmax": "L.argmax() and absorb chunks of a stream",
+    "at": 'the tensor\'s .at(...); a computed value is first materialized: L.table(x, "name").at(...)',
+    "T": "nothing: tiles are broadcast by the names of their axes; L.place orders the dims of an output",
+    "view": "nothing: tiles are broadcast by the names of their axes; L.place orders the dims of an output",
+}
+
+
+def _method(name: str) -> str:
+    """Return what to write for a method of torch's or NumPy's arrays."""
+    known = {"transpose": "T", "permute": "T", "reshape": "view", "unsqueeze": "view", "squeeze": "view"}
+    name = known.get(name, name)
+    if name in _METHODS:
+        return _METHODS[name]
+    functions = {fn.value for fn in (*MathFn, *Fn1)} | {"max", "min", "any", "where"}
+    more = ", over=axis" if name in ("max", "min", "any") else ""
+    return f"L.{name}(x{more})" if name in functions else "a function of L, or .to, .bits, .dtype, .axes"
 
 
 @dataclass(slots=True)
@@ -530,14 +640,16 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             )
 
 
-def as_tile(tracer: Tracer, x: object, dtype: DType = DType.F32) -> Tile:
-    """Return x as a tile, numbers in the given dtype."""
+def as_tile(tracer: Tracer, x: object, dtype: DType | None = None, what: str = "a number") -> Tile:
+    """Return x as a tile, numbers in the given dtype; without one, a float is f32 and an integer an error."""
     if isinstance(x, Tile):
         tracer.use(x)
         return x
     if isinstance(x, TensorArg):
         return x.whole()
-    return tracer.wrap(lift(tracer, x, dtype))
+    if dtype is None and isinstance(x, int):
+        raise SpecError(Code.DTYPE_OF_NUMBERS, author(), what=what, value=x)
+    return tracer.wrap(lift(tracer, x, dtype or DType.F32))
 
 
 def _forward(name: str) -> object:
@@ -550,7 +662,8 @@ def _forward(name: str) -> object:
 
 
 for _name in (
-    "add radd sub rsub mul rmul truediv rtruediv floordiv mod and or xor lshift rshift lt le gt ge eq ne neg "
-    "invert abs bool iter"
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod and rand or ror xor rxor lshift "
+    "rlshift rshift rrshift pow rpow matmul rmatmul divmod round float int index complex len lt le gt ge eq "
+    "ne neg invert abs bool iter"
 ).split():
     setattr(TensorArg, f"__{_name}__", _forward(f"__{_name}__"))

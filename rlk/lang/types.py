@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis
-from rlk.ir.types import DType
+from rlk.ir.types import DType, dtype_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,10 @@ class DTypeVar:
 
     name: str
     choices: tuple[DType, ...]
+
+    def __post_init__(self) -> None:
+        for choice in self.choices:
+            dtype_of(choice, f"DTypeVar {self.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,11 @@ class Tensor:
 
     def __class_getitem__(cls, items: tuple[DType | DTypeVar | Axis, ...] | DType | DTypeVar) -> TensorType:
         dtype, *axes = items if isinstance(items, tuple) else (items,)
-        assert isinstance(dtype, DType | DTypeVar)
-        return TensorType(dtype, tuple(a for a in axes if isinstance(a, Axis)))
+        dims = tuple(axis for axis in axes if isinstance(axis, Axis))
+        for given in axes:
+            if given not in dims:
+                raise SpecError(Code.TENSOR_AXIS, author(), got=given)
+        return TensorType(dtype if isinstance(dtype, DTypeVar) else dtype_of(dtype, "Tensor"), dims)
 
 
 class Scalar:
@@ -70,7 +78,7 @@ class Scalar:
     def __class_getitem__(cls, items: DType | tuple[DType, slice]) -> ScalarType:
         dtype, limits = items if isinstance(items, tuple) else (items, slice(None))
         assert isinstance(limits, slice) and limits.step is None, "a range is written Scalar[f32, 0.0:1.0]"
-        return ScalarType(dtype, least=limits.start, most=limits.stop)
+        return ScalarType(dtype_of(dtype, "Scalar"), least=limits.start, most=limits.stop)
 
 
 class Static:

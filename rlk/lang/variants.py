@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlk.ir.nodes import Decl, Program, Role
-from rlk.lang.op import Op, Variant
+from rlk.lang.op import Op, Variant, check_cotangents
 from rlk.lang.types import StaticType
 
 
@@ -19,6 +19,7 @@ def cotangents(op: Op, variant: Variant) -> tuple[str, ...]:
     if op.gradient is None:
         return ()
     there = {d.name for d in outputs(op.trace(variant))}
+    check_cotangents(op.gradient, there)
     takes = (f.name.removeprefix("d_") for f in op.gradient.formals if f.name.startswith("d_"))
     return tuple(n for n in takes if n in there)
 

@@ -366,8 +366,7 @@ def _refusal(spec: Op, program: Program, on: Target, backend: str) -> str:
     try:
         emit(program, reference_extents(spec, program), on, backend)
     except UnsupportedError as error:
-        first = error.diagnostics[0]
-        return first.code.message.format(**dict(first.fields))
+        return error.diagnostics[0].message
     return ""
 
 

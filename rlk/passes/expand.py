@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from rlk.errors import Code, Loc, UnsupportedError
+from rlk.errors import Loc, LoweringError
 from rlk.ir import fold as folds
 from rlk.ir import online
 from rlk.ir.build import Builder
@@ -371,14 +371,8 @@ def _mergeable(stream: Stream, loc: Loc) -> None:
     kept = next((f"kept {f.monoid.kind.value}" for f in stream.folds if f.kept), None)
     what = kept or (stream.axis.fan_in and f"fan_in={stream.axis.fan_in}")
     if what:
-        raise UnsupportedError(
-            Code.UNSUPPORTED,
-            loc,
-            what=f"{what} on axis {stream.axis}, whose leaf is the piece,",
-            backend="the expansion of streams",
-            target="any target",
-            alternatives='leaf="chunk"',
-        )
+        lacks = f"a fold with {what} along axis {stream.axis}, whose leaf is the piece"
+        raise LoweringError(lacks, f'an axis with leaf="chunk", the default, in place of {stream.axis}', loc)
 
 
 def _types_of_states(replay: Replay, stream: Stream, let: Let) -> list[TileType]:

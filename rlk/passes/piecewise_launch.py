@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rlk.errors import Code, Loc, UnsupportedError
+from rlk.errors import LoweringError
 from rlk.ir.dims import Axis, Part
 from rlk.ir.monoid import Kind
 from rlk.ir.nodes import (
@@ -141,23 +141,35 @@ def _written(kernel: Kernel) -> set[str]:
 
 
 def _check(kernel: Kernel, axes: frozenset[Axis], nest: Nest) -> None:
-    """Raise UnsupportedError for a kernel that piecewise launches cannot compute."""
+    """Raise LoweringError for a kernel that piecewise launches cannot compute."""
     lets = tuple(walk(kernel.body))
     types = {let.value: let.type for let in lets}
     merges = [(let, let.node) for let in lets if isinstance(let.node, Merge) and let.node.over in axes]
     if len(merges) > 1:
-        raise _unsupported(merges[1][0].loc, "a result of two contractions by pieces")
+        over = merges[1][1].over.whole
+        raise LoweringError(
+            f"a result of two contractions by pieces of {over}",
+            'materialize one of them: first = L.keep(L.dot(...), "first"), then L.dot(...) + first',
+            merges[1][0].loc,
+        )
     for made, merge in merges:
         if merge.onto is not None and not _only_stored(made.value, lets):
-            raise _unsupported(made.loc, "a sum onto another that is not a result as it is")
+            what = "a contraction with onto= that is not an output as it is"
+            raise LoweringError(
+                what, "write it as an output, and compute with it in another operator", made.loc
+            )
         for let in lets:
             index = let.node.index if isinstance(let.node, Store) else ()
             found = (types[i] for i in index)
             if any(isinstance(t, TileType) and merge.over in t.axes for t in found):
-                raise _unsupported(let.loc, f"a store along {merge.over} where its pieces are merged")
+                over = merge.over.whole
+                what = f"an output along {over} in the kernel that contracts {over} by pieces"
+                raise LoweringError(what, "write that output in an operator of its own", let.loc)
     for axis in _along(kernel, axes):
         if axis not in nest:
-            raise _unsupported(kernel.body.lets[-1].loc, f"a result without {axis} of what is kept along it")
+            what = f"an output without {axis} of a value that is kept along it, by pieces"
+            instead = f"a contraction or reduction of {axis.whole} in the kernel that reads it, or no piece="
+            raise LoweringError(what, instead, kernel.body.lets[-1].loc)
 
 
 def _only_stored(merged: Value, lets: Iterable[Let]) -> bool:
@@ -165,17 +177,6 @@ def _only_stored(merged: Value, lets: Iterable[Let]) -> bool:
     result = next(let.value for let in lets if let.node == Result(merged, 0))
     readers = [let.node for let in lets if result in operands(let.node)]
     return len(readers) == 1 and isinstance(readers[0], Store)
-
-
-def _unsupported(loc: Loc, what: str) -> UnsupportedError:
-    return UnsupportedError(
-        Code.UNSUPPORTED,
-        loc,
-        what=what,
-        backend="every lowering",
-        target="every target",
-        alternatives="L.keep of one product; what lies along the pieces in an operator of its own",
-    )
 
 
 # --- all pieces in one launch -------------------------------------------------------------------------------

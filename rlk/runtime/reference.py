@@ -132,14 +132,14 @@ def emit(
     signature = Signature(tuple(sorted(static.items())))
     chosen = tuple(choose(kernel, on, signature, extents) for kernel in bound.kernels)
     name, _ = numerics(program, on)
-    signature = replace(signature, divisible=_divisible(bound, signature, extents))
+    signature = replace(signature, divisible=divisible(bound, signature, extents))
     given = Bound(bound, chosen, lambda: specialize(program, static, on.softmax), on, extents)
     options = None if by.checked_in_options is None else by.checked_in_options()
     bound, chosen, emitted = lowered_by(by, given, signature, name, options=options)
     return emitted, chosen, bound
 
 
-def _divisible(program: Program, signature: Signature, extents: dict[str, int]) -> frozenset[str]:
+def divisible(program: Program, signature: Signature, extents: dict[str, int]) -> frozenset[str]:
     """Return the tensors and strides that compilers may take for multiples of 16 where all is contiguous."""
     decls = {d.name: d for k in program.kernels for d in k.params}
     call = host_parameters(program, signature)

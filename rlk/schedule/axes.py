@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import UnionType
 
-from rlk.errors import Code, UnsupportedError
+from rlk.errors import LoweringError
 from rlk.ir.dims import Axis, Part, extent_of, union
 from rlk.ir.nodes import Block, Dot, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
 from rlk.passes.pack_gqa import computed_factor
+from rlk.passes.places import place_of
 from rlk.passes.walk import walk
 
 
@@ -55,7 +56,11 @@ def roles(kernel: Kernel, extents: Mapping[str, int]) -> Roles:
         (a for a in used if a not in inside and a not in contracted),
         key=lambda a: (a in near, a in last, order.get(a, len(order)), str(a)),
     )
-    return Roles(tuple(parallel), tuple((a, length(a, extents)) for a in inside), contracted)
+    try:
+        return Roles(tuple(parallel), tuple((a, length(a, extents)) for a in inside), contracted)
+    except LoweringError as error:
+        over = next(a for a in inside if not _bounded(a, extents))
+        raise error.placed(place_of(kernel, over)) from error
 
 
 def _contiguous(lets: tuple[Let, ...], accesses: UnionType | type) -> frozenset[Axis]:
@@ -79,13 +84,20 @@ def length(axis: Axis, extents: Mapping[str, int]) -> int:
         case _ if axis.name in extents:
             return padded(extent_of(axis, extents[axis.name]))
         case _:
-            raise UnsupportedError(
-                Code.UNSUPPORTED,
-                what=f"reducing axis {axis} of unknown extent at once",
-                backend="every lowering",
-                target="every target",
-                alternatives="stream the axis in chunks, or make it static",
+            raise LoweringError(
+                f"a reduction over the whole dynamic axis {axis}",
+                f'a fold by chunks: Axis("{axis.name}", chunk=256, dynamic=True), L.stream and L.total() or '
+                "L.softmax_sum(); or an axis without dynamic=True",
             )
+
+
+def _bounded(axis: Axis, extents: Mapping[str, int]) -> bool:
+    """Return whether `length` knows the tile length of an axis."""
+    try:
+        length(axis, extents)
+    except LoweringError:
+        return False
+    return True
 
 
 def kind(kernel: Kernel) -> str:

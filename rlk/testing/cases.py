@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from rlk.testing.examples import Example, Values
 
 _SIZES = (24, 10, 18, 14, 22, 26)  # of static axes without chunks: no powers of two, no two alike
 _ROWS = 11
+_VECTORS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,30 @@ def _slope(example: Example, name: str, value: object) -> object:
     return example.straight.get(name, {}).get(value, value)
 
 
+def aligned(case: Case, seed: int = 0) -> Case:
+    """Return a case whose static axes have extents that vectors divide, where the author fixes no others."""
+    program = forward_program(case.op, case.variant)
+    given = case.example.inputs(np.random.default_rng(seed))
+    fixed = {
+        axis.name
+        for name, decl in inputs_of(program).items()
+        for axis in decl.type.axes
+        if name in given or axis.dynamic
+    }
+    found = sizes(program, case.values, op=case.op)
+    known = {name: -(-n // _VECTORS) * _VECTORS for name, n in found.items() if name not in fixed}
+    return replace(case, values=draw(program, given, seed, known))
+
+
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def draw(program: Program, given: Mapping[str, Any], seed: int) -> Values:
+def draw(
+    program: Program, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None
+) -> Values:
     """Draw missing inputs: normal floats, random bools, and integers inside the dim that they index."""
     decls = inputs_of(program)
-    extents = sizes(program, given)
+    extents = sizes(program, given, known)
     domains = indexed(program)
     rng = np.random.default_rng(seed + 1)
     made: Values = {}

@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from rlk.errors import RlkError, ScheduleError
+from rlk.backends.interface import Backend
+from rlk.backends.registry import registered
+from rlk.errors import NOWHERE, RlkError, ScheduleError, UnsupportedError
 from rlk.interp import arithmetic
 from rlk.interp.run import Outcome, run, run_wide
 from rlk.ir import dotmodel
@@ -36,6 +39,7 @@ from rlk.target.facts import Target
 from rlk.testing.bits import differing
 from rlk.testing.cases import (
     Case,
+    aligned,
     cases,
     forward_program,
     gradient_program,
@@ -68,12 +72,16 @@ class Law(Enum):
     TILES = "bits do not depend on tiles"
     ROWS = "bits of a row do not depend on other rows"
     SOURCE = "Triton source has the oracle's bits"
+    SIMULATED = "source of other backends has the oracle's bits"
+    LOWERS = "each backend lowers it, or says why not"
     COMPILES = "Triton source compiles"
     MACHINE = "CDNA machine code has the oracle's bits"
 
 
 COMPILED = frozenset({Law.COMPILES, Law.MACHINE})
 """The laws of what a compiler makes: a case that differs by a static alone says little new of it."""
+ONCE = COMPILED | {Law.SIMULATED}
+"""The laws that are not tried on a case that differs by a static alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ class Verdict:
 
     ok: None where the law was not tried. count: how many comparisons were made. worst: the largest relative
     error of a slope, else how many elements or forms differ. note: why, for people. ran: what was executed.
+    backend: of a law that is tried by backend.
     """
 
     law: Law
@@ -92,6 +101,7 @@ class Verdict:
     worst: float = 0.0
     note: str = ""
     ran: str = ""
+    backend: str = ""
 
 
 def check(
@@ -108,8 +118,17 @@ def check(
     """
     for case in cases(op, example, seed):
         for law, label, attempt in _attempts(case, targets, seed, compiler):
-            if law in laws and (law not in COMPILED or not case.static):
+            if law in laws and (law not in ONCE or not case.static):
                 yield _judged(law, case, attempt, label)
+        for on in targets if Law.LOWERS in laws else ():
+            for what, backend, attempt in lowerings(case, on):
+                label = f"{what} on {on.name}"
+                yield replace(_judged(Law.LOWERS, case, attempt, label), backend=backend)
+        for on in targets if Law.SIMULATED in laws and not case.static else ():
+            for call, by in product(calls(aligned(case, seed), seed), others(on)):
+                attempt = partial(check_simulated, call, on, by)
+                label = f"{call.label} on {on.name}"
+                yield replace(_judged(Law.SIMULATED, case, attempt, label), backend=by.name)
 
 
 def _attempts(
@@ -415,6 +434,68 @@ def check_source(call: Call, on: Target, generated: Generated | None = None, ora
     return verdict(Law.SOURCE, not wrong, len(plans), wrong, note)
 
 
+# --- other backends -------------------------------------------------------------------------------
+
+
+def others(on: Target) -> tuple[Backend, ...]:
+    """Return the backends for a target beside the one whose source `check_source` runs."""
+    return tuple(by for by in registered() if on.name in by.targets and not by.complete)
+
+
+def check_simulated(call: Call, on: Target, by: Backend, oracle: Oracle = run) -> Verdict:
+    """Run the source of a backend's kernels in its simulator and compare with the oracle's bits."""
+    why = "nothing runs its source on a CPU" if by.simulate is None else by.unsimulated(on.name)
+    if why is not None:
+        return verdict(Law.SIMULATED, None, note=f"{by.name} on {on.name} was not run: {why}")
+    from rlk.runtime.reference import divisible
+    from rlk.testing.generated import run_generated
+
+    given = call.inputs | _sized_by_outputs(call)
+    try:
+        program, signature = bound(call, on)
+        whole = divisible(program, signature, call.extents)
+        got = run_generated(call.placed, given, on=on, extents=call.extents, backend=by.name, divisible=whole)
+    except UnsupportedError as error:
+        return verdict(Law.SIMULATED, None, note=f"{by.name} on {on.name} was not run: {one_line(error)}")
+    dots = dotmodel.native(on.name)
+    want = oracle(call.program, call.inputs, softmax=on.softmax, dots=dots, extents=call.extents)
+    found = compared(call.stores, got.tensors, want.tensors)
+    wrong = sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
+    return verdict(Law.SIMULATED, not wrong, 1, wrong, _first_wrong(found, by.name))
+
+
+def lowerings(case: Case, on: Target) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
+    """Yield, for forward and gradient of a case and each backend of a target, the attempt to lower it."""
+    from rlk.runtime.reference import placed, reference_extents
+
+    made = {"forward": placed(case.op, case.op.trace(case.variant))}
+    wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
+    if case.op.gradient is not None and wanted and given:
+        made["gradient"] = canonical(case.op.gradient.trace(gradient_variant(case.variant, wanted, given)))
+    for (what, program), by in product(made.items(), registered()):
+        if on.name in by.targets:
+            extents = reference_extents(case.op, program)
+            yield what, by.name, partial(check_lowers, program, extents, on, by)
+
+
+def check_lowers(program: Program, extents: dict[str, int], on: Target, by: Backend) -> Verdict:
+    """Lower a program at reference extents; a refusal fails where no other backend can run the program."""
+    from rlk.runtime.reference import emit
+
+    try:
+        emitted, _, _ = emit(program, extents, on, by.name)
+    except UnsupportedError as error:
+        return verdict(Law.LOWERS, False if by.complete else None, note=one_line(error))
+    return verdict(Law.LOWERS, True, len(emitted.kernels))
+
+
+def one_line(error: RlkError) -> str:
+    """Return an error's first finding, with its place and what to write instead, on one line."""
+    first = error.diagnostics[0]
+    place = f"{first.loc}: " if first.loc != NOWHERE else ""
+    return f"{place}{first.message}; {'; '.join(first.fix)}"
+
+
 def _sized_by_outputs(call: Call) -> Values:
     """Return memory for the outputs that have an axis which no input has: it says how long that axis is."""
     known = {a.name for d in inputs_of(call.program).values() for a in d.type.axes}
@@ -442,7 +523,7 @@ def _fits(program: Program, schedules: tuple[Schedule, ...], on: Target, signatu
 
     try:
         lower(program, schedules, on, signature)
-    except ScheduleError:
+    except (ScheduleError, UnsupportedError):
         return False
     return True
 

@@ -423,7 +423,7 @@ def policy_loss_1(
         beta_value = tl.alloc_var("float32", beta)
         surrogate_least_value = tl.alloc_var("float32", surrogate_least)
         surrogate_most_value = tl.alloc_var("float32", surrogate_most)
-        s_piece_times_1024 = tl.alloc_var("int32", s_piece * 1024)  # loss.py:79
+        s_piece_times_1024 = tl.alloc_var("int32", s_piece * 1024)  # loss.py:83
         piece_begin = tl.alloc_var("int32", tl.min(S, s_piece_times_1024))
         piece_begin_plus_1024 = tl.alloc_var("int32", piece_begin + 1024)
         piece_end = tl.alloc_var("int32", tl.min(S, piece_begin_plus_1024))
@@ -442,7 +442,7 @@ def policy_loss_1(
             s_begin = tl.alloc_var("int32", piece_begin + s_step_times_1024)
             for c in tl.unroll(8):
                 s[c] = s_begin + s_lane[c]
-                order_value[c] = order[s[c]]  # loss.py:80
+                order_value[c] = order[s[c]]  # loss.py:84
                 order_ge_0[c] = 0 <= order_value[c]  # policy.py:140
                 order_lt_T[c] = order_value[c] < T
                 active_guard[c] = order_ge_0[c] & order_lt_T[c]
@@ -485,7 +485,7 @@ def policy_loss_1(
                 neg_log_ratio[c] = log_ratio[c] * f32(-1.0)  # policy.py:519
                 total_k3[c] = portable_k3(neg_log_ratio[c])
                 total_k3_masked[c] = tl.Select(active_value[c], total_k3[c], f32(-0.0))
-                sum_s_lane[c] = loss[c]  # loss.py:82
+                sum_s_lane[c] = loss[c]  # loss.py:86
             sum_over_s_lane(sum_s_lane, f32_reduce_smem, thread)
             sum_s_lane_2 = sum_s_lane[0]
             for c in tl.unroll(8):
@@ -508,7 +508,7 @@ def policy_loss_1(
             total_2 = total_6
             total_3 = total_7
             total_4 = total_8
-        total_9 = total  # loss.py:79
+        total_9 = total  # loss.py:83
         total_10 = total_2
         total_11 = total_3
         total_12 = total_4
@@ -518,7 +518,7 @@ def policy_loss_1(
             for c in tl.unroll(8):
                 s_2[c] = s_begin_2 + s_lane[c]
                 exists[c] = s_2[c] < piece_end
-                order_value_2[c] = tl.if_then_else(exists[c], order[s_2[c]], tl.Cast("int32", 0))  # loss.py:80
+                order_value_2[c] = tl.if_then_else(exists[c], order[s_2[c]], tl.Cast("int32", 0))  # loss.py:84
                 order_ge_0_2[c] = 0 <= order_value_2[c]  # policy.py:140
                 order_lt_T_2[c] = order_value_2[c] < T
                 active_guard_2[c] = order_ge_0_2[c] & order_lt_T_2[c]
@@ -570,7 +570,7 @@ def policy_loss_1(
                 neg_log_ratio_2[c] = log_ratio_2[c] * f32(-1.0)  # policy.py:519
                 total_k3_2[c] = portable_k3(neg_log_ratio_2[c])
                 total_k3_masked_2[c] = tl.Select(active_value_2[c], total_k3_2[c], f32(-0.0))
-                loss_masked[c] = tl.Select(exists[c], loss_2[c], f32(-0.0))  # loss.py:82
+                loss_masked[c] = tl.Select(exists[c], loss_2[c], f32(-0.0))  # loss.py:86
                 sum_s_lane_9[c] = loss_masked[c]
             sum_over_s_lane(sum_s_lane_9, f32_reduce_smem, thread)
             sum_s_lane_10 = sum_s_lane_9[0]
@@ -597,7 +597,7 @@ def policy_loss_1(
             total_10 = total_14
             total_11 = total_15
             total_12 = total_16
-        if writes:  # loss.py:79
+        if writes:  # loss.py:83
             sum_of_piece[s_piece] = total_9
         if writes:
             sum_of_piece1[s_piece] = total_10
@@ -652,7 +652,7 @@ def policy_loss_2(
         sum_of_piece3_masked = tl.alloc_local((8,), "float32")
         sum_s_piece_lane_15 = tl.alloc_local((8,), "float32")
         writes = thread == 0
-        s_piece_count_plus_4095 = tl.alloc_var("int32", ((S + 1023) // 1024) + 4095)  # loss.py:79
+        s_piece_count_plus_4095 = tl.alloc_var("int32", ((S + 1023) // 1024) + 4095)  # loss.py:83
         steps = tl.alloc_var("int32", tl.truncdiv(s_piece_count_plus_4095, tl.int32(4096)))
         full_steps = tl.alloc_var("int32", tl.truncdiv(((S + 1023) // 1024), tl.int32(4096)))
         for c in tl.unroll(8):
@@ -669,7 +669,7 @@ def policy_loss_2(
                 sum_of_piece1_value[c] = sum_of_piece1[s_piece[c]]
                 sum_of_piece2_value[c] = sum_of_piece2[s_piece[c]]
                 sum_of_piece3_value[c] = sum_of_piece3[s_piece[c]]
-                sum_s_piece_lane[c] = sum_of_piece_value[c]  # loss.py:82
+                sum_s_piece_lane[c] = sum_of_piece_value[c]  # loss.py:86
             sum_over_s_piece_lane(sum_s_piece_lane, f32_reduce_smem, thread)
             sum_s_piece_lane_2 = sum_s_piece_lane[0]
             for c in tl.unroll(8):
@@ -692,7 +692,7 @@ def policy_loss_2(
             total_2 = total_6
             total_3 = total_7
             total_4 = total_8
-        total_9 = total  # loss.py:79
+        total_9 = total  # loss.py:83
         total_10 = total_2
         total_11 = total_3
         total_12 = total_4
@@ -707,7 +707,7 @@ def policy_loss_2(
                 sum_of_piece3_value_2[c] = tl.if_then_else(
                     exists[c], sum_of_piece3[s_piece_2[c]], tl.Cast("float32", 0)
                 )
-                sum_of_piece_masked[c] = tl.Select(exists[c], sum_of_piece_value_2[c], f32(-0.0))  # loss.py:82
+                sum_of_piece_masked[c] = tl.Select(exists[c], sum_of_piece_value_2[c], f32(-0.0))  # loss.py:86
                 sum_s_piece_lane_9[c] = sum_of_piece_masked[c]
             sum_over_s_piece_lane(sum_s_piece_lane_9, f32_reduce_smem, thread)
             sum_s_piece_lane_10 = sum_s_piece_lane_9[0]

@@ -155,33 +155,33 @@ def rms_norm(
         y_product_bf16 = tl.alloc_local((8,), "bfloat16")
         t = block
         writes = thread == 0
-        for c in tl.unroll(8):  # norm.py:34
+        for c in tl.unroll(8):  # norm.py:37
             n[c] = thread + c * 512
             x_value[c] = x[tl.int64(t) * x_t_stride + n[c]]
-            residual_value[c] = residual[tl.int64(t) * residual_t_stride + n[c]]  # norm.py:36
+            residual_value[c] = residual[tl.int64(t) * residual_t_stride + n[c]]  # norm.py:39
             weight_value[c] = weight[n[c]]  # norm.py:16
         eps_value = tl.alloc_var("float32", eps)
-        for c in tl.unroll(8):  # norm.py:34
+        for c in tl.unroll(8):  # norm.py:37
             h[c] = tl.Cast("float32", x_value[c])
-            residual_f32[c] = tl.Cast("float32", residual_value[c])  # norm.py:36
+            residual_f32[c] = tl.Cast("float32", residual_value[c])  # norm.py:39
             h_2[c] = h[c] + residual_f32[c]
-            rounded[c] = tl.Cast("bfloat16", h_2[c])  # norm.py:37
-            h_3[c] = tl.Cast("float32", rounded[c])  # norm.py:39
-            h_times_h[c] = h_3[c] * h_3[c]  # norm.py:40
+            rounded[c] = tl.Cast("bfloat16", h_2[c])  # norm.py:40
+            h_3[c] = tl.Cast("float32", rounded[c])  # norm.py:42
+            h_times_h[c] = h_3[c] * h_3[c]  # norm.py:43
             sum_n[c] = h_times_h[c]
         sum_over_n(sum_n, f32_reduce_smem, thread)
         sum_n_2 = sum_n[0]
         mean = tl.alloc_var("float32", sum_n_2 / f32(4096.0))
-        mean_plus_eps = tl.alloc_var("float32", mean + eps_value)  # norm.py:41
+        mean_plus_eps = tl.alloc_var("float32", mean + eps_value)  # norm.py:44
         rstd_value = tl.alloc_var("float32", portable_rsqrt(mean_plus_eps))
-        for c in tl.unroll(8):  # norm.py:42
+        for c in tl.unroll(8):  # norm.py:45
             n_2[c] = h_3[c] * rstd_value
-            n_bf16[c] = tl.Cast("bfloat16", n_2[c])  # norm.py:44
+            n_bf16[c] = tl.Cast("bfloat16", n_2[c])  # norm.py:47
             n_3[c] = tl.Cast("float32", n_bf16[c])
             weight_f32[c] = tl.Cast("float32", weight_value[c])  # norm.py:16
-            y_product[c] = n_3[c] * weight_f32[c]  # norm.py:46
+            y_product[c] = n_3[c] * weight_f32[c]  # norm.py:49
             y_product_bf16[c] = tl.Cast("bfloat16", y_product[c])
-            y[tl.int64(t) * y_t_stride + n[c]] = y_product_bf16[c]  # norm.py:45
+            y[tl.int64(t) * y_t_stride + n[c]] = y_product_bf16[c]  # norm.py:48
             residual_out[tl.int64(t) * residual_out_t_stride + n[c]] = rounded[c]
         if writes:
             rstd[t] = rstd_value

@@ -115,7 +115,7 @@ def rms_norm_grad_1(
             n[c] = thread + c * 256
             weight_value[c] = weight[n[c]]
             w[c] = tl.Cast("float32", weight_value[c])
-        t_piece_times_64 = tl.alloc_var("int32", t_piece * 64)  # norm.py:61
+        t_piece_times_64 = tl.alloc_var("int32", t_piece * 64)  # norm.py:64
         piece_begin = tl.alloc_var("int32", tl.min(T, t_piece_times_64))
         piece_begin_plus_64 = tl.alloc_var("int32", piece_begin + 64)
         piece_end = tl.alloc_var("int32", tl.min(T, piece_begin_plus_64))
@@ -124,35 +124,35 @@ def rms_norm_grad_1(
             total[c] = f32(-0.0)
         for t_step in tl.serial(0, piece_end_minus_piece_begin):
             t = tl.alloc_var("int32", piece_begin + t_step)
-            rstd_value = tl.alloc_var("float32", rstd[t])  # norm.py:62
-            for c in tl.unroll(16):  # norm.py:63
+            rstd_value = tl.alloc_var("float32", rstd[t])  # norm.py:65
+            for c in tl.unroll(16):  # norm.py:66
                 residual_out_value[c] = residual_out[tl.int64(t) * residual_out_t_stride + n[c]]
-                d_y_value[c] = d_y[tl.int64(t) * d_y_t_stride + n[c]]  # norm.py:64
-                d_residual_out_value[c] = d_residual_out[tl.int64(t) * d_residual_out_t_stride + n[c]]  # norm.py:69
-                residual_out_f32[c] = tl.Cast("float32", residual_out_value[c])  # norm.py:63
+                d_y_value[c] = d_y[tl.int64(t) * d_y_t_stride + n[c]]  # norm.py:67
+                d_residual_out_value[c] = d_residual_out[tl.int64(t) * d_residual_out_t_stride + n[c]]  # norm.py:72
+                residual_out_f32[c] = tl.Cast("float32", residual_out_value[c])  # norm.py:66
                 n_2[c] = residual_out_f32[c] * rstd_value
-                g[c] = tl.Cast("float32", d_y_value[c])  # norm.py:64
-                gw[c] = g[c] * w[c]  # norm.py:65
-                gw_times_n[c] = gw[c] * n_2[c]  # norm.py:66
+                g[c] = tl.Cast("float32", d_y_value[c])  # norm.py:67
+                gw[c] = g[c] * w[c]  # norm.py:68
+                gw_times_n[c] = gw[c] * n_2[c]  # norm.py:69
                 sum_n[c] = gw_times_n[c]
             sum_over_n(sum_n, f32_reduce_smem, thread)
             sum_n_2 = sum_n[0]
             mean = tl.alloc_var("float32", sum_n_2 / f32(4096.0))
-            for c in tl.unroll(16):  # norm.py:67
+            for c in tl.unroll(16):  # norm.py:70
                 n_times_mean[c] = n_2[c] * mean
                 dh_difference[c] = gw[c] - n_times_mean[c]
                 dh[c] = dh_difference[c] * rstd_value
-                d_residual_out_f32[c] = tl.Cast("float32", d_residual_out_value[c])  # norm.py:69
+                d_residual_out_f32[c] = tl.Cast("float32", d_residual_out_value[c])  # norm.py:72
                 dh_2[c] = dh[c] + d_residual_out_f32[c]
-                grad[c] = tl.Cast("bfloat16", dh_2[c])  # norm.py:70
-                d_x[tl.int64(t) * d_x_t_stride + n[c]] = grad[c]  # norm.py:72
-                d_residual[tl.int64(t) * d_residual_t_stride + n[c]] = grad[c]  # norm.py:74
-                n_bf16[c] = tl.Cast("bfloat16", n_2[c])  # norm.py:76
+                grad[c] = tl.Cast("bfloat16", dh_2[c])  # norm.py:73
+                d_x[tl.int64(t) * d_x_t_stride + n[c]] = grad[c]  # norm.py:75
+                d_residual[tl.int64(t) * d_residual_t_stride + n[c]] = grad[c]  # norm.py:77
+                n_bf16[c] = tl.Cast("bfloat16", n_2[c])  # norm.py:79
                 n_bf16_f32[c] = tl.Cast("float32", n_bf16[c])
                 total_product[c] = g[c] * n_bf16_f32[c]
                 total_2[c] = total[c] + total_product[c]
                 total[c] = total_2[c]
-        for c in tl.unroll(16):  # norm.py:61
+        for c in tl.unroll(16):  # norm.py:64
             total_3[c] = total[c]
             sum_of_piece[tl.int64(t_piece) * sum_of_piece_t_piece_stride + n[c]] = total_3[c]
 
@@ -168,14 +168,14 @@ def rms_norm_grad_2(
         dw = tl.alloc_var("float32")
         n = block * 32 + thread % 32
         writes = (thread & 32) == 0
-        dw = f32(-0.0)  # norm.py:61
+        dw = f32(-0.0)  # norm.py:64
         for t_piece_step in tl.serial(0, ((T + 63) // 64)):
             sum_of_piece_value = tl.alloc_var(
                 "float32", sum_of_piece[tl.int64(t_piece_step) * sum_of_piece_t_piece_stride + n]
             )
-            total = tl.alloc_var("float32", dw + sum_of_piece_value)  # norm.py:76
+            total = tl.alloc_var("float32", dw + sum_of_piece_value)  # norm.py:79
             dw = total
-        dw_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", dw))  # norm.py:77
+        dw_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", dw))  # norm.py:80
         if writes:
             d_weight[n] = dw_bf16
 

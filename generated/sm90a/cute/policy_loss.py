@@ -278,7 +278,7 @@ def policy_loss_1_rows(
     reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     s_piece = block
     writes = thread == 0
-    s_piece_times_1024 = s_piece * 1024  # loss.py:79
+    s_piece_times_1024 = s_piece * 1024  # loss.py:83
     piece_begin = cutlass.min(S, s_piece_times_1024)
     piece_begin_plus_1024 = piece_begin + 1024
     piece_end = cutlass.min(S, piece_begin_plus_1024)
@@ -295,7 +295,7 @@ def policy_loss_1_rows(
         s_step_times_1024 = s_step * 1024
         s_begin = piece_begin + s_step_times_1024
         s = [s_begin + s_lane[c] for c in range(8)]
-        order_value = [order[s[c]] for c in range(8)]  # loss.py:80
+        order_value = [order[s[c]] for c in range(8)]  # loss.py:84
         order_ge_0 = [0 <= order_value[c] for c in range(8)]  # policy.py:140
         order_lt_T = [order_value[c] < T for c in range(8)]
         active_guard = [order_ge_0[c] & order_lt_T[c] for c in range(8)]
@@ -338,7 +338,7 @@ def policy_loss_1_rows(
         neg_log_ratio = [-log_ratio[c] for c in range(8)]  # policy.py:519
         total_k3 = [portable_k3(neg_log_ratio[c]) for c in range(8)]
         total_k3_masked = [select(active_value[c], total_k3[c], negative_zero()) for c in range(8)]
-        sum_s_lane = sum_over_s_lane(loss, thread, (reduce_smem_1,))  # loss.py:82
+        sum_s_lane = sum_over_s_lane(loss, thread, (reduce_smem_1,))  # loss.py:86
         sum_s_lane_2 = sum_over_s_lane_2(count, thread, (reduce_smem_2,))
         sum_s_lane_3 = sum_over_s_lane_2(clipped_2, thread, (reduce_smem_3,))
         sum_s_lane_4 = sum_over_s_lane(total_k3_masked, thread, (reduce_smem_4,))
@@ -347,7 +347,7 @@ def policy_loss_1_rows(
         total_7 = total_3 + sum_s_lane_3
         total_8 = total_4 + sum_s_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    total_5 = total  # loss.py:79
+    total_5 = total  # loss.py:83
     total_6 = total_2
     total_7 = total_3
     total_8 = total_4
@@ -356,7 +356,7 @@ def policy_loss_1_rows(
         s_begin = piece_begin + s_step_times_1024
         s = [s_begin + s_lane[c] for c in range(8)]
         exists = [s[c] < piece_end for c in range(8)]
-        order_value = [load_where(exists[c], order, s[c], Int32(0)) for c in range(8)]  # loss.py:80
+        order_value = [load_where(exists[c], order, s[c], Int32(0)) for c in range(8)]  # loss.py:84
         order_ge_0 = [0 <= order_value[c] for c in range(8)]  # policy.py:140
         order_lt_T = [order_value[c] < T for c in range(8)]
         active_guard = [order_ge_0[c] & order_lt_T[c] for c in range(8)]
@@ -402,7 +402,7 @@ def policy_loss_1_rows(
         neg_log_ratio = [-log_ratio[c] for c in range(8)]  # policy.py:519
         total_k3 = [portable_k3(neg_log_ratio[c]) for c in range(8)]
         total_k3_masked = [select(active_value[c], total_k3[c], negative_zero()) for c in range(8)]
-        loss_masked = [select(exists[c], loss[c], negative_zero()) for c in range(8)]  # loss.py:82
+        loss_masked = [select(exists[c], loss[c], negative_zero()) for c in range(8)]  # loss.py:86
         sum_s_lane = sum_over_s_lane(loss_masked, thread, (reduce_smem_5,))
         count_masked = [select(exists[c], count[c], Int32(0)) for c in range(8)]
         sum_s_lane_2 = sum_over_s_lane_2(count_masked, thread, (reduce_smem_6,))
@@ -415,7 +415,7 @@ def policy_loss_1_rows(
         total_11 = total_7 + sum_s_lane_3
         total_12 = total_8 + sum_s_lane_4
         total_5, total_6, total_7, total_8 = total_9, total_10, total_11, total_12
-    store_where(writes, sum_of_piece, s_piece, total_5)  # loss.py:79
+    store_where(writes, sum_of_piece, s_piece, total_5)  # loss.py:83
     store_where(writes, sum_of_piece1, s_piece, total_6)
     store_where(writes, sum_of_piece2, s_piece, total_7)
     store_where(writes, sum_of_piece3, s_piece, total_8)
@@ -466,7 +466,7 @@ def policy_loss_2_rows(
     reduce_smem_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
     reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
     writes = thread == 0
-    s_piece_count_plus_4095 = ((S + 1023) // 1024) + 4095  # loss.py:79
+    s_piece_count_plus_4095 = ((S + 1023) // 1024) + 4095  # loss.py:83
     steps = s_piece_count_plus_4095 // 4096
     full_steps = ((S + 1023) // 1024) // 4096
     s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]
@@ -481,7 +481,7 @@ def policy_loss_2_rows(
         sum_of_piece1_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]
         sum_of_piece2_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]
         sum_of_piece3_value = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_value, thread, (reduce_smem_1,))  # loss.py:82
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_value, thread, (reduce_smem_1,))  # loss.py:86
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_value, thread, (reduce_smem_2,))
         sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_value, thread, (reduce_smem_3,))
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_value, thread, (reduce_smem_4,))
@@ -490,7 +490,7 @@ def policy_loss_2_rows(
         total_7 = total_3 + sum_s_piece_lane_3
         total_8 = total_4 + sum_s_piece_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    total_5 = total  # loss.py:79
+    total_5 = total  # loss.py:83
     total_6 = total_2
     total_7 = total_3
     total_8 = total_4
@@ -502,7 +502,7 @@ def policy_loss_2_rows(
         sum_of_piece1_value = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]
         sum_of_piece2_value = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]
         sum_of_piece3_value = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]
-        # loss.py:82
+        # loss.py:86
         sum_of_piece_masked = [select(exists[c], sum_of_piece_value[c], negative_zero()) for c in range(8)]
         sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_masked, thread, (reduce_smem_5,))
         sum_of_piece1_masked = [select(exists[c], sum_of_piece1_value[c], Int32(0)) for c in range(8)]

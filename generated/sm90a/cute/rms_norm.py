@@ -159,27 +159,27 @@ def rms_norm_rows(
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     t = block
     writes = thread == 0
-    n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # norm.py:34
+    n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # norm.py:37
     x_value = [one for c in range(0, 16, 8) for one in load_vector(x, (t, n[c]), 8)]
-    residual_value = [one for c in range(0, 16, 8) for one in load_vector(residual, (t, n[c]), 8)]  # norm.py:36
+    residual_value = [one for c in range(0, 16, 8) for one in load_vector(residual, (t, n[c]), 8)]  # norm.py:39
     weight_value = [one for c in range(0, 16, 8) for one in load_vector(weight, n[c], 8)]  # norm.py:16
-    h = [BFloat16(x_value[c]).to(Float32) for c in range(16)]  # norm.py:34
-    residual_f32 = [BFloat16(residual_value[c]).to(Float32) for c in range(16)]  # norm.py:36
+    h = [BFloat16(x_value[c]).to(Float32) for c in range(16)]  # norm.py:37
+    residual_f32 = [BFloat16(residual_value[c]).to(Float32) for c in range(16)]  # norm.py:39
     h_2 = [h[c] + residual_f32[c] for c in range(16)]
-    rounded = [Float32(h_2[c]).to(BFloat16) for c in range(16)]  # norm.py:37
-    h_3 = [BFloat16(rounded[c]).to(Float32) for c in range(16)]  # norm.py:39
-    h_times_h = [mul(h_3[c], h_3[c]) for c in range(16)]  # norm.py:40
+    rounded = [Float32(h_2[c]).to(BFloat16) for c in range(16)]  # norm.py:40
+    h_3 = [BFloat16(rounded[c]).to(Float32) for c in range(16)]  # norm.py:42
+    h_times_h = [mul(h_3[c], h_3[c]) for c in range(16)]  # norm.py:43
     sum_n = sum_over_n(h_times_h, thread, (reduce_smem_1,))
     mean = div(sum_n, Float32(4096.0))
-    mean_plus_eps = mean + eps  # norm.py:41
+    mean_plus_eps = mean + eps  # norm.py:44
     rstd_value = portable_rsqrt(mean_plus_eps)
-    n_2 = [mul(h_3[c], rstd_value) for c in range(16)]  # norm.py:42
-    n_bf16 = [Float32(n_2[c]).to(BFloat16) for c in range(16)]  # norm.py:44
+    n_2 = [mul(h_3[c], rstd_value) for c in range(16)]  # norm.py:45
+    n_bf16 = [Float32(n_2[c]).to(BFloat16) for c in range(16)]  # norm.py:47
     n_3 = [BFloat16(n_bf16[c]).to(Float32) for c in range(16)]
     weight_f32 = [BFloat16(weight_value[c]).to(Float32) for c in range(16)]  # norm.py:16
-    y_product = [mul(n_3[c], weight_f32[c]) for c in range(16)]  # norm.py:46
+    y_product = [mul(n_3[c], weight_f32[c]) for c in range(16)]  # norm.py:49
     y_product_bf16 = [Float32(y_product[c]).to(BFloat16) for c in range(16)]
-    for c in cutlass.range_constexpr(0, 16, 8):  # norm.py:45
+    for c in cutlass.range_constexpr(0, 16, 8):  # norm.py:48
         store_vector(y, (t, n[c]), y_product_bf16[c:c + 8])
     for c in cutlass.range_constexpr(0, 16, 8):
         store_vector(residual_out, (t, n[c]), rounded[c:c + 8])

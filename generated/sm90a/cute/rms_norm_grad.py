@@ -138,7 +138,7 @@ def rms_norm_grad_1_rows(
     n = [thread * 8 + c for c in range(8)]  # norm.py:16
     weight_value = load_vector(weight, n[0], 8)
     w = [BFloat16(weight_value[c]).to(Float32) for c in range(8)]
-    t_piece_times_64 = t_piece * 64  # norm.py:61
+    t_piece_times_64 = t_piece * 64  # norm.py:64
     piece_begin = cutlass.min(T, t_piece_times_64)
     piece_begin_plus_64 = piece_begin + 64
     piece_end = cutlass.min(T, piece_begin_plus_64)
@@ -147,48 +147,48 @@ def rms_norm_grad_1_rows(
     next_t = Int32(0)
     comes = next_t < piece_end_minus_piece_begin
     t = piece_begin + next_t
-    rstd_value = load_where(comes, rstd, t, Float32(0))  # norm.py:62
-    residual_out_value = load_vector_where(comes, residual_out, (t, n[0]), BFloat16(0), 8)  # norm.py:63
-    d_y_value = load_vector_where(comes, d_y, (t, n[0]), BFloat16(0), 8)  # norm.py:64
-    d_residual_out_value = load_vector_where(comes, d_residual_out, (t, n[0]), BFloat16(0), 8)  # norm.py:69
+    rstd_value = load_where(comes, rstd, t, Float32(0))  # norm.py:65
+    residual_out_value = load_vector_where(comes, residual_out, (t, n[0]), BFloat16(0), 8)  # norm.py:66
+    d_y_value = load_vector_where(comes, d_y, (t, n[0]), BFloat16(0), 8)  # norm.py:67
+    d_residual_out_value = load_vector_where(comes, d_residual_out, (t, n[0]), BFloat16(0), 8)  # norm.py:72
     residual_out_ahead = tuple(residual_out_value)
     d_y_ahead = tuple(d_y_value)
     d_residual_out_ahead = tuple(d_residual_out_value)
     next_t_2 = Int32(1)
     comes_2 = next_t_2 < piece_end_minus_piece_begin
-    t_2 = piece_begin + next_t_2  # norm.py:61
-    rstd_value_2 = load_where(comes_2, rstd, t_2, Float32(0))  # norm.py:62
-    residual_out_value_2 = load_vector_where(comes_2, residual_out, (t_2, n[0]), BFloat16(0), 8)  # norm.py:63
-    d_y_value_2 = load_vector_where(comes_2, d_y, (t_2, n[0]), BFloat16(0), 8)  # norm.py:64
-    d_residual_out_value_2 = load_vector_where(comes_2, d_residual_out, (t_2, n[0]), BFloat16(0), 8)  # norm.py:69
+    t_2 = piece_begin + next_t_2  # norm.py:64
+    rstd_value_2 = load_where(comes_2, rstd, t_2, Float32(0))  # norm.py:65
+    residual_out_value_2 = load_vector_where(comes_2, residual_out, (t_2, n[0]), BFloat16(0), 8)  # norm.py:66
+    d_y_value_2 = load_vector_where(comes_2, d_y, (t_2, n[0]), BFloat16(0), 8)  # norm.py:67
+    d_residual_out_value_2 = load_vector_where(comes_2, d_residual_out, (t_2, n[0]), BFloat16(0), 8)  # norm.py:72
     residual_out_ahead_2 = tuple(residual_out_value_2)
     d_y_ahead_2 = tuple(d_y_value_2)
     d_residual_out_ahead_2 = tuple(d_residual_out_value_2)
-    for t_step in cutlass.range(0, piece_end_minus_piece_begin, unroll=1):  # norm.py:61
+    for t_step in cutlass.range(0, piece_end_minus_piece_begin, unroll=1):  # norm.py:64
         next_t_3 = t_step + 2
         comes_3 = next_t_3 < piece_end_minus_piece_begin
         t_3 = piece_begin + next_t_3
-        rstd_value_3 = load_where(comes_3, rstd, t_3, Float32(0))  # norm.py:62
-        residual_out_value_3 = load_vector_where(comes_3, residual_out, (t_3, n[0]), BFloat16(0), 8)  # norm.py:63
-        d_y_value_3 = load_vector_where(comes_3, d_y, (t_3, n[0]), BFloat16(0), 8)  # norm.py:64
-        d_residual_out_value_3 = load_vector_where(comes_3, d_residual_out, (t_3, n[0]), BFloat16(0), 8)  # norm.py:69
-        t_4 = piece_begin + t_step  # norm.py:61
-        residual_out_f32 = [BFloat16(residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:63
+        rstd_value_3 = load_where(comes_3, rstd, t_3, Float32(0))  # norm.py:65
+        residual_out_value_3 = load_vector_where(comes_3, residual_out, (t_3, n[0]), BFloat16(0), 8)  # norm.py:66
+        d_y_value_3 = load_vector_where(comes_3, d_y, (t_3, n[0]), BFloat16(0), 8)  # norm.py:67
+        d_residual_out_value_3 = load_vector_where(comes_3, d_residual_out, (t_3, n[0]), BFloat16(0), 8)  # norm.py:72
+        t_4 = piece_begin + t_step  # norm.py:64
+        residual_out_f32 = [BFloat16(residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:66
         n_2 = [mul(residual_out_f32[c], rstd_value) for c in range(8)]
-        g = [BFloat16(d_y_ahead[c]).to(Float32) for c in range(8)]  # norm.py:64
-        gw = [mul(g[c], w[c]) for c in range(8)]  # norm.py:65
-        gw_times_n = [mul(gw[c], n_2[c]) for c in range(8)]  # norm.py:66
+        g = [BFloat16(d_y_ahead[c]).to(Float32) for c in range(8)]  # norm.py:67
+        gw = [mul(g[c], w[c]) for c in range(8)]  # norm.py:68
+        gw_times_n = [mul(gw[c], n_2[c]) for c in range(8)]  # norm.py:69
         sum_n = sum_over_n(gw_times_n, thread, (reduce_smem_1[t_step % 2, None, None],))
         mean = div(sum_n, Float32(4096.0))
-        n_times_mean = [mul(n_2[c], mean) for c in range(8)]  # norm.py:67
+        n_times_mean = [mul(n_2[c], mean) for c in range(8)]  # norm.py:70
         dh_difference = [gw[c] - n_times_mean[c] for c in range(8)]
         dh = [mul(dh_difference[c], rstd_value) for c in range(8)]
-        d_residual_out_f32 = [BFloat16(d_residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:69
+        d_residual_out_f32 = [BFloat16(d_residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:72
         dh_2 = [dh[c] + d_residual_out_f32[c] for c in range(8)]
-        grad = [Float32(dh_2[c]).to(BFloat16) for c in range(8)]  # norm.py:70
-        store_vector(d_x, (t_4, n[0]), grad)  # norm.py:72
-        store_vector(d_residual, (t_4, n[0]), grad)  # norm.py:74
-        n_bf16 = [Float32(n_2[c]).to(BFloat16) for c in range(8)]  # norm.py:76
+        grad = [Float32(dh_2[c]).to(BFloat16) for c in range(8)]  # norm.py:73
+        store_vector(d_x, (t_4, n[0]), grad)  # norm.py:75
+        store_vector(d_residual, (t_4, n[0]), grad)  # norm.py:77
+        n_bf16 = [Float32(n_2[c]).to(BFloat16) for c in range(8)]  # norm.py:79
         n_bf16_f32 = [BFloat16(n_bf16[c]).to(Float32) for c in range(8)]
         total_product = [mul(g[c], n_bf16_f32[c]) for c in range(8)]
         total_2 = [total[c] + total_product[c] for c in range(8)]
@@ -199,7 +199,7 @@ def rms_norm_grad_1_rows(
             tuple(total_2), rstd_value_2, rstd_value_3, residual_out_ahead_2, tuple(residual_out_value_3), d_y_ahead_2,
             tuple(d_y_value_3), d_residual_out_ahead_2, tuple(d_residual_out_value_3)
         )
-    for c in cutlass.range_constexpr(0, 8, 4):  # norm.py:61
+    for c in cutlass.range_constexpr(0, 8, 4):  # norm.py:64
         store_vector(sum_of_piece, (t_piece, n[c]), total[c:c + 4])
 
 
@@ -235,12 +235,12 @@ def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: In
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     n = block * 32 + thread
-    dw = negative_zero()  # norm.py:61
+    dw = negative_zero()  # norm.py:64
     for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
         sum_of_piece_value = sum_of_piece[(t_piece_step, n)]
-        total = dw + sum_of_piece_value  # norm.py:76
+        total = dw + sum_of_piece_value  # norm.py:79
         dw = total
-    dw_bf16 = Float32(dw).to(BFloat16)  # norm.py:77
+    dw_bf16 = Float32(dw).to(BFloat16)  # norm.py:80
     d_weight[n] = dw_bf16
 
 

@@ -157,7 +157,7 @@ def policy_loss_1(
 ):
     # A program owns 1 of S.piece (rows).
     s_piece = tl.program_id(0)
-    s_piece_times_1024 = s_piece * 1024  # loss.py:79
+    s_piece_times_1024 = s_piece * 1024  # loss.py:83
     piece_begin = tl.minimum(S, s_piece_times_1024)
     piece_begin_plus_1024 = piece_begin + 1024
     piece_end = tl.minimum(S, piece_begin_plus_1024)
@@ -174,7 +174,7 @@ def policy_loss_1(
         s_step_times_1024 = s_step * 1024
         s_begin = piece_begin + s_step_times_1024
         s = s_begin + s_lane
-        order = tl.load(order_ptr + s)  # loss.py:80
+        order = tl.load(order_ptr + s)  # loss.py:84
         order_ge_0 = order >= 0  # policy.py:140
         order_lt_T = order < T
         active_guard = order_ge_0 & order_lt_T
@@ -214,7 +214,7 @@ def policy_loss_1(
         neg_log_ratio = log_ratio * -1.0  # policy.py:519
         total_k3 = portable_k3(neg_log_ratio)
         total_k3_masked = tl.where(active, total_k3, negative_zero())
-        sum_s_lane = sum_over_s_lane(loss)  # loss.py:82
+        sum_s_lane = sum_over_s_lane(loss)  # loss.py:86
         sum_s_lane_2 = sum_over_s_lane_2(count)
         sum_s_lane_3 = sum_over_s_lane_2(clipped_2)
         sum_s_lane_4 = sum_over_s_lane(total_k3_masked)
@@ -223,12 +223,12 @@ def policy_loss_1(
         total_7 = total_3 + sum_s_lane_3
         total_8 = total_4 + sum_s_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    for s_step in tl.range(full_steps, steps):  # loss.py:79
+    for s_step in tl.range(full_steps, steps):  # loss.py:83
         s_step_times_1024 = s_step * 1024
         s_begin = piece_begin + s_step_times_1024
         s = s_begin + s_lane
         exists = s < piece_end
-        order = tl.load(order_ptr + s, mask=exists, other=0)  # loss.py:80
+        order = tl.load(order_ptr + s, mask=exists, other=0)  # loss.py:84
         order_ge_0 = order >= 0  # policy.py:140
         order_lt_T = order < T
         active_guard = order_ge_0 & order_lt_T
@@ -270,7 +270,7 @@ def policy_loss_1(
         neg_log_ratio = log_ratio * -1.0  # policy.py:519
         total_k3 = portable_k3(neg_log_ratio)
         total_k3_masked = tl.where(active, total_k3, negative_zero())
-        loss_masked = tl.where(exists, loss, negative_zero())  # loss.py:82
+        loss_masked = tl.where(exists, loss, negative_zero())  # loss.py:86
         sum_s_lane = sum_over_s_lane(loss_masked)
         count_masked = tl.where(exists, count, 0)
         sum_s_lane_2 = sum_over_s_lane_2(count_masked)
@@ -283,7 +283,7 @@ def policy_loss_1(
         total_7 = total_3 + sum_s_lane_3
         total_8 = total_4 + sum_s_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    tl.store(sum_of_piece_ptr + s_piece, total)  # loss.py:79
+    tl.store(sum_of_piece_ptr + s_piece, total)  # loss.py:83
     tl.store(sum_of_piece1_ptr + s_piece, total_2)
     tl.store(sum_of_piece2_ptr + s_piece, total_3)
     tl.store(sum_of_piece3_ptr + s_piece, total_4)
@@ -295,7 +295,7 @@ def policy_loss_2(
     sum_of_piece3_ptr, S
 ):
     # A program owns everything (rows).
-    s_piece_count_plus_4095 = ((S + 1023) // 1024) + 4095  # loss.py:79
+    s_piece_count_plus_4095 = ((S + 1023) // 1024) + 4095  # loss.py:83
     steps = s_piece_count_plus_4095 // 4096
     full_steps = ((S + 1023) // 1024) // 4096
     s_piece_lane = tl.arange(0, 4096)
@@ -310,7 +310,7 @@ def policy_loss_2(
         sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)
         sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)
         sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece)
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # loss.py:82
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # loss.py:86
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)
         sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2)
         sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3)
@@ -319,7 +319,7 @@ def policy_loss_2(
         total_7 = total_3 + sum_s_piece_lane_3
         total_8 = total_4 + sum_s_piece_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
-    for s_piece_step in tl.range(full_steps, steps):  # loss.py:79
+    for s_piece_step in tl.range(full_steps, steps):  # loss.py:83
         s_piece_step_times_4096 = s_piece_step * 4096
         s_piece = s_piece_step_times_4096 + s_piece_lane
         exists = s_piece < ((S + 1023) // 1024)
@@ -327,7 +327,7 @@ def policy_loss_2(
         sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece, mask=exists, other=0)
         sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)
         sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0.0)
-        sum_of_piece_masked = tl.where(exists, sum_of_piece, negative_zero())  # loss.py:82
+        sum_of_piece_masked = tl.where(exists, sum_of_piece, negative_zero())  # loss.py:86
         sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_masked)
         sum_of_piece1_masked = tl.where(exists, sum_of_piece1, 0)
         sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_masked)

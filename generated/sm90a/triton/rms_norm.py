@@ -74,27 +74,27 @@ def rms_norm(
 ):
     # A program owns 1 of T (rows).
     t = tl.program_id(0)
-    n = tl.arange(0, 4096)  # norm.py:34
+    n = tl.arange(0, 4096)  # norm.py:37
     x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + n)
-    residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n)  # norm.py:36
+    residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n)  # norm.py:39
     weight = tl.load(weight_ptr + n)  # norm.py:16
-    h = x.to(tl.float32)  # norm.py:34
-    residual_f32 = residual.to(tl.float32)  # norm.py:36
+    h = x.to(tl.float32)  # norm.py:37
+    residual_f32 = residual.to(tl.float32)  # norm.py:39
     h_2 = h + residual_f32
-    rounded = h_2.to(tl.bfloat16)  # norm.py:37
-    h_3 = rounded.to(tl.float32)  # norm.py:39
-    h_times_h = h_3 * h_3  # norm.py:40
+    rounded = h_2.to(tl.bfloat16)  # norm.py:40
+    h_3 = rounded.to(tl.float32)  # norm.py:42
+    h_times_h = h_3 * h_3  # norm.py:43
     sum_n = sum_over_n(h_times_h)
     mean = tl.div_rn(sum_n, 4096.0)
-    mean_plus_eps = mean + eps  # norm.py:41
+    mean_plus_eps = mean + eps  # norm.py:44
     rstd = portable_rsqrt(mean_plus_eps)
-    n_2 = h_3 * rstd  # norm.py:42
-    n_bf16 = n_2.to(tl.bfloat16)  # norm.py:44
+    n_2 = h_3 * rstd  # norm.py:45
+    n_bf16 = n_2.to(tl.bfloat16)  # norm.py:47
     n_3 = n_bf16.to(tl.float32)
     weight_f32 = weight.to(tl.float32)  # norm.py:16
-    y_product = n_3 * weight_f32  # norm.py:46
+    y_product = n_3 * weight_f32  # norm.py:49
     y_product_bf16 = y_product.to(tl.bfloat16)
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, y_product_bf16)  # norm.py:45
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, y_product_bf16)  # norm.py:48
     tl.store(residual_out_ptr + t.to(tl.int64) * residual_out_t_stride + n, rounded)
     tl.store(rstd_ptr + t, rstd)
 

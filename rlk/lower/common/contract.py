@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rlk.errors import Code, Loc, UnsupportedError
+from rlk.errors import Loc, LoweringError
 from rlk.ir.dims import Axis, Part, union
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import (
@@ -68,7 +68,7 @@ class Contractions:
 
 
 def contractions(kernel: Kernel) -> Contractions:
-    """Return the contractions of a kernel; raise UnsupportedError where a factor is no tensor in memory."""
+    """Return the contractions of a kernel; raise LoweringError where a factor is no tensor in memory."""
     lets = {let.value: let for let in walk(kernel.body)}
     axes = {v: type.axes for v, type in types_of(kernel).items() if isinstance(type, TileType)}
     found = {v: _contraction(let, lets, axes) for v, let in lets.items() if isinstance(let.node, Dot)}
@@ -76,7 +76,9 @@ def contractions(kernel: Kernel) -> Contractions:
     never_materialized = frozenset(v for v in lets if not over.isdisjoint(axes.get(v, ())))
     for let in lets.values():
         if isinstance(let.node, Reduce) and let.node.over in over:
-            raise _unsupported(let.loc, f"axis {let.node.over} both contracted and reduced in one kernel")
+            raise LoweringError(
+                f"a kernel that contracts and reduces one axis, {let.node.over}", _APART, let.loc
+            )
         if never_materialized.isdisjoint(operands(let.node)) or isinstance(let.node, Dot | Load):
             continue
         if (
@@ -84,7 +86,9 @@ def contractions(kernel: Kernel) -> Contractions:
             or not isinstance(let.type, TileType)
             or let.type.dtype.is_float
         ):
-            raise _unsupported(let.loc, "a value along a contracted axis that is used outside of its dot")
+            along = next(a for a in over if a in axes.get(let.value, ()) or _reads(let, a, axes))
+            what = f"a kernel that contracts {along} with L.dot and uses values along {along} elsewhere, too"
+            raise LoweringError(what, _APART, let.loc)
     return Contractions(found, never_materialized)
 
 
@@ -129,7 +133,8 @@ def _contraction(let: Let, lets: dict[Value, Let], axes: Mapping[Value, tuple[Ax
     stops = {_stop(over, lets[v].node, lets, axes) for v in (dot.a, dot.b) if v in lets}
     a, b = (_factor(let, v, lets, axes) for v in (dot.a, dot.b))
     if len(stops) > 1:
-        raise _unsupported(let.loc, f"a dot over {over} whose factors end at different elements")
+        what = f"a contraction over {over} whose factors end at different elements"
+        raise LoweringError(what, "give both the same bound, or mask the result with L.where", let.loc)
     return Contraction(a, b, over, dot.model, next(iter(stops), None))
 
 
@@ -154,7 +159,7 @@ def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value,
     assert isinstance(dot.node, Dot)
     over, let = dot.node.over, lets.get(value)
     if let is None or not isinstance(let.node, Load):
-        raise _unsupported(dot.loc, "a dot of values that are computed in the same kernel")
+        raise computed_factor_error(dot, lets)
     load = let.node
     along = [i for i, v in enumerate(load.index) if over in axes[v]]
     nodes = {v: found.node for v, found in lets.items()}
@@ -164,7 +169,8 @@ def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value,
     if bounded and not masked:
         load = replace(load, guard=None)
     if len(counted) != 1 or counted[0] is None or masked:
-        raise _unsupported(dot.loc, f"a dot over {over} of elements that do not lie along a dim of a tensor")
+        what = f"a contraction over {over} of elements of {load.param} that do not lie along one of its dims"
+        raise LoweringError(what, kept([] if let.name == load.param else [let.name], dot.loc), dot.loc)
     others = (axes[v] for i, v in enumerate(load.index) if i not in along)
     return Factor(load, along[0], union(*others), let.name or load.param, counted[0][0])
 
@@ -186,12 +192,55 @@ def count_up(
             return None
 
 
-def _unsupported(loc: Loc, what: str) -> UnsupportedError:
-    return UnsupportedError(
-        Code.UNSUPPORTED,
-        loc,
-        what=what,
-        backend="every lowering",
-        target="every target",
-        alternatives="contract a tensor that is in memory: an input, or one stored by an earlier kernel",
+_APART = (
+    'a kernel of its own for the other result: s = L.keep(s, "s"); '
+    "or the tensor once more, as a parameter whose axis has another name"
+)
+
+
+def _reads(let: Let, axis: Axis, axes: Mapping[Value, tuple[Axis, ...]]) -> bool:
+    return any(axis in axes.get(v, ()) for v in operands(let.node))
+
+
+def kept(names: Iterable[str], loc: Loc) -> str:
+    """Return what to write for factors that are not in memory as a contraction reads them.
+
+    names: of values; those that the line does not mention are no names of the author.
+    """
+    mine = [name for name in names if loc.mentions(name)]
+    lines = "; ".join(f'{name} = L.keep({name}, "{name}")' for name in mine)
+    return f"{lines} in the line before" if mine else 'y = L.keep(..., "y") of the factor, then L.dot(y, ...)'
+
+
+def computed_factor_error(dot: Let, lets: Mapping[Value, Let]) -> LoweringError:
+    """Return the error of a contraction whose factor is computed in the same kernel."""
+    assert isinstance(dot.node, Dot)
+    computed = [v for v in (dot.node.a, dot.node.b) if v not in lets or not isinstance(lets[v].node, Load)]
+    names = [lets[v].name for v in computed if v in lets and lets[v].name]
+    factors = "both factors are" if len(computed) > 1 else "one factor is"
+    lacks = f"a contraction over {dot.node.over} of which {factors} computed in the same kernel"
+    return LoweringError(lacks, kept(names, dot.loc), dot.loc)
+
+
+def unfused_error(kernel: Kernel) -> LoweringError:
+    """Return the error of a kernel with a computed factor that is no fused attention of segments of rows."""
+    lets = {let.value: let for let in walk(kernel.body)}
+    stepped = {x.value for let in lets.values() if isinstance(let.node, Loop) for x in walk(let.node.body)}
+    dots = [
+        let
+        for let in lets.values()
+        if isinstance(let.node, Dot)
+        and any(v not in lets or not isinstance(lets[v].node, Load) for v in (let.node.a, let.node.b))
+    ]
+    dot = dots[0]
+    if dot.value not in stepped:
+        return computed_factor_error(dot, lets)
+    assert isinstance(dot.node, Dot)
+    type = lets[dot.node.a].type if dot.node.a in lets else None
+    rows = [axis for axis in type.axes if axis != dot.node.over] if isinstance(type, TileType) else []
+    named = ", ".join(map(str, rows)) or "the rows"
+    lacks = f"fused attention whose query rows {named} are not the segments of a ragged axis"
+    instead = (
+        'rows of Ragged("Q", over=B), as in rlk/specs/attention.py, or L.keep of the scores and no stream'
     )
+    return LoweringError(lacks, instead, dot.loc)

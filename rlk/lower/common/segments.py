@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rlk.errors import Code, Loc, UnsupportedError
+from rlk.errors import Loc, LoweringError
 from rlk.ir.dims import Axis, Part
 from rlk.ir.nodes import Cast, Const, Fn2, Kernel, Load, Map2, Node, Pos, Store, Value, const_value
 from rlk.ir.types import DType
@@ -35,7 +35,7 @@ class Segments:
 def segments(kernel: Kernel, parallel: tuple[Axis, ...]) -> Segments | None:
     """Return the segments of a kernel's rows; None if no parallel axis has segments.
 
-    Raises UnsupportedError if a store is not masked to them.
+    Raises LoweringError if a store is not masked to them.
     """
     axis = next((a for a in parallel if a.over is not None and a.part is Part.ALL), None)
     over = next((a for a in parallel if axis is not None and a.name == axis.over), None)
@@ -88,12 +88,6 @@ def _element(node: Node | None, nodes: Mapping[Value, Node], over: Axis) -> str 
             return None
 
 
-def _unsupported(loc: Loc, axis: Axis) -> UnsupportedError:
-    return UnsupportedError(
-        Code.UNSUPPORTED,
-        loc,
-        what=f"a store that reaches beyond the segments of {axis}",
-        backend="every lowering",
-        target="every target",
-        alternatives="L.place(..., when=position < end - begin)",
-    )
+def _unsupported(loc: Loc, axis: Axis) -> LoweringError:
+    lacks = f"a store that reaches beyond the segments of {axis}"
+    return LoweringError(lacks, "L.place(..., when=position < end - begin)", loc)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlk.ir.dims import Axis
+from rlk.ir.dims import Axis, Part
 from rlk.schedule.schedule import Span
 
 
@@ -131,3 +131,11 @@ def first_along_others(own: Sequence[ThreadValues], among: Sequence[ThreadValues
         terms.append(at if apart == 1 else f"{at} * {apart}")
         below *= thread_values.count
     return " + ".join(reversed(terms)) or "0"
+
+
+def fewer_elements(axes: Iterable[Axis]) -> str:
+    """Return what an author can write for a tile of so many elements that no thread's registers hold them."""
+    chunks = [axis for axis in axes if axis.part is Part.LANE]
+    if chunks:
+        return f"a smaller chunk of {chunks[0].whole}, or one axis fewer beside it"
+    return "a fold by chunks: Axis(..., chunk=256) and L.stream"

@@ -115,7 +115,7 @@ def write(
     before = live(before, names_read(after) | {STEPS})
     a, b = (_copied(plan, tma_tile, *start) for tma_tile, start in zip(plan.tma_tiles, starts, strict=True))
     if a.name == b.name:
-        raise refused("a tensor multiplied with itself", plan.target)
+        raise refused(f"a contraction of {a.name} with itself", plan.target)
     extent = emitter.memory.extent(plan.rows.axis)
     frame, given = _frame(plan, emitter, loop_indices)
     each = plan.rows.tile * plan.cluster

@@ -197,7 +197,8 @@ class Emitter:
             case Philox(counter=counter, key=key):
                 self.random(let, (*counter, *key))
             case Dot() | Stream() | Keep():
-                raise refused(f"a node {type(let.node).__name__} in this place", self.plan.target, let.loc)
+                what = f"L.{type(let.node).__name__.lower()} in this place of a kernel"
+                raise refused(what, self.plan.target, let.loc)
             case _:
                 assert_never(let.node)
 
@@ -239,7 +240,8 @@ class Emitter:
     def random(self, let: Let, words: tuple[Value, ...]) -> None:
         """Write a block of random words, of elements that a thread has one of."""
         if any(self.listed(w) for w in words):
-            raise refused("random words of every element of a list", self.plan.target, let.loc)
+            what = "L.philox with a counter for each element of a tile"
+            raise refused(what, self.plan.target, let.loc)
         made = tuple(self.names.fresh(f"word{i}") for i in range(4))
         self.line(f"{', '.join(made)} = {self.call('philox', *map(self.typed, words))}")
         self.many[let.value] = made
@@ -255,7 +257,8 @@ class Emitter:
                 self.helpers.add(made)
                 return made.name
             case _:
-                raise refused(f"{fn.value} as {model.value} computes it", self.plan.target)
+                what = f"{fn.value} as {model.value} computes it"
+                raise refused(what, self.plan.target, instead='math="portable"')
 
     # --- combining ------------------------------------------------------------------------------------------
 
@@ -268,11 +271,13 @@ class Emitter:
     def reduction(self, let: Let, reduce: Reduce) -> tuple[str, str, tuple[TreeStep, ...]]:
         """Return the name of a helper that reduces the list `x`, its description, and its steps."""
         if self.fragment is None or reduce.over != self.fragment.axis or not self.listed(reduce.x):
-            raise refused(f"a sum over {reduce.over}", self.plan.target, let.loc)
+            what = f"a reduction over {reduce.over}, which is not the axis of columns, beside a contraction"
+            raise refused(what, self.plan.target, let.loc)
         is_float = self.tile(reduce.x).dtype.is_float
         combine = {Combine.ADD: "add", Combine.MAX: "fmax", Combine.MIN: "fmin"}.get(reduce.fn)
         if combine is None or not (is_float or combine == "add"):
-            raise refused(f"{reduce.fn.value} over {reduce.over}", self.plan.target, let.loc)
+            what = f"{reduce.fn.value} of {self.tile(reduce.x).dtype} over {reduce.over} beside a contraction"
+            raise refused(what, self.plan.target, let.loc)
         order = reduce.order if combine == "add" and is_float and reduce.order is not None else Rule.HALVING
         name = f"{VERBS[reduce.fn]}_over_{axis_name(reduce.over)}"
         fixed = combine == "add" and is_float and reduce.order is not None
@@ -303,7 +308,8 @@ class Emitter:
         if isinstance(merge.order, Ascending) or merge.onto is not None:
             raise refused(f"pieces of {merge.over} merged in one launch", self.plan.target, let.loc)
         if self.fragment is not None and merge.over == self.fragment.axis:
-            raise refused("states merged across threads", self.plan.target, let.loc)
+            what = f"L.softmax_states over {merge.over} beside a contraction"
+            raise refused(what, self.plan.target, let.loc)
         self.many[let.value] = tuple(self.text[s] for s in merge.states)
 
     def merger(self, merge: Merge) -> str:
@@ -329,7 +335,8 @@ class Emitter:
 
     def loop(self, let: Let, loop: Loop) -> None:
         """Write a loop."""
-        raise refused(f"steps of {loop.axis} in this place", self.plan.target, let.loc)
+        what = f"a stream of {loop.axis.whole} beside a contraction"
+        raise refused(what, self.plan.target, let.loc, 'z = L.keep(z, "z") of the product before it')
 
 
 def _stem_of(reduce: Reduce) -> str:

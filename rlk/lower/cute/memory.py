@@ -81,7 +81,9 @@ class Memory(Arguments):
         other = f"{'Uint8' if truth else text.TYPES[dtype]}(0)"
         if load.fill is not None:
             if truth:
-                raise refused("a fill value of a bool load", self.plan.target)
+                what = f"fill= of a load of {load.param}, a bool tensor"
+                instead = "L.where(inside, value, fill)"
+                raise refused(what, self.plan.target, instead=instead)
             other = self.e[load.fill]
         return f"{self.e.call('load_where', mask, load.param, at, other)}{' != 0' * truth}"
 
@@ -157,7 +159,9 @@ class Memory(Arguments):
     def check(self, bad: Value, what: str) -> None:
         """Record an error code, and its row plus one, in the device's error words."""
         if self.e.listed(bad):
-            raise refused("a check of every element of a list", self.plan.target)
+            raise refused(
+                "L.check of each element of a tile", self.plan.target, instead="L.any(bad, over=axis)"
+            )
         self.report(bad, what)
 
     def report(self, bad: Value, what: str) -> None:

@@ -20,6 +20,7 @@ from rlk.lower.cute.attention import kernel as attention
 from rlk.lower.cute.attention.plan import AttentionPlan
 from rlk.lower.cute.placement import plan
 from rlk.lower.cute.plan import ContractionPlan, refused
+from rlk.passes.places import in_kernel
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -44,7 +45,7 @@ def lower(
 ) -> Emitted:
     """Return the CuTe DSL module of a specialized program, one schedule for each of its kernels.
 
-    The text is the same, byte for byte, for equal arguments. Raises UnsupportedError where a nest has no form
+    The text is the same, byte for byte, for equal arguments. Raises LoweringError where a nest has no form
     in this lowering.
     """
     helpers: dict[str, Helper] = {}
@@ -54,17 +55,18 @@ def lower(
     written, builds, launch, about = [], [], {}, []
     used: list[CallArg] = []
     for kernel, schedule in zip(map(named, program.kernels), schedules, strict=True):
-        placed = plan(kernel, schedule, target, signature)
-        if isinstance(placed, ContractionPlan):
-            made = contraction.write(placed, helpers, checks, loop_indices)
-        elif isinstance(placed, AttentionPlan):
-            made = attention.write(placed, helpers, checks, loop_indices)
-        else:
-            made = rows.write(placed, helpers, checks, loop_indices)
-        if made.build.name in looped and any(a.kind is From.WORK_COUNTER for a in made.arguments):
-            raise refused(
-                "a counter of a kernel that a loop launches, which only its first would find zero", target
-            )
+        with in_kernel(kernel):
+            placed = plan(kernel, schedule, target, signature)
+            if isinstance(placed, ContractionPlan):
+                made = contraction.write(placed, helpers, checks, loop_indices)
+            elif isinstance(placed, AttentionPlan):
+                made = attention.write(placed, helpers, checks, loop_indices)
+            else:
+                made = rows.write(placed, helpers, checks, loop_indices)
+            if made.build.name in looped and any(a.kind is From.WORK_COUNTER for a in made.arguments):
+                raise refused(
+                    "a counter of a kernel that a loop launches, which only its first would find zero", target
+                )
         used += (*made.arguments, *made.sizes)
         written.append(render("cute", made.template, made.subject))
         about.append(str(placed if isinstance(placed, AttentionPlan) else schedule))

@@ -11,11 +11,11 @@ from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_loads import hoist_loads
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import segments
-from rlk.lower.common.thread_values import TiledAxis, distribute
+from rlk.lower.common.thread_values import TiledAxis, distribute, fewer_elements
 from rlk.lower.cute import plan as plans
 from rlk.lower.cute.attention import plan as attention_plan
 from rlk.lower.cute.attention.plan import AttentionPlan
-from rlk.lower.cute.plan import Plan, RowsPlan, refused
+from rlk.lower.cute.plan import SECOND_DYNAMIC, STATIC, Plan, RowsPlan, refused
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
@@ -25,7 +25,7 @@ LANES = 32
 
 
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> Plan | AttentionPlan:
-    """Return the plan of a specialized kernel; raise UnsupportedError if this lowering has no form for it."""
+    """Return the plan of a specialized kernel; raise LoweringError if this lowering has no form for it."""
     found = roles(kernel, dict(signature.extents))
     if kind(kernel) == "back_to_back_gemm":
         return attention_plan.plan(kernel, schedule, target, signature)
@@ -44,14 +44,16 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
     owned = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in counted)
     owned = tuple(sorted(owned, key=lambda o: o.tiles is not None))
     if any(o.tiles is None for o in owned[1:]):
-        raise refused("a second parallel axis of unknown extent", target)
+        raise refused(SECOND_DYNAMIC, target, instead=STATIC)
     if rows is not None and owned[0] != TiledAxis(rows.axis, 1, None):
-        raise refused("tiles of rows of segments", target)
+        raise refused(f"more than one row of the segments {rows.axis} in a block", target)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
     thread_value_layouts = distribute(lengths, schedule.placed, LANES * schedule.warps)
     listed = math.prod(s.count for s in thread_value_layouts)
     if listed > MOST_LISTED:
-        raise refused(f"lists of {listed} elements", target)
+        axes = ", ".join(f"{axis} ({length})" for axis, length in lengths.items())
+        lacks = f"registers for {listed} elements of {axes} in a thread, which may have {MOST_LISTED}"
+        raise refused(lacks, target, instead=fewer_elements(lengths))
     ordered = hoist_loads(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
     return RowsPlan(
         kernel=ordered,

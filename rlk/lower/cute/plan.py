@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from rlk.errors import Code, Loc, UnsupportedError
+from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Kernel, Load, Loop, Store, Value
@@ -265,23 +265,30 @@ class Placed(Protocol):
     def target(self) -> Target: ...
 
 
-def refused(what: str, target: Target, loc: Loc | None = None) -> UnsupportedError:
-    """Return the error of a kernel that this lowering does not support."""
-    more = (loc,) if loc is not None else ()
-    return UnsupportedError(
-        Code.UNSUPPORTED, *more, what=what, backend="cute", target=target.name, alternatives="triton"
+def refused(lacks: str, target: Target, loc: Loc = NOWHERE, instead: str = "") -> LoweringError:
+    """Return the error of a kernel that this lowering does not support; another backend may.
+
+    instead: what an author can write for this one.
+    """
+    other = "backend triton"
+    return LoweringError(
+        lacks, f"{instead}, or {other}" if instead else other, loc, backend="cute", target=target.name
     )
 
 
+SECOND_DYNAMIC, STATIC = "a second dynamic axis that programs share", "an axis without dynamic=True"
+
+
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> ContractionPlan:
-    """Return the plan of a specialized GEMM kernel; raise UnsupportedError if there is no form for it."""
+    """Return the plan of a specialized GEMM kernel; raise LoweringError if there is no form for it."""
     if signature.split_rows or signature.strided:
-        raise refused("tensors with two row strides, or a last dim that is not contiguous", target)
+        what = "tensors with two row strides, or a last dim that is not contiguous"
+        raise refused(what, target, instead="a call with .contiguous() tensors")
     kernel = bounds(kernel, dict(roles(kernel, dict(signature.extents)).inside))
     what = kind(kernel)
     if what in ("stream_dot", "dot_map"):
         return _contraction(kernel, what, schedule, target, signature)
-    raise refused(f"a nest of the kind {what}", target)
+    raise refused(f"a kernel with a contraction of the kind {what}", target)
 
 
 # --- contractions ---
@@ -311,7 +318,7 @@ def _contraction(
     tile, others = consumers * ROWS_OF_WARPGROUP, [a for a in found.parallel if a != rows]
     owned = tuple(TiledAxis(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
     if any(o.tiles is None for o in owned[1:]):
-        raise refused("a second parallel axis of unknown extent", target)
+        raise refused(SECOND_DYNAMIC, target, instead=STATIC)
     for side in (row_side, column_side):
         _copyable(kernel, side.factor, signature, target)
     dtype = next(d.type.dtype for d in kernel.params if d.name == row_side.factor.load.param)
@@ -355,7 +362,14 @@ def _consumers(schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis,
     shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
     known = FEWEST_COLUMNS <= width <= MOST_COLUMNS and consumers <= 2 and rows in parallel
     if not shared or not known:
-        raise refused(f"tiles of {consumers * ROWS_OF_WARPGROUP} x {width}", target)
+        if rows not in parallel:
+            lacks = f"a reduction over both axes of a product, {rows} too, in the kernel that computes it"
+            raise refused(
+                lacks, target, instead=f'z = L.keep(z, "z") of the product before the sum over {rows}'
+            )
+        lacks = f"products with tiles of {consumers * ROWS_OF_WARPGROUP} x {width}"
+        known_widths = f"{FEWEST_COLUMNS} to {MOST_COLUMNS} columns: a chunk or extent of these"
+        raise refused(lacks, target, instead=known_widths)
     return consumers
 
 
@@ -368,14 +382,16 @@ def _checked(kernel: Kernel, target: Target) -> Contraction:
     """Return the only contraction of a kernel, if wgmma supports it."""
     of = contractions(kernel).of
     if len(of) != 1 or any(isinstance(let.node, Loop) for let in walk(kernel.body)):
-        raise refused("a nest of more than one contraction", target)
+        lacks = "a kernel of more than one contraction, or of one beside a stream"
+        raise refused(lacks, target, instead='z = L.keep(z, "z") of each product but one')
     ((value, contraction),) = of.items()
     if contraction.model is not DotModel.CHAIN16 or target.name != "sm_90a":
-        raise refused(f"products of the model {contraction.model.value}", target)
+        raise refused("contractions of f32", target, instead="factors of bf16 or f16")
     for factor in (contraction.a, contraction.b):
         guard = factor.load.guard
         if guard is not None and not covered(kernel, value, guard):
-            raise refused(f"elements of {factor.load.param} that are read against a guard", target)
+            lacks = f"a factor {factor.name} whose elements have a condition that does not mask the result"
+            raise refused(lacks, target, instead="L.where(condition, product, 0.0)")
     return contraction
 
 
@@ -399,7 +415,8 @@ def _sides(
 def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Target) -> _Side:
     axes = [a for a in tiled if a in factor.axes and a.part in (Part.ALL, Part.WITHIN, Part.LANE)]
     if not axes or len(factor.load.index) != 2:
-        raise refused("a factor that is not a matrix", target)
+        lacks = f"a contraction of {factor.load.param}, which has {len(factor.load.index)} dims"
+        raise refused(lacks, target, instead="factors of two dims, without each=")
     nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
     axis = axes[-1]
 
@@ -409,7 +426,9 @@ def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Targe
 
     counted = count_up(factor.load.index[1 - factor.at], nodes, scalar)
     if counted is None or counted[1] != axis:
-        raise refused(f"rows of {factor.load.param} that are not consecutive", target)
+        name = factor.name
+        lacks = f"a contraction of rows of {factor.load.param} that are not consecutive"
+        raise refused(lacks, target, instead=f'{name} = L.keep({name}, "{name}") before it')
     return _Side(factor, axis, counted[0])
 
 
@@ -453,14 +472,16 @@ def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Targ
     decl = next(d for d in kernel.params if d.name == factor.load.param)
     stride = stride_name(decl, 0)
     if not {decl.name, stride} <= signature.divisible:
-        raise refused(f"{decl.name}, whose rows do not lie at multiples of 16 bytes", target)
+        lacks = f"a factor {decl.name} whose rows do not lie at multiples of 16 bytes"
+        raise refused(lacks, target, instead="rows padded to a multiple of 8 elements")
 
 
 def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, target: Target) -> Ring:
     warps = 4 * consumers
     fitting = room_of_stages(target, warps, kept) // size
     if fitting < 2:
-        raise refused(f"two stages of {size} bytes", target)
+        lacks = f"shared memory for two stages of {size} bytes"
+        raise refused(lacks, target, instead="a smaller chunk")
     return Ring(max(2, min(stages, fitting)), size, cluster * warps)
 
 

@@ -253,7 +253,7 @@ class RowsEmitter(Emitter):
         thread_values, dtype = self.thread_value_layouts[reduce.over], self.tile(reduce.x).dtype
         combine = (_FLOATS if dtype.is_float else _INTEGERS).get(reduce.fn)
         if combine is None:
-            raise refused(f"{reduce.fn.value} over {reduce.over}", self.plan.target)
+            raise refused(f"{reduce.fn.value} of {dtype} over {reduce.over}", self.plan.target)
         return combining(thread_values, self.lists(self.tile(reduce.x).axes), self.order(reduce), combine)
 
     def order(self, node: Reduce | Merge) -> Sequence[int]:
@@ -369,7 +369,8 @@ class RowsEmitter(Emitter):
         if any(
             axis in self.thread_value_layouts for v in (loop.start, loop.stop) for axis in self.tile(v).axes
         ):
-            raise refused(f"steps of {loop.axis} that differ between threads", self.plan.target, let.loc)
+            what = f"a stream of {loop.axis.whole} whose bounds differ between the elements of a tile"
+            raise refused(what, self.plan.target, let.loc)
         first = [self.over(t.axes, v) for v, t in zip(loop.init, loop.types, strict=True)]
         if loop.start == loop.stop:
             self.many[let.value] = tuple(first)

@@ -74,8 +74,9 @@ class Attention(Factors):
             if fits and not any(s.axis in axes for s in self.plan.thread_value_layouts[:1]):
                 if dot.model is DotModel.CHAIN16:
                     return held, other
-                raise refused(f"a {dot.model.value} contraction beside one of computed factors", target)
-        raise refused("a contraction of two factors that are computed, or not streamed", target, let.loc)
+                raise refused("a contraction of f32 beside one of computed factors", target, let.loc)
+        what = "a contraction of two factors of which none is a chunk of an input"
+        raise refused(what, target, let.loc, "x[v] of the stream")
 
     def axes(self, value: Value) -> tuple[Axis, ...]:
         type = self.types[value]
@@ -109,7 +110,8 @@ class Attention(Factors):
     def extent(self, axis: Axis) -> int:
         extent = fixed_extent(axis, dict(self.plan.signature.extents))
         if extent is None:
-            raise refused(f"a factor of unknown length along {axis}", self.plan.target)
+            what = f"fused attention with a factor along the dynamic axis {axis}"
+            raise refused(what, self.plan.target, instead="an axis without dynamic=True")
         return extent
 
     def body(self, loop: Loop) -> None:
@@ -167,7 +169,8 @@ class Attention(Factors):
         streamed = next(a for a in axes if a.chunk is not None)
         along = next((a for a in axes if self.plan.thread_values(a) and a != streamed), None)
         if along is None or self.lets[load.index[-1]].node != Pos(along):
-            raise refused("a factor that does not lie along the last dim of a tensor", self.plan.target)
+            what = f"fused attention with a factor that does not lie along the last dim of {load.param}"
+            raise refused(what, self.plan.target)
         if (load.param, along) not in self.tiles:
             width = -(-self.extent(along) // DEPTH) * DEPTH
             dtype = self.e.memory.decls[load.param].type.dtype

@@ -71,7 +71,9 @@ class Factors:
         found = [s for s in self.plan.thread_value_layouts if s.axis in factor.axes]
         if len(found) != 1 or found[0].length < INSTRUCTION:
             held = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
-            raise refused(f"a factor of {held} in a block", self.plan.target)
+            lacks = f"a contraction with {factor.name} of {held} in a block"
+            instead = f"one axis of {INSTRUCTION} or more in {factor.name} beside the contracted one"
+            raise refused(lacks, self.plan.target, instead=instead)
         return found[0]
 
     def start(self, factor: Factor) -> str:
@@ -111,10 +113,11 @@ class Dots(Factors):
         """Write a contraction; its product is left in lists, through shared memory."""
         contraction = self.of[let.value]
         if contraction.model not in self.plan.block.dots:
-            raise refused(f"a contraction by {contraction.model.value}", self.plan.target, let.loc)
+            what = f"a contraction by {contraction.model.value}"
+            raise refused(what, self.plan.target, let.loc, "factors of 16 bits")
         sides = (self.side(contraction.a), self.side(contraction.b))
         if sides[0].axis == sides[1].axis:
-            raise refused("two factors along one axis", self.plan.target, let.loc)
+            raise refused("a contraction of two factors along one axis", self.plan.target, let.loc)
         rows, columns = (side.length for side in sides)
         name = let.name or "acc"
         sums = self.e.names.fresh(f"{name}_sums")
@@ -153,7 +156,8 @@ class Dots(Factors):
         decl, depth, threads = self.decl(factor), self.plan.schedule.depth, self.plan.threads
         rows, last = self.side(factor).length, factor.at == len(decl.type.axes) - 1
         if rows * depth % threads:
-            raise refused(f"steps of {rows} x {depth} by {threads} threads", self.plan.target)
+            what = f"a contraction in steps of {rows} x {depth} by {threads} threads"
+            raise refused(what, self.plan.target)
         row, k = (f"at // {depth}", f"at % {depth}") if last else (f"at % {rows}", f"at // {rows}")
         strided = not last or decl.name in self.plan.signature.strided
         along = f"tl.int64(k) * {self.e.memory.stride(decl, factor.at)}" if strided else "k"

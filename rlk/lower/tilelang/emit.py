@@ -244,7 +244,7 @@ class Emitter:
         shared += sum(n * self.plan.threads * dtype.bytes for (dtype, _), n in self.reduce_buffers.items())
         if shared > self.plan.block.shared or self.dots.asked + shared > max(self.plan.block.ring, shared):
             what = f"{self.dots.asked + shared} bytes of shared memory in a block"
-            raise refused(what, self.plan.target, alternatives="a schedule with smaller tiles")
+            raise refused(what, self.plan.target, instead="a smaller chunk")
         return live((*met, *self.storage, *self.lines))
 
     def restart(self, plan: TilePlan) -> None:
@@ -401,7 +401,8 @@ class Emitter:
                 self.uses("hardware_exp2")
                 return "hardware_exp2"
             case MathModel.SM90 | MathModel.SOFTMAX:
-                raise refused(f"{fn.value} as {model.value} computes it", self.plan.target)
+                what = f"{fn.value} as {model.value} computes it"
+                raise refused(what, self.plan.target, instead='math="portable"')
 
     # --- combining ------------------------------------------------------------------------------------------
 

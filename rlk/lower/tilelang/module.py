@@ -27,6 +27,7 @@ from rlk.lower.tilelang import text
 from rlk.lower.tilelang.emit import Emitter
 from rlk.lower.tilelang.functions import FRAME, functions
 from rlk.lower.tilelang.plan import TilePlan, plan
+from rlk.passes.places import in_kernel
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -60,7 +61,7 @@ def lower(
 ) -> Emitted:
     """Return the TileLang module of a specialized program, one schedule for each of its kernels.
 
-    The text is the same, byte for byte, for equal arguments. Raises UnsupportedError where a nest has no form
+    The text is the same, byte for byte, for equal arguments. Raises LoweringError where a nest has no form
     in this lowering.
     """
     frame = Helpers(functions(target.vendor))
@@ -72,10 +73,11 @@ def lower(
     launch: dict[str, list[str]] = {}
     used: list[CallArg] = []
     for kernel, schedule in zip(map(named, program.kernels), schedules, strict=True):
-        placed = plan(kernel, schedule, target, signature)
-        emitter = Emitter(placed, helpers, checks)
-        emitters.append(emitter)
-        body = emitter.run()
+        with in_kernel(kernel):
+            placed = plan(kernel, schedule, target, signature)
+            emitter = Emitter(placed, helpers, checks)
+            emitters.append(emitter)
+            body = emitter.run()
         counts = emitter.memory.programs_of()
         tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
         given = abi.kernel_arguments(kernel, tensors, emitter.memory.arguments.values(), loop_indices)

@@ -6,16 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rlk.errors import NOWHERE, Code, Loc, UnsupportedError
+from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.bounds import bounds
+from rlk.lower.common.contract import unfused_error
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_loads import factors_first, hoist_loads
 from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
-from rlk.lower.common.thread_values import ThreadValues, TiledAxis, distribute
+from rlk.lower.common.thread_values import ThreadValues, TiledAxis, distribute, fewer_elements
 from rlk.lower.tilelang.units import DEPTH, ROWS, UNITS
 from rlk.passes.walk import walk
 from rlk.schedule.attention import rows_axis
@@ -104,17 +105,21 @@ def in_parts(plan: TilePlan, parted: ThreadValues) -> TilePlan:
     )
 
 
-def refused(what: str, target: Target, loc: Loc = NOWHERE, alternatives: str = "triton") -> UnsupportedError:
-    """Return the error for a nest that this lowering does not support."""
-    return UnsupportedError(
-        Code.UNSUPPORTED, loc, what=what, backend="tilelang", target=target.name, alternatives=alternatives
+def refused(lacks: str, target: Target, loc: Loc = NOWHERE, instead: str = "") -> LoweringError:
+    """Return the error of a kernel that this lowering does not support; another backend may.
+
+    instead: what an author can write for this one.
+    """
+    other = "backend triton"
+    return LoweringError(
+        lacks, f"{instead}, or {other}" if instead else other, loc, backend="tilelang", target=target.name
     )
 
 
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> TilePlan:
-    """Return the plan of a specialized kernel; raise UnsupportedError if this lowering has no form for it."""
+    """Return the plan of a specialized kernel; raise LoweringError if this lowering has no form for it."""
     if target.name not in TARGETS:
-        raise refused("this device", target)
+        raise refused("kernels for this target", target)
     schedule.check_powers()
     extents = dict(signature.extents)
     nest, bounded = kind(kernel), bounds(kernel, dict(roles(kernel, extents).inside))
@@ -128,7 +133,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
     thread_value_layouts = distribute(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in thread_value_layouts) // (2 if rings(kernel, schedule, target) else 1)
-    _fits(listed, threads, target)
+    _fits(listed, threads, target, tuple(lengths))
     for thread_values in thread_value_layouts if rings(kernel, schedule, target) else ():
         if thread_values == accumulated_columns(thread_values):
             peeled = hoist_masks(peeled, thread_values.axis)
@@ -143,15 +148,17 @@ def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePl
     plan: without layouts.
     """
     extents, rows, unit = dict(plan.signature.extents), rows_axis(found), UNITS[plan.target.vendor]
-    if rows is None or plan.schedule.tile(str(rows)) < ROWS:
-        raise refused("contractions of what is computed, of fewer than 16 rows", plan.target)
+    if rows is None:
+        raise unfused_error(plan.kernel)
+    if plan.schedule.tile(str(rows)) < ROWS:
+        raise refused("fused attention with tiles of fewer than 16 rows", plan.target)
     held = {a: max(DEPTH, n) for a, n in lengths.items() if a != rows}
     held |= {a: max(DEPTH, length(a, extents)) for a in found.contracted if a not in held}
     tile = plan.schedule.tile(str(rows))
     threads = plan.target.warp * tile // ROWS
     others = [ThreadValues(axis, n, unit.beside) for axis, n in held.items()]
     thread_value_layouts = (unit.spread_rows(rows, tile), *others)
-    _fits(thread_value_layouts[0].count * max(s.count for s in others), threads, plan.target)
+    _fits(thread_value_layouts[0].count * max(s.count for s in others), threads, plan.target, (rows, *held))
     ordered = factors_first(hoist_loads(plan.kernel, lambda type: {*held, rows}.isdisjoint(type.axes)))
     return replace(
         plan,
@@ -162,7 +169,10 @@ def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePl
     )
 
 
-def _fits(listed: int, threads: int, target: Target) -> None:
-    """Raise UnsupportedError if lists have more elements than a thread's registers."""
+def _fits(listed: int, threads: int, target: Target, axes: tuple[Axis, ...]) -> None:
+    """Raise LoweringError if lists have more elements than a thread's registers."""
     if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
-        raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")
+        held = ", ".join(map(str, axes))
+        most = MOST_LISTED * ALL_REGISTERS // max(threads, ALL_REGISTERS)
+        lacks = f"registers for {listed} elements of {held} in a thread, which may have {most}"
+        raise refused(lacks, target, instead=fewer_elements(axes))

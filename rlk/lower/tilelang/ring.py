@@ -61,10 +61,10 @@ class Ring(Factors):
         """Return the kernel's contraction, which no loop repeats."""
         top = [let.value for let in self.plan.kernel.body.lets if isinstance(let.node, Dot)]
         if len(self.of) != 1 or len(top) != 1 or self.of[top[0]].stop is not None:
-            raise refused("another number than one of contractions in a ring", self.plan.target)
+            raise refused("another number than one of contractions in a pipeline", self.plan.target)
         found = self.of[top[0]]
         if found.model not in self.plan.block.dots or self.decl(found.a).type.dtype not in ABBREVIATIONS:
-            raise refused(f"a contraction by {found.model.value} in a ring", self.plan.target)
+            raise refused(f"a contraction by {found.model.value} in a pipeline", self.plan.target)
         return found
 
     def sides(self) -> tuple[tuple[Factor, ThreadValues], tuple[Factor, ThreadValues]]:
@@ -73,7 +73,7 @@ class Ring(Factors):
         found = [each for each in given if each[1] == accumulated_rows(each[1])]
         other = [each for each in given if each[1] == accumulated_columns(each[1])]
         if len(found) != 1 or len(other) != 1 or found[0][1].length * 2 != self.plan.threads:
-            raise refused("accumulators that lie otherwise than the instruction's", self.plan.target)
+            raise refused("accumulators in another layout than the instruction's", self.plan.target)
         return found[0], other[0]
 
     # --- the kernel -----------------------------------------------------------------------------------------
@@ -136,7 +136,8 @@ class Ring(Factors):
         e, stages = self.e, self.plan.schedule.stages
         length = fixed_extent(self.contraction.over, dict(self.plan.signature.extents))
         if length is None:
-            raise refused(f"an unknown length of {self.contraction.over} in a ring", self.plan.target)
+            what = f"a pipeline of steps along the dynamic axis {self.contraction.over}"
+            raise refused(what, self.plan.target, instead="an axis without dynamic=True")
         steps, ahead = -(-length // DEPTH), stages - BEHIND
         count = self.rows.thread_values.count * self.columns.thread_values.count
         dtype = self.decl(self.rows.factor).type.dtype

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from rlk.errors import Code, Loc, UnsupportedError
+from rlk.errors import Loc, LoweringError
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Let, Load, Loop, Select, Value, operands
@@ -62,11 +62,11 @@ class Attention:
         dot = let.node
         assert isinstance(dot, Dot)
         if dot.model is not DotModel.CHAIN16:
-            raise _unsupported(let.loc, f"a {dot.model.value} contraction beside one of computed factors")
+            raise _unsupported(let.loc, "a contraction of f32 beside one of computed factors")
         held, other = (dot.a, dot.b) if self.plan.outer in self.axes(dot.a) else (dot.b, dot.a)
         streamed = any(axis.chunk is not None for axis in self.axes(other))
         if self.plan.outer in self.axes(other) or not self.loaded(other) or not streamed:
-            raise _unsupported(let.loc, "a contraction of two factors that are computed, or not streamed")
+            raise _unsupported(let.loc, "a contraction of two factors of which none is a chunk of an input")
         return held, other
 
     def axes(self, value: Value) -> tuple[Axis, ...]:
@@ -190,12 +190,6 @@ class Attention:
         self.again[value] = self.e.text[value]
 
 
-def _unsupported(loc: Loc, what: str) -> UnsupportedError:
-    return UnsupportedError(
-        Code.UNSUPPORTED,
-        loc,
-        what=what,
-        backend="triton",
-        target="every target",
-        alternatives="one factor from memory, 16-bit, for each contraction",
-    )
+def _unsupported(loc: Loc, what: str) -> LoweringError:
+    instead = "one factor of each contraction that is a 16-bit chunk of an input: x[v] of the stream"
+    return LoweringError(what, instead, loc, backend="triton")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlk.errors import Code, ScheduleError
+from rlk.errors import Code, LoweringError, ScheduleError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Decl, Let, Loop, Value
@@ -76,12 +76,29 @@ class Dots:
             if len(dims) == 2 and dims[0].axis in left.axes and dims[1].axis in right.axes:
                 if min(dims[0].length, dims[1].length) >= SMALLEST_TILE:
                     return left, right
+        self.check_dims(contraction)
         raise ScheduleError(
             Code.SCHEDULE_FIELD,
             field="tiles",
             value=", ".join(f"{d.axis}={d.length}" for d in dims) or "1",
             why=f"one tile of {SMALLEST_TILE} or more along each factor of a contraction, and no other",
         )
+
+    def check_dims(self, contraction: Contraction) -> None:
+        """Raise LoweringError for a contraction with a vector, or beside an axis that neither factor has."""
+        target, over = self.plan.target.name, contraction.over
+        of_factors = {*contraction.a.axes, *contraction.b.axes}
+        apart = [d.axis for d in self.plan.dims if d.axis not in of_factors]
+        for factor in (contraction.a, contraction.b):
+            if not factor.axes:
+                lacks = f"a contraction over {over} with a vector: {factor.name} has no other axis"
+                instead = f"L.sum(a.to(f32) * {factor.name}.to(f32), over={over}, tree=Tree.halving)"
+                raise LoweringError(lacks, instead, backend="triton", target=target)
+        if apart:
+            lacks = f"a contraction over {over} beside a value along {apart[0]}, which no factor has"
+            whole = apart[0].whole
+            instead = f'x = L.keep(x, "x") of what is reduced over {whole}, in a kernel of its own'
+            raise LoweringError(lacks, instead, backend="triton", target=target)
 
     def describe(self, factor: Factor) -> None:
         """Write the descriptor of a factor's tensor, once for tiles of one shape."""

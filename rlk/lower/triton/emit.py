@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
-from rlk.errors import Code, InternalError, UnsupportedError
+from rlk.errors import Code, InternalError, LoweringError
 from rlk.ir import fold
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
@@ -311,12 +311,11 @@ class Emitter:
         match model:
             case MathModel.SM90:
                 if fn is not MathFn.EXP2 or self.plan.target.softmax is not MathModel.SM90:
-                    raise UnsupportedError(
-                        Code.UNSUPPORTED,
-                        what=f"{fn.value} as {model.value} computes it",
+                    raise LoweringError(
+                        f"{fn.value} as {model.value} computes it",
+                        'math="portable"',
                         backend="triton",
                         target=self.plan.target.name,
-                        alternatives="the portable model",
                     )
                 return "tl.exp2"
             case MathModel.PORTABLE:

@@ -28,6 +28,7 @@ from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type, header
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
+from rlk.passes.places import in_kernel
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -70,9 +71,10 @@ def lower(
     loop_indices = abi.turn_axes(program)
     used: list[CallArg] = []
     for kernel, schedule in zip(map(named, program.kernels), schedules, strict=True):
-        placed = plan(kernel, schedule, target, signature, version)
-        emitter = Emitter(placed, helpers, checks)
-        body = emitter.run()
+        with in_kernel(kernel):
+            placed = plan(kernel, schedule, target, signature, version)
+            emitter = Emitter(placed, helpers, checks)
+            body = emitter.run()
         tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
         arguments = abi.kernel_arguments(kernel, tensors, emitter.addresses.arguments.values(), loop_indices)
         used += (*arguments, *map(abi.extent, _sizes(placed)))

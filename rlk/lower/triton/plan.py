@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlk.errors import Code, ScheduleError
+from rlk.errors import Code, LoweringError, ScheduleError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Dot, Kernel, Load, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
+from rlk.lower.common.contract import unfused_error
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_loads import hoist_loads
 from rlk.lower.common.peel import peel
@@ -130,6 +132,15 @@ def plan(
     elements = 1
     for dim in dims if outer is None else (dims[0], max(dims[1:], key=lambda d: d.length)):
         elements *= dim.length
+    whole = math.prod(n for _, n in found.inside)
+    if whole > LARGEST_TILE:
+        axes = " x ".join(f"{axis} ({n})" for axis, n in found.inside if n > 1)
+        raise LoweringError(
+            f"a tile of {whole} elements, {axes}, of which a program may have {LARGEST_TILE}",
+            "fold one of the axes by chunks: Axis(..., chunk=256) and L.stream",
+            backend="triton",
+            target=target.name,
+        )
     if elements > LARGEST_TILE:
         raise ScheduleError(
             Code.SCHEDULE_FIELD, field="tiles", value=elements, why=f"at most {LARGEST_TILE} elements"
@@ -166,6 +177,8 @@ def outer_axis(kernel: Kernel, shared: tuple[Shared, ...]) -> Shared:
                 tiled = [s for s in shared if s.axis in type.axes and s.tile > 1]
                 if len(tiled) == 1:
                     return tiled[0]
+    if not any(s.axis.over is not None for s in shared):
+        raise unfused_error(kernel)
     raise ScheduleError(
         Code.SCHEDULE_FIELD, field="tiles", value="none", why=f"one axis of rows, {SMALLEST_TILE} or more"
     )

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from rlk.backends.interface import Backend, Bound, Schedules
 from rlk.backends.registry import complete, of_name
-from rlk.errors import UnsupportedError
+from rlk.errors import NOWHERE, LoweringError, ScheduleError, UnsupportedError
 from rlk.ir.nodes import MathModel, Program
 from rlk.lower.common.emitted import Emitted, LoweringOptions, Signature
 from rlk.passes.pipeline import launched, specialize
+from rlk.passes.places import place_of
 from rlk.runtime.binding.invocation import Invocation, traced
 from rlk.runtime.binding.shape_buckets import Sizes
 from rlk.schedule.heuristics import apart, choose
@@ -78,8 +79,18 @@ def lowered_by(
             return lowered(each.program, each.schedules())
         except UnsupportedError as error:
             refused = error
+        except ScheduleError as error:
+            refused = _without_schedule(by, each.program, bound.target, error)
     assert refused is not None, f"{by.name} has no candidate and does not say why"
     raise refused
+
+
+def _without_schedule(by: Backend, program: Program, on: Target, error: ScheduleError) -> LoweringError:
+    """Return the error of a program for which heuristics know no schedule: its author has not chosen one."""
+    place = next((p for p in map(place_of, program.kernels) if p != NOWHERE), NOWHERE)
+    lacks = f"a schedule for a kernel of this form ({error.diagnostics[0].message})"
+    instead = "a kernel with less in it: L.keep cuts one in two; or another backend"
+    return LoweringError(lacks, instead, place, backend=by.name, target=on.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
+from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant, dtype_choices
-from rlk.lang.types import DTypeVar, TensorType
+from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES
 from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors
 
@@ -44,12 +46,50 @@ def selected(
     key = (id(op), dtypes, scalars, tuple(statics.items()), math)
     found = _invocations.get(key)
     if found is None:
+        _check_names(op, {name for name, _ in dtypes}, {*scalars}, {*statics})
         present = frozenset({*(name for name, _ in dtypes), *scalars})
         found = Invocation(
             op, Variant.of(bind_dtypes(op, dict(dtypes)), present, statics), model(math, op.name)
         )
         _invocations[key] = found
     return found
+
+
+def _check_names(op: Op, tensors: set[str], scalars: set[str], statics: set[str]) -> None:
+    """Raise LaunchError for a name that is no parameter of its kind, or a required one that is missing."""
+    kinds: tuple[tuple[str, Any, set[str]], ...] = (
+        ("tensor", TensorType, tensors),
+        ("scalar", ScalarType, scalars),
+        ("static", StaticType, statics),
+    )
+    for kind, type, given in kinds:
+        formals = {f.name: f for f in op.formals if isinstance(f.type, type)}
+        for name in sorted(given - formals.keys()):
+            choices = ", ".join(formals) or "none"
+            raise LaunchError(Code.UNKNOWN_NAME, what=f"{op.name}: {kind}", name=name, choices=choices)
+        missing = [n for n, f in formals.items() if n not in given and kind != "static" and not f.optional]
+        if missing:
+            raise LaunchError(Code.ARG_MISSING, op=op.name, name=", ".join(missing), why=f"({kind})")
+
+
+def check_scalars(op: Op, scalars: Scalars) -> None:
+    """Raise LaunchError for a number that an integer scalar cannot hold: kernels would wrap it."""
+    for name, dtype, low, high in _integers(op):
+        value = scalars.get(name)
+        if value is not None and not (low <= value <= high and value == int(value)):
+            wanted = f"an {dtype}: a whole number from {low} to {high}"
+            raise LaunchError(Code.ARG_VALUE, op=op.name, name=name, value=value, wanted=wanted)
+
+
+@cache
+def _integers(op: Op) -> tuple[tuple[str, DType, int, int], ...]:
+    """Return the integer scalars of an operator with their smallest and largest values."""
+    types = [(f.name, f.type.dtype) for f in op.formals if isinstance(f.type, ScalarType)]
+    signed = {n: (dtype, dtype is not DType.U32, 8 * dtype.bytes) for n, dtype in types if dtype.is_int}
+    return tuple(
+        (n, dtype, -(1 << bits - 1) if sign else 0, (1 << bits - sign) - 1)
+        for n, (dtype, sign, bits) in signed.items()
+    )
 
 
 def model(math: str | None, op: str = "rlk") -> MathModel | None:

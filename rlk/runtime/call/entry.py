@@ -15,6 +15,7 @@ from rlk.runtime.binding.selection import (
     Statics,
     bind_dtypes,
     check_differentiable,
+    check_scalars,
     dtypes_of,
     invoke,
     model,
@@ -54,6 +55,8 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
                 _known.clear()
             known = _known[key] = (invocation, dispatch.find(invocation, tensors))
         invocation, run = known
+        if scalars:
+            check_scalars(op, scalars)
         if torch.is_grad_enabled():
             for t in values:
                 if t.requires_grad:

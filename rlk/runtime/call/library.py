@@ -16,7 +16,15 @@ from rlk.lang.op import OWN, Formal, Op
 from rlk.lang.types import ScalarType, StaticType, TensorType
 from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
 from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors, inputs_of, outputs_of, row_axis
-from rlk.runtime.binding.selection import DTypes, Statics, check_differentiable, invoke, public_name, selected
+from rlk.runtime.binding.selection import (
+    DTypes,
+    Statics,
+    check_differentiable,
+    check_scalars,
+    invoke,
+    public_name,
+    selected,
+)
 from rlk.runtime.call.autograd import differentiated, gradients, once, output_names
 from rlk.runtime.call.dispatch import dispatch
 
@@ -162,6 +170,7 @@ def decoded(op: Op, args: tuple[Any, ...]) -> tuple[Tensors, Scalars, dict[str, 
 def _implementation(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
+    check_scalars(op, scalars)
     return list(dispatch(invocation, tensors, scalars).values())
 
 

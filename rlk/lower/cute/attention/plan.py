@@ -28,6 +28,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
+from rlk.lower.common.contract import unfused_error
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import stride_name
 from rlk.lower.common.peel import peel
@@ -243,19 +244,20 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     """Place a specialized kernel; raise UnsupportedError where there is no form for it."""
     extents = dict(signature.extents)
     if signature.split_rows or signature.strided or target.name != "sm_90a":
-        raise refused("rows of two strides, or elements that do not follow each other", target)
+        what = "fused attention of tensors with two row strides, or a last dim that is not contiguous"
+        raise refused(what, target, instead="a call with .contiguous() tensors")
     kernel = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
     found = roles(kernel, extents)
     rows = segments(kernel, found.parallel)
     if rows is None:
-        raise refused("fused attention whose query rows are no segments", target)
+        raise unfused_error(kernel)
     parts = _parts(kernel, target)
     scores, sums = _fragments(parts[-1], kernel, extents, target)
     tile = schedule.tile(str(rows.axis))
     consumers = tile // ROWS_OF_WARPGROUP
     few = consumers >= FEW_REGISTERS and parts[-1].sums_alone
     if consumers not in CONSUMERS or tile % ROWS_OF_WARPGROUP or few:
-        raise refused(f"tiles of {tile} rows", target)
+        raise refused(f"fused attention with tiles of {tile} rows", target)
     resident, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
     for each in (*resident, *streamed):
         _copyable(kernel, each, signature, target)
@@ -336,9 +338,9 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
         of_memory = isinstance(nodes.get(dot.a), Load)
         chained = dot.a in inside and not of_memory and let.value in loop.body.results
         if not streamed or not (chained if let in sums else of_memory and dot.a not in inside):
-            raise refused("products other than S = Q K^T followed by O += P V", target)
+            raise refused("products other than S = Q K^T followed by O += P V", target, let.loc)
         if dot.model is not DotModel.CHAIN16:
-            raise refused(f"products of the model {dot.model.value}", target)
+            raise refused("fused attention of f32", target, let.loc, "factors of bf16 or f16")
     return step
 
 
@@ -356,7 +358,8 @@ def _fragments(
         width = fixed_extent(new[0], extents) if len(new) == 1 else None
         over, length = dot.over, dict(roles(kernel, extents).inside).get(dot.over, 0)
         if width is None or width % INSTRUCTION or not INSTRUCTION <= width <= WIDEST or length % INSTRUCTION:
-            raise refused(f"sums of {width} elements over {length} at a time", target)
+            what = f"fused attention with sums of {width} elements over {length} at a time"
+            raise refused(what, target, instead=f"a multiple of {INSTRUCTION}, and at most {WIDEST} elements")
         made.append(Fragment(new[0], width, PAIRS))
     return Fragment(over, length, PAIRS), tuple(made)
 
@@ -384,7 +387,8 @@ def _copies(
         last = nodes[node.index[-1]]
         elements = (fixed_extent(last.axis, extents) if isinstance(last, Pos) else None) or 0
         if elements % INSTRUCTION or not INSTRUCTION <= elements <= WIDEST:
-            raise refused(f"rows of {elements} elements", target)
+            what = f"fused attention with rows of {elements} elements"
+            raise refused(what, target, instead=f"a multiple of {INSTRUCTION}, and at most {WIDEST} elements")
         dtype = dtypes[node.param]
         along, transposed = (any(load in (d.a, d.b) for d in dots) for dots in (scores, sums))
         fill = None if node.fill is None else nodes[node.fill]
@@ -490,7 +494,8 @@ def _copyable(kernel: Kernel, copies: Copies, signature: Signature, target: Targ
     for decl in (d for d in kernel.params if d.name in copies.params):
         outer = [d for d, axis in enumerate(decl.type.axes[:-1]) if fixed_extent(axis, extents) != 1]
         if not {decl.name, *(stride_name(decl, d) for d in outer)} <= signature.divisible:
-            raise refused(f"{decl.name}, whose rows do not lie at multiples of {VECTOR} bytes", target)
+            what = f"a factor {decl.name} whose rows do not lie at multiples of {VECTOR} bytes"
+            raise refused(what, target, instead="rows padded to a multiple of 8 elements")
 
 
 def _stages(
