@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from odd_specs import MENDED, ODD, K, N, T, V
-from rlk.runtime.calls import call
 
 from rlk.backends.registry import registered
 from rlk.errors import NOWHERE, Code, LaunchError, Loc, LoweringError, RlkError, ScheduleError, SpecError
@@ -36,6 +35,7 @@ from rlk.lower.common.emitted import Signature
 from rlk.lower.triton import lower
 from rlk.passes.pipeline import canonical, launched
 from rlk.passes.places import in_kernel, place_of
+from rlk.runtime.call.entry import call
 from rlk.runtime.reference import emit
 from rlk.schedule.heuristics import apart
 from rlk.schedule.schedule import Schedule
@@ -51,7 +51,7 @@ BACKENDS = [(by.name, on) for by in registered() for on in by.checked_in]
 
 def emitted(made: Op, backend: str, on: str) -> None:
     """Lower the reference variant of an operator by a backend."""
-    traced = made.trace(made.reference())
+    traced = made.trace(made.default_variant())
     plain = canonical(traced)
     axes = {a.whole.name for k in plain.kernels for d in k.params for a in d.type.axes}
     extents = {name: EXTENTS[name] for name in axes}
@@ -129,7 +129,7 @@ def test_a_tile_of_too_many_elements_is_no_matter_of_tiles() -> None:
     def whole(x: Tensor[f32, N, K]) -> Outputs:
         return L.out(y=L.max(L.max(x, over=K), over=N))
 
-    program = canonical(whole.trace(whole.reference()))
+    program = canonical(whole.trace(whole.default_variant()))
     with pytest.raises(LoweringError, match=r"1048576 elements, .*N \(1024\)") as caught:
         emit(program, {"N": 1024, "K": 1024}, H100)
     assert caught.value.loc.file == __file__
@@ -140,7 +140,7 @@ def test_a_tuners_schedule_is_still_its_own_error() -> None:
     def product(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]) -> Outputs:
         return L.out(y=L.dot(x, w, over=K))
 
-    program: Program = canonical(product.trace(product.reference()))
+    program: Program = canonical(product.trace(product.default_variant()))
     extents = {"N": 64, "K": 64}
     bound = launched(program, extents, H100.softmax, {**extents, "T": 64})
     with pytest.raises(ScheduleError, match="16 or more"):
@@ -152,7 +152,7 @@ def test_an_error_is_placed_once_and_travels_between_processes() -> None:
     def rows(x: Tensor[f32, T, N]) -> Outputs:
         return L.out(y=L.max(x, over=N))
 
-    (kernel,) = canonical(rows.trace(rows.reference())).kernels
+    (kernel,) = canonical(rows.trace(rows.default_variant())).kernels
     for place, wanted in ((NOWHERE, place_of(kernel)), (Loc("a.py", 3), Loc("a.py", 3))):
         with pytest.raises(LoweringError) as caught, in_kernel(kernel):
             raise LoweringError("it", "that", place, backend="triton", target="sm_90a")
@@ -175,7 +175,7 @@ def traced(body: Callable[..., object]) -> SpecError:
         return L.out(y=made) if made is not None else L.out(y=x.whole())
 
     with pytest.raises(SpecError) as caught:
-        spec.trace(spec.reference())
+        spec.trace(spec.default_variant())
     (found,) = caught.value.diagnostics
     assert found.loc.file == __file__
     return caught.value
@@ -237,7 +237,7 @@ def test_what_is_no_slip_is_traced(name: str) -> None:
     def spec(x: Tensor[f32, T, N], n: Tensor[i32, T, N], k: Scalar[i32]) -> Outputs:
         return L.out(y=RIGHT[name](x, n, k))
 
-    assert spec.trace(spec.reference()).kernels
+    assert spec.trace(spec.default_variant()).kernels
 
 
 def test_a_float_literal_keeps_its_bits_beside_an_integer() -> None:
@@ -248,7 +248,7 @@ def test_a_float_literal_keeps_its_bits_beside_an_integer() -> None:
         def spec(x: Tensor[f32, T, N]) -> Outputs:
             return L.out(y=L.where(x > 0.0, 1.0, zero))
 
-        return spec.trace(spec.reference())
+        return spec.trace(spec.default_variant())
 
     assert [let.node for let in program(0).kernels[0].body.lets] == [
         let.node for let in program(0.0).kernels[0].body.lets
@@ -314,23 +314,23 @@ def d_w(ctx: object, d: Tensor) -> Outputs:
 def test_a_misnamed_cotangent_is_refused_where_it_is_asked_for(name: str) -> None:
     made = with_gradient(name, d_w)
     with pytest.raises(SpecError, match=f"takes {name}, which is no cotangent") as caught:
-        cotangents(made, made.reference())
+        cotangents(made, made.default_variant())
     assert "d_y" in str(caught.value)
     with pytest.raises(SpecError):
-        made.gradient.trace(gradient_variant(made.reference(), ("w",), ("y",)))  # type: ignore[union-attr]
+        made.gradient.trace(gradient_variant(made.default_variant(), ("w",), ("y",)))  # type: ignore[union-attr]
 
 
 def test_a_vjp_without_any_cotangent_is_refused() -> None:
     made = with_gradient("order", d_w)
     with pytest.raises(SpecError, match="no output of product would have a gradient"):
-        cotangents(made, made.reference())
+        cotangents(made, made.default_variant())
 
 
 def test_a_well_named_cotangent_is_taken() -> None:
     made = with_gradient("d_y", d_w)
-    assert cotangents(made, made.reference()) == ("y",)
+    assert cotangents(made, made.default_variant()) == ("y",)
     assert made.gradient is not None
-    made.gradient.trace(gradient_variant(made.reference(), ("w",), ("y",)))
+    made.gradient.trace(gradient_variant(made.default_variant(), ("w",), ("y",)))
 
 
 def test_an_extra_input_of_a_vjp_is_not_taken_for_a_cotangent() -> None:
@@ -338,14 +338,14 @@ def test_an_extra_input_of_a_vjp_is_not_taken_for_a_cotangent() -> None:
 
     assert linear_logp.gradient is not None
     assert "order" in {f.name for f in linear_logp.gradient.formals}
-    assert cotangents(linear_logp, linear_logp.reference())
+    assert cotangents(linear_logp, linear_logp.default_variant())
 
 
 def gradient_error(body: Callable[..., object]) -> SpecError:
     made = with_gradient("d_y", body)
     assert made.gradient is not None
     with pytest.raises(SpecError) as caught:
-        made.gradient.trace(gradient_variant(made.reference(), ("w",), ("y",)))
+        made.gradient.trace(gradient_variant(made.default_variant(), ("w",), ("y",)))
     return caught.value
 
 

@@ -513,7 +513,7 @@ def test_values_that_do_not_wait_for_each_other_are_kept_in_one_launch() -> None
 def test_arithmetic_of_a_fold_is_of_the_line_that_absorbs(name: str) -> None:
     """So is each reduction of a chunk; loops and their bounds are of the line of the stream."""
     spec = operators()[name]
-    program = canonical(spec.trace(spec.reference()))
+    program = canonical(spec.trace(spec.default_variant()))
     loops = [let for k in program.kernels for let in walk(k.body) if isinstance(let.node, Loop)]
     inner = [let for loop in loops if isinstance(loop.node, Loop) for let in walk(loop.node.body)]
     folded = [let for let in inner if isinstance(let.node, Reduce) or let.name in ("alpha", "p", "m_new")]
@@ -523,7 +523,7 @@ def test_arithmetic_of_a_fold_is_of_the_line_that_absorbs(name: str) -> None:
 
 
 def test_the_place_of_a_fold_is_no_part_of_its_equality_or_its_id() -> None:
-    program = logp.trace(logp.reference())
+    program = logp.trace(logp.default_variant())
     (stream,) = [let.node for let in program.kernels[0].body.lets if isinstance(let.node, Stream)]
     moved = tuple(replace(f, loc=replace(f.loc, line=f.loc.line + 1)) for f in stream.folds)
     assert moved == stream.folds and [f.loc for f in moved] != [f.loc for f in stream.folds]

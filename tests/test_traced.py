@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from head_cases import HEADS, log_probs
-from rlk.runtime.calls import call
 from test_dispatch import BF16, CALLS, IDS, N, V, f32, flat, with_gradient
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,6 +25,7 @@ from rlk.errors import Code, LaunchError
 from rlk.lang import Axis, L, Outputs, Tensor, op
 from rlk.lang import f32 as f32_type
 from rlk.runtime.call import library
+from rlk.runtime.call.entry import call
 from rlk.testing.bits import assert_same_bits, differing
 
 Call = Callable[..., Any]
