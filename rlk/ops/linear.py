@@ -8,7 +8,7 @@ from rlk.ops.active_rows import active, compacted
 from rlk.ops.results import LogProbs
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
-from rlk.runtime.binding.checks import are_tensors, integer, is_among, names_among, some_rows, wrong_value
+from rlk.runtime.binding.checks import are_tensors, integer, is_among, names_among, wrong_value
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.call.entry import call, worded
 from rlk.specs import linear_logp as linear_spec
@@ -61,7 +61,6 @@ def linear_logp(
     """
     needs = names_among("linear_logp", "needs", needs, NEEDS[:3])
     are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
-    some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
     hidden, weight = some_factors(hidden, weight)
     tensors: Tensors = {"hidden": hidden, "weight": weight, "ids": ids}
     scalars: Scalars = {}
