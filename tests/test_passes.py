@@ -410,7 +410,7 @@ def kept_apart(x: Tensor[f32, LEAVES]) -> Outputs:
 def test_a_leaf_of_a_piece_merges_whole_states_one_at_a_time(operator: Op) -> None:
     with pytest.raises(UnsupportedError) as caught:
         canonical(operator.trace(operator.reference()))
-    assert caught.value.code is Code.UNSUPPORTED
+    assert caught.value.code is Code.CANNOT_LOWER
     assert caught.value.diagnostics[0].loc.source().startswith("for p in L.stream(")
 
 
