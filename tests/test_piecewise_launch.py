@@ -448,6 +448,9 @@ def test_what_loops_of_launches_cannot_compute_is_refused() -> None:
     def chained(x: Tensor[F, M, S], w: Tensor[F, S, E], u: Tensor[F, N, E]):
         return L.out(y=L.dot(L.keep(L.dot(x, w, over=S).to(x.dtype), "first"), u, over=E))
 
-    for spec, what in ((stored, "a store along S.piece"), (chained, "without S.piece")):
+    for spec, what in (
+        (stored, "an output along S in the kernel that contracts S by pieces"),
+        (chained, "without S.piece"),
+    ):
         with pytest.raises(UnsupportedError, match=what):
             swept(program(spec), SIZES[0])

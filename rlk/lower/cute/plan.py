@@ -473,7 +473,7 @@ def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Targ
     stride = stride_name(decl, 0)
     if not {decl.name, stride} <= signature.divisible:
         lacks = f"a factor {decl.name} whose rows do not lie at multiples of 16 bytes"
-        raise refused(lacks, target, instead="rows padded to a multiple of 8 elements")
+        raise refused(lacks, target, instead="rows of a multiple of 16 elements")
 
 
 def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, target: Target) -> Ring:
