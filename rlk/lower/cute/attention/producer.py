@@ -91,7 +91,7 @@ def one_tile_limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
 
 
 def end_of_steps(there: str, stop: str, *, at_least_one: bool) -> str:
-    """Return the end of the steps of rows up to `stop`; of rows that are not there, the fewest steps."""
+    """Return the end of the steps of rows, `stop`; of out-of-bounds rows, the fewest steps."""
     fewest = "first_steps + 1" if at_least_one else "first_steps"
     return f"select({there}, {f'imax({stop}, {fewest})' if at_least_one else stop}, {fewest})"
 
