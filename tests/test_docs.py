@@ -30,7 +30,7 @@ def blocks(file: str) -> list[str]:
 def test_the_operator_of_the_guide_runs_and_has_its_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, use, _ = blocks("docs/writing-a-spec.md")
+    spec, use, *_ = blocks("docs/writing-a-spec.md")
     (tmp_path / "zloss.py").write_text(spec)
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("zloss", None)
@@ -41,8 +41,27 @@ def test_the_operator_of_the_guide_runs_and_has_its_gradient(
     exact = logits.detach().double().requires_grad_()  # type: ignore[attr-defined]
     wanted = 1e-4 * torch.logsumexp(exact, -1) ** 2
     wanted.sum().backward()
-    torch.testing.assert_close(made["loss"].double(), wanted, rtol=1e-6, atol=0)  # type: ignore[index]
+    torch.testing.assert_close(made.loss.double(), wanted, rtol=1e-6, atol=0)  # type: ignore[attr-defined]
     torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=1e-5, atol=1e-10)  # type: ignore[attr-defined]
+
+
+def test_the_gradient_of_the_guides_contraction_is_called_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, spec, prepared = blocks("docs/writing-a-spec.md")
+    (tmp_path / "head.py").write_text(spec)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("head", None)
+    scope: dict[str, Any] = {}
+    exec(f"import torch\nfrom head import head_lse\n{prepared}", scope)
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(6, 48).bfloat16(), (0.2 * torch.randn(301, 48)).bfloat16()
+    given = [x.clone().requires_grad_() for x in (hidden, weight)]
+    scope["head_lse"](*given).sum().backward()
+    exact = [x.double().requires_grad_() for x in (hidden, weight)]
+    torch.logsumexp(exact[0] @ exact[1].T, -1).sum().backward()
+    for mine, wanted in zip(given, exact, strict=True):
+        torch.testing.assert_close(mine.grad.double(), wanted.grad, rtol=2**-6, atol=2**-9)
 
 
 @pytest.mark.parametrize(("block", "name"), [(0, "zloss"), (2, "head_lse")])
