@@ -29,7 +29,8 @@ def ufunc(*signatures: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
         @wraps(function)
         def call(*operands: Any) -> Any:
-            return compiled()(*operands)
+            # NumPy's own object: numba's around it looks in Python for arrays that override it
+            return compiled().ufunc(*operands)
 
         return call
 
