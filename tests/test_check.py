@@ -229,6 +229,28 @@ def test_a_variant_that_no_backend_lowers_fails() -> None:
     assert len(fine) == 6 and all(v.ok for v in fine)
 
 
+def named(cotangent: str) -> Op:
+    """Return a sum whose vjp takes an optional tensor under a name."""
+
+    @op(saves=("x",), name="named")
+    def sums(x: Tensor[f32, T, N]) -> Outputs:
+        return L.out(y=L.sum(x * x, over=N, tree=Tree.halving))
+
+    @sums.vjp("x")
+    def grad(ctx, d_y: Tensor[f32, T], other: Tensor[f32, T] | None) -> Outputs:
+        return L.out(d_x=(2.0 * ctx.x) * d_y)
+
+    grad.formals = (grad.formals[0], replace(grad.formals[1], name=cotangent))
+    grad.fn = lambda ctx, d_y, **given: L.out(d_x=(2.0 * ctx.x) * d_y)
+    return sums
+
+
+def test_an_optional_cotangent_of_no_output_is_found() -> None:
+    found = [v for v in check(named("d_z"), Example(), [H100], (Law.TEXT,)) if v.ok is False]
+    assert len(found) == 1 and "the vjp takes d_z; cotangents of outputs: d_y" in found[0].note
+    assert all(v.ok for v in check(named("extra"), Example(), [H100], (Law.TEXT,)))
+
+
 def test_text_that_means_another_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     other = forward_program(squares, squares.default_variant())
     monkeypatch.setattr(laws, "parse_program", lambda text: other)

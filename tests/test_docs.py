@@ -45,23 +45,21 @@ def test_the_operator_of_the_guide_runs_and_has_its_gradient(
     torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=1e-5, atol=1e-10)  # type: ignore[attr-defined]
 
 
-def test_the_gradient_of_the_guides_contraction_is_called_as_printed(
+def test_the_gradient_with_an_extra_input_is_called_as_the_guide_prints_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, spec, prepared = blocks("docs/writing-a-spec.md")
+    _, _, spec, use = blocks("docs/writing-a-spec.md")
     (tmp_path / "head.py").write_text(spec)
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("head", None)
-    scope: dict[str, Any] = {}
-    exec(f"import torch\nfrom head import head_lse\n{prepared}", scope)
+    scope: dict[str, object] = {}
     torch.manual_seed(0)
-    hidden, weight = torch.randn(6, 48).bfloat16(), (0.2 * torch.randn(301, 48)).bfloat16()
-    given = [x.clone().requires_grad_() for x in (hidden, weight)]
-    scope["head_lse"](*given).sum().backward()
-    exact = [x.double().requires_grad_() for x in (hidden, weight)]
-    torch.logsumexp(exact[0] @ exact[1].T, -1).sum().backward()
-    for mine, wanted in zip(given, exact, strict=True):
-        torch.testing.assert_close(mine.grad.double(), wanted.grad, rtol=2**-6, atol=2**-9)
+    exec(compile(use, "use.py", "exec"), scope)
+    given = [scope[name] for name in ("hidden", "weight")]
+    hidden, weight = (x.detach().double().requires_grad_() for x in given)  # type: ignore[attr-defined]
+    torch.logsumexp(hidden @ weight.T, -1).sum().backward()
+    for x, exact in zip(given, (hidden, weight), strict=True):
+        torch.testing.assert_close(x.grad.double(), exact.grad, rtol=2e-2, atol=2e-2)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("block", "name"), [(0, "zloss"), (2, "head_lse")])
