@@ -19,7 +19,7 @@ SUMMED = Axis("T", chunk=64, piece=8192, leaf="piece", dynamic=True)
 """Tokens as the gradient of a bias adds them: the same pieces, each in chunks of 64."""
 
 
-@op(saves=("x", "w", "bias", "residual"))
+@op(saves=("x", "w", "bias"))
 def matmul(
     x: Tensor[F, T, K],
     w: Tensor[F, N, K],
@@ -37,7 +37,7 @@ def matmul(
     return _finished(L.dot(x, w, over=K), x.dtype, bias, residual, keep_f32, round_product)
 
 
-@op(saves=("x", "w", "bias", "residual"))
+@op(saves=("x", "w", "bias"))
 def matmul_leaf2(
     x: Tensor[F, T, K2],
     w: Tensor[F, N, K2],
@@ -51,7 +51,7 @@ def matmul_leaf2(
     return _finished(L.dot(x, w, over=K2), x.dtype, bias, residual, keep_f32, round_product)
 
 
-@op(saves=("x", "w", "bias", "residual"))
+@op(saves=("x", "w", "bias"))
 def matmul_leaf4(
     x: Tensor[F, T, K4],
     w: Tensor[F, N, K4],
@@ -65,7 +65,7 @@ def matmul_leaf4(
     return _finished(L.dot(x, w, over=K4), x.dtype, bias, residual, keep_f32, round_product)
 
 
-@op(saves=("x", "w", "bias", "residual"))
+@op(saves=("x", "w", "bias"))
 def matmul_leaf8(
     x: Tensor[F, T, K8],
     w: Tensor[F, N, K8],
@@ -165,8 +165,8 @@ def matmul_backward(
 ) -> Outputs:
     """The gradient of `matmul` with unfinished results: one rank's part, or a running sum.
 
-    partial: d_x is the f32 sum. weight_grad: d_w is weight_grad plus the f32 sum of the pieces of tokens, which
-    are added to each other first. Otherwise the bits are those of the gradient itself.
+    partial: d_x is the f32 sum. weight_grad: d_w is weight_grad plus the f32 sum of all pieces of tokens.
+    Otherwise the bits are those of the gradient itself.
     """
     dtype = d_y.dtype
     if "x" in wants:

@@ -17,7 +17,13 @@ from rlk.lang.types import ScalarType, StaticType, TensorType
 from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
 from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors, inputs_of, outputs_of, row_axis
 from rlk.runtime.binding.selection import DTypes, Statics, check_differentiable, invoke, selected
-from rlk.runtime.call.autograd import differentiated, gradients, once, output_names
+from rlk.runtime.call.autograd import (
+    differentiated,
+    gradients,
+    once,
+    output_names,
+    passed_on,
+)
 from rlk.runtime.call.dispatch import dispatch
 
 # before anything is registered, which torch allows once: a bad variable is said at every import
@@ -193,10 +199,22 @@ def handed_on(op: Op, ctx: Any, arguments: tuple[Any, ...], found: Tensors) -> t
 
 
 def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
-    assert op.gradient is not None
     arguments = gradient_arguments(op, ctx, grads)
-    made = getattr(getattr(torch.ops, NAMESPACE), op.gradient.name)(*arguments)
-    return handed_on(op, ctx, arguments, dict(zip(arguments[2], made, strict=True)))
+    return handed_on(op, ctx, arguments, computed(op, arguments))
+
+
+def computed(op: Op, arguments: tuple[Any, ...]) -> Tensors:
+    """Return the gradients that the arguments of a gradient's schema ask for, by name."""
+    assert op.gradient is not None
+    saved, grads, wanted, floats, ints, variant = arguments
+    invocation, _, _ = variant_of(op, variant)
+    # here, not in the op: an op must not return its own argument
+    found = passed_on(invocation, dict(zip(output_names(invocation), grads, strict=True)), wanted)
+    rest = [n for n in wanted if n not in found]
+    if rest:
+        run = getattr(getattr(torch.ops, NAMESPACE), op.gradient.name)
+        found |= dict(zip(rest, run(saved, grads, rest, floats, ints, variant), strict=True))
+    return found
 
 
 def by_kind(op: Op, scalars: Scalars) -> tuple[list[float], list[int]]:
