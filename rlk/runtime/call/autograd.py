@@ -41,7 +41,7 @@ def without_gradient(op: Op, *outputs: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Separate:
-    """How the gradients of an operator are computed one by one, each by kernels of its own.
+    """Gradients that are computed one by one, each by kernels of its own.
 
     reads: by input, the saved tensors that its gradient reads, for its values or its shape. passed: by input,
     the output whose cotangent, in the dtype of the input, is its gradient: no kernel copies it.
