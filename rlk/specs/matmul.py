@@ -156,8 +156,8 @@ def _d_bias(d_y: Any) -> Tile:
 @op()
 def matmul_backward(
     d_y: Tensor[F, T, N],
-    x: Tensor[F, T, K] | None,
-    w: Tensor[F, N, K] | None,
+    x: Tensor[F, T, K],
+    w: Tensor[F, N, K],
     weight_grad: Tensor[f32, N, K] | None,
     wants: Static[...] = ("x", "w"),
     grad_leaves: Static[1, 2, 4, 8] = 1,
