@@ -1,6 +1,6 @@
 """matmul_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 4ed4bc2035510df8
+numerics: f205e8c3a5ca42e2
 schedule: tiles K=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed K[5:0] T[5:4]
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles K=64, N=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed K[5:0] N[5:4]
@@ -46,7 +46,7 @@ def matmul_grad_1(
         for c in tl.unroll(16):
             t[c] = rest * 64 + thread // 64 * 16 + c
             t_inside[c] = t[c] < T
-        k = tl.truncmod(block, 64) * 64 + thread % 64
+        k_2 = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
         for c in tl.unroll(16):  # matmul.py:142
@@ -55,7 +55,7 @@ def matmul_grad_1(
                 d_y_start[t_place[c]] = tl.Select(t_inside[c], tl.int64(tl.int64(t[c]) * d_y_t_stride), tl.int64(-1))
         k_place = thread % 64
         if writes_2:
-            w_start[k_place] = tl.int64(k)
+            w_start[k_place] = tl.int64(k_2)
         tl.clear(acc_sums)
         tl.sync_threads()
         for n_step in tl.serial(0, 448):
@@ -84,7 +84,7 @@ def matmul_grad_1(
             acc[c] = acc_tile[t_place_2[c], k_place_2]
             d_x_as_bf16[c] = tl.Cast("bfloat16", acc[c])  # matmul.py:130
             if t_inside[c]:
-                d_x[tl.int64(t[c]) * d_x_t_stride + k] = d_x_as_bf16[c]
+                d_x[tl.int64(t[c]) * d_x_t_stride + k_2] = d_x_as_bf16[c]
 
 
 @tl.prim_func
@@ -128,7 +128,7 @@ def matmul_grad_2(
         rest = tl.truncdiv(block, 64)
         for c in tl.unroll(16):
             n[c] = rest * 64 + thread // 64 * 16 + c
-        k = tl.truncmod(block, 64) * 64 + thread % 64
+        k_2 = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
         T_piece_value = tl.alloc_var("int32", T_piece)  # matmul.py:142
@@ -139,7 +139,7 @@ def matmul_grad_2(
                 d_y_start[n_place[c]] = tl.int64(n[c] + tl.int64(t_piece_begin) * d_y_t_stride)
         k_place = thread % 64
         if writes_2:
-            x_start[k_place] = tl.int64(k + tl.int64(t_piece_begin) * x_t_stride)
+            x_start[k_place] = tl.int64(k_2 + tl.int64(t_piece_begin) * x_t_stride)
         tl.clear(acc_sums)
         tl.sync_threads()
         for t_within_step in tl.serial(0, ((T_length + 31) // 32)):
@@ -168,7 +168,7 @@ def matmul_grad_2(
         for c in tl.unroll(16):
             acc[c] = acc_tile[n_place_2[c], k_place_2]
             d_w_as_bf16[c] = tl.Cast("bfloat16", acc[c])  # matmul.py:132
-            d_w[tl.int64(n[c]) * d_w_n_stride + k] = d_w_as_bf16[c]
+            d_w[tl.int64(n[c]) * d_w_n_stride + k_2] = d_w_as_bf16[c]
 
 
 def call(

@@ -1,6 +1,6 @@
 """matmul_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: c6889b31d4e3e473
+numerics: d8c889ab38af5f6c
 schedule: tiles K=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1 placed N[9:3] N[2:0] N[10:10]
 schedule: tiles K=256, N=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2

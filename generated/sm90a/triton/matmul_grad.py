@@ -1,6 +1,6 @@
 """matmul_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: c6889b31d4e3e473
+numerics: d8c889ab38af5f6c
 schedule: tiles K=256, T=128, 8 warps, 3 stages, unroll 1, depth 64, group 16, 132 programs in one loop
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles K=256, N=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
