@@ -22,6 +22,7 @@ from rlk.ops import (
     policy,
     preference,
     prefix_library,
+    products,
     sampling,
     sharded_library,
     signatures,
@@ -121,12 +122,15 @@ for _spec in (
     _policy.policy_covariance_of_sequences,
     _packing.take_whole,
     _packing.reported,
+    _matmul.matmul_leaf2,
+    _matmul.matmul_leaf4,
     _matmul.matmul_leaf8,
 ):  # parts and forms of operators
     register(_spec)
 sharded_library.register()
 prefix_library.register()
 distill_library.register()
+products.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention
 )

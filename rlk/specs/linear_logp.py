@@ -113,9 +113,8 @@ def linear_logp_grad(
 
 
 def _gradients(
-    x: Any, order: Tile, cotangents: tuple[Tile | None, ...], of_hidden: bool, of_weight: bool,
-    onto: Tile | None = None,
-) -> dict[str, Tile]:  # fmt: skip
+    x: Any, order: Tile, cotangents: tuple[Tile | None, ...], of_hidden: bool, of_weight: bool
+) -> dict[str, Tile]:
     """Return the f32 gradients, rows of d_hidden in `order`; x has what the forward read and saved."""
 
     def row(tensor: Any) -> Tile | None:
@@ -135,7 +134,7 @@ def _gradients(
     if of_hidden:
         made["d_hidden"] = L.dot(kept, x.weight, over=V)
     if of_weight:
-        made["d_weight"] = L.dot(kept, rows, over=T, onto=onto)
+        made["d_weight"] = L.dot(kept, rows, over=T)
     return made
 
 
@@ -186,20 +185,22 @@ def linear_logp_backward(
     """The gradient of `linear_logp` with unfinished results: one rank's part, or a running sum.
 
     partial: d_hidden is the f32 sum over this vocabulary's pieces. weight_grad: d_weight is it, plus the f32
-    sum of each piece of rows, ascending. Otherwise the bits are those of the gradient itself.
+    sum of all pieces of rows, once. Otherwise the bits are those of the gradient itself.
     """
     saved = _Saved(
         hidden, weight, ids, bias, inv_temperature_row, mask, lse, entropy, logits,
         inv_temperature, logit_scale, softcap, inv_softcap, ignore_index,
     )  # fmt: skip
     cotangents = (d_logp, d_lse, d_entropy)
-    made = _gradients(saved, order, cotangents, "hidden" in wants, "weight" in wants, weight_grad)
+    made = _gradients(saved, order, cotangents, "hidden" in wants, "weight" in wants)
     if "d_hidden" in made:
         total = made["d_hidden"]
         L.place("d_hidden", (T, D), ({T: order}, total if partial else total.to(hidden.dtype)))
     if "d_weight" in made:
         total = made["d_weight"]
-        L.place("d_weight", (V, D), ({}, total.to(hidden.dtype) if weight_grad is None else total))
+        L.place(
+            "d_weight", (V, D), ({}, total.to(hidden.dtype) if weight_grad is None else weight_grad + total)
+        )
     return L.out()
 
 

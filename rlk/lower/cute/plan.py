@@ -436,11 +436,14 @@ def _steps(contraction: Contraction, depth: int, extents: dict[str, int], target
     """Return the number of K steps, if it is static.
 
     The last step may pass the end of the axis: one factor at least must end there, so that TMA fills zeros.
+    Both end there in a piece of a size of whole steps: only the last is shorter.
     """
-    length = fixed_extent(contraction.over, extents) if contraction.stop is None else None
+    over = contraction.over
+    length = fixed_extent(over, extents) if contraction.stop is None else None
     whole = length is not None and length % depth == 0
+    whole = whole or over.part is Part.WITHIN and over.piece is not None and over.piece % depth == 0
     if not whole and contraction.a.base and contraction.b.base:
-        raise refused(f"parts of {contraction.over.whole} that end between steps", target)
+        raise refused(f"parts of {over.whole} that end between steps", target)
     return None if length is None else -(-length // depth)
 
 

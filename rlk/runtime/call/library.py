@@ -25,7 +25,13 @@ from rlk.runtime.binding.selection import (
     public_name,
     selected,
 )
-from rlk.runtime.call.autograd import differentiated, gradients, once, output_names
+from rlk.runtime.call.autograd import (
+    differentiated,
+    gradients,
+    once,
+    output_names,
+    passed_on,
+)
 from rlk.runtime.call.dispatch import dispatch
 
 # before anything is registered, which torch allows once: a bad variable is said at every import
@@ -225,10 +231,22 @@ def handed_on(op: Op, ctx: Any, arguments: tuple[Any, ...], found: Tensors) -> t
 
 
 def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
-    assert op.gradient is not None
     arguments = gradient_arguments(op, ctx, grads)
-    made = getattr(getattr(torch.ops, op.calls.namespace), op.gradient.name)(*arguments)
-    return handed_on(op, ctx, arguments, dict(zip(arguments[2], made, strict=True)))
+    return handed_on(op, ctx, arguments, computed(op, arguments))
+
+
+def computed(op: Op, arguments: tuple[Any, ...]) -> Tensors:
+    """Return the gradients that the arguments of a gradient's schema ask for, by name."""
+    assert op.gradient is not None
+    saved, grads, wanted, floats, ints, variant = arguments
+    invocation, _, _ = variant_of(op, variant)
+    # here, not in the op: an op must not return its own argument
+    found = passed_on(invocation, dict(zip(output_names(invocation), grads, strict=True)), wanted)
+    rest = [n for n in wanted if n not in found]
+    if rest:
+        run = getattr(getattr(torch.ops, op.calls.namespace), op.gradient.name)
+        found |= dict(zip(rest, run(saved, grads, rest, floats, ints, variant), strict=True))
+    return found
 
 
 def by_kind(op: Op, scalars: Scalars) -> tuple[list[float], list[int]]:
