@@ -129,9 +129,14 @@ def test_a_compiler_is_told_to_register(registered: list[str]) -> None:
 
     x = torch.ones(3)
     assert twice(x).tolist() == [2.0, 2.0, 2.0]
-    compiled = torch.compile(lambda x: twice(x), fullgraph=True, backend="eager")
-    with pytest.raises(Exception, match=r"twice is not registered(.|\n)*rlk\.register\(twice"):
-        compiled(x)
+    said = r"twice is not registered(.|\n)*rlk\.register\(twice"
+    for whole in (False, True):
+        torch.compiler.reset()
+        compiled = torch.compile(lambda x: twice(x), fullgraph=whole, backend="eager")
+        with pytest.raises(Exception, match=said):
+            compiled(x)
+    with torch._subclasses.FakeTensorMode(), pytest.raises(LaunchError, match=said):
+        twice(torch.ones(3))
     rlk.register(twice, namespace=NAMESPACE)
     registered.append(f"{NAMESPACE}.twice")
     torch.compiler.reset()
