@@ -58,7 +58,7 @@ def linear_logp(
     [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
     all ranks. 1, 2, 4 or 8 ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one
     rank with the whole weight.
-    weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it, in place, once, and
+    weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place, and
     weight.grad stays as it is.
     Raises LaunchError.
     """
