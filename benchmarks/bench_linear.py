@@ -181,10 +181,11 @@ def product_gradient(m: int, n: int, k: int, wanted: str, bar: Bar | None, **opt
 
     cuBLAS gives the same dtype, and reads the buffer likewise (beta = 1).
     """
-    x, weight = (t.requires_grad_(True) for t in drawn(m, n, k))
+    x, weight = drawn(m, n, k)
     d_y = torch.randn(m, n, dtype=torch.bfloat16, device="cuda")
     buffer = torch.zeros(n, k, device="cuda") if wanted == "onto" else None
-    leaf = x if wanted == "x" else weight
+    # one of them: a node of autograd computes the gradients of all inputs that require one
+    leaf = (x if wanted == "x" else weight).requires_grad_(True)
 
     def launch() -> Any:
         return peers.backward_of(lambda: rlk.ops.matmul(x, weight, **options), (leaf,), d_y)
