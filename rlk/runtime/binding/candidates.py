@@ -33,11 +33,15 @@ def entries_of(invocation: Invocation, on: Target, sizes: Sizes) -> Entries:
     """
     found = user_table.current().of(label_of(invocation.spec), on.name)
     for entry in found:
-        axes = {axis.name for f in operator_of(invocation.spec).formals for axis in getattr(f.type, "axes", ())}
+        axes = {
+            axis.name for f in operator_of(invocation.spec).formals for axis in getattr(f.type, "axes", ())
+        }
         static = {name for name, _ in sizes.static}
         for axis, held in entry.sizes:
             if axis not in axes | {name for name, _ in sizes.extents}:
-                raise user_table.wrong_size(entry, axis, f"the axes of {entry.op} are {', '.join(sorted(axes))}")
+                raise user_table.wrong_size(
+                    entry, axis, f"the axes of {entry.op} are {', '.join(sorted(axes))}"
+                )
             bounds = [n for n in (held.over, held.most) if n is not None and n > 0]
             cut = next((n for n in bounds if axis not in static and class_of(n) != n), None)
             if cut is not None:

@@ -127,7 +127,9 @@ def ship(
             if found is not None:
                 return _told(Answer(found, tuple(dict.fromkeys(refused))))
         if form.entries and not any_schedule:
-            refused.append(f"{form.entries[0].place}: no wheel has {form.entries[0].kernel} with this schedule")
+            refused.append(
+                f"{form.entries[0].place}: no wheel has {form.entries[0].kernel} with this schedule"
+            )
             break
     if whole:
         refused += _near(invocation, identity, plain, on, backends)
