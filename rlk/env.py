@@ -83,7 +83,8 @@ class Env:
     number of compile processes, `log` is the level of the logger "rlk" (None: whatever the program sets),
     `cc` is the C compiler to link with, `aot` is false where no kernel of an
     installed wheel is used, `system_cache` is a store that is only read, `epoch` is the date of files in
-    archives, in seconds, `schedules` is the user's table of schedules, `toolchain` lists the compilers' own variables that are set.
+    archives, in seconds, `schedules` is the user's table of schedules, `toolchain` lists the compilers' own
+    variables that are set.
     """
 
     cache_dir: Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from rlk.cache import Store
 from rlk.env import Env
 from rlk.errors import Code, ScheduleError
 from rlk.ir.text import print_program
-from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, f32, op
+from rlk.lang import Axis, L, Op, Outputs, Tensor, f32, op
 from rlk.lower import triton as triton_lowering
 from rlk.ops import swiglu
 from rlk.runtime import prefetch
@@ -114,13 +114,16 @@ def schedules(spec: Op, tensors: dict[str, torch.Tensor], **statics: object) -> 
     return lowered(*given, None, "triton")[2]
 
 
-# --- the law --------------------------------------------------------------------------------------------------
+# --- the law ------------------------------------------------------------------------------------------------
 
 ROWS = {"x": normal(23, 300)}
 GATED = {"gate": normal(19, 96, dtype=torch.bfloat16), "up": normal(19, 96, dtype=torch.bfloat16)}
 FACTORS = {"x": normal(40, 96, dtype=torch.bfloat16), "w": normal(48, 96, dtype=torch.bfloat16)}
 CASES: dict[str, tuple[Op, dict[str, torch.Tensor], dict[str, object], tuple[str, ...]]] = {
-    "lse": (lse, ROWS, {}, ("{ warps = 1 }", "{ tiles = { T = 4 }, warps = 2 }", "{ stages = 3, unroll = 2 }")),
+    "lse": (
+        lse, ROWS, {},
+        ("{ warps = 1 }", "{ tiles = { T = 4 }, warps = 2 }", "{ stages = 3, unroll = 2 }"),
+    ),
     "swiglu": (
         operators()["swiglu"], GATED, {},
         ("{ tiles = { N = 32 } }", "{ tiles = { T = 8, N = 128 }, warps = 8 }", "{ tiles = {}, warps = 1 }"),
@@ -158,7 +161,7 @@ def test_other_numerics_are_seen_by_the_same_comparison() -> None:
     assert torch.allclose(want, other)
 
 
-# --- choosing -------------------------------------------------------------------------------------------------
+# --- choosing -----------------------------------------------------------------------------------------------
 
 
 def test_fields_that_an_entry_leaves_out_stay_as_they_were_chosen() -> None:
@@ -216,7 +219,7 @@ def test_an_own_operator_is_named_with_its_namespace() -> None:
         unregister("tabled.lse")
 
 
-# --- errors ---------------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------------
 
 GOOD = entry("{ warps = 8 }")
 
@@ -290,7 +293,7 @@ def test_what_is_written_reads_back() -> None:
     assert parse(written(made), "x").entries == (made,)
 
 
-# --- keys, and what is said -----------------------------------------------------------------------------------
+# --- keys, and what is said ---------------------------------------------------------------------------------
 
 
 def test_the_trace_cache_asks_for_the_entries_of_an_operator(

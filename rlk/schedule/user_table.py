@@ -216,7 +216,7 @@ def overridden(
     chosen: Sequence[Schedule],
     extents: Mapping[str, int],
 ) -> tuple[tuple[Schedule, ...], Entries]:
-    """Return the schedules of kernels with those of a table in place of the chosen ones, and its entries used.
+    """Return the schedules of kernels, those of a table in place of the chosen ones, and its entries used.
 
     entries: of the operator and target. Raises ScheduleError for a schedule that does not fit its kernel.
     """
@@ -273,6 +273,14 @@ def written(entry: Entry) -> str:
         f"{name} = {_text(getattr(entry, name))}\n" for name in ("op", "kernel", "target", "backend")
     )
     return f"[[entry]]\n{names}sizes = {{ {sizes} }}\nuse = {{ {use} }}\nwhy = {_text(entry.why)}\n"
+
+
+def append(path: Path, entries: Sequence[Entry]) -> None:
+    """Append entries to a table, which is made where there is none; raise ScheduleError for another file."""
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    text = before + "\n" * bool(before) + "\n".join(map(written, entries))
+    parse(text, str(path))
+    path.write_text(text, encoding="utf-8")
 
 
 def _text(value: str) -> str:

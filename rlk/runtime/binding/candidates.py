@@ -145,7 +145,7 @@ def _without_schedule(by: Backend, program: Program, on: Target, error: Schedule
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A program with its schedules, and the lowering that writes it; entries: of the user's table, if used."""
+    """A program with its schedules, and the lowering that writes it; entries: the user's that are used."""
 
     backend: str
     program: Program
