@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlk.errors import Code, UnsupportedError
+from rlk.errors import Code, ScheduleError, UnsupportedError
 from rlk.ir.nodes import Kernel
 from rlk.lang.op import Variant
+from rlk.runtime.binding.arguments import Geometry
 from rlk.runtime.binding.invocation import Invocation, geometry_of, label_of, operator_of
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.dispatch import lowered
@@ -218,7 +219,9 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
             break  # their other kernels take a small part of the time
         kernel = program.kernels[i]
         for text, made in row_candidates(kernel, shipped[i], geometry.extents).items():
-            schedules[named(kernel.name, text)] = (*shipped[:i], made, *shipped[i + 1 :])
+            placed = (*shipped[:i], made, *shipped[i + 1 :])
+            if _lowers(call, geometry, placed, backend, on):
+                schedules[named(kernel.name, text)] = placed
     when = conditions(call, geometry.extents)
     entries = {
         name: tuple(
@@ -230,6 +233,15 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
         if name != SHIPPED
     }
     return Plan(sites, schedules, tuple(same), entries)
+
+
+def _lowers(call: Problem, geometry: Geometry, schedules: Schedules, backend: str, on: Target) -> bool:
+    """Return whether a backend itself writes a call under these schedules: no other one stands in."""
+    given = (call.invocation, on.softmax, geometry, call.tensors[0], on, schedules, backend)
+    try:
+        return lowered(*given)[3].backend == backend
+    except (UnsupportedError, ScheduleError):
+        return False
 
 
 def conditions(call: Problem, extents: Mapping[str, int]) -> tuple[tuple[str, Range], ...]:
