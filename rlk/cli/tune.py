@@ -30,7 +30,7 @@ from rlk.tune.precompile import Compiled, compile_all
 from rlk.tune.problem import SHIPPED
 from rlk.tune.propose import bound_of, proposals, summary, user_entries
 from rlk.tune.session import Row, Session
-from rlk.tune.shapes import Shape, shape, shapes, subject, text_of
+from rlk.tune.shapes import SUBJECTS, Shape, shape, shapes, subject, text_of
 
 DRY_TARGET = "sm_90a"
 
@@ -180,14 +180,13 @@ def _conclude(rows: Sequence[Row], device: str, table_of_user: Path | None) -> i
 
     table_of_user: where to append what is proposed for a user's table.
     """
-    made, own = proposals(rows, device), user_entries(rows, device)
-    nothing = "no entry is proposed: nothing was faster than what is shipped"
-    print("\n".join(map(str, made)) if made else "" if own else nothing)
-    if own:
-        print("# for a table that RLK_SCHEDULES names\n" + "\n".join(map(written, own)))
+    reviewed = [row for row in rows if row["op"] in SUBJECTS]
+    made, own = proposals(reviewed, device), user_entries(rows, device)
+    shown = [*map(str, made), *(map(written, own) if not reviewed or table_of_user is not None else ())]
+    print("\n".join(shown) if shown else "no entry is proposed: nothing was faster than what is shipped")
     if own and table_of_user is not None:
         append(table_of_user, own)
-        print(f"{len(own)} entries appended to {table_of_user}")
+        print(f"{len(own)} {'entry' if len(own) == 1 else 'entries'} appended to {table_of_user}")
     wrong = 0
     for row in rows:
         size = text_of(row["op"], row["sizes"])

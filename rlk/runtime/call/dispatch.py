@@ -67,7 +67,7 @@ from rlk.runtime.launch.record import ModuleRecord
 from rlk.runtime.wheels.wheel_lookup import Answer, Found, ship
 from rlk.runtime.wheels.wheel_metadata import carried_interface
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.user_table import Entries
+from rlk.schedule.user_table import Entries, Table, using
 from rlk.target.facts import HOPPER, TARGETS, Target, target
 
 Made = TypeVar("Made")
@@ -461,7 +461,8 @@ def resolve(
         request = requested(*call, schedules, backend, shipped)
         dispatch.remembered(coded, request).key(on)  # which says whether its compiler is there
     except UnsupportedError as error:
-        answer = ship(*call, standing_in(on), whole=True, any_schedule=True) if shipped else None
+        with using(Table()):  # no schedule of a user's is there, and none can be compiled
+            answer = ship(*call, standing_in(on), whole=True) if shipped else None
         if answer is not None and answer.found is not None:
             return _held(answer.found, on, device)
         raise (error if answer is None else without_compiler(error, on, answer)) from error

@@ -78,13 +78,12 @@ def ship(
     backends: tuple[str, ...],
     *,
     whole: bool = False,
-    any_schedule: bool = False,
 ) -> Answer:
     """Return the kernel of an installed wheel that runs a call, of the first backend that has one.
 
     whole: say why wheels that know this call are refused. Then, and for operators that are not rlk's, wheels
     of any name are looked at; the first time that takes a walk over everything that is installed.
-    any_schedule: a kernel of another schedule than that of the user's table serves too: there is no compiler.
+    What the user's table of schedules has for this call is taken with that schedule only.
     """
     if not Env.current().aot:
         return Answer(None, ("RLK_AOT=0: installed wheels are not used",) if whole else ())
@@ -126,7 +125,7 @@ def ship(
             found = fit(form, held)
             if found is not None:
                 return _told(Answer(found, tuple(dict.fromkeys(refused))))
-        if form.entries and not any_schedule:
+        if form.entries:
             refused.append(
                 f"{form.entries[0].place}: no wheel has {form.entries[0].kernel} with this schedule"
             )
