@@ -25,7 +25,7 @@ from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits
 from rlk.testing.simulators import hopper
 from rlk.testing.simulators.interpreter import interpret
-from rlk.tune import measure, registered
+from rlk.tune import measure
 from rlk.tune.candidates import candidates
 from rlk.tune.precompile import Compiled, compile_all
 from rlk.tune.problem import SHIPPED, plan, problem
@@ -252,7 +252,6 @@ def measured(
 
     monkeypatch.setattr(measure, "bind_lowered", bound)
     monkeypatch.setattr(measure, "alone", alone)
-    monkeypatch.setattr(registered, "_example", lambda module, op: op.record.example or registered.Example())
     each = shape(name, sizes)
 
     class Here:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +43,7 @@ from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simulators.interpreter import interpret
 
+ROOT = Path(__file__).parent.parent
 H200 = target("sm_90a")
 FILE = "my.toml"
 
@@ -367,3 +370,27 @@ def test_a_table_moves_no_program() -> None:
     plain = programs()
     with using(table(entry("{ warps = 1 }", op="logp"))):
         assert programs() == plain
+
+
+def test_the_entry_of_the_document_is_used_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide, page = (ROOT / "docs" / name for name in ("writing-a-spec.md", "tuning.md"))
+    (tmp_path / "tabled_zloss.py").write_text(
+        re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)[0]
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(prefetch, "target_of", lambda device: H200)
+    monkeypatch.setattr(prefetch, "model_of", lambda invocation, device: H200.softmax)
+    monkeypatch.setattr(runtime, "_asked", lambda on, tensors: ("triton",))
+    zloss = importlib.import_module("tabled_zloss").zloss
+    rlk.register(zloss, namespace="my")
+    text = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)[0]
+    try:
+        with using(parse(text, "zloss.toml")):
+            x = torch.empty(1000, 128256, dtype=torch.bfloat16)
+            (said,) = rlk.explain(zloss, x, weight=1.0).schedules
+            (few,) = rlk.explain(zloss, x[:512], weight=1.0).schedules
+    finally:
+        unregister("my.zloss")
+    assert f"schedule     {said}\n" in page.read_text() and "from" not in few

@@ -18,7 +18,6 @@ from rlk.schedule.axes import roles
 from rlk.schedule.entries import Range
 from rlk.schedule.schedule import Schedule, Span
 
-VARIABLE = "RLK_SCHEDULES"
 REQUIRED = ("op", "kernel", "target", "backend", "use")
 FIELDS = tuple(f.name for f in fields(Schedule))
 _PLAIN: Mapping[str, type] = {
@@ -52,7 +51,7 @@ class Entry:
 
     @property
     def facts(self) -> list[Any]:
-        """What decides a schedule, for keys: all but the place and the reason."""
+        """The facts that decide a schedule, for keys: all but the place and the reason."""
         sizes = [[axis, held.over, held.most] for axis, held in self.sizes]
         return [self.kernel, self.backend, sizes, [[name, repr(value)] for name, value in self.use]]
 

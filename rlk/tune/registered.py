@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from rlk.errors import Code, LaunchError
-from rlk.ir.nodes import Decl, Role
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Decl, Program, Role
 from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op
 from rlk.lang.record import Example
@@ -88,15 +89,21 @@ def _gradient(op: Op, draw: _Draw, forward: Call) -> Call:
 
 def _domains(invocation: Invocation) -> Mapping[str, str]:
     """Return, of integer tensors whose elements are indices, the name of the axis that they index."""
-    from rlk.testing.cases import indexed
-
+    indexed, _ = _drawing()
     return {name: axis.name for name, axis in indexed(traced(invocation)).items()}
 
 
 def _example(module: object, op: Op) -> Example:
+    _, of_module = _drawing()
+    return of_module(module, op)
+
+
+def _drawing() -> tuple[Callable[[Program], dict[str, Axis]], Callable[[object, Op], Example]]:
+    """Return what `rlk check` draws inputs by."""
+    from rlk.testing.cases import indexed
     from rlk.testing.examples import of_module
 
-    return of_module(module, op)
+    return indexed, of_module
 
 
 def _number(formal: Formal) -> float | int:

@@ -168,12 +168,12 @@ def forms(
     for each in sorted(among, key=lambda each: each is not sooner):
         for candidate in each.candidates(bound):
             try:
-                chosen = candidate.schedules() if candidate.by_default else None
+                before = candidate.schedules() if candidate.by_default else None
             except UnsupportedError:
                 continue
-            if chosen is not None:
+            if before is not None:
                 kernels = candidate.program.kernels
-                placed, used = overridden(entries, each.name, kernels, chosen, bound.extents)
+                placed, used = overridden(entries, each.name, kernels, before, bound.extents)
                 yield Form(each.name, candidate.program, placed, used)
 
 
