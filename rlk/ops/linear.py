@@ -15,7 +15,6 @@ from rlk.runtime.binding.checks import (
     integer,
     is_among,
     names_among,
-    some_rows,
     wrong_value,
 )
 from rlk.runtime.binding.invocation import Scalars, Tensors
@@ -71,7 +70,6 @@ def linear_logp(
     """
     needs = names_among("linear_logp", "needs", needs, NEEDS[:3])
     are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
-    some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
     hidden, weight = some_factors(hidden, weight)
     tensors: Tensors = {"hidden": hidden, "weight": weight, "ids": ids}
     scalars: Scalars = {}

@@ -33,7 +33,10 @@ F = DTypeVar("F", (bf16, f16))
 Ids = DTypeVar("Ids", (i64, i32))
 
 
-@op(saves=("hidden", "weight", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy", "logits"))
+@op(
+    saves=("hidden", "weight", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy", "logits"),
+    nonempty=(V,),
+)
 def linear_logp(
     hidden: Tensor[F, T, D],
     weight: Tensor[F, V, D],

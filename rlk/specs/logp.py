@@ -102,7 +102,7 @@ class Keeping:
 
 
 @op(
-    saves=(
+    nonempty=(V,), saves=(
         "logits", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy",
         "threshold", "last", "words",
     )

@@ -15,7 +15,15 @@ from rlk.ir.types import DType
 from rlk.lang.op import OWN, Formal, Op
 from rlk.lang.types import ScalarType, StaticType, TensorType
 from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
-from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors, inputs_of, outputs_of, row_axis
+from rlk.runtime.binding.invocation import (
+    Invocation,
+    Scalars,
+    Tensors,
+    check_nonempty,
+    inputs_of,
+    outputs_of,
+    row_axis,
+)
 from rlk.runtime.binding.selection import (
     DTypes,
     Statics,
@@ -185,6 +193,7 @@ def fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
     geometry = measure(op.name, row_axis(op), inputs_of(invocation), tensors)
+    check_nonempty(op, geometry.extents)
     first = next(iter(tensors.values()))
     return [
         first.new_empty(output_shape(d, geometry), dtype=TORCH_DTYPES[d.type.dtype])
