@@ -1,4 +1,4 @@
-"""On a device the tuner measures every candidate beside cuBLAS or a copy, and none has other bits than the shipped."""
+"""On a device the tuner measures every candidate, and none has other bits than what is shipped."""
 
 from __future__ import annotations
 
