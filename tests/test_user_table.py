@@ -388,9 +388,9 @@ def test_the_entry_of_the_document_is_used_as_it_says(
     text = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)[0]
     try:
         with using(parse(text, "zloss.toml")):
-            x = torch.empty(1000, 128256, dtype=torch.bfloat16)
+            x = torch.empty(2000, 128256, dtype=torch.bfloat16)
             (said,) = rlk.explain(zloss, x, weight=1.0).schedules
-            (few,) = rlk.explain(zloss, x[:512], weight=1.0).schedules
+            few = rlk.explain(zloss, x[:512], weight=1.0).schedules
     finally:
         unregister("my.zloss")
-    assert f"schedule     {said}\n" in page.read_text() and "from" not in few
+    assert f"schedule     {said}\n" in page.read_text() and not any("from" in text for text in few)
