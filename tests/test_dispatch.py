@@ -51,7 +51,10 @@ SIGNATURES = {
     "jsd_loss": "(student_logits, teacher_logits, *, beta=0.5, temperature=1.0, mask=None, math=None)",
     "linear_jsd_loss": "(hidden, weight, teacher_hidden, teacher_weight, *, beta=0.5, temperature=1.0, "
     "mask=None, math=None)",
-    "matmul": "(x, w, *, bias=None, residual=None, order='chain16', out_dtype=None)",
+    "matmul": (
+        "(x, w, *, bias=None, residual=None, leaves=1, part=None, grad_leaves=1, round_product=False, "
+        "order=None, out_dtype=None, weight_grad_out=None)"
+    ),
     "ratio_kl": "(logp, old_logp, ref_logp, *, mask=None, kl='k3')",
     "policy_loss": "(logp, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, rollout_logp=None, "
     "entropy=None, advantages_of=None, token_weights=None)",

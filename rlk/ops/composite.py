@@ -23,6 +23,7 @@ from rlk.ops.policy import (
     without_unknown,
 )
 from rlk.ops.results import PolicyLoss
+from rlk.runtime.binding.selection import differentiable_in
 from rlk.specs.linear_logp import linear_logp as linear_spec
 
 NEVER = -(2**63)
@@ -66,8 +67,8 @@ def linear_policy_loss(
     `linear_logp`.
 
     Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
-    [0, V) gives NaN and sets the error word. Differentiable in hidden and weight; backward computes the
-    logits again. Raises LaunchError.
+    [0, V) gives NaN and sets the error word. Differentiable in hidden, weight and bias; backward
+    computes the logits again. Raises LaunchError.
     """
     op, numbers = "linear_policy_loss", {"old_logp": old_logp, "advantages": advantages}
     if unknown:
@@ -142,9 +143,7 @@ def _readable(hidden: torch.Tensor, numbers: Mapping[str, torch.Tensor]) -> None
 
 
 def _differentiable_in() -> str:
-    gradient = linear_spec.gradient
-    assert gradient is not None
-    return ", ".join(gradient.wrt)
+    return ", ".join(differentiable_in(linear_spec))
 
 
 def _told_of(op: str, error: LaunchError) -> LaunchError:

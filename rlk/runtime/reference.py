@@ -29,7 +29,7 @@ UNSHOWN = frozenset(
     + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
     + ["policy_loss_of_sequences", "group_advantage", "rope_grad", "embedding", "gae"]
     + ["token_paths", "token_baseline"]
-    + ["matmul_leaf2", "matmul_leaf4", "matmul_backward"]
+    + ["matmul_leaf2", "matmul_leaf4", "matmul_backward", "column_sums", "linear_logp_scores"]
     + ["matmul_leaf2_grad", "matmul_leaf4_grad", "matmul_leaf8_grad"]
     + [
         "triton/matmul_leaf8",

@@ -205,6 +205,39 @@ def linear_logp_backward(
 
 
 @op()
+def linear_logp_scores(
+    hidden: Tensor[F, T, D],
+    weight: Tensor[F, V, D],
+    ids: Tensor[Ids, T],
+    lse: Tensor[f32, T],
+    entropy: Tensor[f32, T] | None,
+    bias: Tensor[F, V] | None,
+    inv_temperature_row: Tensor[f32, T] | None,
+    mask: Tensor[boolean, T] | None,
+    d_logp: Tensor[f32, T] | None,
+    d_lse: Tensor[f32, T] | None,
+    d_entropy: Tensor[f32, T] | None,
+    inv_temperature: Scalar[f32] | None,
+    logit_scale: Scalar[f32] | None,
+    softcap: Scalar[f32] | None,
+    inv_softcap: Scalar[f32] | None,
+    ignore_index: Scalar[i64],
+) -> Outputs:
+    """The gradient of the products of a piece of the vocabulary, dz, as `linear_logp_backward` rounds it.
+
+    Inactive rows give -0.0, which changes no sum.
+    """
+    picked = ids.to(i64)
+    active = active_rows(picked, ignore_index, mask)
+    inverse = inverse_of(inv_temperature_row, inv_temperature)
+    scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
+    z, t = scoring.forward(L.dot(hidden, weight, over=D), bias)
+    dz = of_scores(z, picked, lse, entropy, d_logp, d_lse, d_entropy)
+    L.place("dz", (T, V), ({}, L.where(active, scoring.backward(dz, t), -0.0).to(hidden.dtype)))
+    return L.out()
+
+
+@op()
 def linear_logp_join(
     ids: Tensor[Ids, T],
     m: Tensor[f32, R, T],

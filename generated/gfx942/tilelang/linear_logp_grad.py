@@ -106,13 +106,13 @@ def linear_logp_grad_1(
         T_piece_value = tl.alloc_var("int32", T_piece)
         t_piece_begin = tl.alloc_var("int32", T_piece_value * 8192)
         t = tl.alloc_var("int32", t_piece_begin + t_within)
-        order_value = tl.alloc_var("int64", order[t])  # linear_logp.py:124
+        order_value = tl.alloc_var("int64", order[t])  # linear_logp.py:123
         ids_value = tl.alloc_var("int64", ids[order_value])
-        for c in tl.unroll(8):  # linear_logp.py:129
+        for c in tl.unroll(8):  # linear_logp.py:128
             hidden_value[c] = hidden[order_value * hidden_t_stride + d[c]]
         ignore_index_value = tl.alloc_var("int64", ignore_index)
         active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:200
-        _0_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(0.0)))  # linear_logp.py:129
+        _0_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(0.0)))  # linear_logp.py:128
         for c in tl.unroll(8):
             rows_value[c] = tl.Select(active, hidden_value[c], _0_bf16)
             rows[tl.int64(t_within) * rows_t_within_stride + d[c]] = rows_value[c]
@@ -189,14 +189,14 @@ def linear_logp_grad_2(
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
         v = tl.alloc_var("int32", v_piece_begin + v_within)
-        for c in tl.unroll(16):  # linear_logp.py:124
+        for c in tl.unroll(16):  # linear_logp.py:123
             order_value[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))
             ids_value[c] = tl.if_then_else(t_within_inside[c], ids[order_value[c]], tl.Cast("int64", 0))
         inv_temperature_value = tl.alloc_var("float32", inv_temperature)
         ignore_index_value = tl.alloc_var("int64", ignore_index)
         for c in tl.unroll(16):  # logp.py:200
             active[c] = ids_value[c] != ignore_index_value
-            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:130
+            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:129
             if writes:
                 rows_start[t_within_place[c]] = tl.Select(
                     t_within_inside[c], tl.int64(tl.int64(t_within[c]) * rows_t_within_stride), tl.int64(-1)
@@ -231,9 +231,9 @@ def linear_logp_grad_2(
         v_within_place_2 = thread % 64
         for c in tl.unroll(16):
             acc[c] = acc_tile[t_within_place_2[c], v_within_place_2]
-            # linear_logp.py:132
+            # linear_logp.py:131
             lse_value[c] = tl.if_then_else(t_within_inside[c], lse[order_value[c]], tl.Cast("float32", 0))
-            # linear_logp.py:122
+            # linear_logp.py:121
             entropy_value[c] = tl.if_then_else(t_within_inside[c], entropy[order_value[c]], tl.Cast("float32", 0))
             d_logp_value[c] = tl.if_then_else(t_within_inside[c], d_logp[order_value[c]], tl.Cast("float32", 0))
             d_lse_value[c] = tl.if_then_else(t_within_inside[c], d_lse[order_value[c]], tl.Cast("float32", 0))
@@ -259,7 +259,7 @@ def linear_logp_grad_2(
             d_logp_masked[c] = tl.Select(dz_equal[c], d_logp_value[c], f32(0.0))
             dz_value_3[c] = dz_value_2[c] + d_logp_masked[c]
             dz_times_inv_temperature[c] = dz_value_3[c] * inv_temperature_value  # logp.py:63
-            # linear_logp.py:133
+            # linear_logp.py:132
             dz_times_inv_temperature_masked[c] = tl.Select(active[c], dz_times_inv_temperature[c], f32(0.0))
             dz_times_inv_temperature_bf16[c] = tl.Cast("bfloat16", dz_times_inv_temperature_masked[c])
             if t_within_inside[c] & v_within_inside:
@@ -296,7 +296,7 @@ def linear_logp_grad_3_0(
         writes_2 = (thread & 192) == 0
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:136
+        for c in tl.unroll(16):  # linear_logp.py:135
             t_within_place[c] = thread // 64 * 16 + c
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
@@ -368,7 +368,7 @@ def linear_logp_grad_3_1(
         writes_2 = (thread & 192) == 0
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:136
+        for c in tl.unroll(16):  # linear_logp.py:135
             t_within_place[c] = thread // 64 * 16 + c
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
@@ -447,7 +447,7 @@ def linear_logp_grad_3_2(
         writes_2 = (thread & 192) == 0
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:136
+        for c in tl.unroll(16):  # linear_logp.py:135
             t_within_place[c] = thread // 64 * 16 + c
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
@@ -542,9 +542,9 @@ def linear_logp_grad_3_3(
             t[c] = t_piece_begin + t_within[c]
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:124
+        for c in tl.unroll(16):  # linear_logp.py:123
             order_value[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))
-            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:136
+            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:135
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
                     t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1)
@@ -632,7 +632,7 @@ def linear_logp_grad_4(
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
         for c in tl.unroll(16):
             v[c] = v_piece_begin + v_within[c]
-            v_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:138
+            v_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:137
             if writes:
                 dz_start[v_within_place[c]] = tl.Select(v_within_inside[c], tl.int64(v_within[c]), tl.int64(-1))
         d_place = thread % 64

@@ -149,12 +149,12 @@ def linear_logp_grad_1_rows(
     d = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order_value = order[t]  # linear_logp.py:124
+    order_value = order[t]  # linear_logp.py:123
     ids_value = ids[order_value.to(Int32)]
-    # linear_logp.py:129
+    # linear_logp.py:128
     hidden_value = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_value.to(Int32), d[c]), 8)]
     active = ids_value != ignore_index  # logp.py:200
-    _0_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:129
+    _0_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:128
     rows_value = [select(active, hidden_value[c], _0_bf16) for c in range(16)]
     for c in cutlass.range_constexpr(0, 16, 8):
         store_vector(rows, (t_within, d[c]), rows_value[c:c + 8])
@@ -306,12 +306,12 @@ def linear_logp_grad_2(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            # linear_logp.py:124
+            # linear_logp.py:123
             order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
             ids_value = [load_where(t_within_inside[r], ids, order_value[r].to(Int32), Int64(0)) for r in range(2)]
-            # linear_logp.py:132
+            # linear_logp.py:131
             lse_value = [load_where(t_within_inside[r], lse, order_value[r].to(Int32), Float32(0)) for r in range(2)]
-            entropy_value = [  # linear_logp.py:122
+            entropy_value = [  # linear_logp.py:121
                 load_where(t_within_inside[r], entropy, order_value[r].to(Int32), Float32(0)) for r in range(2)
             ]
             d_logp_value = [
@@ -357,7 +357,7 @@ def linear_logp_grad_2(
                 ids_masked = select(inside, ids_value[r], Int64(-1))  # logp.py:194
                 ids_i32 = Int64(ids_masked).to(Int32)
                 at = ids_i32 - v
-                dz_times_inv_temperature_bf16 = []  # linear_logp.py:130
+                dz_times_inv_temperature_bf16 = []  # linear_logp.py:129
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         acc_2 = acc[r, c]
@@ -376,7 +376,7 @@ def linear_logp_grad_2(
                         d_logp_masked = select((at == 8 * (c // 2) + c % 2), d_logp_value[r], Float32(0.0))
                         dz_value_3 = dz_value_2 + d_logp_masked
                         dz_times_inv_temperature = mul(dz_value_3, inv_temperature)  # logp.py:63
-                        # linear_logp.py:133
+                        # linear_logp.py:132
                         dz_times_inv_temperature_masked = select(active, dz_times_inv_temperature, Float32(0.0))
                         dz_times_inv_temperature_bf16.append(Float32(dz_times_inv_temperature_masked).to(BFloat16))
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
@@ -576,8 +576,8 @@ def linear_logp_grad_3_0(
             free.advance()
             d = d_first + quad
             v_piece_begin = V_piece * 16032
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:129
-                d_hidden = []  # linear_logp.py:136
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
+                d_hidden = []  # linear_logp.py:135
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         d_hidden.append(acc[r, c])
@@ -773,9 +773,9 @@ def linear_logp_grad_3_1(
             free.advance()
             d = d_first + quad
             v_piece_begin = V_piece * 16032
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:129
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
                 earlier_2 = []
-                merged_2 = []  # linear_logp.py:136
+                merged_2 = []  # linear_logp.py:135
                 for part in cutlass.range_constexpr(2):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -983,10 +983,10 @@ def linear_logp_grad_3_2(
             free.advance()
             d = d_first + quad
             v_piece_begin = V_piece * 16032
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:129
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
                 earlier_2 = []
                 earlier_3 = []
-                merged_2 = []  # linear_logp.py:136
+                merged_2 = []  # linear_logp.py:135
                 for part in cutlass.range_constexpr(4):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -1187,7 +1187,7 @@ def linear_logp_grad_3_3(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            # linear_logp.py:124
+            # linear_logp.py:123
             order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
             ring.consumer_wait(get)
             warpgroup.fence()
@@ -1212,11 +1212,11 @@ def linear_logp_grad_3_3(
             free.advance()
             d = d_first + quad
             v_piece_begin = V_piece * 16032
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:129
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
                 earlier_2 = []
                 earlier_3 = []
                 earlier_4 = []
-                merged_bf16 = []  # linear_logp.py:136
+                merged_bf16 = []  # linear_logp.py:135
                 for part in cutlass.range_constexpr(4):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -1445,9 +1445,9 @@ def linear_logp_grad_4(
                 free.advance()
             d = d_first + quad
             v_piece_begin = V_piece * 16032
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:129
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
                 v = v_piece_begin + v_within[r]
-                d_weight_bf16 = []  # linear_logp.py:138
+                d_weight_bf16 = []  # linear_logp.py:137
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         d_weight_value = acc[r, c]

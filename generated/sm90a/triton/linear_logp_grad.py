@@ -31,11 +31,11 @@ def linear_logp_grad_1(
     t_within = program_2
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order = tl.load(order_ptr + t)  # linear_logp.py:124
+    order = tl.load(order_ptr + t)  # linear_logp.py:123
     ids = tl.load(ids_ptr + order)
-    hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:129
+    hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:128
     active = ids != ignore_index  # logp.py:200
-    _0_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:129
+    _0_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:128
     rows_value = tl.where(active, hidden, _0_bf16)
     tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, rows_value)
 
@@ -67,16 +67,16 @@ def linear_logp_grad_2(
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
-        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:124
+        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:123
         ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)
         active = ids != ignore_index  # logp.py:200
-        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:130
+        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:129
         for d_first in tl.range(0, 4096, 64):
             rows = rows_tiles.load([t_within_first, d_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
             acc = tl.dot(rows, weight.T, acc)
-        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:132
-        entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:122
+        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:131
+        entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:121
         d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)
         d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)
         d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)
@@ -101,7 +101,7 @@ def linear_logp_grad_2(
         d_logp_masked = tl.where(dz_equal, d_logp, 0.0)
         dz_3 = dz_2 + d_logp_masked
         dz_times_inv_temperature = dz_3 * inv_temperature  # logp.py:63
-        dz_times_inv_temperature_masked = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:133
+        dz_times_inv_temperature_masked = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:132
         dz_times_inv_temperature_bf16 = dz_times_inv_temperature_masked.to(tl.bfloat16)
         tl.store(
             dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, dz_times_inv_temperature_bf16,
@@ -132,7 +132,7 @@ def linear_logp_grad_3_0(
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:135
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -165,7 +165,7 @@ def linear_logp_grad_3_1(
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:135
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -230,7 +230,7 @@ def linear_logp_grad_3_2(
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:135
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -314,8 +314,8 @@ def linear_logp_grad_3_3(
         t_piece_begin = T_piece * 8192
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032
-        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:124
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:123
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:135
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -339,7 +339,7 @@ def linear_logp_grad_3_3(
         merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 64 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:136
+        earlier = tl.load(  # linear_logp.py:135
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + high_2
@@ -354,7 +354,7 @@ def linear_logp_grad_3_3(
         merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 128 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:136
+        earlier = tl.load(  # linear_logp.py:135
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + low_3
@@ -369,7 +369,7 @@ def linear_logp_grad_3_3(
         merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 192 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:136
+        earlier = tl.load(  # linear_logp.py:135
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + high_3
@@ -408,7 +408,7 @@ def linear_logp_grad_4(
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
-        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
+        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:137
         for t_within_first in tl.range(0, T_length, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             rows = rows_tiles.load([t_within_first, d_first])

@@ -94,9 +94,22 @@ def bind_dtypes(op: Op, dtypes: Mapping[str, torch.dtype]) -> dict[str, Any]:
     return dtype_choices(op.formals) | bound
 
 
+_MORE: dict[int, tuple[str, ...]] = {}
+
+
+def note_extra_gradient(op: Op, name: str) -> None:
+    """Note an input whose gradient is computed beside the operator's own."""
+    _MORE[id(op)] = (*_MORE.get(id(op), ()), name)
+
+
+def differentiable_in(op: Op) -> tuple[str, ...]:
+    """Return the inputs that a gradient may be asked for."""
+    return (*(op.gradient.wrt if op.gradient is not None else ()), *_MORE.get(id(op), ()))
+
+
 def check_differentiable(op: Op, tensors: Tensors) -> None:
     """Raise LaunchError when a gradient is asked for that the operator does not have."""
-    wrt = op.gradient.wrt if op.gradient is not None else ()
+    wrt = differentiable_in(op)
     for name, tensor in tensors.items():
         if tensor.requires_grad and name not in wrt:
             raise LaunchError(

@@ -14,7 +14,7 @@ from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, TensorType
 from rlk.runtime.binding.arguments import TORCH_DTYPES, collapse
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, outputs_of
-from rlk.runtime.binding.selection import public_name
+from rlk.runtime.binding.selection import note_extra_gradient, public_name
 from rlk.runtime.call.dispatch import dispatch
 
 Prepare = Callable[[Tensors, Scalars], Tensors]
@@ -26,6 +26,21 @@ def prepares(op: Op) -> Callable[[Prepare], Prepare]:
 
     def register(fn: Prepare) -> Prepare:
         _PREPARE[id(op)] = fn
+        return fn
+
+    return register
+
+
+Extra = Callable[[Invocation, Tensors, Scalars], torch.Tensor]
+_EXTRA: dict[int, dict[str, Extra]] = {}
+
+
+def extra_gradient(op: Op, name: str) -> Callable[[Extra], Extra]:
+    """Register the function that computes one more gradient from saved tensors and cotangents."""
+    note_extra_gradient(op, name)
+
+    def register(fn: Extra) -> Extra:
+        _EXTRA.setdefault(id(op), {})[name] = fn
         return fn
 
     return register
@@ -209,10 +224,12 @@ def gradients(
     if not given or not wanted:
         return {}
     found = passed_on(invocation, given, wanted)
-    rest = [n for n in wanted if n not in found]
-    there = {f"d_{n}": _readable(g, takes[n]) for n, g in given.items()} if rest else {}
+    extra = {n: fn for n, fn in _EXTRA.get(id(op), {}).items() if n in wanted}
+    rest = [n for n in wanted if n not in found and n not in extra]
+    there = {f"d_{n}": _readable(g, takes[n]) for n, g in given.items()} if rest or extra else {}
     tensors = saved | there
-    if id(op) in _PREPARE:
+    found |= {n: fn(invocation, tensors, scalars) for n, fn in extra.items()}
+    if rest and id(op) in _PREPARE:
         tensors |= _PREPARE[id(op)](saved, scalars)
     for group in [[n] for n in rest] if id(op) in _SEPARATE else [rest] if rest else []:
         backward = _backward(invocation, frozenset(there), frozenset(group))
