@@ -21,7 +21,11 @@ ROWS = spec.T.piece or 1
 PIECES = logp_spec.V.split or 1
 NO_ID = -(2**63)
 """An id that no piece of a vocabulary has: inactive rows are said by the mask alone."""
-OF_ROWS = ("ids", "lse", "entropy", "inv_temperature_row", "mask", "d_logp", "d_lse", "d_entropy")
+OF_ROWS = (
+    "ids", "lse", "entropy", "inv_temperature_row", "mask", "threshold", "last",
+    "d_logp", "d_lse", "d_entropy",
+)  # fmt: skip
+BITS = 32  # tokens of a word of a support
 
 
 def bias_gradient(given: Tensors, scalars: Scalars, math: MathModel | None) -> torch.Tensor:
@@ -36,6 +40,7 @@ def bias_gradient(given: Tensors, scalars: Scalars, math: MathModel | None) -> t
     counts = active(given, scalars)
     order = compacted(counts).reshape(-1)
     rows = {n: given[n].reshape(-1) for n in OF_ROWS if n in given} | {"mask": counts.reshape(-1)}
+    rows |= {"words": given["words"].reshape(len(order), -1)} if "words" in given else {}
     own = {**scalars, "ignore_index": NO_ID}
     # -0.0 + x == x for every x
     total = torch.full(bias.shape, -0.0, dtype=torch.float32, device=bias.device)
@@ -43,7 +48,11 @@ def bias_gradient(given: Tensors, scalars: Scalars, math: MathModel | None) -> t
         at = order[start : start + ROWS]
         part = {n: x[at] for n, x in rows.items()} | {"hidden": hidden[at]}
         for v in _pieces(len(weight)):
-            tensors = part | {"ids": part["ids"] - v.start, "weight": weight[v], "bias": bias[v]}
+            tensors = part | {"weight": weight[v], "bias": bias[v]}
+            # ids count from the first of a piece
+            tensors |= {n: part[n] - v.start for n in ("ids", "last") if n in part}
+            if "words" in part:
+                tensors["words"] = part["words"][:, v.start // BITS : -(-v.stop // BITS)]
             invocation = replace(invoke(spec.linear_logp_scores, tensors, own, {}, None), math=math)
             dz = dispatch(invocation, tensors, own)["dz"]
             _add(dz, total[v])
@@ -57,7 +66,8 @@ def _add(dz: torch.Tensor, onto: torch.Tensor) -> None:
 
 
 def _pieces(vocabulary: int) -> Iterator[slice]:
-    size = -(-vocabulary // PIECES)
+    """Return pieces of a vocabulary that begin with a word of a support."""
+    size = -(-vocabulary // (PIECES * BITS)) * BITS
     return (slice(start, min(start + size, vocabulary)) for start in range(0, vocabulary, max(1, size)))
 
 

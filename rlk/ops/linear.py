@@ -7,16 +7,24 @@ import torch
 from rlk.ops.active_rows import active, compacted
 from rlk.ops.checks import are_tensors, flag, integer, is_among, names_among, some_rows, wrong_value
 from rlk.ops.products import check_buffer, check_pieces, product_onto
-from rlk.ops.results import LogProbs
+from rlk.ops.results import Csr, LogProbs, Support
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
+from rlk.ops.support import kept_tokens
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.call.autograd import prepares
 from rlk.runtime.calls import call, worded
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import matmul as matmul_spec
 
-worded(linear_spec.linear_logp, "linear_logp", **SCORING)
+worded(
+    linear_spec.linear_logp,
+    "linear_logp",
+    **SCORING,
+    threshold="support.threshold",
+    last="support.last",
+    words="support.ids",
+)
 for _op in (*matmul_spec.BY_LEAVES.values(), matmul_spec.matmul_backward):
     worded(_op, "matmul")
 
@@ -37,6 +45,7 @@ def linear_logp(
     group: object | None = None,
     vocab_start: int = 0,
     weight_grad_out: torch.Tensor | None = None,
+    support: Support | Csr | None = None,
     math: str | None = None,
 ) -> LogProbs:
     """Return log softmax(z)[ids] of a linear head, z from hidden weight^T; the logits never reach memory.
@@ -61,7 +70,8 @@ def linear_logp(
     rank with the whole weight.
     weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place:
     weight.grad stays as it is.
-    Raises LaunchError.
+    support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids; not with a
+    group. The bits are those of `logp(matmul(...), ids, support=support)`. Raises LaunchError.
     """
     needs = names_among("linear_logp", "needs", needs, NEEDS[:3])
     are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
@@ -72,6 +82,10 @@ def linear_logp(
     tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
     _scoring("linear_logp", tensors, scalars, temperature, softcap, logit_scale)
     scalars["ignore_index"] = integer("linear_logp", "ignore_index", ignore_index)
+    if support is not None:
+        if group is not None:
+            raise wrong_value("linear_logp", "support", type(support).__name__, "None, with a group")
+        tensors |= kept_tokens("linear_logp", support, weight.shape[0], ids)
     extra = tuple(n for n in NEEDS[2:3] if n in needs)
     statics = {"needs": extra, "keep": _keeps(keep_logits, hidden, weight), "states": False}
     if group is None and vocab_start == 0 and weight_grad_out is None:

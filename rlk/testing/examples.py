@@ -83,7 +83,12 @@ def _jsd_loss(rng: np.random.Generator) -> Values:
 def _linear_logp(rng: np.random.Generator) -> Values:
     given = _logp(rng)
     del given["logits"]
-    return given | {"hidden": rng.normal(size=(6, 40)), "weight": 0.4 * rng.normal(size=(3001, 40))}
+    hidden, weight = rng.normal(size=(6, 40)), 0.4 * rng.normal(size=(3001, 40))
+    return given | {
+        "hidden": hidden,
+        "weight": weight,
+        "threshold": _apart(hidden @ weight.T, rng.normal(size=6)),
+    }
 
 
 def _linear_logp_backward(rng: np.random.Generator) -> Values:
@@ -303,6 +308,7 @@ EXAMPLES: dict[str, Example] = {
         present=(("d_logp", "inv_temperature", "mask"), ("d_lse", "weight_grad")),
         statics={"wants": (("hidden", "weight"), ("hidden",))},
     ),
+    "linear_logp_scores": Example(_linear_logp_backward, present=(("d_logp", "inv_temperature", "mask"),)),
     "linear_logp_join": Example(_linear_logp_join, present=(("mask",),)),
     "policy_loss": Example(_policy_loss),
     "policy_loss_of_sequences": Example(_policy_loss),

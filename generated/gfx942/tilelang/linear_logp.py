@@ -294,9 +294,9 @@ def linear_logp_1(
             t_inside[c] = t[c] < T
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        for c in tl.unroll(8):  # linear_logp.py:61
+        for c in tl.unroll(8):  # linear_logp.py:69
             ids_value[c] = tl.if_then_else(t_inside[c], ids[t[c]], tl.Cast("int64", 0))
-        piece_begin_product = tl.alloc_var("int32", v_piece * 16032)  # linear_logp.py:64
+        piece_begin_product = tl.alloc_var("int32", v_piece * 16032)  # linear_logp.py:73
         piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), piece_begin_product))
         piece_end_sum = tl.alloc_var("int32", piece_begin + 16032)
         piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), piece_end_sum))
@@ -308,11 +308,11 @@ def linear_logp_1(
             exists[c] = v[c] < piece_end
         inv_temperature_value = tl.alloc_var("float32", inv_temperature)
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        for c in tl.unroll(8):  # logp.py:200
+        for c in tl.unroll(8):  # logp.py:205
             active[c] = ids_value[c] != ignore_index_value
-        for c in tl.unroll(32):  # linear_logp.py:64
+        for c in tl.unroll(32):  # linear_logp.py:73
             exists_2[c] = exists[c // 8] & active[c % 8]
-        for c in tl.unroll(8):  # linear_logp.py:65
+        for c in tl.unroll(8):  # linear_logp.py:74
             t_place[c] = thread // 64 * 8 + c
             if writes:
                 hidden_start[t_place[c]] = tl.Select(
@@ -351,12 +351,12 @@ def linear_logp_1(
         for c in tl.unroll(32):
             acc[c] = acc_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]
             z[c] = acc[c] * inv_temperature_value  # logp.py:57
-        for c in tl.unroll(4):  # linear_logp.py:71
+        for c in tl.unroll(4):  # linear_logp.py:80
             v_i64[c] = tl.Cast("int64", v[c])
         for c in tl.unroll(32):
             sum_of_step3_equal[c] = v_i64[c // 8] == ids_value[c % 8]
             z_masked[c] = tl.Select(sum_of_step3_equal[c], z[c], f32(-0.0))
-            z_masked_2[c] = tl.Select(exists_2[c], z[c], f32(float("-inf")))  # linear_logp.py:64
+            z_masked_2[c] = tl.Select(exists_2[c], z[c], f32(float("-inf")))  # linear_logp.py:73
             m_chunk[c] = z_masked_2[c]
         max_over_v_lane(m_chunk)
         for c in tl.unroll(8):
@@ -424,10 +424,10 @@ def linear_logp_2(
         t = block * 32 + thread // 8 % 32
         t_inside = t < T
         writes = (thread & 263) == 0
-        ids_value = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:61
+        ids_value = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:69
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:200
-        v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:64
+        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:205
+        v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:73
         m = f32(float("-inf"))
         l = f32(0.0)
         centred = f32(-0.0)
@@ -511,24 +511,24 @@ def linear_logp_2(
         total_3[0] = total
         total_over_v_piece(total_3)
         total_4 = total_3[0]
-        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # linear_logp.py:78
+        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # linear_logp.py:87
         inside_below = tl.alloc_var("bool", ids_value < 128256)
         inside = tl.alloc_var("bool", ids_ge_0 & inside_below)
-        log_l = tl.alloc_var("float32", portable_log(l_4))  # linear_logp.py:83
+        log_l = tl.alloc_var("float32", portable_log(l_4))  # linear_logp.py:92
         lse_value = tl.alloc_var("float32", m_4 + log_l)
-        hit_masked = tl.alloc_var("float32", tl.Select(inside, total_4, f32(float("nan"))))  # linear_logp.py:84
+        hit_masked = tl.alloc_var("float32", tl.Select(inside, total_4, f32(float("nan"))))  # linear_logp.py:93
         chosen = tl.alloc_var("float32", hit_masked - lse_value)
-        is_nan_chosen = tl.alloc_var("bool", is_nan(chosen))  # linear_logp.py:85
+        is_nan_chosen = tl.alloc_var("bool", is_nan(chosen))  # linear_logp.py:94
         both = tl.alloc_var("bool", active & is_nan_chosen)
         if both & t_inside & writes:
             tl.atomic_max(errors[0], 1)
             tl.atomic_max(errors[1], t + 1)
-        chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # linear_logp.py:87
-        lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # linear_logp.py:88
-        centred_over_l = tl.alloc_var("float32", centred_4 / l_4)  # linear_logp.py:89
+        chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # linear_logp.py:96
+        lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # linear_logp.py:97
+        centred_over_l = tl.alloc_var("float32", centred_4 / l_4)  # linear_logp.py:98
         entropy_difference = tl.alloc_var("float32", log_l - centred_over_l)
         entropy_difference_masked = tl.alloc_var("float32", tl.Select(active, entropy_difference, f32(0.0)))
-        if t_inside & writes:  # linear_logp.py:86
+        if t_inside & writes:  # linear_logp.py:95
             logp[t] = chosen_masked
         if t_inside & writes:
             lse[t] = lse_masked

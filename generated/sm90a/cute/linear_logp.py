@@ -299,7 +299,7 @@ def linear_logp_1(
                 v_step = v_step_tile
                 v_piece = v_piece_tile
                 t_first = (row_tile * 2 + rank) * 128
-                piece_begin_product = v_piece * 16032  # linear_logp.py:64
+                piece_begin_product = v_piece * 16032  # linear_logp.py:73
                 piece_begin = cutlass.min(128256, piece_begin_product)
                 v_step_times_256 = v_step * 256
                 v_begin = piece_begin + v_step_times_256
@@ -350,7 +350,7 @@ def linear_logp_1(
             t_first = (row_tile * 2 + rank) * 128
             t = [t_first + row + 8 * r for r in range(2)]
             t_inside = [t[r] < T for r in range(2)]
-            ids_value = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:61
+            ids_value = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:69
             ring.consumer_wait(get)
             warpgroup.fence()
             unit.set(warpgroup.Field.ACCUMULATE, False)
@@ -372,7 +372,7 @@ def linear_logp_1(
             warpgroup.wait_group(0)
             ring.consumer_release(free)
             free.advance()
-            piece_begin_product = v_piece * 16032  # linear_logp.py:64
+            piece_begin_product = v_piece * 16032  # linear_logp.py:73
             piece_begin = cutlass.min(128256, piece_begin_product)
             piece_end_sum = piece_begin + 16032
             piece_end = cutlass.min(128256, piece_end_sum)
@@ -381,22 +381,22 @@ def linear_logp_1(
             v = v_begin + quad
             exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]
             for r in cutlass.range_constexpr(2):
-                active = ids_value[r] != ignore_index  # logp.py:200
-                end = select(active, piece_end, Int32(0))  # linear_logp.py:64
+                active = ids_value[r] != ignore_index  # logp.py:205
+                end = select(active, piece_end, Int32(0))  # linear_logp.py:73
                 at = end - v
-                z = []  # linear_logp.py:65
+                z = []  # linear_logp.py:74
                 for c in cutlass.range_constexpr(64):
                     acc_2 = acc[r, c]
                     z.append(mul(acc_2, inv_temperature))  # logp.py:57
-                selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
+                selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:73
                 ahead = ids_value[r] - Int64(v_begin)
                 if any_lane((ahead >= 0) & (ahead < 256)):
-                    at_2 = ids_value[r] - Int64(v)  # linear_logp.py:71
+                    at_2 = ids_value[r] - Int64(v)  # linear_logp.py:80
                     z_masked = [
                         select((at_2 == 8 * (c // 2) + c % 2), z[c], Int32(-(2**31)).bitcast(Float32))
                         for c in range(64)
                     ]
-                    z_masked_2 = [  # linear_logp.py:64
+                    z_masked_2 = [  # linear_logp.py:73
                         select((at > 8 * (c // 2) + c % 2), z_masked[c], Int32(-(2**31)).bitcast(Float32))
                         for c in range(64)
                     ]
@@ -489,9 +489,9 @@ def linear_logp_2_rows(
     t = block * 32 + thread % 32
     t_inside = t < T
     writes = (thread & 224) == 0
-    ids_value = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
-    active = ids_value != ignore_index  # logp.py:200
-    v_piece = thread // 32  # linear_logp.py:64
+    ids_value = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:69
+    active = ids_value != ignore_index  # logp.py:205
+    v_piece = thread // 32  # linear_logp.py:73
     m = Float32(float("-inf"))
     l = Float32(0.0)
     centred = Int32(-(2**31)).bitcast(Float32)
@@ -526,22 +526,22 @@ def linear_logp_2_rows(
         [m], [l], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
     )
     total_2 = total_over_v_piece([total], thread, (reduce_smem_4,))
-    ids_ge_0 = 0 <= ids_value  # linear_logp.py:78
+    ids_ge_0 = 0 <= ids_value  # linear_logp.py:87
     inside_below = ids_value < 128256
     inside = ids_ge_0 & inside_below
-    log_l = portable_log(l_2)  # linear_logp.py:83
+    log_l = portable_log(l_2)  # linear_logp.py:92
     lse_value = m_2 + log_l
-    hit_masked = select(inside, total_2, Float32(float("nan")))  # linear_logp.py:84
+    hit_masked = select(inside, total_2, Float32(float("nan")))  # linear_logp.py:93
     chosen = hit_masked - lse_value
-    is_nan_chosen = chosen != chosen  # linear_logp.py:85
+    is_nan_chosen = chosen != chosen  # linear_logp.py:94
     both = active & is_nan_chosen
     report_where(both & t_inside & writes, errors, 1, t + 1)
-    chosen_masked = select(active, chosen, Float32(0.0))  # linear_logp.py:87
-    lse_masked = select(active, lse_value, Float32(0.0))  # linear_logp.py:88
-    centred_over_l = div(centred_2, l_2)  # linear_logp.py:89
+    chosen_masked = select(active, chosen, Float32(0.0))  # linear_logp.py:96
+    lse_masked = select(active, lse_value, Float32(0.0))  # linear_logp.py:97
+    centred_over_l = div(centred_2, l_2)  # linear_logp.py:98
     entropy_difference = log_l - centred_over_l
     entropy_difference_masked = select(active, entropy_difference, Float32(0.0))
-    store_where(t_inside & writes, logp, t, chosen_masked)  # linear_logp.py:86
+    store_where(t_inside & writes, logp, t, chosen_masked)  # linear_logp.py:95
     store_where(t_inside & writes, lse, t, lse_masked)
     store_where(t_inside & writes, entropy, t, entropy_difference_masked)
 
