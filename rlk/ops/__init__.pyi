@@ -246,6 +246,7 @@ class _LinearLogp(Operator):
         group: object | None = None,
         vocab_start: int = 0,
         weight_grad_out: torch.Tensor | None = None,
+        support: Support | Csr | None = None,
         math: str | None = None,
     ) -> LogProbs:
         """Return log softmax(z)[ids] of a linear head, z from hidden weight^T; the logits never reach memory.
@@ -254,12 +255,13 @@ class _LinearLogp(Operator):
         options temperature, softcap, logit_scale, mask, ignore_index and math, and the bits, are those of
         `logp(matmul(hidden, weight, out_dtype=torch.float32), ids)`; needs: of logp, lse, entropy.
 
-        Differentiable in hidden and weight, through logp, lse and entropy; one that needs no gradient costs none.
+        Differentiable in hidden, weight and bias, through logp, lse and entropy; one that needs none costs none.
         The gradient of the scores is rounded to the dtype of hidden; each gradient is an f32 sum in a fixed
         order, rounded once: over the vocabulary in 8 pieces of P = ceil(V / 8), merged pairwise; over active rows
-        in pieces of 8192, ascending. Extra memory: forward 12 to 16 bytes for each of at most 8192 rows and 256
-        entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or, if that is more
-        and rows are, 16384 (P + D) + 4 P D bytes.
+        in pieces of 8192, ascending. That of bias is summed over these pieces likewise, in each by 64 rows (by
+        halving) ascending, and costs a product more. Extra memory: forward 12 to 16 bytes for each of at most
+        8192 rows and 256 entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or,
+        if that is more and rows are, 16384 (P + D) + 4 P D bytes.
 
         keep_logits: a limit in bytes. Where f32 logits of this call (4 V bytes a row) fit in it and a gradient is
         needed, they are kept instead of computed again; the bits are the same.
@@ -267,9 +269,10 @@ class _LinearLogp(Operator):
         [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
         all ranks. 1, 2, 4 or 8 ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one
         rank with the whole weight.
-        weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it, in place, once,
-        and weight.grad stays as it is.
-        Raises LaunchError.
+        weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place:
+        weight.grad stays as it is.
+        support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids; not with a
+        group. The bits are those of `logp(matmul(...), ids, support=support)`. Raises LaunchError.
         """
 
 linear_logp: _LinearLogp
@@ -297,6 +300,7 @@ class _LinearPolicyLoss(Operator):
         weight_grad_out: torch.Tensor | None = None,
         advantages_of: AdvantagesOf | None = None,
         token_weights: torch.Tensor | None = None,
+        support: Support | Csr | None = None,
         math: str | None = None,
     ) -> PolicyLoss:
         """Return the policy loss of a linear head's log-probs; the logits never reach memory.
@@ -308,12 +312,12 @@ class _LinearPolicyLoss(Operator):
         or f16. ids: of the layout's token shape. old_logp, ref_logp, rollout_logp, token_weights: f32 of that
         shape. advantages, advantages_of: f32 of that shape or [sequences], as `policy_loss` takes them. loss: any
         that `policy_loss` takes, by name or as a `Loss`, which says whether ref_logp and rollout_logp are needed.
-        temperature, softcap, logit_scale, keep_logits, group, vocab_start, weight_grad_out and math are those of
-        `linear_logp`.
+        temperature, softcap, logit_scale, keep_logits, group, vocab_start, weight_grad_out, support and math are
+        those of `linear_logp`.
 
         Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
-        [0, V) gives NaN and sets the error word. Differentiable in hidden and weight; backward computes the
-        logits again. Raises LaunchError.
+        [0, V) gives NaN and sets the error word. Differentiable in hidden, weight and bias; backward
+        computes the logits again. Raises LaunchError.
         """
 
 linear_policy_loss: _LinearPolicyLoss

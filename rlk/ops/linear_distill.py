@@ -187,10 +187,10 @@ def gradients(heads: Heads, made: Divergence, d_loss: torch.Tensor, wants: tuple
     if "hidden" in wants:
         found["hidden"] = x.new_empty(x.shape)
     if "weight" in wants:
-        # rounded once: beyond one piece of rows the f32 sums are kept, and -0.0 + x == x for every x
-        found["weight"] = (
-            w.new_full(w.shape, -0.0, dtype=torch.float32) if rows > ROWS else w.new_zeros(w.shape)
-        )
+        found["weight"] = w.new_zeros(w.shape)
+        if rows > ROWS:
+            # rounded once: the f32 sums of pieces of rows are kept; -0.0 + x == x for every x
+            found["weight"] = w.new_full(w.shape, -0.0, dtype=torch.float32)
     order = None if heads.mask is None else compacted(heads.mask)
     for start in range(0, rows, ROWS):
         at: slice | torch.Tensor = slice(start, min(start + ROWS, rows))

@@ -13,10 +13,15 @@ from rlk.specs.advantage import gae, group_advantage, scatter_rewards, token_bas
 from rlk.specs.attention import paged_attention, prefix_attention, varlen_attention
 from rlk.specs.completions import sequence_logp
 from rlk.specs.distill import jsd_loss
-from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
+from rlk.specs.linear_logp import (
+    linear_logp,
+    linear_logp_backward,
+    linear_logp_join,
+    linear_logp_scores,
+)
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
-from rlk.specs.matmul import matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
+from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
 from rlk.specs.packing import reported, take_rows, take_whole
@@ -74,7 +79,12 @@ def _jsd_loss(rng: np.random.Generator) -> Values:
 def _linear_logp(rng: np.random.Generator) -> Values:
     given = _logp(rng)
     del given["logits"]
-    return given | {"hidden": rng.normal(size=(6, 40)), "weight": 0.4 * rng.normal(size=(3001, 40))}
+    hidden, weight = rng.normal(size=(6, 40)), 0.4 * rng.normal(size=(3001, 40))
+    return given | {
+        "hidden": hidden,
+        "weight": weight,
+        "threshold": _apart(hidden @ weight.T, rng.normal(size=6)),
+    }
 
 
 def _linear_logp_backward(rng: np.random.Generator) -> Values:
@@ -307,6 +317,9 @@ linear_logp_backward.record = Record(
     ),
     unshown=(_SAME,),
 )
+linear_logp_scores.record = Record(
+    example=Example(_linear_logp_backward, present=(("d_logp", "inv_temperature", "mask"),)), unshown=(_SAME,)
+)
 linear_logp_join.record = Record(example=Example(_linear_logp_join, present=(("mask",),)), unshown=(_SAME,))
 jsd_loss.record = Record(example=Example(_jsd_loss, present=(("inv_temperature", "mask"),)), unshown=(_SAME,))
 sample.record = Record(
@@ -323,7 +336,7 @@ matmul.record = Record(extents={"N": 14336}, present=("residual",))
 matmul_leaf8.record = Record(
     unshown=(replace(_SAME, backend="triton"), replace(_SAME, program="gradient")),
 )
-for _op in (matmul_leaf2, matmul_leaf4, matmul_backward):
+for _op in (column_sums, matmul_leaf2, matmul_leaf4, matmul_backward):
     _op.record = Record(unshown=(_SAME,))
 rms_norm.record = Record(
     example=Example(lambda rng: {"eps": 1e-6}), extents={"N": 4096}, present=("residual",)

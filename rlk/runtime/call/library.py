@@ -29,6 +29,7 @@ from rlk.runtime.binding.selection import (
     Statics,
     check_differentiable,
     check_scalars,
+    differentiable_in,
     invoke,
     public_name,
     selected,
@@ -219,10 +220,8 @@ def setup(op: Op, ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor])
 def gradient_arguments(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
     """Return the arguments of the gradient's schema; the third are the names of the wanted gradients."""
     assert op.gradient is not None
-    formals = [f.name for f in op.formals]
-    wanted = [
-        n for n, need in zip(formals, ctx.needs_input_grad, strict=False) if need and n in op.gradient.wrt
-    ]
+    formals, among = [f.name for f in op.formals], differentiable_in(op)
+    wanted = [n for n, need in zip(formals, ctx.needs_input_grad, strict=False) if need and n in among]
     given = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
     saved = [given.get(n) for n in (*formals, *ctx.output_names)]
     return saved, list(grads), wanted, *by_kind(op, ctx.scalars), ctx.variant
