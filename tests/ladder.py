@@ -23,9 +23,18 @@ from rlk.testing.examples import Example
 MI300X = target("gfx942")
 TARGETS = ("gfx90a", "gfx942", "gfx950")
 WAVES = range(4)  # in order, wave by wave, in two random orders
-BOTH = ("logp", "ratio_kl", "policy_loss", "swiglu", "rope", "embedding", "rms_norm", "varlen_attention")
-FORWARD = (
+BOTH = (
     "matmul",
+    "logp",
+    "ratio_kl",
+    "policy_loss",
+    "swiglu",
+    "rope",
+    "embedding",
+    "rms_norm",
+    "varlen_attention",
+)
+FORWARD = (
     "matmul_leaf8",
     "linear_logp_join",
     "group_advantage",

@@ -94,6 +94,8 @@ class Calls:
     namespace: of the operator in `torch.ops`, "" where it is not registered. function: what a call runs.
     public, names: what callers know the operator and its inputs by, in errors. prepare: makes inputs of the
     gradient. refused: outputs that backward refuses by name, where others are constants of the graph.
+    separate: how gradients are computed one by one, as the runtime has it; None: all at once. extra: makes
+    gradients of further inputs, by their names.
     """
 
     namespace: str = ""
@@ -102,6 +104,8 @@ class Calls:
     names: dict[object, object] = field(default_factory=dict)
     prepare: Prepare | None = None
     refused: frozenset[str] = frozenset()
+    separate: object = None
+    extra: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 class Op:

@@ -72,4 +72,4 @@ class Record:
     statics: Mapping[str, object] = field(default_factory=dict)
     usage: str = ""
     edges: tuple[Edge, ...] = ()
-    unshown: Unshown | None = None
+    unshown: tuple[Unshown, ...] = ()

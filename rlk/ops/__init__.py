@@ -22,6 +22,7 @@ from rlk.ops import (
     policy,
     preference,
     prefix_library,
+    products,
     sampling,
     sharded_library,
     signatures,
@@ -81,7 +82,12 @@ OPERATORS: dict[str, Operator] = {}
 logp = _published(signatures.logp, operators.logp, _logp.logp)
 linear_logp = _published(linear.linear_logp, operators.linear_logp, _linear.linear_logp)
 jsd_loss = _published(distill.jsd_loss, operators.jsd_loss, _distill.jsd_loss)
-matmul = _published(linear.matmul, operators.matmul, _matmul.matmul, forms=(_matmul.matmul_leaf8,))
+matmul = _published(
+    linear.matmul,
+    operators.matmul,
+    _matmul.matmul,
+    forms=(_matmul.matmul_leaf2, _matmul.matmul_leaf4, _matmul.matmul_leaf8),
+)
 ratio_kl = _generated(_loss.ratio_kl, operators.ratio_kl, RatioKL)
 policy_loss = _published(policy.policy_loss, operators.policy_loss, _policy.policy_loss)
 linear_policy_loss = _published(
@@ -128,6 +134,7 @@ for _spec in (
 sharded_library.register()
 prefix_library.register()
 distill_library.register()
+products.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention
 )

@@ -222,8 +222,8 @@ class _LinearJsdLoss(Operator):
         `linear_logp`'s, rounded once: d hidden over the vocabulary in 8 pieces of P = ceil(V / 8), merged
         pairwise; d weight over active rows in pieces of 8192, ascending. Extra memory: f32 logits of as many rows
         as fit in 1 GiB for both heads, at least one row; in backward, half as much again for their gradient, and
-        4 P + 22 D bytes for each of at most 8192 rows, 2 D2 for the teacher's, 2 P D + 4 P D bytes, and 4 V D
-        bytes if rows are more than 8192. Raises LaunchError.
+        2 P + 20 D bytes for each of at most 8192 rows, 2 D2 for the teacher's, 2 P D bytes, and 4 V D bytes if
+        rows are more than 8192. Raises LaunchError.
         """
 
 linear_jsd_loss: _LinearJsdLoss
@@ -246,6 +246,7 @@ class _LinearLogp(Operator):
         group: object | None = None,
         vocab_start: int = 0,
         weight_grad_out: torch.Tensor | None = None,
+        support: Support | Csr | None = None,
         math: str | None = None,
     ) -> LogProbs:
         """Return log softmax(z)[ids] of a linear head, z from hidden weight^T; the logits never reach memory.
@@ -254,12 +255,13 @@ class _LinearLogp(Operator):
         options temperature, softcap, logit_scale, mask, ignore_index and math, and the bits, are those of
         `logp(matmul(hidden, weight, out_dtype=torch.float32), ids)`; needs: of logp, lse, entropy.
 
-        Differentiable in hidden and weight, through logp, lse and entropy; one that needs no gradient costs none.
+        Differentiable in hidden, weight and bias, through logp, lse and entropy; one that needs none costs none.
         The gradient of the scores is rounded to the dtype of hidden; each gradient is an f32 sum in a fixed
         order, rounded once: over the vocabulary in 8 pieces of P = ceil(V / 8), merged pairwise; over active rows
-        in pieces of 8192, ascending. Extra memory: forward 12 to 16 bytes for each of at most 8192 rows and 256
-        entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or, if that is more
-        and rows are, 16384 (P + D) + 4 P D bytes.
+        in pieces of 8192, ascending. That of bias is summed over these pieces likewise, in each by 64 rows (by
+        halving) ascending, and costs a product more. Extra memory: forward 12 to 16 bytes for each of at most
+        8192 rows and 256 entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or,
+        if that is more and rows are, 16384 (P + D) + 4 P D bytes.
 
         keep_logits: a limit in bytes. Where f32 logits of this call (4 V bytes a row) fit in it and a gradient is
         needed, they are kept instead of computed again; the bits are the same.
@@ -267,9 +269,10 @@ class _LinearLogp(Operator):
         [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
         all ranks. 1, 2, 4 or 8 ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one
         rank with the whole weight.
-        weight_grad_out: f32 [V, D], contiguous; backward adds the f32 sum of each piece of rows to it, in place,
-        and weight.grad stays as it is.
-        Raises LaunchError.
+        weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place:
+        weight.grad stays as it is.
+        support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids; not with a
+        group. The bits are those of `logp(matmul(...), ids, support=support)`. Raises LaunchError.
         """
 
 linear_logp: _LinearLogp
@@ -297,6 +300,7 @@ class _LinearPolicyLoss(Operator):
         weight_grad_out: torch.Tensor | None = None,
         advantages_of: AdvantagesOf | None = None,
         token_weights: torch.Tensor | None = None,
+        support: Support | Csr | None = None,
         math: str | None = None,
     ) -> PolicyLoss:
         """Return the policy loss of a linear head's log-probs; the logits never reach memory.
@@ -308,12 +312,12 @@ class _LinearPolicyLoss(Operator):
         or f16. ids: of the layout's token shape. old_logp, ref_logp, rollout_logp, token_weights: f32 of that
         shape. advantages, advantages_of: f32 of that shape or [sequences], as `policy_loss` takes them. loss: any
         that `policy_loss` takes, by name or as a `Loss`, which says whether ref_logp and rollout_logp are needed.
-        temperature, softcap, logit_scale, keep_logits, group, vocab_start, weight_grad_out and math are those of
-        `linear_logp`.
+        temperature, softcap, logit_scale, keep_logits, group, vocab_start, weight_grad_out, support and math are
+        those of `linear_logp`.
 
         Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
-        [0, V) gives NaN and sets the error word. Differentiable in hidden and weight; backward computes the
-        logits again. Raises LaunchError.
+        [0, V) gives NaN and sets the error word. Differentiable in hidden, weight and bias; backward
+        computes the logits again. Raises LaunchError.
         """
 
 linear_policy_loss: _LinearPolicyLoss
@@ -370,16 +374,34 @@ class _Matmul(Operator):
         *,
         bias: torch.Tensor | None = None,
         residual: torch.Tensor | None = None,
-        order: str = 'chain16',
+        leaves: int = 1,
+        part: tuple[int, int] | None = None,
+        grad_leaves: int = 1,
+        round_product: bool = False,
+        order: str | None = None,
         out_dtype: torch.dtype | None = None,
+        weight_grad_out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return x w^T + bias + residual: a row's bits do not depend on the number of rows.
 
-        x: [..., K], w: [N, K], bias: [N], residual: [..., N], one dtype, bf16 or f16. One f32 accumulator over
-        ascending K (order="chain16"), or one for each of 8 pieces of ceil(K / 8), added pairwise (order="leaf8":
-        other bits, and faster where M is small), f32 sums, one rounding to the dtype; out_dtype=torch.float32
-        returns the f32 sum. Differentiable in nothing yet: a tensor that requires a gradient raises; detach it.
-        Raises LaunchError.
+        x: [..., K], w: [N, K], bias: [N], residual: [..., N], one dtype, bf16 or f16. leaves: 1, 2, 4 or 8 equal
+        pieces of K, of which each has one f32 accumulator over ascending K (chain16), added pairwise; K must be a
+        multiple of it. More leaves are other bits; they are for weights whose K ranks share, and fill a device
+        where rows are few. f32 sums, one rounding to the dtype; out_dtype=torch.float32 returns the f32 sum.
+        round_product: x w^T + bias is rounded before residual is added, as by two operators of 16 bits.
+
+        part: (first, end), a rank's own leaves of `leaves`: x and w have the K of these alone, and the result is
+        the f32 sum of their subtree, which `ordered_all_reduce` continues over ranks. Their number is a power of
+        two that divides first. Without bias and residual, which are added once, after all leaves.
+        order: "chain16" is leaves=1; "leaf8" is leaves=8 of ceil(K / 8) elements, also where the last is short.
+
+        Differentiable in x, w, bias and residual. The gradient of the result is rounded to the dtype of x; each
+        gradient is an f32 sum, rounded once. d x: N in grad_leaves equal pieces (1, 2, 4 or 8), one chain16 each,
+        added pairwise: for weights whose N ranks share. d w: tokens in pieces of 8192, one chain16 each, added
+        ascending. d bias: the same pieces, each the sums of 64 tokens (by halving) in ascending order. d residual
+        is the gradient of the result.
+        weight_grad_out: f32 [N, K], contiguous; backward adds the f32 d w to it, in place, once, and w.grad stays
+        as it is. Raises LaunchError.
         """
 
 matmul: _Matmul

@@ -82,7 +82,7 @@ def logp(
     if mask is not None:
         tensors["mask"] = mask
     if support is not None:
-        tensors |= kept_tokens("logp", support, logits, ids)
+        tensors |= kept_tokens("logp", support, logits.shape[-1], ids)
     _scoring("logp", tensors, scalars, temperature, softcap, logit_scale)
     scalars["ignore_index"] = integer("logp", "ignore_index", ignore_index)
     # lse is always there: the gradient needs it; the others only where they are asked for

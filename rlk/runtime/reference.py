@@ -95,8 +95,8 @@ def reference_sources(ops: Iterable[Op] | None = None) -> Iterator[tuple[str, st
     every = operators().values() if ops is None else tuple(ops)
     for on in map(target, TARGETS):
         for op in every:
-            left_out = op.record.unshown if ops is None else None
-            if left_out is not None and not left_out.program and not left_out.backend:
+            left_out = op.record.unshown if ops is None else ()
+            if any(not each.program and not each.backend for each in left_out):
                 continue  # nothing of it is shown: it need not be traced
             variant = reference_variant(op)
             programs = {"forward": placed(op, op.trace(variant)), "gradient": reference_gradient(op, variant)}
@@ -106,11 +106,11 @@ def reference_sources(ops: Iterable[Op] | None = None) -> Iterator[tuple[str, st
 
 
 def _sources(
-    program: Program, extents: dict[str, int], on: Target, what: str, left_out: Unshown | None
+    program: Program, extents: dict[str, int], on: Target, what: str, left_out: tuple[Unshown, ...]
 ) -> Iterator[tuple[str, str]]:
     """Yield a program's source by each backend that has a form for it."""
     for by in registered():
-        if on.name not in by.checked_in or (left_out is not None and left_out.holds(what, by.name)):
+        if on.name not in by.checked_in or any(each.holds(what, by.name) for each in left_out):
             continue
         try:
             emitted, _, _ = emit(program, extents, on, by.name)

@@ -13,10 +13,15 @@ from rlk.specs.advantage import gae, group_advantage, scatter_rewards, token_bas
 from rlk.specs.attention import paged_attention, prefix_attention, varlen_attention
 from rlk.specs.completions import sequence_logp
 from rlk.specs.distill import jsd_loss
-from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
+from rlk.specs.linear_logp import (
+    linear_logp,
+    linear_logp_backward,
+    linear_logp_join,
+    linear_logp_scores,
+)
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
-from rlk.specs.matmul import matmul, matmul_leaf8
+from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
 from rlk.specs.packing import reported, take_rows, take_whole
@@ -74,7 +79,12 @@ def _jsd_loss(rng: np.random.Generator) -> Values:
 def _linear_logp(rng: np.random.Generator) -> Values:
     given = _logp(rng)
     del given["logits"]
-    return given | {"hidden": rng.normal(size=(6, 40)), "weight": 0.4 * rng.normal(size=(3001, 40))}
+    hidden, weight = rng.normal(size=(6, 40)), 0.4 * rng.normal(size=(3001, 40))
+    return given | {
+        "hidden": hidden,
+        "weight": weight,
+        "threshold": _apart(hidden @ weight.T, rng.normal(size=6)),
+    }
 
 
 def _linear_logp_backward(rng: np.random.Generator) -> Values:
@@ -305,31 +315,38 @@ linear_logp_backward.record = Record(
         present=(("d_logp", "inv_temperature", "mask"), ("d_lse", "weight_grad")),
         statics={"wants": (("hidden", "weight"), ("hidden",))},
     ),
-    unshown=_SAME,
+    unshown=(_SAME,),
 )
-linear_logp_join.record = Record(example=Example(_linear_logp_join, present=(("mask",),)), unshown=_SAME)
-jsd_loss.record = Record(example=Example(_jsd_loss, present=(("inv_temperature", "mask"),)), unshown=_SAME)
+linear_logp_scores.record = Record(
+    example=Example(_linear_logp_backward, present=(("d_logp", "inv_temperature", "mask"),)), unshown=(_SAME,)
+)
+linear_logp_join.record = Record(example=Example(_linear_logp_join, present=(("mask",),)), unshown=(_SAME,))
+jsd_loss.record = Record(example=Example(_jsd_loss, present=(("inv_temperature", "mask"),)), unshown=(_SAME,))
 sample.record = Record(
     example=Example(_sample, present=(("top_k",), ("top_p",), ("inv_temperature", "top_k", "top_p"))),
     extents={"T": 256, "W": 151936, "U": 151936},
     present=("inv_temperature", "top_k", "top_p", "min_p"),
-    unshown=_LONG,
+    unshown=(_LONG,),
 )
 penalize.record = Record(
-    example=Example(_penalize), extents={"V": 151936}, present=("prompt",), unshown=_SAME
+    example=Example(_penalize), extents={"V": 151936}, present=("prompt",), unshown=(_SAME,)
 )
 
 matmul.record = Record(extents={"N": 14336}, present=("residual",))
-matmul_leaf8.record = Record(unshown=replace(_SAME, backend="triton"))
+matmul_leaf8.record = Record(
+    unshown=(replace(_SAME, backend="triton"), replace(_SAME, program="gradient")),
+)
+for _op in (column_sums, matmul_leaf2, matmul_leaf4, matmul_backward):
+    _op.record = Record(unshown=(_SAME,))
 rms_norm.record = Record(
     example=Example(lambda rng: {"eps": 1e-6}), extents={"N": 4096}, present=("residual",)
 )
 swiglu.record = Record(extents={"N": 12288})
-rope.record = Record(example=Example(_rope), unshown=replace(_SAME, program="gradient"))
+rope.record = Record(example=Example(_rope), unshown=(replace(_SAME, program="gradient"),))
 embedding.record = Record(
     example=Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     extents={"V": 151936},
-    unshown=_SAME,
+    unshown=(_SAME,),
 )
 varlen_attention.record = Record(
     example=Example(_attention, finite=("q", "k", "v")), extents={**_HEADS, "B": 8}
@@ -346,36 +363,36 @@ ratio_kl.record = Record(
     example=Example(
         lambda rng: {"logp": rng.normal(size=60) - 2.0}, straight={"kl": {"k1+": "k2", "k3+": "k2"}}
     ),
-    unshown=_SAME,
+    unshown=(_SAME,),
 )
 policy_loss.record = Record(example=Example(_policy_loss))
-policy_loss_of_sequences.record = Record(example=Example(_policy_loss), unshown=_LONG)
-policy_covariance.record = Record(unshown=_SAME)
-policy_covariance_of_sequences.record = Record(unshown=_SAME)
+policy_loss_of_sequences.record = Record(example=Example(_policy_loss), unshown=(_LONG,))
+policy_covariance.record = Record(unshown=(_SAME,))
+policy_covariance_of_sequences.record = Record(unshown=(_SAME,))
 value_loss.record = Record(
     example=Example(_tokens_of_sequences, present=(("old_values", "clip"),)),
     present=("old_values", "clip"),
-    unshown=_SAME,
+    unshown=(_SAME,),
 )
-nll_loss.record = Record(example=Example(_tokens_of_sequences, present=(("weights",),)), unshown=_SAME)
-entropy_bonus.record = Record(example=Example(_tokens), unshown=_SAME)
-sequence_logp.record = Record(example=Example(_sequence_logp, _sequence_logp_gradient), unshown=_SAME)
+nll_loss.record = Record(example=Example(_tokens_of_sequences, present=(("weights",),)), unshown=(_SAME,))
+entropy_bonus.record = Record(example=Example(_tokens), unshown=(_SAME,))
+sequence_logp.record = Record(example=Example(_sequence_logp, _sequence_logp_gradient), unshown=(_SAME,))
 preference_loss.record = Record(
     example=Example(_preference_loss, _preference_gradient, present=(("ref_chosen", "ref_rejected"),)),
     present=("ref_chosen", "ref_rejected"),
-    unshown=_SAME,
+    unshown=(_SAME,),
 )
 kto_loss.record = Record(
-    example=Example(lambda rng: {"beta": 0.3}), present=("other_logp", "other_ref_logp"), unshown=_SAME
+    example=Example(lambda rng: {"beta": 0.3}), present=("other_logp", "other_ref_logp"), unshown=(_SAME,)
 )
 
-group_advantage.record = Record(example=Example(_group_advantage), extents=_EDGES, unshown=_SAME)
+group_advantage.record = Record(example=Example(_group_advantage), extents=_EDGES, unshown=(_SAME,))
 scatter_rewards.record = Record(
-    example=Example(_scatter_rewards, present=(("costs",),)), extents=_EDGES, unshown=_SAME
+    example=Example(_scatter_rewards, present=(("costs",),)), extents=_EDGES, unshown=(_SAME,)
 )
-gae.record = Record(example=Example(_gae), extents=_EDGES, present=("bootstrap",), unshown=_SAME)
-token_paths.record = Record(example=Example(_token_paths), extents=_EDGES, unshown=_SAME)
-token_baseline.record = Record(example=Example(_token_baseline), extents=_EDGES, unshown=_SAME)
-take_rows.record = Record(example=Example(_take_rows), unshown=_SAME)
-take_whole.record = Record(example=Example(_take_whole), unshown=_SAME)
-reported.record = Record(unshown=_SAME)
+gae.record = Record(example=Example(_gae), extents=_EDGES, present=("bootstrap",), unshown=(_SAME,))
+token_paths.record = Record(example=Example(_token_paths), extents=_EDGES, unshown=(_SAME,))
+token_baseline.record = Record(example=Example(_token_baseline), extents=_EDGES, unshown=(_SAME,))
+take_rows.record = Record(example=Example(_take_rows), unshown=(_SAME,))
+take_whole.record = Record(example=Example(_take_whole), unshown=(_SAME,))
+reported.record = Record(unshown=(_SAME,))

@@ -119,7 +119,12 @@ def check(
 
     compiler: what compiles Triton source; without one the laws of what it makes are not tried.
     """
-    for case in cases(op, example, seed):
+    tried = cases(op, example, seed)
+    if Law.TEXT in laws and tried:
+        names = _judged(Law.TEXT, tried[0], partial(check_names, tried), "names in every variant")
+        if not names.ok:
+            yield names
+    for case in tried:
         for law, label, attempt in _attempts(case, targets, seed, compiler):
             if law in laws and (law not in ONCE or not case.static):
                 yield _judged(law, case, attempt, label)
@@ -183,6 +188,17 @@ def check_text(case: Case) -> Verdict:
         again = parse_program(print_program(form))
         wrong += again != form or print_program(again) != print_program(form)
     return verdict(Law.TEXT, not wrong, len(forms), wrong)
+
+
+def check_names(tried: Sequence[Case]) -> Verdict:
+    """Look for optional cotangents of a vjp whose output no variant has: they are never given."""
+    op = tried[0].op
+    made = {d.name for case in tried for d in outputs(op.trace(case.variant))}
+    taken = () if op.gradient is None else op.gradient.formals
+    names = [f.name for f in taken if f.name.startswith("d_") and f.name.removeprefix("d_") not in made]
+    there = ", ".join(f"d_{name}" for name in sorted(made))
+    note = "\n".join(f"{op.loc}: the vjp takes {n}; cotangents of outputs: {there}" for n in names)
+    return verdict(Law.TEXT, not names, 1, len(names), note)
 
 
 def _forms(traced: Program) -> Iterator[Program]:
