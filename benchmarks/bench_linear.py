@@ -14,6 +14,8 @@ from benchmarks.harness import Bar, Case, Checked, Room, main, of_backend
 from benchmarks.heads import Head, drawn
 from benchmarks.identity import compare, describe, differing_there
 from benchmarks.steps import stepped
+from rlk.ops.products import add_weight_gradient
+from rlk.testing.bits import differing
 
 HIDDEN = 4096
 VOCABULARIES = (128256, 151936)
@@ -24,6 +26,9 @@ SHORT = (2048, 131072)  # rows and vocabulary of a micro-batch
 SIDES = (4096, 14336)
 ROWS = (1, 8, 16, 64, 128, 256, 1024, 2048, 8192)
 PIECES = (128, 256, 1024)  # rows of a product by pieces
+TOKENS = 8192
+LAYER = ((6144, 4096, True), (24576, 4096, True), (4096, 4096, False), (4096, 12288, False))
+"""N, K of qkv, gate and up, o, down of Qwen3-8B, and whether ranks share N (else K)."""
 
 
 def linear(rows: int, vocabulary: int, needs: tuple[str, ...], bar: Bar | None, **options: Any) -> Case:
@@ -171,9 +176,91 @@ def product(m: int, n: int, k: int, bar: Bar | None, **options: Any) -> Case:
     )
 
 
+def product_gradient(m: int, n: int, k: int, wanted: str, bar: Bar | None, **options: Any) -> Case:
+    """The gradient of a product to x or w, or that of w added onto an f32 buffer (wanted: onto).
+
+    cuBLAS gives the same dtype, and reads the buffer likewise (beta = 1).
+    """
+    x, weight = drawn(m, n, k)
+    d_y = torch.randn(m, n, dtype=torch.bfloat16, device="cuda")
+    buffer = torch.zeros(n, k, device="cuda") if wanted == "onto" else None
+    # one of them: a node of autograd computes the gradients of all inputs that require one
+    leaf = (x if wanted == "x" else weight).requires_grad_(True)
+
+    def launch() -> Any:
+        return peers.backward_of(lambda: rlk.ops.matmul(x, weight, **options), (leaf,), d_y)
+
+    def onto() -> Any:
+        other = x.detach()
+        return lambda: torch.ops.rlk.matmul_weight_grad_into(d_y, other, buffer)
+
+    def cublas() -> Any:
+        a, b, t = x.detach(), weight.detach(), d_y.t()
+        if wanted == "x":
+            return lambda: torch.matmul(d_y, b)
+        if buffer is None:
+            return lambda: torch.matmul(t, a)
+        try:
+            torch.addmm(buffer, t, a, out_dtype=torch.float32)
+        except (RuntimeError, TypeError) as error:
+            raise peers.Absent(f"torch.addmm of bf16 onto f32: {error}"[:200]) from error
+        return lambda: torch.addmm(buffer, t, a, out_dtype=torch.float32)
+
+    def check() -> Checked:
+        few = torch.tensor(SAMPLED, device="cuda") % (m if wanted == "x" else n)
+        if buffer is not None:
+            buffer.zero_()
+            add_weight_gradient(d_y, x.detach(), buffer)
+            got = buffer[few]
+        else:
+            got = launch()()[0][few]
+        rows = (x[few], weight, d_y[few]) if wanted == "x" else (x, weight[few], d_y[:, few])
+        given, w, seed = (t.detach() for t in rows)
+        wide = seed.double() @ w.double() if wanted == "x" else seed.double().t() @ given.double()
+        given, w, seed = given.cpu().requires_grad_(), w.cpu().requires_grad_(), seed.cpu()
+        if buffer is not None:
+            want = torch.zeros(w.shape)
+            add_weight_gradient(seed, given.detach(), want)
+        else:
+            (want,) = torch.autograd.grad(
+                rlk.ops.matmul(given, w, **options), given if wanted == "x" else w, seed
+            )
+        return Checked(float((got.double() - wide).abs().max()), differing(got.cpu(), want))
+
+    return Case(
+        op="matmul",
+        passes={"x": "dgrad", "w": "wgrad", "onto": "wgrad onto f32"}[wanted],
+        shape={"M": m, "N": n, "K": k},
+        rlk=launch if buffer is None else onto,
+        peers={"cublas_gemm": cublas},
+        moved=2.0 * (m * n + m * k + n * k) if buffer is None else 2.0 * (m * n + m * k) + 8.0 * n * k,
+        flops=2.0 * m * n * k,
+        bar=bar,
+        reference="cublas_gemm",
+        check=check,
+        describe=lambda: describe(rlk.ops.matmul.explain(x, weight, **options)),
+        notes=options,
+    )
+
+
 def of_cublas(share: float) -> Bar:
     """Return the bar of a product that must reach a share of cuBLAS's speed."""
     return Bar(round(1 / share, 3), "cublas_gemm")
+
+
+def layers() -> Iterator[Case]:
+    """Yield products of a Qwen3-8B layer with their gradients; first those whose N ranks share."""
+    bar, leaves = of_backend(triton=None, cute=of_cublas(0.97)), of_backend(triton=None, cute=of_cublas(0.92))
+    for n, k, columns in LAYER:
+        if (n, k) != (SIDES[0], SIDES[0]):  # one of `products`
+            yield product(TOKENS, n, k, bar)
+        for wanted in ("x", "w", "onto"):
+            yield product_gradient(TOKENS, n, k, wanted, bar)
+        if columns:
+            yield product_gradient(TOKENS, n, k, "x", leaves, grad_leaves=8)
+        else:
+            yield product(TOKENS, n, k, leaves, leaves=8)
+        torch.cuda.empty_cache()
 
 
 def products() -> Iterator[Case]:
@@ -216,6 +303,7 @@ def cases() -> Iterator[Case]:
     for rows in (1, 64, 300, 1024):
         yield linear(rows, 128256, ("logp", "lse"), None)
     yield from products()
+    yield from layers()
 
 
 if __name__ == "__main__":

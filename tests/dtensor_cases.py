@@ -36,6 +36,11 @@ def head(x: torch.Tensor, at: Place) -> Any:
     return ops.linear_logp(x.bfloat16(), at(weight), at(torch.arange(ROWS, device=x.device), rows=True)).logp
 
 
+def product(x: torch.Tensor, at: Place) -> Any:
+    weight = torch.linspace(-1, 1, 8 * V, device=x.device).view(8, V).sin().bfloat16()
+    return ops.matmul(x.bfloat16(), at(weight), leaves=8, grad_leaves=2)
+
+
 def drawn(x: torch.Tensor, at: Place) -> Any:
     who = at(torch.arange(ROWS, device=x.device), rows=True)
     token = ops.sample(x, seed=who + 9, request_id=who, position=who).token
@@ -58,7 +63,7 @@ def loss(x: torch.Tensor, at: Place) -> Any:
     return ops.policy_loss(x[:, 0].contiguous(), at(old, rows=True), at(advantages), layout=layout).loss
 
 
-ALONE = {f.__name__: f for f in (logits, norm, head, drawn, positions)}
+ALONE = {f.__name__: f for f in (logits, norm, head, product, drawn, positions)}
 EVERY = {**ALONE, "loss": loss}
 
 
@@ -97,6 +102,9 @@ def everything(world: int, rank: int, device: torch.device) -> Found:
         "a sum over rows": lambda: loss(shards(x, rows=True), shards),
         "the gradient of all rows": lambda: ops.rms_norm(
             shards(x, rows=True), shards(gain).requires_grad_()
+        ),
+        "the gradient of a weight": lambda: ops.matmul(
+            shards(x.bfloat16(), rows=True), copies(x.bfloat16()).requires_grad_()
         ),
         "a term": lambda: ops.rms_norm(DTensor.from_local(x, mesh, [Partial()]), gain),
         "a cut row": lambda: ops.rms_norm(placed(Shard(1), x, rows=True), gain),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlk.lower.common.emitted import Emitted
-from rlk.lower.common.layout import joined
+from rlk.lower.common.layout import on_one_line, statements, without_place
 from rlk.testing.simulators.simt import Fault
 
 
@@ -44,3 +44,17 @@ def assert_refused(
 def substituted(pattern: str, new: str) -> Callable[[str], str]:
     """Return the edit that puts something new where a pattern stands."""
     return lambda text: re.sub(pattern, new, text)
+
+
+def joined(source: str) -> str:
+    """Return the text of a module with each statement on one line: what does not depend on layout."""
+    lines = source.split("\n")
+    made, done = [], 0
+    for first, last in statements(source):
+        made += lines[done:first]
+        done = last + 1
+        code, place = without_place(lines[first : last + 1])
+        indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
+        comments = [line for line in code if line.lstrip().startswith("#")]
+        made += [*comments, indent + on_one_line(code) + (f"  # {place}" if place else "")]
+    return "\n".join([*made, *lines[done:]])

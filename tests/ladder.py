@@ -18,14 +18,23 @@ from rlk.target.facts import target
 from rlk.testing import check, generated
 from rlk.testing.bits import differing
 from rlk.testing.cases import cases
-from rlk.testing.examples import EXAMPLES, Example
+from rlk.testing.examples import Example
 
 MI300X = target("gfx942")
 TARGETS = ("gfx90a", "gfx942", "gfx950")
 WAVES = range(4)  # in order, wave by wave, in two random orders
-BOTH = ("logp", "ratio_kl", "policy_loss", "swiglu", "rope", "embedding", "rms_norm", "varlen_attention")
-FORWARD = (
+BOTH = (
     "matmul",
+    "logp",
+    "ratio_kl",
+    "policy_loss",
+    "swiglu",
+    "rope",
+    "embedding",
+    "rms_norm",
+    "varlen_attention",
+)
+FORWARD = (
     "matmul_leaf8",
     "linear_logp_join",
     "group_advantage",
@@ -54,7 +63,7 @@ def require() -> None:
 @cache
 def calls_of(op: Op) -> dict[str, check.Call]:
     """Return the forward call of an operator's plain case and its gradient's, by label."""
-    plain = cases(op, EXAMPLES.get(op.name, Example()))[0]
+    plain = cases(op, op.record.example or Example())[0]
     return {call.label: call for call in check.calls(plain)}
 
 

@@ -548,7 +548,7 @@ class CarryOfAnotherType:
 class CarryOfOneForSegmentsOfMany:
     def wrong():
         def body(x, k):
-            count = L.carry(0)
+            count = L.carry(0.0)
             for _ in L.stream(W, end=k):  # <-
                 count.hand(count.value + 1)
 

@@ -133,7 +133,8 @@ def test_what_cannot_be_added_to_is_refused() -> None:
         sweep(canonical_of(rounded), {**SIZES, "P": 7})
 
 
-def test_one_call_of_many_rows_adds_what_calls_of_a_piece_each_do() -> None:
+def test_one_call_of_many_rows_adds_its_pieces_to_each_other_first() -> None:
+    """A call's contribution is one sum: to a buffer of sums, calls of a piece each add another."""
     import torch
 
     from rlk import ops
@@ -144,7 +145,7 @@ def test_one_call_of_many_rows_adds_what_calls_of_a_piece_each_do() -> None:
     weight = torch.randn(vocabulary, depth).bfloat16().requires_grad_()
     ids, seed = torch.randint(vocabulary, (rows,)), torch.randn(rows)
     whole = torch.randn(vocabulary, depth)
-    parted, fresh = whole.clone(), torch.zeros_like(whole)
+    parted, fresh = whole.clone(), torch.full_like(whole, -0.0)
 
     def add(part: slice, buffer: torch.Tensor) -> None:
         ops.linear_logp(hidden[part], weight, ids[part], weight_grad_out=buffer).logp.backward(seed[part])
@@ -154,5 +155,5 @@ def test_one_call_of_many_rows_adds_what_calls_of_a_piece_each_do() -> None:
     for part in (slice(8192), slice(8192, rows)):
         add(part, parted)
         add(part, fresh)
-    assert_same_bits(whole, parted, "one call")
-    assert differing(whole, start + fresh) > 0, "the control: the gradient first"
+    assert_same_bits(whole, start + fresh, "one call")
+    assert differing(whole, parted) > 0, "the control: pieces one by one"

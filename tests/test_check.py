@@ -11,21 +11,33 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlk.backends.registry import of_name
 from rlk.errors import LaunchError
 from rlk.interp.run import Outcome, run
-from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, f32, i32, op
+from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, bf16, f32, i32, op
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.registry import find, operators
 from rlk.target.facts import target
 from rlk.testing import check as laws
-from rlk.testing.cases import cases, draw, forward_program, indexed, sizes
-from rlk.testing.check import Law, calls, check, check_rows, check_source, check_tiles
-from rlk.testing.examples import EXAMPLES, Example, of_module
+from rlk.testing.cases import aligned, cases, draw, forward_program, indexed, sizes
+from rlk.testing.check import (
+    Law,
+    calls,
+    check,
+    check_rows,
+    check_simulated,
+    check_source,
+    check_tiles,
+    others,
+)
+from rlk.testing.examples import Example, of_module
 
 H100 = target("sm_90a")
-UNCOMPILED = tuple(law for law in Law if law is not Law.COMPILES)
+# other backends' source of shipped operators runs in tests of their own
+UNCOMPILED = tuple(law for law in Law if law not in (Law.COMPILES, Law.SIMULATED))
 T = Axis("T", dynamic=True)
 N = Axis("N")
+M = Axis("M")
 
 
 @op(saves=("x",))
@@ -178,6 +190,68 @@ def test_a_sum_whose_order_a_layout_chooses_is_found(monkeypatch: pytest.MonkeyP
     assert found.ok is False and "y:" in found.note and "warps" in found.note
 
 
+def test_source_of_another_backend_with_other_bits_is_found() -> None:
+    cute = of_name("cute")
+    fine = check_simulated(first_call(), H100, cute)
+    assert fine.ok and fine.count == 1
+
+    def off(*args: Any, **options: Any) -> Outcome:
+        found = run(*args, **options)
+        return replace(found, tensors={n: x + np.float32(1) for n, x in found.tensors.items()})
+
+    assert check_simulated(first_call(), H100, cute, off).ok is False
+
+
+def test_what_is_not_simulated_is_said_with_the_reason() -> None:
+    for by in others(H100):
+        found = check_simulated(first_call(), H100, by)
+        assert found.ok or (found.ok is None and f"{by.name} on sm_90a was not run: " in found.note)
+    without = replace(of_name("cute"), unsimulated=lambda on: "it is raining")
+    assert check_simulated(first_call(), H100, without).note.endswith("was not run: it is raining")
+
+
+def test_extents_of_simulated_calls_are_divided_by_vectors_unless_an_author_fixes_them() -> None:
+    shipped, module = find("matmul")
+    case = aligned(cases(shipped, of_module(module, "matmul"))[0])
+    assert all(n % 16 == 0 for n in np.shape(case.values["w"]))
+    fixed = aligned(cases(squares, Example(lambda rng: {"x": rng.normal(size=(5, 18))}))[0])
+    assert np.shape(fixed.values["x"]) == (5, 18)
+
+
+def test_a_variant_that_no_backend_lowers_fails() -> None:
+    @op()
+    def chained(x: Tensor[bf16, T, N], w: Tensor[bf16, M, N]) -> Outputs:
+        return L.out(y=L.dot((x.to(f32) * 2.0).to(bf16), w, over=N))
+
+    found = list(check(chained, Example(), [H100], (Law.LOWERS,)))
+    assert {v.backend: v.ok for v in found} == {"triton": False, "cute": None, "tilelang": None}
+    assert all("test_check.py:" in v.note and "instead: " in v.note for v in found)
+    fine = list(check(squares, Example(), [H100], (Law.LOWERS,)))
+    assert len(fine) == 6 and all(v.ok for v in fine)
+
+
+def named(cotangent: str) -> Op:
+    """Return a sum whose vjp takes an optional tensor under a name."""
+
+    @op(saves=("x",), name="named")
+    def sums(x: Tensor[f32, T, N]) -> Outputs:
+        return L.out(y=L.sum(x * x, over=N, tree=Tree.halving))
+
+    @sums.vjp("x")
+    def grad(ctx, d_y: Tensor[f32, T], other: Tensor[f32, T] | None) -> Outputs:
+        return L.out(d_x=(2.0 * ctx.x) * d_y)
+
+    grad.formals = (grad.formals[0], replace(grad.formals[1], name=cotangent))
+    grad.fn = lambda ctx, d_y, **given: L.out(d_x=(2.0 * ctx.x) * d_y)
+    return sums
+
+
+def test_an_optional_cotangent_of_no_output_is_found() -> None:
+    found = [v for v in check(named("d_z"), Example(), [H100], (Law.TEXT,)) if v.ok is False]
+    assert len(found) == 1 and "the vjp takes d_z; cotangents of outputs: d_y" in found[0].note
+    assert all(v.ok for v in check(named("extra"), Example(), [H100], (Law.TEXT,)))
+
+
 def test_text_that_means_another_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     other = forward_program(squares, squares.default_variant())
     monkeypatch.setattr(laws, "parse_program", lambda text: other)
@@ -216,7 +290,6 @@ def test_sizes_leave_a_tail_everywhere() -> None:
 
 
 def test_every_variant_of_every_shipped_operator_is_tried() -> None:
-    assert EXAMPLES.keys() <= operators().keys()
     shipped, module = find("ratio_kl")
     labels = [case.label for case in cases(shipped, of_module(module, shipped))]
     assert labels[:2] == ["plain", "every option"] and len(labels) == 2 + 5

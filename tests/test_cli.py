@@ -307,6 +307,36 @@ def test_check_prints_one_line_for_each_law(rlk: Rlk, tmp_path: Path) -> None:
     assert "3 checks on sm_90a" in out and out.endswith("all ok\n")
 
 
+def test_check_prints_which_backend_lowers_what(rlk: Rlk, tmp_path: Path) -> None:
+    path = tmp_path / "squares.py"
+    path.write_text(SPEC)
+    laws = ("--law", "lowers", "--law", "simulated")
+    status, out, _ = rlk("check", f"{path}:squares", "--target", "sm_90a", *laws)
+    assert status == 0
+    for backend in ("triton", "cute", "tilelang"):
+        assert re.search(rf"^squares +{backend} +sm_90a +gradient +all +yes$", out, re.M)
+    assert re.search(r"^squares +source of .*: cute +2 +ok +2 runs, 0 elements differ$", out, re.M)
+    assert "tilelang on sm_90a was not run: there is no simulator" in out
+
+
+def test_check_says_why_no_backend_lowers_a_variant(rlk: Rlk, tmp_path: Path) -> None:
+    path = tmp_path / "proj.py"
+    path.write_text(
+        "from rlk.lang import *\n"
+        "T, N, K = Axis('T', dynamic=True), Axis('N'), Axis('K')\n"
+        "@op()\n"
+        "def proj(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]):\n"
+        "    y = (x.to(f32) * 2.0).to(bf16)\n"
+        "    return L.out(z=L.dot(y, w, over=K))\n"
+    )
+    status, out, _ = rlk("check", str(path), "--target", "sm_90a", "--law", "lowers")
+    assert status == 1
+    assert re.search(
+        r"^proj +triton +sm_90a +forward +all +no: .*/proj.py:6: .* computed in the same", out, re.M
+    )
+    assert 'instead: y = L.keep(y, "y") in the line before' in out
+
+
 def test_check_fails_on_a_wrong_gradient(rlk: Rlk, tmp_path: Path) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(SPEC.replace("2.0 * ctx.x", "2.1 * ctx.x"))

@@ -16,10 +16,11 @@ from test_cute_attention import REFUSED_OF_CLEARS
 
 pytest.importorskip("triton")  # the harness knows both lowerings
 
+from edited_text import joined
+
 from rlk.interp.run import run
 from rlk.ir.nodes import Load, Map2, MathModel
 from rlk.lower import cute
-from rlk.lower.common.layout import joined
 from rlk.lower.common.tma_tiles import TmaTile, tma_tile_of
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
 from rlk.lower.cute.protocols import gradient_protocol

@@ -391,7 +391,7 @@ def test_the_text_is_the_same_each_time_and_names_its_lines() -> None:
 @pytest.mark.parametrize(
     ("spec", "signature", "why"),
     [
-        (exact, {}, "model fma"),
+        (exact, {}, "contractions of f32"),
         (gated, {}, "more than one contraction"),
         (product, {"divisible": frozenset()}, "multiples of 16 bytes"),
         (product, {"strided": frozenset({"bias"})}, "two row strides"),

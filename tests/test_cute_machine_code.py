@@ -43,6 +43,8 @@ STACK = {
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
 GROUPS = {
+    "matmul_leaf2": 4,
+    "matmul_leaf4": 8,
     "matmul_leaf8": 16,
     "varlen_attention": 12,
     "paged_attention": 15,
@@ -83,7 +85,8 @@ PROGRAMS = programs()
 WITHOUT_GRADIENT = {
     f"{name}_grad"
     for name in (
-        "linear_logp_backward", "linear_logp_join", "matmul", "matmul_leaf8", "group_advantage",
+        "linear_logp_backward", "linear_logp_scores", "linear_logp_join", "matmul_backward",
+        "column_sums", "group_advantage",
         "scatter_rewards", "gae", "take_whole", "reported", "sample", "token_paths", "token_baseline",
         "penalize", "policy_covariance", "policy_covariance_of_sequences",
     )
@@ -174,6 +177,33 @@ def test_blocks_that_walk_pieces_keep_their_sums_in_registers(name: str, tmp_pat
     assert code.stack == 0
     most = 3 if "ends short" in name or "short pieces" in name else 2
     assert code.groups <= 8 * most, f"{code.groups} waits: products that do not run ahead"
+
+
+DIFFERENTIATED = {
+    "d x": ("x", {"grad_leaves": 1}, 8192, 1),
+    "d x by pieces": ("x", {"grad_leaves": 8}, 8192, 8),
+    "d x by two pieces": ("x", {"grad_leaves": 2}, 8192, 2),
+    "a part of d x": ("x", {"grad_leaves": 4, "partial": True}, 8192, 4),
+    "d w": ("w", {}, 8192, 1),
+    "d w of two pieces of tokens": ("w", {}, 16000, 1),
+    "d w onto a buffer": ("w", {"weight_grad": True}, 8192, 1),
+    "d w of two pieces onto a buffer": ("w", {"weight_grad": True}, 16000, 1),
+}
+"""The gradient of a product, what it is asked for, its tokens, and how many chains its blocks have."""
+
+
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_gradients_of_products_keep_their_sums_in_registers(name: str, tmp_path: Path) -> None:
+    """Transposed factors are read as they lie: TMA copies them, wgmma takes either major."""
+    wanted, options, tokens, chains = DIFFERENTIATED[name]
+    op, present = operators()["matmul_backward"], {n for n in options if n == "weight_grad"}
+    statics = {"wants": (wanted,)} | {n: x for n, x in options.items() if n not in present}
+    what = canonical(op.trace(Variant.of(dict(op.default_variant().dtypes), present, statics)))
+    emitted, _, bound = emit(what, {"T": tokens, "N": 6144, "K": 4096}, H200, "cute")
+    assert len(bound.kernels) == (3 if tokens > 8192 else 1)
+    for _, code in codes(emitted, tmp_path):
+        assert code.stack == 0 and code.products and code.copies > 1 and code.writes
+        assert code.groups <= 2 * chains, f"{code.groups} waits: products that do not run ahead"
 
 
 STREAMED = {

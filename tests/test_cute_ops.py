@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("triton")  # stands in where CuTe has no form
 
+import matmul_cases
 import test_interpreted_ops as interpreted
 from linear_cases import cotangents, head
 
@@ -67,6 +68,20 @@ def products(m: int, n: int, k: int, **options: Any) -> list[torch.Tensor]:
     return [ops.matmul(x, w, **options), ops.matmul(x, w, bias=bias, residual=residual, **options)]
 
 
+def products_backward(m: int, n: int, k: int, **options: Any) -> list[torch.Tensor]:
+    """Return the gradients of a product, and a buffer to which that of the weight was added."""
+    it, buffer = matmul_cases.drawn(m, n, k), torch.ones(n, k)
+    w = it.w.detach().clone().requires_grad_()
+    ops.matmul(it.x, w, weight_grad_out=buffer).backward(it.d_y)
+    return [*it.gradients(**options).values(), buffer]
+
+
+def supported(rows: int, vocabulary: int) -> ops.Support:
+    """Return a support of about half of the vocabulary, by thresholds."""
+    threshold, last = torch.linspace(-1, 1, rows), torch.full((rows,), vocabulary, dtype=torch.int32)
+    return ops.Support(threshold, torch.ones(rows, dtype=torch.int32), last)
+
+
 CASES: dict[str, Case] = {
     "a head of one row": lambda: gradients(1, 64, 520),
     "a head": lambda: gradients(130, 64, 1040),
@@ -77,11 +92,16 @@ CASES: dict[str, Case] = {
     ),
     "a temperature": lambda: gradients(40, 64, 1040, temperature=0.7),
     "scores that are capped": lambda: gradients(40, 64, 1040, softcap=5.0, logit_scale=0.5),
+    "a support": lambda: gradients(40, 64, 1040, support=supported(40, 1040)),
     "kept logits": lambda: gradients(40, 64, 1040, keep_logits=1 << 30),
     "a buffer": lambda: into_a_buffer(40, 64, 1040),
     "two pieces of rows": lambda: gradients(8200, 16, 24),
     "products": lambda: products(130, 264, 112),
     "products as f32": lambda: products(70, 40, 64, out_dtype=torch.float32),
+    "gradients of products": lambda: products_backward(130, 48, 64),
+    "gradients of products, two pieces of rows": lambda: products_backward(8200, 16, 32),
+    "gradients of products, pieces side by side": lambda: products_backward(20, 512, 64, grad_leaves=8),
+    "gradients of products, pieces in turn": lambda: products_backward(640, 512, 256, grad_leaves=8),
     "eight chains": lambda: products(70, 40, 512, order="leaf8"),
 }
 

@@ -78,3 +78,9 @@ def test_lines_that_only_name_what_nothing_reads_are_dropped(read: tuple[str, ..
 
 def test_a_chain_of_names_is_dropped_as_a_whole() -> None:
     assert live((named("a", "x"), named("b", "a"), named("c", "b"))) == ()
+
+
+def test_a_block_keeps_a_statement_and_what_it_reads() -> None:
+    inside = (Line("    b = 1", assigned=("b", "1")), Line("    c = a", assigned=("c", "a")))
+    body = (named("a", "x"), named("d", "x"), Line("if x:"), *inside)
+    assert [line.text for line in live(body)] == ["a = x", "if x:", "    c = a"]

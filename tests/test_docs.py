@@ -30,7 +30,7 @@ def blocks(file: str) -> list[str]:
 def test_the_operator_of_the_guide_runs_and_has_its_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, use, _ = blocks("docs/writing-a-spec.md")
+    spec, use, *_ = blocks("docs/writing-a-spec.md")
     (tmp_path / "zloss.py").write_text(spec)
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("zloss", None)
@@ -41,8 +41,25 @@ def test_the_operator_of_the_guide_runs_and_has_its_gradient(
     exact = logits.detach().double().requires_grad_()  # type: ignore[attr-defined]
     wanted = 1e-4 * torch.logsumexp(exact, -1) ** 2
     wanted.sum().backward()
-    torch.testing.assert_close(made["loss"].double(), wanted, rtol=1e-6, atol=0)  # type: ignore[index]
+    torch.testing.assert_close(made.loss.double(), wanted, rtol=1e-6, atol=0)  # type: ignore[attr-defined]
     torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=1e-5, atol=1e-10)  # type: ignore[attr-defined]
+
+
+def test_the_gradient_with_an_extra_input_is_called_as_the_guide_prints_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, spec, use = blocks("docs/writing-a-spec.md")
+    (tmp_path / "head.py").write_text(spec)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("head", None)
+    scope: dict[str, object] = {}
+    torch.manual_seed(0)
+    exec(compile(use, "use.py", "exec"), scope)
+    given = [scope[name] for name in ("hidden", "weight")]
+    hidden, weight = (x.detach().double().requires_grad_() for x in given)  # type: ignore[attr-defined]
+    torch.logsumexp(hidden @ weight.T, -1).sum().backward()
+    for x, exact in zip(given, (hidden, weight), strict=True):
+        torch.testing.assert_close(x.grad.double(), exact.grad, rtol=2e-2, atol=2e-2)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("block", "name"), [(0, "zloss"), (2, "head_lse")])

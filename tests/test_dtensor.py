@@ -44,6 +44,7 @@ def test_a_row_of_another_rank_would_be_seen(ranks: list[Found]) -> None:
 WORDS = {
     "a sum over rows": "results depend on other rows",
     "the gradient of all rows": "weight is [Replicate()] on its mesh: its gradient would sum the rows",
+    "the gradient of a weight": "w is [Replicate()] on its mesh: its gradient would sum the rows",
     "a term": "x is [Partial(sum)] on its mesh",
     "a cut row": "only the first 1 dims may be shared out",
     "a cut weight": "linear_logp: weight is [Shard(dim=0)] on its mesh: it is read as a whole",

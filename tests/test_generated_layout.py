@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from edited_text import joined
 
 from rlk.ir.nodes import Role
-from rlk.lower.common.layout import COLUMNS, joined, laid_out
+from rlk.lower.common.layout import COLUMNS, laid_out
 from rlk.runtime.reference import reference_gradient, reference_variant
 from rlk.runtime.registry import operators
 

@@ -13,13 +13,13 @@ import torch
 
 pytest.importorskip("triton")
 
+from edited_text import joined
 from gpu.calls import CHANGES
 from loss_cases import RECORDS
 from sampling_cases import requests, scores
 
 from rlk import Layout, ops
 from rlk.errors import ScheduleError, UnsupportedError
-from rlk.lower.common.layout import joined
 from rlk.ops import Loss
 from rlk.ops.losses import clip
 from rlk.runtime.binding import candidates

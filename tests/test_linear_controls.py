@@ -12,10 +12,11 @@ import torch
 
 pytest.importorskip("triton")
 
+from edited_text import joined
+
 from rlk import ops
 from rlk.ir.text import parse_program, print_program
 from rlk.lang.op import Op
-from rlk.lower.common.layout import joined
 from rlk.runtime.binding import invocation
 from rlk.runtime.call import dispatch as runtime
 from rlk.runtime.call.dispatch import dispatch

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from edited_text import edit_text, substituted
+from edited_text import edit_text, joined, substituted
 
 from rlk import ops
 from rlk.errors import LaunchError, SpecError, UnsupportedError
 from rlk.lang import Axis, L, Outputs, Tensor, Variant, bf16, f16, f32, i32, i64, op
 from rlk.lower import cute, triton
-from rlk.lower.common.layout import joined
 from rlk.ops import attention
 from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.call.entry import call

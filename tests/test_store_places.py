@@ -213,7 +213,7 @@ def test_a_marker_behind_a_link_is_none(root: Path, tmp_path: Path) -> None:
     assert Store(root).counters.refused == 1
 
 
-@pytest.mark.parametrize("held", [(), ("lost+found",)])
+@pytest.mark.parametrize("held", [(), ("lost+found",), (".rlk-oracle",)])
 def test_an_empty_folder_becomes_a_store(root: Path, held: tuple[str, ...]) -> None:
     root.mkdir(mode=0o700)
     for name in held:

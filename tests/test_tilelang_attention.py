@@ -184,7 +184,7 @@ def test_tiles_of_a_model_fit_registers_and_shared_memory(head: int, on: str) ->
 
 @pytest.mark.parametrize(
     ("head", "on", "said"),
-    [(256, "gfx942", "68608 bytes of shared"), (192, "sm_90a", "lists of 128 elements")],
+    [(256, "gfx942", "68608 bytes of shared"), (192, "sm_90a", "registers for 128 elements")],
 )
 def test_heads_whose_tiles_do_not_fit_are_refused(head: int, on: str, said: str) -> None:
     with pytest.raises(UnsupportedError, match=said):

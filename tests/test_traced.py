@@ -22,10 +22,6 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from rlk import Layout, ops
 from rlk.errors import Code, LaunchError
-from rlk.lang import Axis, L, Outputs, Tensor, op
-from rlk.lang import f32 as f32_type
-from rlk.runtime.call import library
-from rlk.runtime.call.entry import call
 from rlk.testing.bits import assert_same_bits, differing
 
 Call = Callable[..., Any]
@@ -35,36 +31,6 @@ WEIGHT, TABLE, HEAD, ONE = f32(V, seed=3), f32(99, 4), f32(V, V).to(BF16), torch
 def assert_same(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
     for a, b in zip(got, want, strict=True):
         assert_same_bits(a, b)
-
-
-ROW, COLUMN = Axis("T", dynamic=True), Axis("N")
-
-
-@op()
-def doubled(x: Tensor[f32_type, ROW, COLUMN]) -> Outputs:
-    """y = 2 x."""
-    return L.out(y=x + x)
-
-
-def doubled_rows(x: torch.Tensor) -> torch.Tensor:
-    return call(doubled, {"x": x}, {}, {})["y"]
-
-
-def test_an_operator_that_is_not_registered_says_what_to_do_where_it_is_compiled() -> None:
-    x = torch.ones(3, 8)
-    wanted = r"call rlk.runtime.call.library.register\(doubled\) once"
-    assert_same_bits(doubled_rows(x), x + x)
-    for fullgraph in (False, True):
-        torch._dynamo.reset()
-        with pytest.raises(Exception, match=wanted) as raised:
-            torch.compile(doubled_rows, backend="eager", fullgraph=fullgraph)(x)
-        assert "NOT_REGISTERED" in str(raised.value)
-    with torch._subclasses.FakeTensorMode(), pytest.raises(LaunchError, match=wanted):
-        doubled_rows(torch.ones(3, 8))
-    library.register(doubled)
-    for fullgraph in (False, True):
-        torch._dynamo.reset()
-        assert_same_bits(torch.compile(doubled_rows, backend="eager", fullgraph=fullgraph)(x), x + x)
 
 
 # torch.compile: test_dispatch has the bits of every operator

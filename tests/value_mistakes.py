@@ -285,13 +285,49 @@ class EmitTwice:
         return of_stream(body)
 
 
-@pair(Code.OUTPUT_TWICE)
+@pair(Code.OUTPUT_IS_INPUT)
 class OverInput:
     def wrong():
         return of_row(lambda x: L.out(x=x * 2.0))  # <-
 
     def right():
         return of_row(lambda x: L.out(y=x * 2.0))
+
+
+@pair(Code.TILE_OPERATOR)
+class Power:
+    def wrong():
+        return of_row(lambda x: L.out(y=x**2))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=x * x))
+
+
+@pair(Code.DTYPE_UNKNOWN)
+class DtypeByName:
+    def wrong():
+        return Tensor["bf17", T]  # <-
+
+    def right():
+        return Tensor[bf16, T]
+
+
+@pair(Code.DTYPE_OF_NUMBERS)
+class IntegersWithoutDtype:
+    def wrong():
+        return of_row(lambda x: L.out(y=L.where(x > 0.0, 1, 0)))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=L.where(x > 0.0, L.number(1, i32), 0)))
+
+
+@pair(Code.TENSOR_AXIS)
+class DimByName:
+    def wrong():
+        return Tensor[f32, T, "N"]  # <-
+
+    def right():
+        return Tensor[f32, T, N]
 
 
 @pair(Code.OUTPUT_MISSING)
@@ -485,7 +521,7 @@ class GradientMissing:
         return trace_gradient(spec, "x")
 
 
-@pair(Code.VJP_OUTPUTS)
+@pair(Code.VJP_DTYPE)
 class GradientOfAnotherType:
     def wrong():
         spec = square()
@@ -493,6 +529,50 @@ class GradientOfAnotherType:
         @spec.vjp("x")  # <-
         def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
             return L.out(d_x=ctx.x.to(f32) * d_y)
+
+        return trace_gradient(spec, "x")
+
+    right = GradientMissing.right
+
+
+@pair(Code.VJP_DIMS)
+class GradientWithDimsInAnotherOrder:
+    def wrong():
+        spec = square()
+
+        @spec.vjp("x")  # <-
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            d_x = (ctx.x.to(f32) * d_y).to(ctx.x.dtype)
+            L.place("d_x", (N, T), ({}, d_x))
+            return L.out()
+
+        return trace_gradient(spec, "x")
+
+    right = GradientMissing.right
+
+
+@pair(Code.VJP_COTANGENT)
+class MisnamedCotangent:
+    def wrong():
+        spec = square()
+
+        @spec.vjp("x")  # <-
+        def gradient(ctx, dy: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=(ctx.x.to(f32) * dy).to(ctx.x.dtype))
+
+        return trace_gradient(spec, "x")
+
+    right = GradientMissing.right
+
+
+@pair(Code.VJP_WITHOUT_COTANGENT)
+class NoCotangent:
+    def wrong():
+        spec = square()
+
+        @spec.vjp("x")  # <-
+        def gradient(ctx, order: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=(ctx.x.to(f32) * order).to(ctx.x.dtype))
 
         return trace_gradient(spec, "x")
 

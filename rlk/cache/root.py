@@ -22,7 +22,8 @@ _HOLDS = {
     "quarantine": re.compile(r"([0-9a-f]{64}|[0-9a-f]{2})\..+"),
 }
 _ENTRY = re.compile(r"[0-9a-f]{64}")
-_NO_FILE_OF_ANYBODY = {"lost+found"}  # of a disk that was made for the store
+# of a disk that was made for the store, and of the oracle (`FOLDER` of rlk/interp/machine_code.py)
+_NO_FILE_OF_ANYBODY = {"lost+found", ".rlk-oracle"}
 _TEMPORARY_PLACES = (None, "/dev/shm", "/var/tmp")  # None: where TMPDIR says
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlk.interp.dot_cdna import cdna2, cdna3
 from rlk.interp.floats import bf16_from_bits, tree_sum
+from rlk.interp.machine_code import kept
 from rlk.interp.scalar import as_f32_one, as_i32_one, fma_one
 from rlk.ir.dotmodel import FACTORS, FLOOR, FRACTION, GROUP, LEAST, LEAVES, DotModel
 from rlk.ir.tree import Tree
@@ -149,7 +150,7 @@ def _prepared(x: F32, width: int, dtype: DType) -> tuple[Array, ...]:
 
 @cache
 def _compiled(function: Callable[..., None]) -> Any:
-    return numba.njit(nogil=True, error_model="numpy")(function)
+    return kept(numba.njit(nogil=True, error_model="numpy")(function))
 
 
 @intrinsic

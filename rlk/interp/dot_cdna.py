@@ -11,6 +11,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from rlk.interp.machine_code import kept
 from rlk.interp.scalar import as_i32_one, fma_one
 from rlk.ir.dotmodel import FLOOR, STEP, DotModel
 from rlk.ir.types import DType
@@ -47,7 +48,7 @@ def cdna2(a: F32, b: F32, acc: F32, dtype: DType) -> F32:
 
 @cache
 def _compiled(function: Callable[..., None]) -> Any:
-    return numba.njit(nogil=True, error_model="numpy")(function)
+    return kept(numba.njit(nogil=True, error_model="numpy")(function))
 
 
 def _grouped(x: F32, group: int) -> F32:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlk.errors import Code, InternalError
+from rlk.interp.machine_code import kept
 from rlk.interp.scalar import as_f32_one, as_i32_one
 
 STEPS = 1 << 23
@@ -66,7 +67,7 @@ def _lookup() -> Any:
         for i in range(len(x)):
             out[i] = one(fractions, x[i])
 
-    return numba.njit("void(float32[::1], float32[::1], float32[::1])", nogil=True)(every)
+    return kept(numba.njit(nogil=True)(every))
 
 
 def exp2_sm90(x: NDArray[np.float32]) -> NDArray[np.float32]:

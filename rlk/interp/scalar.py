@@ -20,8 +20,8 @@ FLOATS = (types.float32, types.float64)
 def ufunc(*signatures: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a scalar function a ufunc, compiled whole at its first call.
 
-    Not signature by signature: threads of the oracle may make the first call together. Nothing is cached on
-    disk, so that read-only installs work.
+    Not signature by signature: threads of the oracle may make the first call together. Nothing is kept on
+    disk: numba would compile the loop around the function, which takes longest, again.
     """
 
     def make(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +29,8 @@ def ufunc(*signatures: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
         @wraps(function)
         def call(*operands: Any) -> Any:
-            return compiled()(*operands)
+            # NumPy's own object: numba's around it looks in Python for arrays that override it
+            return compiled().ufunc(*operands)
 
         return call
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -26,8 +26,15 @@ _NODES: dict[str, Any] = {
 _NAMES = {enum.__name__: enum for enum in (n.Fn1, n.Fn2, n.MathFn, n.MathModel, n.Combine, DType, DotModel)}
 
 
+NUMBER = "@"
+
+
 def print_program(program: n.Program, *, places: bool = False) -> str:
-    """Return a program as text; with places, each line ends with the spec line it came from."""
+    """Return a program as text; with places, each line ends with the spec line it came from.
+
+    Of axes of one name, which have the same extent but not the same pieces, all but the first have a number.
+    """
+    program = _numbered(program)
     lines = [f"program {program.name}"]
     for axis in axes_in(program):
         lines.append(f"axis {_axis(axis)}")
@@ -40,6 +47,31 @@ def print_program(program: n.Program, *, places: bool = False) -> str:
         _print_block(kernel.body, "    ", lines, places)
         lines.append("  }")
     return "\n".join(lines) + "\n"
+
+
+def _numbered(program: n.Program) -> n.Program:
+    """Return a program with a name of its own for each axis; the number comes after `NUMBER`."""
+    seen: dict[str, int] = {}
+    names: dict[Axis, str] = {}
+    for axis in axes_in(program):
+        seen[axis.name] = count = seen.get(axis.name, 0) + 1
+        names[axis] = axis.name if count == 1 else f"{axis.name}{NUMBER}{count}"
+
+    def of(value: Any) -> Any:
+        match value:
+            case Axis():
+                return replace(value, name=names[value.whole])
+            case tuple():
+                return tuple(map(of, value))
+            case Enum():
+                return value
+            case _ if is_dataclass(value) and not isinstance(value, type):
+                kept = {f.name: of(getattr(value, f.name)) for f in fields(value)}
+                return replace(value, **kept)
+            case _:
+                return value
+
+    return of(program) if any(count > 1 for count in seen.values()) else program
 
 
 def _axis(axis: Axis) -> str:
@@ -192,7 +224,7 @@ class _Parser:
         for word in words[1:]:
             key, value = word.split("=")
             options[key] = int(value) if value.isdigit() else {"True": True, "False": False}.get(value, value)
-        self.axes[words[0]] = Axis(words[0], **options)
+        self.axes[words[0]] = Axis(words[0].partition(NUMBER)[0], **options)
 
     def launch(self, words: list[str]) -> n.Launch:
         return n.Launch(words[0], tuple(self.turn(word.removeprefix("for=")) for word in words[1:]))

@@ -22,6 +22,7 @@ from rlk.ops import (
     policy,
     preference,
     prefix_library,
+    products,
     sampling,
     sharded_library,
     signatures,
@@ -95,7 +96,7 @@ linear_jsd_loss = _published(
 rms_norm = _generated(_norm.rms_norm, operators.rms_norm, RMSNorm)
 swiglu = _generated(_model.swiglu, operators.swiglu)
 rope = _published(signatures.rope, operators.rope, _model.rope)
-embedding = _published(signatures.embedding, operators.embedding, _model.embedding)
+embedding = _generated(_model.embedding, operators.embedding)
 group_advantage = _published(advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage)
 value_loss = _published(value.value_loss, rewards.value_loss, _value.value_loss)
 nll_loss = _published(value.nll_loss, rewards.nll_loss, _value.nll_loss)
@@ -121,12 +122,15 @@ for _spec in (
     _policy.policy_covariance_of_sequences,
     _packing.take_whole,
     _packing.reported,
+    _matmul.matmul_leaf2,
+    _matmul.matmul_leaf4,
     _matmul.matmul_leaf8,
 ):  # parts and forms of operators
     register(_spec)
 sharded_library.register()
 prefix_library.register()
 distill_library.register()
+products.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention
 )

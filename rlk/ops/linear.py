@@ -5,17 +5,34 @@ from __future__ import annotations
 import torch
 
 from rlk.ops.active_rows import active, compacted
-from rlk.ops.results import LogProbs
+from rlk.ops.products import check_buffer, check_pieces, product_onto
+from rlk.ops.results import Csr, LogProbs, Support
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
-from rlk.runtime.binding.checks import are_tensors, integer, is_among, names_among, some_rows, wrong_value
+from rlk.ops.support import kept_tokens
+from rlk.runtime.binding.checks import (
+    are_tensors,
+    flag,
+    integer,
+    is_among,
+    names_among,
+    wrong_value,
+)
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.call.entry import call, worded
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import matmul as matmul_spec
 
-worded(linear_spec.linear_logp, "linear_logp", **SCORING)
-worded(matmul_spec.matmul_leaf8, "matmul")
+worded(
+    linear_spec.linear_logp,
+    "linear_logp",
+    **SCORING,
+    threshold="support.threshold",
+    last="support.last",
+    words="support.ids",
+)
+for _op in (*matmul_spec.BY_LEAVES.values(), matmul_spec.matmul_backward):
+    worded(_op, "matmul")
 
 
 def linear_logp(
@@ -34,6 +51,7 @@ def linear_logp(
     group: object | None = None,
     vocab_start: int = 0,
     weight_grad_out: torch.Tensor | None = None,
+    support: Support | Csr | None = None,
     math: str | None = None,
 ) -> LogProbs:
     """Return log softmax(z)[ids] of a linear head, z from hidden weight^T; the logits never reach memory.
@@ -42,12 +60,13 @@ def linear_logp(
     options temperature, softcap, logit_scale, mask, ignore_index and math, and the bits, are those of
     `logp(matmul(hidden, weight, out_dtype=torch.float32), ids)`; needs: of logp, lse, entropy.
 
-    Differentiable in hidden and weight, through logp, lse and entropy; one that needs no gradient costs none.
+    Differentiable in hidden, weight and bias, through logp, lse and entropy; one that needs none costs none.
     The gradient of the scores is rounded to the dtype of hidden; each gradient is an f32 sum in a fixed
     order, rounded once: over the vocabulary in 8 pieces of P = ceil(V / 8), merged pairwise; over active rows
-    in pieces of 8192, ascending. Extra memory: forward 12 to 16 bytes for each of at most 8192 rows and 256
-    entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or, if that is more
-    and rows are, 16384 (P + D) + 4 P D bytes.
+    in pieces of 8192, ascending. That of bias is summed over these pieces likewise, in each by 64 rows (by
+    halving) ascending, and costs a product more. Extra memory: forward 12 to 16 bytes for each of at most
+    8192 rows and 256 entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or,
+    if that is more and rows are, 16384 (P + D) + 4 P D bytes.
 
     keep_logits: a limit in bytes. Where f32 logits of this call (4 V bytes a row) fit in it and a gradient is
     needed, they are kept instead of computed again; the bits are the same.
@@ -55,19 +74,23 @@ def linear_logp(
     [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
     all ranks. 1, 2, 4 or 8 ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one
     rank with the whole weight.
-    weight_grad_out: f32 [V, D], contiguous; backward adds the f32 sum of each piece of rows to it, in place,
-    and weight.grad stays as it is.
-    Raises LaunchError.
+    weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place:
+    weight.grad stays as it is.
+    support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids; not with a
+    group. The bits are those of `logp(matmul(...), ids, support=support)`. Raises LaunchError.
     """
     needs = names_among("linear_logp", "needs", needs, NEEDS[:3])
     are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
-    some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
     hidden, weight = some_factors(hidden, weight)
     tensors: Tensors = {"hidden": hidden, "weight": weight, "ids": ids}
     scalars: Scalars = {}
     tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
     _scoring("linear_logp", tensors, scalars, temperature, softcap, logit_scale)
     scalars["ignore_index"] = integer("linear_logp", "ignore_index", ignore_index)
+    if support is not None:
+        if group is not None:
+            raise wrong_value("linear_logp", "support", type(support).__name__, "None, with a group")
+        tensors |= kept_tokens("linear_logp", support, weight.shape[0], ids)
     extra = tuple(n for n in NEEDS[2:3] if n in needs)
     statics = {"needs": extra, "keep": _keeps(keep_logits, hidden, weight), "states": False}
     if group is None and vocab_start == 0 and weight_grad_out is None:
@@ -102,30 +125,98 @@ def _order(saved: Tensors, scalars: Scalars) -> Tensors:
     return {"order": compacted(active(saved, scalars))}
 
 
+ORDERS = {"chain16": 1, "leaf8": 8}
+"""Leaves by the names that orders had before `leaves`."""
+
+
 def matmul(
     x: torch.Tensor,
     w: torch.Tensor,
     *,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
-    order: str = "chain16",
+    leaves: int = 1,
+    part: tuple[int, int] | None = None,
+    grad_leaves: int = 1,
+    round_product: bool = False,
+    order: str | None = None,
     out_dtype: torch.dtype | None = None,
+    weight_grad_out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return x w^T + bias + residual: a row's bits do not depend on the number of rows.
 
-    x: [..., K], w: [N, K], bias: [N], residual: [..., N], one dtype, bf16 or f16. One f32 accumulator over
-    ascending K (order="chain16"), or one for each of 8 pieces of ceil(K / 8), added pairwise (order="leaf8":
-    other bits, and faster where M is small), f32 sums, one rounding to the dtype; out_dtype=torch.float32
-    returns the f32 sum. Differentiable in nothing yet: a tensor that requires a gradient raises; detach it.
-    Raises LaunchError.
+    x: [..., K], w: [N, K], bias: [N], residual: [..., N], one dtype, bf16 or f16. leaves: 1, 2, 4 or 8 equal
+    pieces of K, of which each has one f32 accumulator over ascending K (chain16), added pairwise; K must be a
+    multiple of it. More leaves are other bits; they are for weights whose K ranks share, and fill a device
+    where rows are few. f32 sums, one rounding to the dtype; out_dtype=torch.float32 returns the f32 sum.
+    round_product: x w^T + bias is rounded before residual is added, as by two operators of 16 bits.
+
+    part: (first, end), a rank's own leaves of `leaves`: x and w have the K of these alone, and the result is
+    the f32 sum of their subtree, which `ordered_all_reduce` continues over ranks. Their number is a power of
+    two that divides first. Without bias and residual, which are added once, after all leaves.
+    order: "chain16" is leaves=1; "leaf8" is leaves=8 of ceil(K / 8) elements, also where the last is short.
+
+    Differentiable in x, w, bias and residual. The gradient of the result is rounded to the dtype of x; each
+    gradient is an f32 sum, rounded once. d x: N in grad_leaves equal pieces (1, 2, 4 or 8), one chain16 each,
+    added pairwise: for weights whose N ranks share. d w: tokens in pieces of 8192, one chain16 each, added
+    ascending. d bias: the same pieces, each the sums of 64 tokens (by halving) in ascending order. d residual
+    is the gradient of the result.
+    weight_grad_out: f32 [N, K], contiguous; backward adds the f32 d w to it, in place, once, and w.grad stays
+    as it is. Raises LaunchError.
     """
     are_tensors("matmul", x=x, w=w)
-    is_among("matmul", "order", order, ("chain16", "leaf8"))
     if out_dtype not in (None, x.dtype, torch.float32):
         wanted = f"None, {x.dtype} or torch.float32"
         raise wrong_value("matmul", "out_dtype", out_dtype, wanted)
+    keep_f32 = out_dtype is torch.float32
+    leaves = _leaves("leaves", leaves)
+    if order is not None:
+        is_among("matmul", "order", order, tuple(ORDERS))
+        if leaves != 1 or part is not None:
+            raise wrong_value("matmul", "order", order, "None, where leaves or part is given")
+        leaves = ORDERS[order]
+    elif part is not None:
+        leaves, keep_f32 = _own_leaves(part, leaves), True
+        if out_dtype not in (None, torch.float32):
+            raise wrong_value("matmul", "out_dtype", out_dtype, "None or torch.float32, for a part")
+        for name, given in (("bias", bias), ("residual", residual)):
+            if given is not None:
+                raise wrong_value("matmul", name, "a tensor", "None: it is added once, after all leaves")
+    if order is None and x.dim():
+        check_pieces("x.shape[-1]", x.shape[-1], leaves)
+    if w.dim():
+        check_pieces("w.shape[0]", w.shape[0], _leaves("grad_leaves", grad_leaves))
+    flag("matmul", "round_product", round_product)
+    if weight_grad_out is not None:
+        check_buffer(w, weight_grad_out)
     x, w = some_factors(x, w)
     tensors: Tensors = {"x": x, "w": w}
     tensors |= {name: t for name, t in (("bias", bias), ("residual", residual)) if t is not None}
-    spec = matmul_spec.matmul if order == "chain16" else matmul_spec.matmul_leaf8
-    return call(spec, tensors, {}, {"keep_f32": out_dtype is torch.float32})["y"]
+    statics = {
+        "keep_f32": keep_f32,
+        "round_product": round_product and residual is not None,
+        "grad_leaves": grad_leaves,
+    }
+    if weight_grad_out is not None and weight_grad_out.numel():
+        return product_onto(leaves, tensors, statics, weight_grad_out)
+    return call(matmul_spec.BY_LEAVES[leaves], tensors, {}, statics)["y"]
+
+
+def _leaves(name: str, value: object) -> int:
+    """Return a number of leaves; raise LaunchError for anything else."""
+    found = integer("matmul", name, value)
+    if found not in matmul_spec.BY_LEAVES:
+        raise wrong_value("matmul", name, value, "1, 2, 4 or 8")
+    return found
+
+
+def _own_leaves(part: object, leaves: int) -> int:
+    """Return the number of leaves of a rank's part, which are a subtree of the pairwise tree."""
+    if not isinstance(part, tuple) or len(part) != 2:
+        raise wrong_value("matmul", "part", part, "(first, end), a range of leaves")
+    first, end = (integer("matmul", "part", x) for x in part)
+    own = end - first
+    if not 0 <= first < end <= leaves or own & (own - 1) or first % own:
+        wanted = f"a subtree of {leaves} leaves: a power of two of them, from a multiple of it on"
+        raise wrong_value("matmul", "part", part, wanted)
+    return own

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Block, Check, Dot, Kernel, Let, Load, Loop, Program, Role, Store, Value, operands
+from rlk.ir.types import TileType
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import walk
 
@@ -14,7 +15,8 @@ def cut(program: Program) -> Program:
     """Return the program with every kernel cut before its first read of a workspace written in it.
 
     The later kernel recomputes the values of the earlier one that it needs, without its stores and checks.
-    Stores that need different contractions, or loops along different axes, get kernels of their own.
+    Stores that need different contractions, or loops along different axes, get kernels of their own, and so
+    do stores that need none and lie along an axis that another store contracts.
     """
     kernels: list[Kernel] = []
     for kernel in program.kernels:
@@ -71,15 +73,32 @@ def _parted(kernel: Kernel) -> list[Kernel]:
     needs = _needs(kernel)
     sets = list(dict.fromkeys(needs[let.value] for let in kernel.body.lets if _acts(let)))
     kept = [found for found in sets if found] or [frozenset()]
+    join = not _along_contracted(kernel, needs, kept[0])
+    kept += [] if join or frozenset() in kept else [frozenset()]
     if len(kept) == 1:
         return [kernel]
     parts = []
     for found in kept:
-        mine = {found, frozenset()} if found == kept[0] else {found}
+        mine = {found, frozenset()} if join and found == kept[0] else {found}
         each = (let if needs[let.value] in mine else _without_effects(let) for let in kernel.body.lets)
         lets = tuple(let for let in each if let is not None)
         parts.append(simplify(replace(kernel, body=Block((), lets))))
     return parts
+
+
+def _along_contracted(
+    kernel: Kernel, needs: dict[Value, frozenset[Value | Axis]], first: frozenset[Value | Axis]
+) -> bool:
+    """Return whether a store without contractions lies along an axis that those of the first set contract."""
+    types = {let.value: let.type for let in kernel.body.lets}
+    contracted = {let.node.over.name for let in kernel.body.lets
+                  if isinstance(let.node, Dot) and let.value in first}  # fmt: skip
+    for let in kernel.body.lets:
+        if isinstance(let.node, Store) and not needs[let.value]:
+            found = (types[i] for i in let.node.index)
+            if any(a.name in contracted for t in found if isinstance(t, TileType) for a in t.axes):
+                return True
+    return False
 
 
 def _acts(let: Let) -> bool:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis
-from rlk.ir.nodes import Dot, Kernel, Let, Loop, Merge, Reduce, Store, Value
+from rlk.ir.nodes import Dot, Kernel, Let, Loop, Merge, Reduce, Store
 from rlk.passes.walk import walk
 
 
@@ -33,11 +33,6 @@ def _over(let: Let) -> Axis | None:
             return axis
         case _:
             return None
-
-
-def name_in_spec(kernel: Kernel, value: Value) -> str:
-    """Return the author's name of a value, or an empty string."""
-    return next((let.name for let in walk(kernel.body) if let.value == value), "")
 
 
 @contextmanager

@@ -98,12 +98,15 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
 
 
 def _few_products(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
-    """Return the names of axes contracted by pieces, of inputs, with a result of few rows."""
+    """Return the names of axes contracted by pieces, of inputs, with a result of few rows.
+
+    A dynamic contracted axis is one of rows: its result has as many as a weight.
+    """
     inputs = {d.name: d.type.axes for d in kernel.params if d.role is Role.IN}
     loads = {x.value: x.node for x in walk(kernel.body) if isinstance(x.node, Load)}
     found: set[str] = set()
     for let in walk(kernel.body):
-        if isinstance(let.node, Dot) and let.node.over.part is Part.WITHIN:
+        if isinstance(let.node, Dot) and let.node.over.part is Part.WITHIN and not let.node.over.dynamic:
             factors = [loads.get(v) for v in (let.node.a, let.node.b)]
             axes = [inputs.get(f.param) for f in factors if f is not None]
             rows = [extents.get(a.name, 1) for group in axes if group for a in group if a.dynamic]

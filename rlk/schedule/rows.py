@@ -238,7 +238,9 @@ def _column_per_lane(
     """Return the schedule with a column or a vector of them per lane, reduced axes in registers or warps."""
     axis = found.parallel[-1]
     if kind(kernel) == "col_fold":
-        low = _vector(kernel, axis, extents)
+        # all rows of a step are in registers
+        rows = math.prod(n for _, n in found.inside)
+        low = min(_vector(kernel, axis, extents), max(0, (LISTED // rows).bit_length() - 1))
         known = extents.get(axis.name, 0)
         width = extent_of(axis, known) if known and not axis.dynamic else WARP << low
         columns = max(WARP << low, min(padded(width), WARP * COLUMN_WARPS << low))

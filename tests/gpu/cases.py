@@ -17,7 +17,7 @@ from rlk.specs.advantage import gae, group_advantage, scatter_rewards
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
-from rlk.specs.matmul import matmul, matmul_leaf8
+from rlk.specs.matmul import matmul, matmul_backward, matmul_leaf2, matmul_leaf8
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
 from rlk.specs.packing import take_rows
@@ -85,6 +85,26 @@ def linear_gradient(
         "cotangents": ("logp",),
     }
     return linear(tokens, depth, vocabulary, scalars, **{**fixed, **options})
+
+
+def product_gradient(tokens: int, n: int, k: int, **options: object) -> Case:
+    """All gradients of a product with bias and residual."""
+    fixed = {
+        "present": ("bias", "residual"),
+        "wanted": ("x", "w", "bias", "residual"),
+        "changes": DOT_CHANGES[:3],
+    }
+    return Case(matmul, {"T": tokens, "N": n, "K": k}, **{**fixed, **options})  # type: ignore[arg-type]
+
+
+def backward_of_product(wanted: str, tokens: int, n: int, k: int) -> Case:
+    """A rank's part of d x in 4 pieces, or d w onto a buffer."""
+    statics = {"wants": (wanted,), "grad_leaves": 4, "partial": wanted == "x"}
+    present = ("weight_grad",) if wanted == "w" else ()
+    return Case(
+        matmul_backward, {"T": tokens, "N": n, "K": k}, present=present, statics=statics,
+        changes=DOT_CHANGES[:3],
+    )  # fmt: skip
 
 
 def compacted(saved: Tensors) -> Tensors:
@@ -337,6 +357,19 @@ CASES: dict[str, Case] = {
     "matmul 7 x 33 x 41 f16, f32 out": Case(
         matmul, {"T": 7, "N": 33, "K": 41}, statics={"keep_f32": True}, f=DType.F16
     ),
+    "matmul 300 x 1000 x 520, a rounded product and a residual": Case(
+        matmul, {"T": 300, "N": 1000, "K": 520}, present=("residual",), statics={"round_product": True}
+    ),
+    "matmul_leaf2 300 x 1000 x 520, bias": Case(
+        matmul_leaf2, {"T": 300, "N": 1000, "K": 520}, present=("bias",)
+    ),
+    "matmul_grad 300 x 1000 x 520": product_gradient(300, 1000, 520),
+    "matmul_grad 7 x 33 x 41 f16": product_gradient(7, 33, 41, f=DType.F16, changes=DOT_CHANGES[:2]),
+    "matmul_grad 300 x 1040 x 200, 8 pieces": product_gradient(300, 1040, 200, statics={"grad_leaves": 8}),
+    "matmul_grad 20000 x 64 x 100, three pieces of rows": product_gradient(20000, 64, 100),
+    "matmul_backward 300 x 1040 x 200, a part of d x": backward_of_product("x", 300, 1040, 200),
+    "matmul_backward 300 x 1000 x 520, d w onto a buffer": backward_of_product("w", 300, 1000, 520),
+    "matmul_backward 20000 x 64 x 100, d w onto a buffer": backward_of_product("w", 20000, 64, 100),
     "rms_norm 32768 x 4096": Case(
         rms_norm, {"T": 32768, "N": 4096}, {"eps": 1e-6}, rows=(0, 1, 127, 128, 16384, 32767)
     ),

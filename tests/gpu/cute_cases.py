@@ -12,7 +12,7 @@ from gpu.cases import WARM, linear, linear_gradient
 
 from rlk.ir.types import DType
 from rlk.schedule.schedule import Schedule
-from rlk.specs.matmul import matmul, matmul_leaf8
+from rlk.specs.matmul import matmul, matmul_backward, matmul_leaf8
 
 ENTROPY = {"needs": ("entropy",)}
 SHARED = (
@@ -54,6 +54,13 @@ def product(
     return Case(spec, {"T": m, "N": n, "K": k}, present=present, f=f, rows=rows)
 
 
+def gradient(wanted: str, m: int, n: int, k: int, pieces: int = 1, **options: object) -> Case:
+    """The gradient of one factor of a product; pieces: of N, for d x."""
+    onto = ("weight_grad",) if options.pop("onto", False) else ()
+    statics = {"wants": (wanted,), "grad_leaves": pieces}
+    return Case(matmul_backward, {"T": m, "N": n, "K": k}, present=onto, statics=statics, **options)  # type: ignore[arg-type]
+
+
 CASES: dict[str, Case] = {
     "matmul 300 x 1024 x 512": product(300, 1024, 512),
     "matmul 1 x 4096 x 4096": product(1, 4096, 4096),
@@ -73,6 +80,16 @@ CASES: dict[str, Case] = {
         200, 8208, 1024, "bias", "residual", leaf8=True, rows=SOME
     ),
     "matmul_leaf8 64 x 14336 x 4096, pieces in turn": product(64, 14336, 4096, leaf8=True, rows=SOME),
+    "d x of 300 x 1024 x 512": gradient("x", 300, 1024, 512),
+    "d x of 1 x 1024 x 512": gradient("x", 1, 1024, 512),
+    "d x of 20 x 1024 x 512, pieces side by side": gradient("x", 20, 1024, 512, 8),
+    "d x of 500 x 2048 x 4096, pieces in turn": gradient("x", 500, 2048, 4096, 8, rows=(*SOME, 127, 499)),
+    "d x of 8192 x 6144 x 4096, two pieces": gradient("x", 8192, 6144, 4096, 2, rows=(*SOME, 4096, 8191)),
+    "d w of 300 x 1024 x 512": gradient("w", 300, 1024, 512),
+    "d w of 1 x 512 x 1024 f16": gradient("w", 1, 512, 1024, f=DType.F16),
+    "d w of 20000 x 64 x 256, three pieces of rows": gradient("w", 20000, 64, 256),
+    "d w of 300 x 1024 x 512 onto a buffer": gradient("w", 300, 1024, 512, onto=True),
+    "d w of 20000 x 64 x 256 onto a buffer": gradient("w", 20000, 64, 256, onto=True),
     "linear_logp 1 x 64 x 3": linear(1, 64, 3),
     "linear_logp 300 x 4096 x 50257": linear(300, 4096, 50257, rows=(0, 1, 2, 3, 299)),
     "linear_logp 8192 x 512 x 5003, entropy, temperature": linear(

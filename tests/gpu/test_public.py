@@ -25,6 +25,9 @@ def layout(on: Move) -> Layout:
 
 
 TOKENS = sum(LENGTHS)
+PRODUCT = tuple(
+    normal(*shape, seed=i).bfloat16() for i, shape in enumerate(((300, 64), (512, 64), (512,), (300, 512)))
+)
 TEACHER = normal(40, WIDE, seed=1).bfloat16()
 TEACHERS = (normal(300, 128, seed=1).bfloat16(), (0.2 * normal(WIDE, 128, seed=3)).bfloat16())
 GROUPS = torch.tensor([0, 4, 9, 9, 40])
@@ -65,6 +68,15 @@ CALLS: dict[str, Case] = {
             (normal(300, 64).bfloat16(), (0.3 * normal(WIDE, 64, seed=2)).bfloat16()),
         )
         for beta in (0.0, 0.3, 1.0)
+    },
+    **{
+        f"matmul {leaves}, {pieces}": (
+            lambda on, x, w, b, r, leaves=leaves, pieces=pieces: ops.matmul(
+                x, w, bias=b, residual=r, leaves=leaves, grad_leaves=pieces, round_product=pieces > 1
+            ),
+            PRODUCT,
+        )
+        for leaves, pieces in ((1, 1), (1, 8), (8, 1), (2, 4))
     },
     **{
         f"preference_loss {name}": (
@@ -123,7 +135,7 @@ def results(on: Move, case: Case, factor: float = 1.0) -> list[torch.Tensor]:
     made = call(on, *leaves)
     if not made.requires_grad:
         return [made.cpu()]
-    made.backward(on(normal(*made.shape, seed=9)))
+    made.backward(on(normal(*made.shape, seed=9)).to(made.dtype))
     return [made.detach().cpu(), *(x.grad.cpu() for x in leaves if x.grad is not None)]
 
 

@@ -1,4 +1,4 @@
-"""On a device the tuner measures every candidate, and none has other bits than what is shipped."""
+"""On a device the tuner measures every candidate, and none has other bits than the shipped."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def matmul(
         n = tl.truncmod(block, 224) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        for c in tl.unroll(16):  # matmul.py:26
+        for c in tl.unroll(16):  # matmul.py:37
             t_place[c] = thread // 64 * 16 + c
             if writes:
                 x_start[t_place[c]] = tl.Select(t_inside[c], tl.int64(tl.int64(t[c]) * x_t_stride), tl.int64(-1))
@@ -89,12 +89,12 @@ def matmul(
         n_place_2 = thread % 64
         for c in tl.unroll(16):
             y_value[c] = y_tile[t_place_2[c], n_place_2]
-            residual_value[c] = tl.if_then_else(  # matmul.py:45
+            residual_value[c] = tl.if_then_else(  # matmul.py:91
                 t_inside[c], residual[tl.int64(t[c]) * residual_t_stride + n], tl.Cast("bfloat16", 0)
             )
             residual_f32[c] = tl.Cast("float32", residual_value[c])
             y_value_2[c] = y_value[c] + residual_f32[c]
-            y_bf16[c] = tl.Cast("bfloat16", y_value_2[c])  # matmul.py:46
+            y_bf16[c] = tl.Cast("bfloat16", y_value_2[c])  # matmul.py:92
             if t_inside[c]:
                 y[tl.int64(t[c]) * y_t_stride + n] = y_bf16[c]
 

@@ -55,7 +55,7 @@ def matmul_leaf8_0(
         n = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:38
+        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:79
         k_piece_begin = tl.alloc_var("int32", K_piece_value * 512)
         for c in tl.unroll(16):
             t_place[c] = thread // 64 * 16 + c
@@ -125,7 +125,7 @@ def matmul_leaf8_1(
         n = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:38
+        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:79
         k_piece_begin = tl.alloc_var("int32", K_piece_value * 512)
         for c in tl.unroll(16):
             t_place[c] = thread // 64 * 16 + c
@@ -202,7 +202,7 @@ def matmul_leaf8_2(
         n = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:38
+        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:79
         k_piece_begin = tl.alloc_var("int32", K_piece_value * 512)
         for c in tl.unroll(16):
             t_place[c] = thread // 64 * 16 + c
@@ -287,7 +287,7 @@ def matmul_leaf8_3(
         n = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:38
+        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:79
         k_piece_begin = tl.alloc_var("int32", K_piece_value * 512)
         for c in tl.unroll(16):
             t_place[c] = thread // 64 * 16 + c
@@ -335,7 +335,7 @@ def matmul_leaf8_3(
                 t_inside[c], merged_leaf8_2[tl.int64(t[c]) * merged_leaf8_2_t_stride + n], tl.Cast("float32", 0)
             )
             merged_3[c] = earlier_3[c] + merged_2[c]
-            merged_bf16[c] = tl.Cast("bfloat16", merged_3[c])  # matmul.py:46
+            merged_bf16[c] = tl.Cast("bfloat16", merged_3[c])  # matmul.py:92
             if t_inside[c]:
                 y[tl.int64(t[c]) * y_t_stride + n] = merged_bf16[c]
 

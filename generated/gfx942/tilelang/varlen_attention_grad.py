@@ -233,7 +233,7 @@ def varlen_attention_grad_1(
         d_o_f32 = tl.alloc_local((8,), "float32")
         o_f32 = tl.alloc_local((8,), "float32")
         row_product = tl.alloc_local((8,), "float32")
-        row = tl.alloc_local((8,), "float32")
+        row_2 = tl.alloc_local((8,), "float32")
         delta_value = tl.alloc_local((8,), "float32")
         rest = tl.truncdiv(block, ((T + 1) // 2))
         h = rest
@@ -274,10 +274,10 @@ def varlen_attention_grad_1(
             d_o_f32[c] = tl.Cast("float32", d_o_value[c])  # attention.py:99
             o_f32[c] = tl.Cast("float32", o_value[c])
             row_product[c] = d_o_f32[c] * o_f32[c]
-            row[c] = row_product[c]
-        sum_over_w(row, f32_reduce_smem, thread)
+            row_2[c] = row_product[c]
+        sum_over_w(row_2, f32_reduce_smem, thread)
         for c in tl.unroll(8):  # attention.py:100
-            delta_value[c] = row[c] - d_lse_value[c]
+            delta_value[c] = row_2[c] - d_lse_value[c]
             if t_inside[c // 4] & writes:
                 delta[tl.int64(t[c // 4]) * delta_t_stride + tl.int64(h) * delta_h_stride + g[c % 4]] = delta_value[c]
 

@@ -251,11 +251,11 @@ def matmul(
             ring.consumer_release(free)
             free.advance()
             n = n_first + quad
-            for r in cutlass.range_constexpr(2):  # matmul.py:26
+            for r in cutlass.range_constexpr(2):  # matmul.py:37
                 residual_value = []
                 y_bf16 = []
                 for part in cutlass.range_constexpr(2):
-                    residual_value_vectors = [  # matmul.py:45
+                    residual_value_vectors = [  # matmul.py:91
                         load_vector_where(
                             t_inside[r], residual, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), BFloat16(0), 8
                         )
@@ -263,10 +263,10 @@ def matmul(
                     ]
                     residual_value += from_vectors(epilogue_tile, BFloat16, residual_value_vectors)
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32):
-                        y_value = acc[r, c]  # matmul.py:26
-                        residual_f32 = BFloat16(residual_value[c]).to(Float32)  # matmul.py:45
+                        y_value = acc[r, c]  # matmul.py:37
+                        residual_f32 = BFloat16(residual_value[c]).to(Float32)  # matmul.py:91
                         y_value_2 = y_value + residual_f32
-                        y_bf16.append(Float32(y_value_2).to(BFloat16))  # matmul.py:46
+                        y_bf16.append(Float32(y_value_2).to(BFloat16))  # matmul.py:92
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 16):
                         vectors = to_vectors(epilogue_tile, y.element_type, y_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):

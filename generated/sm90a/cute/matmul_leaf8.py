@@ -160,7 +160,7 @@ def matmul_leaf8(
                 n_first = n_tile * 128
                 t_first = (row_tile * 2 + rank) * 128
                 for K_piece in cutlass.range(8, unroll=1):
-                    k_piece_begin = K_piece * 512  # matmul.py:38
+                    k_piece_begin = K_piece * 512  # matmul.py:79
                     a_from = cute.local_tile(
                         cute.domain_offset((t_first, k_piece_begin), x), (128, 64), (0, None)
                     )
@@ -260,7 +260,7 @@ def matmul_leaf8(
                 for part in cutlass.range_constexpr(2):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         y_value = acc[r, c]
-                        y_bf16.append(Float32(y_value).to(BFloat16))  # matmul.py:46
+                        y_bf16.append(Float32(y_value).to(BFloat16))  # matmul.py:92
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
                         vectors = to_vectors(epilogue_tile, y.element_type, y_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):

@@ -408,12 +408,6 @@ def varlen_attention_grad_2_step(
                         select(in_range, Boolean(False), Boolean(True)), k_tiles,
                         (down, column + 64 * j, consumer_state.index), 8
                     )
-            column = 8 * (mine % 8)
-            for i in cutlass.range_constexpr(4):
-                down = mine % 128 // 8 + 16 * i
-                kv = z_begin + down
-                in_range = kv < end_k_value
-                for j in cutlass.range_constexpr(2):
                     clear_vector_where(
                         select(in_range, Boolean(False), Boolean(True)), v_tiles,
                         (down, column + 64 * j, consumer_state.index), 8
@@ -760,12 +754,6 @@ def varlen_attention_grad_3_step(
                         select(in_range, Boolean(False), Boolean(True)), q_tiles,
                         (down, column + 64 * j, consumer_state.index), 8
                     )
-            column = 8 * (mine % 8)
-            for i in cutlass.range_constexpr(4):
-                down = mine % 128 // 8 + 16 * i
-                qg = r_begin + down
-                in_range = qg < end_q_times_4
-                for j in cutlass.range_constexpr(2):
                     clear_vector_where(
                         select(in_range, Boolean(False), Boolean(True)), d_o_tiles,
                         (down, column + 64 * j, consumer_state.index), 8

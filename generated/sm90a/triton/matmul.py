@@ -34,7 +34,7 @@ def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residua
         t_inside = t < T
         column = program % band // band_rows
         n_first = column * 256
-        y = tl.zeros((128, 256), tl.float32)  # matmul.py:26
+        y = tl.zeros((128, 256), tl.float32)  # matmul.py:37
         for k_first in tl.range(0, 4096, 64):
             x = x_tiles.load([t_first, k_first])
             w = w_tiles.load([n_first, k_first])
@@ -43,32 +43,32 @@ def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residua
         low_2, high_2 = halves(low, 128, 64)
         low_3, high_3 = halves(high, 128, 64)
         n_2 = n_first + tl.arange(0, 64)[None, :]
-        # matmul.py:45
+        # matmul.py:91
         residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)
         residual_f32 = residual.to(tl.float32)
         y_2 = low_2 + residual_f32
-        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:46
+        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:92
         tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, y_bf16, mask=t_inside)
         n_2 = n_first + 64 + tl.arange(0, 64)[None, :]
-        # matmul.py:45
+        # matmul.py:91
         residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)
         residual_f32 = residual.to(tl.float32)
         y_2 = high_2 + residual_f32
-        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:46
+        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:92
         tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, y_bf16, mask=t_inside)
         n_2 = n_first + 128 + tl.arange(0, 64)[None, :]
-        # matmul.py:45
+        # matmul.py:91
         residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)
         residual_f32 = residual.to(tl.float32)
         y_2 = low_3 + residual_f32
-        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:46
+        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:92
         tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, y_bf16, mask=t_inside)
         n_2 = n_first + 192 + tl.arange(0, 64)[None, :]
-        # matmul.py:45
+        # matmul.py:91
         residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)
         residual_f32 = residual.to(tl.float32)
         y_2 = high_3 + residual_f32
-        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:46
+        y_bf16 = y_2.to(tl.bfloat16)  # matmul.py:92
         tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, y_bf16, mask=t_inside)
 
 

@@ -37,20 +37,6 @@ def laid_out(source: str) -> str:
     return "\n".join(_short(_places_once(source.split("\n"))))
 
 
-def joined(source: str) -> str:
-    """Return the text of a module with each statement on one line: what does not depend on layout."""
-    lines = source.split("\n")
-    made, done = [], 0
-    for first, last in _statements(source):
-        made += lines[done:first]
-        done = last + 1
-        code, place = _without_place(lines[first : last + 1])
-        indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
-        comments = [line for line in code if line.lstrip().startswith("#")]
-        made += [*comments, indent + _on_one_line(code) + (f"  # {place}" if place else "")]
-    return "\n".join([*made, *lines[done:]])
-
-
 def _places_once(lines: list[str]) -> Iterator[str]:
     """Drop the comment with the spec's line where that is the line of the statement above it."""
     last = ""
@@ -76,7 +62,7 @@ def _short(lines: Iterator[str]) -> Iterator[str]:
         yield from given
         return
     done = 0
-    for first, last in _statements("\n".join(given)):
+    for first, last in statements("\n".join(given)):
         if any(len(line) > COLUMNS for line in given[first : last + 1]):
             yield from _prose(given[done:first])
             yield from _broken(given[first : last + 1])
@@ -100,7 +86,7 @@ def _tokens(text: str) -> list[tokenize.TokenInfo]:
     return list(tokenize.generate_tokens(io.StringIO(text).readline))
 
 
-def _statements(text: str) -> Iterator[tuple[int, int]]:
+def statements(text: str) -> Iterator[tuple[int, int]]:
     """Yield the first and the last line of every statement but docstrings, from 0."""
     skipped = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
     inside: list[tokenize.TokenInfo] = []
@@ -128,8 +114,8 @@ def _broken(lines: list[str]) -> list[str]:
     """Return the lines of a statement that is too long."""
     indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
     above = [f"{indent}{line.strip()}" for line in lines if line.strip().startswith("#")]
-    code, named = _without_place(lines)
-    made = _statement(indent, _on_one_line(code))
+    code, named = without_place(lines)
+    made = _statement(indent, on_one_line(code))
     if named:
         place = f"# {named}"
         made = (
@@ -140,14 +126,14 @@ def _broken(lines: list[str]) -> list[str]:
     return [*above, *made]
 
 
-def _without_place(lines: list[str]) -> tuple[list[str], str]:
+def without_place(lines: list[str]) -> tuple[list[str], str]:
     """Return the lines of a statement without the comment that names its spec line, and that line."""
     found = [_PLACE.match(line) for line in lines]
     code = [each["code"] if each else line for each, line in zip(found, lines, strict=True)]
     return code, next((each["place"] for each in found if each), "")
 
 
-def _on_one_line(lines: list[str]) -> str:
+def on_one_line(lines: list[str]) -> str:
     """Return the code of a statement's lines on one line."""
     made = ""
     for line in map(str.strip, lines):

@@ -16,20 +16,32 @@ def live(lines: Iterable[Line], read: Collection[str] = ()) -> tuple[Line, ...]:
 
     read: names that what follows may read. A line is one statement.
     """
-    left = list(lines)
+    left, needed = list(lines), set[int]()
     while True:
         tree = _parsed(left)
-        found = Liveness(_mentions(tree))
+        removable = {i for i, line in enumerate(left, 1) if line.assigned is not None} - needed
+        found = Liveness(_mentions(tree), removable)
         found.block(tree.body, set(read))
-        dead = {i - 1 for i, _ in found.dead if left[i - 1].assigned is not None}
-        if not dead:
+        dead = {line for line, _ in found.dead if line in removable}
+        last = {body[-1].lineno for body in _bodies(tree) if {each.lineno for each in body} <= dead}
+        if last:
+            needed |= last  # a block has a statement
+        elif dead:
+            left, needed = [line for i, line in enumerate(left, 1) if i not in dead], set()
+        else:
             return tuple(left)
-        left = [line for i, line in enumerate(left) if i not in dead]
 
 
 def names_read(lines: Iterable[Line]) -> set[str]:
     """Return the names that lines read."""
     return _reads(_parsed(lines))
+
+
+def _bodies(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks of branches and loops that are not empty."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.FunctionDef):
+            yield from (body for body in (node.body, getattr(node, "orelse", [])) if body)
 
 
 def _parsed(lines: Iterable[Line]) -> ast.Module:
@@ -54,11 +66,11 @@ def dead_stores(source: str) -> list[str]:
 class Liveness:
     """Walks statements backward; `dead` are the lines and names that nothing reads.
 
-    mentions: how often the function mentions each name.
+    mentions: how often the function mentions each name. removable: lines that read nothing if they are dead.
     """
 
-    def __init__(self, mentions: Counter[str]) -> None:
-        self.mentions = mentions
+    def __init__(self, mentions: Counter[str], removable: Collection[int] = ()) -> None:
+        self.mentions, self.removable = mentions, removable
         self.dead: dict[tuple[int, str], None] = {}
         self.after_loop: list[set[str]] = []
 
@@ -97,21 +109,22 @@ class Liveness:
             case ast.Assert(test=test):
                 return live | _reads(test)
             case _:
-                raise AssertionError(f"line {node.lineno}: {ast.unparse(node)}")
+                return live | _reads(node)  # nothing inside of it is called dead
 
     def assign(self, node: ast.stmt, target: ast.expr, value: ast.expr, live: set[str]) -> set[str]:
-        self.check(node, target, live)
+        if self.check(node, target, live) and node.lineno in self.removable:
+            return live
         return (live - _writes(target)) | _reads(target, value)
 
-    def check(self, node: ast.stmt, target: ast.expr, live: set[str]) -> None:
+    def check(self, node: ast.stmt, target: ast.expr, live: set[str]) -> bool:
         """Note a dead statement: none of the names that it assigns is live, and it writes no memory."""
         names = _writes(target)
-        declared = isinstance(node, ast.Assign) and _declares(node.value) and self.mentions[min(names)] > 1
-        if names and not names & live and not _stores_memory(target) and not declared:
-            self.dead[node.lineno, ", ".join(sorted(names))] = None
-        else:
-            for name in names:
-                self.dead.pop((node.lineno, name), None)
+        if not names or names & live or _stores_memory(target):
+            return False
+        if isinstance(node, ast.Assign) and _declares(node.value) and self.mentions[min(names)] > 1:
+            return False
+        self.dead[node.lineno, ", ".join(sorted(names))] = None
+        return True
 
     def loop(self, body: list[ast.stmt], after: set[str]) -> set[str]:
         """Return what is live before a loop that may run any number of times."""

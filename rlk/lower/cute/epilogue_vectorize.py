@@ -6,11 +6,11 @@ for 16 bytes each; transposed through 1 KB of shared memory, it stores 64 contig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from rlk.ir.dims import fixed_extent
-from rlk.ir.nodes import Load, Store, Value
+from rlk.ir.dims import Axis, fixed_extent
+from rlk.ir.nodes import Decl, Load, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common.names import stride_name
 from rlk.lower.cute.plan import ContractionPlan
@@ -44,6 +44,19 @@ class Vectors:
         return f"8 * (c // 2) + {self.width // 2 - 1} * quad + {THREADS * self.width} * i"
 
 
+def vectors_of_rows(decl: Decl, axis: Axis, elements: int, divisible: Collection[str]) -> Vectors | None:
+    """Return the transpose of `elements` of a thread's list along an axis of a tensor.
+
+    None if the tensor's rows are not along the axis, or if vectors in them may be unaligned.
+    """
+    if not decl.type.axes or decl.type.axes[-1] != axis or not decl.type.dtype.is_float:
+        return None
+    strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
+    found = Vectors(decl.type.dtype, elements)
+    aligned = {decl.name, *strides} <= {*divisible} and elements % found.width == 0
+    return found if aligned else None
+
+
 def vectors(
     access: Load | Store, size: int, plan: ContractionPlan, consts: Mapping[Value, tuple[int, DType]]
 ) -> Vectors | None:
@@ -53,17 +66,14 @@ def vectors(
     memory has another dtype than registers.
     """
     decl = next(d for d in plan.kernel.params if d.name == access.param)
-    known = plan.signature.divisible
     always = access.guard is None or consts.get(access.guard) == (1, DType.BOOL)
-    if not always or not decl.type.axes or decl.type.axes[-1] != plan.fragment.axis:
-        return None
-    if isinstance(access, Load) and access.fill is not None or not decl.type.dtype.is_float:
+    if not always or isinstance(access, Load) and access.fill is not None:
         return None
     if isinstance(access, Store) and access.value in consts:
         return None
-    strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
-    extent = fixed_extent(decl.type.axes[-1], dict(plan.signature.extents))
-    found = Vectors(decl.type.dtype, min(size, ROW // THREADS // decl.type.dtype.bytes))
-    if not {decl.name, *strides} <= known or extent is None or extent % found.width:
+    elements = min(size, ROW // THREADS // decl.type.dtype.bytes)
+    found = vectors_of_rows(decl, plan.fragment.axis, elements, plan.signature.divisible)
+    extent = fixed_extent(plan.fragment.axis, dict(plan.signature.extents))
+    if found is None or extent is None or extent % found.width:
         return None
-    return found if found.elements % found.width == 0 and size % found.elements == 0 else None
+    return found if size % elements == 0 else None

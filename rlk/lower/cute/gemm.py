@@ -196,12 +196,13 @@ class GemmEmitter(Emitter):
         self.block([let for let in early if let.value in ahead and not self.by_row(let.value)])
         self.count()
         name = axis_name(rows.axis)
-        self.memory.coordinates[rows.axis] = self.let(name, self.both(f"{self.first} + row + 8 * r"))
+        # the template has names of its own, such as k: an axis of that name has another in the text
+        both = self.memory.coordinates[rows.axis] = self.let(name, self.both(f"{self.first} + row + 8 * r"))
         end = self.memory.extent(rows.axis)
         if rows.length is None or rows.length % (rows.tile * self.plan.cluster):
-            inside = self.let(f"{name}_inside", self.both(f"{name}[r] < {end}"))
+            inside = self.let(f"{name}_inside", self.both(f"{both}[r] < {end}"))
             self.memory.inside[rows.axis] = f"{inside}[r]"
-        self.memory.coordinates[rows.axis] = f"{name}[r]"
+        self.memory.coordinates[rows.axis] = f"{both}[r]"
         for let in early:
             if let.value in ahead and self.by_row(let.value):
                 self.row_ahead(let)

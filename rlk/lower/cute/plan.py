@@ -436,11 +436,14 @@ def _steps(contraction: Contraction, depth: int, extents: dict[str, int], target
     """Return the number of K steps, if it is static.
 
     The last step may pass the end of the axis: one factor at least must end there, so that TMA fills zeros.
+    Both end there in a piece of a size of whole steps: only the last is shorter.
     """
-    length = fixed_extent(contraction.over, extents) if contraction.stop is None else None
+    over = contraction.over
+    length = fixed_extent(over, extents) if contraction.stop is None else None
     whole = length is not None and length % depth == 0
+    whole = whole or over.part is Part.WITHIN and over.piece is not None and over.piece % depth == 0
     if not whole and contraction.a.base and contraction.b.base:
-        raise refused(f"parts of {contraction.over.whole} that end between steps", target)
+        raise refused(f"parts of {over.whole} that end between steps", target)
     return None if length is None else -(-length // depth)
 
 
@@ -473,7 +476,7 @@ def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Targ
     stride = stride_name(decl, 0)
     if not {decl.name, stride} <= signature.divisible:
         lacks = f"a factor {decl.name} whose rows do not lie at multiples of 16 bytes"
-        raise refused(lacks, target, instead="rows padded to a multiple of 8 elements")
+        raise refused(lacks, target, instead="rows of a multiple of 16 elements")
 
 
 def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, target: Target) -> Ring:

@@ -17,6 +17,7 @@ from rlk.lower.tilelang import text
 from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.plan import refused
 
+OF_COPIES = frozenset({"at", "row", "k"})  # names of a copy to shared memory
 INSTRUCTION = 16  # rows and columns of a matrix instruction
 NOWHERE = -1  # the offset of an out-of-bounds row
 
@@ -91,6 +92,7 @@ class Dots(Factors):
 
     def __init__(self, emitter: WithMemory) -> None:
         super().__init__(emitter, contractions(emitter.plan.kernel))
+        emitter.names.taken |= OF_COPIES
 
     def run(self) -> None:
         """Write the whole kernel."""

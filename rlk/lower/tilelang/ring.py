@@ -20,7 +20,7 @@ from rlk.lower.common.lines import Line
 from rlk.lower.common.one_hot import one_hot_sums
 from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.tilelang import text
-from rlk.lower.tilelang.contract import NOWHERE, Factors
+from rlk.lower.tilelang.contract import NOWHERE, OF_COPIES, Factors
 from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.plan import accumulated_columns, accumulated_rows, copying, in_parts, refused
 from rlk.passes.walk import backward_slice
@@ -47,6 +47,7 @@ class Ring(Factors):
 
     def __init__(self, emitter: WithMemory) -> None:
         super().__init__(emitter, contractions(emitter.plan.kernel))
+        emitter.names.taken |= OF_COPIES
         self.contraction = self.only()
         rows, columns = self.sides()
         self.rows, self.columns = Side(*rows, 0), Side(*columns, rows[1].length)
@@ -213,7 +214,7 @@ class Ring(Factors):
             e.line(f"tl.ptx_cp_async({here}, {source}, {VECTOR}, predicate={there})")
             return
         along = "tl.int64(k + i)"
-        if decl.name in self.plan.signature.strided:
+        if decl.name in self.plan.signature.strided or side.factor.at < len(decl.type.axes) - 1:
             along += f" * {e.memory.stride(decl, side.factor.at)}"
         there = f"({start} != {NOWHERE}) & (k + i < {self.length})"
         zero = f'tl.Cast("{text.TYPES[decl.type.dtype]}", 0)'

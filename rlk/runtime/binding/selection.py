@@ -46,7 +46,6 @@ def selected(
     key = (id(op), dtypes, scalars, tuple(statics.items()), math)
     found = _invocations.get(key)
     if found is None:
-        _check_names(op, {name for name, _ in dtypes}, {*scalars}, {*statics})
         present = frozenset({*(name for name, _ in dtypes), *scalars})
         found = Invocation(
             op, Variant.of(bind_dtypes(op, dict(dtypes)), present, statics), model(math, op.name)
@@ -55,12 +54,12 @@ def selected(
     return found
 
 
-def _check_names(op: Op, tensors: set[str], scalars: set[str], statics: set[str]) -> None:
+def check_names(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None:
     """Raise LaunchError for a name that is no parameter of its kind, or a required one that is missing."""
     kinds: tuple[tuple[str, Any, set[str]], ...] = (
-        ("tensor", TensorType, tensors),
-        ("scalar", ScalarType, scalars),
-        ("static", StaticType, statics),
+        ("tensor", TensorType, {*tensors}),
+        ("scalar", ScalarType, {*scalars}),
+        ("static", StaticType, {*statics}),
     )
     for kind, type, given in kinds:
         formals = {f.name: f for f in op.formals if isinstance(f.type, type)}
@@ -130,9 +129,14 @@ def bind_dtypes(op: Op, dtypes: Mapping[str, torch.dtype]) -> dict[str, Any]:
     return dtype_choices(op.formals) | bound
 
 
+def differentiable_in(op: Op) -> tuple[str, ...]:
+    """Return the inputs that a gradient may be asked for."""
+    return (*(op.gradient.wrt if op.gradient is not None else ()), *op.calls.extra)
+
+
 def check_differentiable(op: Op, tensors: Tensors) -> None:
     """Raise LaunchError when a gradient is asked for that the operator does not have."""
-    wrt = op.gradient.wrt if op.gradient is not None else ()
+    wrt = differentiable_in(op)
     for name, tensor in tensors.items():
         if tensor.requires_grad and name not in wrt:
             raise LaunchError(

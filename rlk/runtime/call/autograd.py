@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -10,11 +11,72 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op, Variant
-from rlk.lang.types import TensorType
-from rlk.runtime.binding.arguments import collapse
+from rlk.lang.types import DTypeVar, TensorType
+from rlk.runtime.binding.arguments import TORCH_DTYPES, collapse
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, outputs_of
 from rlk.runtime.binding.selection import public_name
 from rlk.runtime.call.dispatch import dispatch
+
+Extra = Callable[[Invocation, Tensors, Scalars], torch.Tensor]
+
+
+def extra_gradient(op: Op, name: str) -> Callable[[Extra], Extra]:
+    """Register the function that computes one more gradient from saved tensors and cotangents."""
+
+    def register(fn: Extra) -> Extra:
+        op.calls.extra[name] = fn
+        return fn
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class Separate:
+    """Gradients that are computed one by one, each by kernels of its own.
+
+    reads: by input, the saved tensors that its gradient reads, for its values or its shape. passed: by input,
+    the output whose cotangent, in the dtype of the input, is its gradient: no kernel copies it.
+    """
+
+    reads: Mapping[str, tuple[str, ...]]
+    passed: Mapping[str, str]
+
+
+def separate_gradients(op: Op, reads: Mapping[str, tuple[str, ...]], passed: Mapping[str, str]) -> None:
+    """Compute the gradients of an operator one by one: one that needs pieces leaves the others whole."""
+    op.calls.separate = Separate(reads, passed)
+
+
+def _separate(op: Op) -> Separate | None:
+    found = op.calls.separate
+    return found if isinstance(found, Separate) else None
+
+
+def passed_on(
+    invocation: Invocation, cotangents: Mapping[str, torch.Tensor | None], wanted: Sequence[str]
+) -> Tensors:
+    """Return the wanted gradients that are cotangents."""
+    assert isinstance(invocation.spec, Op)
+    how = _separate(invocation.spec)
+    found = {} if how is None else {n: cotangents.get(how.passed[n]) for n in wanted if n in how.passed}
+    return {n: in_dtype(invocation, n, g) for n, g in found.items() if g is not None}
+
+
+def in_dtype(invocation: Invocation, name: str, x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the dtype that an operator or its gradient declares by a name."""
+    op = invocation.spec
+    assert isinstance(op, Op) and op.gradient is not None
+    dtype = _declared_dtype(op, name, invocation.variant)
+    return x if x.dtype is dtype else x.to(dtype)
+
+
+@cache
+def _declared_dtype(op: Op, name: str, variant: Variant) -> torch.dtype:
+    assert op.gradient is not None
+    formal = next(f for f in (*op.formals, *op.gradient.formals) if f.name == name)
+    assert isinstance(formal.type, TensorType)
+    dtype = formal.type.dtype
+    return TORCH_DTYPES[dict(variant.dtypes)[dtype.name] if isinstance(dtype, DTypeVar) else dtype]
 
 
 def run_differentiably(invocation: Invocation, run: Run, tensors: Tensors, scalars: Scalars) -> Tensors:
@@ -53,7 +115,8 @@ class _Differentiable(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.invocation, ctx.names, ctx.scalars = invocation, tuple(given), scalars
         everything = {**given, **made}
-        ctx.saved_names = [n for n in op.saves if n in everything]
+        read = _read(op, [n for n, need in zip(given, ctx.needs_input_grad[4:], strict=True) if need])
+        ctx.saved_names = [n for n in op.saves if n in everything and n in read]
         ctx.save_for_backward(*[everything[n] for n in ctx.saved_names])
         connected = {*cotangents_of(op), *op.calls.refused}
         ctx.mark_non_differentiable(*[t for n, t in made.items() if n not in connected])
@@ -69,6 +132,12 @@ class _Differentiable(torch.autograd.Function):
             found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
         found = once(public_name(ctx.invocation.spec), found, differentiated(ctx, (*saved.values(), *grads)))
         return (None, None, None, None, *(found.get(n) for n in ctx.names))
+
+
+def _read(op: Op, wanted: Sequence[str]) -> frozenset[str]:
+    """Return the saved tensors that the gradients of some inputs read."""
+    how = _separate(op)
+    return frozenset(op.saves if how is None else (n for name in wanted for n in how.reads.get(name, ())))
 
 
 def _refuse_outputs(op: Op, cotangents: Mapping[str, torch.Tensor | None]) -> None:
@@ -128,15 +197,24 @@ def gradients(
     op = invocation.spec
     assert isinstance(op, Op) and op.gradient is not None
     takes = cotangents_of(op)
-    there = {f"d_{n}": _readable(g, takes[n]) for n, g in cotangents.items() if g is not None and n in takes}
-    if not there or not wanted:
+    given = {
+        n: in_dtype(invocation, f"d_{n}", g) for n, g in cotangents.items() if g is not None and n in takes
+    }
+    if not given or not wanted:
         return {}
+    found = passed_on(invocation, given, wanted)
+    extra = {n: fn for n, fn in op.calls.extra.items() if n in wanted}
+    rest = [n for n in wanted if n not in found and n not in extra]
+    there = {f"d_{n}": _readable(g, takes[n]) for n, g in given.items()} if rest or extra else {}
     tensors = saved | there
-    if op.calls.prepare is not None:
+    found |= {n: fn(invocation, tensors, scalars) for n, fn in extra.items()}
+    if rest and op.calls.prepare is not None:
         tensors |= op.calls.prepare(saved, scalars)
-    backward = _backward(invocation, frozenset(there), frozenset(wanted))
-    made = dispatch(backward, tensors, scalars)
-    return {n: made[f"d_{n}"] for n in wanted}
+    for group in [[n] for n in rest] if _separate(op) is not None else [rest] if rest else []:
+        backward = _backward(invocation, frozenset(there), frozenset(group))
+        made = dispatch(backward, tensors, scalars)
+        found |= {n: made[f"d_{n}"] for n in group}
+    return found
 
 
 @cache

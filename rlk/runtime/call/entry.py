@@ -15,6 +15,7 @@ from rlk.runtime.binding.selection import (
     Statics,
     bind_dtypes,
     check_differentiable,
+    check_names,
     check_scalars,
     dtypes_of,
     invoke,
@@ -50,6 +51,7 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
         key = (id(op), math, *tensors, *scalars, *statics.values(), *sizes)
         known = _known.get(key)
         if known is None:
+            check_names(op, tensors, scalars, statics)
             invocation = invoke(op, tensors, scalars, statics, math)
             if len(_known) >= MOST_SHAPES:
                 _known.clear()
@@ -104,6 +106,7 @@ def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math:
         if isinstance(t, torch.Tensor) and t.layout is not torch.strided:
             raise LaunchError(Code.ARG_TYPE, op=op.name, name=name, wanted="dense tensor", got=t.layout)
     bind_dtypes(op, dict(dtypes_of(op, tensors)))
+    check_names(op, tensors, scalars, statics)
     return _through_dispatcher(op, tensors, scalars, statics, math)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlk.testing.simulators.simt import Array, Boolean, Fault, Int32, Memory, Number
+from rlk.testing.simulators.simt import Array, Boolean, Fault, Int32, Memory, Number, all_differ
 
 NOBODY, SEVERAL, EVERYONE = -1, -2, -3
 """In the place of a thread's number: none since the last barrier, more than one, all of them before it."""
@@ -70,7 +70,7 @@ class SharedTensor:
         at = self.place(index)
         if type(x) is not self.kind:
             raise Fault(f"{type(x).__name__} in shared memory of {self.kind.__name__}")
-        if len(np.unique(at)) != len(self.threads):
+        if not all_differ(at):
             raise Fault("two threads write one element of shared memory")
         self._note_reads()
         for who in (self.writer[at], self.reader[at]):

@@ -41,8 +41,62 @@ __all__ = ["Interpreted", "InterpreterFault", "NotModelled", "OutOfBounds", "int
 # What a launch says to a compiler; an interpreter has no use for it.
 LAUNCH_OPTIONS = {"num_warps", "num_stages", "num_ctas", "enable_fp_fusion", "maxnreg", "warmup", "stream"}
 
+
+class _Semantic(TritonSemantic):  # type: ignore[misc]
+    """Triton's rules of types, which compare and make shapes of constexprs: most of an operation's time."""
+
+    def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
+        left, right = _lengths(lhs.type), _lengths(rhs.type)
+        if left == right:
+            return lhs, rhs
+        if not left:
+            return self._splat(lhs, right), rhs
+        if not right:
+            return lhs, self._splat(rhs, left)
+        if len(left) == len(right) and all(m == n or 1 in (m, n) for m, n in zip(left, right)):
+            wide = tuple(map(max, left, right))
+            return self._widen(lhs, left, wide), self._widen(rhs, right, wide)
+        return super().broadcast_impl_value(lhs, rhs)
+
+    def _splat(self, x: Any, lengths: tuple[int, ...]) -> Any:
+        data = np.full(lengths, x.handle.data, x.handle.data.dtype)
+        handle = TensorHandle(data, x.handle.dtype.scalar, dict(x.handle.attr))
+        return tl.tensor(handle, _block(x.dtype, lengths))
+
+    def _widen(self, x: Any, lengths: tuple[int, ...], wide: tuple[int, ...]) -> Any:
+        if lengths == wide:
+            return x
+        return tl.tensor(_builder.create_broadcast(x.handle, list(wide)), _block(x.dtype, wide))
+
+
+def _lengths(type: Any) -> tuple[int, ...]:
+    """Return a type's shape as Triton holds it, () of a scalar: newer versions wrap it."""
+    return tuple(getattr(type.shape, "values", type.shape)) if type.is_block() else ()
+
+
+def _block(element: Any, lengths: tuple[int, ...]) -> Any:
+    """Return a type of blocks, one object for equal ones unless they are of pointers, which have no hash."""
+    return tl.block_type(element, list(lengths)) if element.is_ptr() else _same_block(element, lengths)
+
+
+@cache
+def _same_block(element: Any, lengths: tuple[int, ...]) -> Any:
+    return tl.block_type(element, list(lengths))
+
+
+def _with_element(self: Any, element: Any) -> Any:
+    return _block(element, _lengths(self))
+
+
+_equal = tl.block_type.__eq__
+
+
+def _equal_block(self: Any, other: Any) -> Any:
+    return self is other or _equal(self, other)
+
+
 _builder = FaithfulBuilder()
-_semantic = TritonSemantic(_builder)
+_semantic = _Semantic(_builder)
 _lock = threading.RLock()
 _serial = itertools.count()
 
@@ -269,7 +323,7 @@ def _static_range(start: Any, stop: Any = None, step: Any = None, **options: Any
 def _tensor(data: Array, dtype: Any) -> Any:
     if data.ndim == 0:
         return tl.tensor(TensorHandle(data.reshape(1), dtype.scalar), dtype.scalar)
-    return tl.tensor(TensorHandle(data, dtype.scalar), tl.block_type(dtype.scalar, list(data.shape)))
+    return tl.tensor(TensorHandle(data, dtype.scalar), _block(dtype.scalar, data.shape))
 
 
 def _combine(fn: Any, left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, ...]:
@@ -382,7 +436,7 @@ def _shape(lengths: tuple[int, ...]) -> tuple[Any, Any]:
 def _init_tensor(self: Any, handle: Any, type: Any) -> None:
     """Do as tl.tensor.__init__, with the shape made once: it takes a third of the time otherwise."""
     self.handle, self.type, self.dtype = handle, type, type.scalar
-    self.shape, self.numel = _shape(tuple(type.shape) if type.is_block() else ())
+    self.shape, self.numel = _shape(_lengths(type))
 
 
 @cache
@@ -396,6 +450,7 @@ def _patches() -> list[Patch]:
     out += hooks()
     tensor = tl.core.tensor
     out += [(tensor, "__index__", _scalar), (tensor, "__init__", _init_tensor)]
+    out += [(tl.block_type, "with_element_ty", _with_element), (tl.block_type, "__eq__", _equal_block)]
     out.append((base, "_get_np_dtype", numpy_dtype))
     for lang in (tl, tl.core):
         out += [(lang, "reduce", _reduce), (lang, "associative_scan", _scan)]

@@ -40,13 +40,10 @@ class Number:
         match x:
             case Number():
                 self.data = x.data if x.dtype is self.dtype else _cast(x, self.dtype)
-            case int():
-                self.data = np.asarray(x, self.held)
             case float() if x == 0 and math.copysign(1, x) < 0:
                 raise Fault("-0.0 as a constant: the DSL tells constants apart by value, and may write 0.0")
             case _:
-                with np.errstate(over="ignore"):
-                    self.data = np.asarray(x, self.held)
+                self.data = np.asarray(x, self.held)
 
     @classmethod
     def of(cls, data: Array) -> Any:
@@ -64,16 +61,10 @@ class Number:
         return kind.of(ops.decode(bits.view(ops.storage(kind.dtype)), kind.dtype))
 
     def __bool__(self) -> bool:
-        found = np.unique(self.data)
-        if len(found) != 1:
-            raise Fault("threads disagree about a branch")
-        return bool(found[0])
+        return bool(_agreed(self.data, "threads disagree about a branch"))
 
     def __index__(self) -> int:
-        found = np.unique(self.data)
-        if len(found) != 1:
-            raise Fault("threads disagree about a number that all must share")
-        return int(found[0])
+        return int(_agreed(self.data, "threads disagree about a number that all must share"))
 
     __int__ = __index__
 
@@ -183,6 +174,14 @@ KINDS: dict[DType, type[Number]] = {
 }
 
 
+def _agreed(data: Array, otherwise: str) -> Any:
+    """Return the value that all threads have; raise Fault where they differ."""
+    first = data.flat[0]
+    if data.ndim and not (data == first).all():
+        raise Fault(otherwise)
+    return first
+
+
 def _cast(x: Number, dtype: DType) -> Array:
     if dtype.is_float:
         return ops.Exact().cast(x.data.astype(np.float32), dtype)
@@ -206,14 +205,12 @@ def _binary(fn: Any, a: Number, b: Any) -> Number:
 
 def mul(a: Any, b: Any, *, rounding: Any) -> Any:
     """One rounding."""
-    with np.errstate(all="ignore"):
-        return Float32.of(Float32(a).data * Float32(b).data)
+    return Float32.of(Float32(a).data * Float32(b).data)
 
 
 def fma(a: Any, b: Any, c: Any, *, rounding: Any) -> Any:
     """One rounding of a * b + c."""
-    with np.errstate(all="ignore"):
-        return Float32.of(floats.fma(Float32(a).data, Float32(b).data, Float32(c).data))
+    return Float32.of(floats.fma(Float32(a).data, Float32(b).data, Float32(c).data))
 
 
 def exp2(x: Number, *, fastmath: bool) -> Any:
@@ -224,13 +221,11 @@ def exp2(x: Number, *, fastmath: bool) -> Any:
 
 
 def fmax(a: Any, b: Any) -> Any:
-    with np.errstate(all="ignore"):
-        return Float32.of(floats.maximum(Float32(a).data, Float32(b).data))
+    return Float32.of(floats.maximum(Float32(a).data, Float32(b).data))
 
 
 def fmin(a: Any, b: Any) -> Any:
-    with np.errstate(all="ignore"):
-        return Float32.of(floats.minimum(Float32(a).data, Float32(b).data))
+    return Float32.of(floats.minimum(Float32(a).data, Float32(b).data))
 
 
 def typed(x: Any, kind: Any) -> Any:
@@ -296,15 +291,27 @@ def _pick(fn: Any, plain: Any, a: Any, b: Any) -> Any:
 
 def shared(x: Any) -> int:
     """Return an integer that all threads agree about."""
-    found = np.unique(Int64(x).data)
-    if len(found) != 1:
-        raise Fault("threads disagree about what they share")
-    return int(found[0])
+    return int(_agreed(Int64(x).data, "threads disagree about what they share"))
 
 
 def whole(extent: Any) -> Any:
     """Return an extent or a stride as an integer, or those of a dim of several."""
     return tuple(map(whole, extent)) if isinstance(extent, tuple) else int(extent)
+
+
+def all_differ(places: Array) -> bool:
+    """Return whether no two are equal; most ascend, and need no sorting."""
+    return bool((places[1:] > places[:-1]).all()) or len(np.unique(places)) == len(places)
+
+
+def _places(index: Any) -> list[Array]:
+    return [Int64(part).data for part in (index if isinstance(index, tuple) else (index,))]
+
+
+def _touched(where: Any, places: list[Array]) -> Array:
+    on = Boolean(where).data
+    shape = next((x.shape for x in (on, *places) if x.ndim), ())
+    return on if on.shape == shape else np.full(shape, on)
 
 
 class Memory:
@@ -323,41 +330,40 @@ class Memory:
 
     def offsets(self, index: Any, where: Array) -> Array:
         """Return the offsets of elements; raise where one that is touched does not exist."""
-        parts = index if isinstance(index, tuple) else (index,)
-        if len(parts) != len(self.shape):
-            raise Fault(f"{len(parts)} indices of a tensor of {len(self.shape)} dims")
+        return self._offsets(_places(index), where)
+
+    def _offsets(self, places: list[Array], where: Array) -> Array:
+        if len(places) != len(self.shape):
+            raise Fault(f"{len(places)} indices of a tensor of {len(self.shape)} dims")
         offset: Any = np.int64(0)
-        for part, extent, stride in zip(parts, self.shape, self.strides, strict=True):
-            at = Int64(part).data
-            outside = (at < 0) | (at >= extent)
+        for at, extent, stride in zip(places, self.shape, self.strides, strict=True):
+            outside = at.view(np.uint64) >= np.uint64(extent)  # a negative index is a large one
             if outside.any() and (outside & where).any():
                 raise Fault(f"an index outside of [0, {extent})")
             offset = offset + at * stride
         return np.where(where, offset, 0)
 
     def read(self, where: Any, index: Any, other: Number | None) -> Number:
-        on = self.touched(where, index)
-        offset = self.offsets(index, on)
-        found = ops.decode(self.flat[np.where(on, offset, 0)], self.dtype)
+        places = _places(index)
+        on = _touched(where, places)
+        found = ops.decode(self.flat[self._offsets(places, on)], self.dtype)
         if other is not None:
-            found = np.where(on, found, other.data).astype(found.dtype)
+            found = np.where(on, found, other.data).astype(found.dtype, copy=False)
         return KINDS[self.dtype].of(found)
 
     def write(self, where: Any, index: Any, x: Number) -> None:
-        on = self.touched(where, index)
+        places = _places(index)
+        on = _touched(where, places)
         on = on if on.shape or not x.data.shape else np.full(x.data.shape, on)
-        offset = self.offsets(index, on)[on]
-        if len(np.unique(offset)) != len(offset):
+        offset = self._offsets(places, on)[on]
+        if not all_differ(offset):
             raise Fault("two threads write one element")
         if x.dtype is not self.dtype:
             raise Fault(f"{x.dtype} written as {self.dtype}")
         self.flat[offset] = ops.encode(np.broadcast_to(x.data, on.shape)[on], self.dtype)
 
     def touched(self, where: Any, index: Any) -> Array:
-        parts = index if isinstance(index, tuple) else (index,)
-        on = Boolean(where).data
-        shape = next((x.shape for x in (on, *(Int64(p).data for p in parts)) if x.ndim), ())
-        return on if on.shape == shape else np.full(shape, on)
+        return _touched(where, _places(index))
 
     def __getitem__(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)

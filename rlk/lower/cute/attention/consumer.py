@@ -30,7 +30,7 @@ from rlk.ir.nodes import (
 from rlk.ir.types import DType
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.liveness import live
-from rlk.lower.common.names import axis_name, stem, stride_name
+from rlk.lower.common.names import axis_name, stem
 from rlk.lower.common.rescale import rescale_of
 from rlk.lower.cute.attention import scheduler
 from rlk.lower.cute.attention.masks import clear, guards_of
@@ -49,7 +49,7 @@ from rlk.lower.cute.attention.step import (
     masks_of,
     step_function,
 )
-from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
+from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors, vectors_of_rows
 from rlk.lower.cute.functions import Helper, functions
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Fragment, refused
@@ -592,17 +592,13 @@ class ConsumerEmitter(AttentionEmitter):
     def by_vectors(self, store: Store) -> Vectors | None:
         """Return the vectorized store of a row's list, if its vectors are aligned and end with the row."""
         fragment, decl = self.fragment, self.memory.decls[store.param]
-        if fragment is None or store.value in self.consts or decl.type.axes[-1] != fragment.axis:
+        by_row = store.guard is None or not self.listed(store.guard)
+        if fragment is None or store.value in self.consts or not by_row:
             return None
         fits = ROW // THREADS // decl.type.dtype.bytes
-        found = Vectors(decl.type.dtype, fits if fragment.count % fits == 0 else fits // 2)
-        strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
-        aligned = {
-            decl.name,
-            *strides,
-        } <= self.plan.signature.divisible and fragment.count % found.elements == 0
-        by_row = store.guard is None or not self.listed(store.guard)
-        return found if aligned and by_row and decl.type.dtype.is_float else None
+        elements = fits if fragment.count % fits == 0 else fits // 2
+        found = vectors_of_rows(decl, fragment.axis, elements, self.plan.signature.divisible)
+        return found if fragment.count % elements == 0 else None
 
     def store_vectors(self, store: Store, by: Vectors) -> None:
         """Store a row's list by 16-byte vectors, transposed through shared memory by the threads of a row."""

@@ -16,27 +16,13 @@ from rlk.lower.common.names import axis_name, stem
 from rlk.lower.cute.attention.consumer import EACH_ROW, ConsumerEmitter
 from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import Step
-from rlk.lower.cute.attention.producer import ROWS, AttentionEmitter
+from rlk.lower.cute.attention.producer import ROWS
 from rlk.lower.cute.attention.step import MASKED, STATE, call, masks_of
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import refused
 from rlk.passes.walk import backward_slice
 
 ABOUT_STEP = "One tile of streamed rows: S and dP, the elementwise work, and products onto the sums."
-
-
-def limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
-    """Write the step range of a tile, and its range of unmasked steps."""
-    e.line(f"first_steps = {e.extreme(start, 'imin')}")
-    e.line(f"last_steps = select(first < segment_rows, {e.extreme(stops[-1], 'imax')}, first_steps)")
-    before = "first_steps"
-    if len(stops) > 2:
-        late = f"imin({e.extreme(stops[0], 'imax')}, last_steps)"
-        e.line(f"late_steps = imax({before}, {late})")
-        before = "late_steps"
-    if len(stops) > 1:
-        full = f"imin({e.extreme(stops[-2], 'imin')}, last_steps)"
-        e.line(f"full_steps = imax({before}, {full})")
 
 
 def first_scores(e: ConsumerEmitter) -> tuple[Line, ...]:

@@ -383,9 +383,7 @@ def _consumer(plan: AttentionPlan, emitter: ConsumerEmitter) -> tuple[Line, ...]
 
 
 def _limits(plan: AttentionPlan) -> Limits:
-    if plan.dynamic_schedule:
-        return scheduler.limits
-    return one_tile_limits if plan.ahead else gradient.limits
+    return scheduler.limits if plan.dynamic_schedule else one_tile_limits
 
 
 def _order(copies: Copies, emitter: ConsumerEmitter) -> Order:

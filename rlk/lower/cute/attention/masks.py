@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rlk.ir.nodes import Load, Map2, Value, operands
 from rlk.lower.cute.attention.plan import Copies, Step
@@ -29,14 +29,22 @@ def clear(e: AttentionEmitter, guards: Mapping[Copies, Value], state: str) -> No
         e.write(e.needed([first, stop]))
         ends[f"({e[stop]} < {e[first]} + {copies.rows})"] = None
     with e.inner(f"if {' | '.join(ends)}:"):
-        for copies, guard in guards.items():
-            _clear_rows(e, copies, guard, state)
+        for guard, alike in _alike(guards):
+            _clear_rows(e, alike, guard, state)
         e.line("cute.arch.fence_view_async_shared()")
         e.line(f"cute.arch.barrier(barrier_id=group, number_of_threads={WARPGROUP})")
 
 
-def _clear_rows(e: AttentionEmitter, copies: Copies, guard: Value, state: str) -> None:
-    axis = e.plan.scores.axis
+def _alike(guards: Mapping[Copies, Value]) -> Iterator[tuple[Value, list[Copies]]]:
+    """Yield the factors that one loop clears: of equal rows, which threads take in the same way."""
+    found: dict[tuple[Value, int, int, int], list[Copies]] = {}
+    for copies, guard in guards.items():
+        found.setdefault((guard, copies.rows, copies.elements, copies.width), []).append(copies)
+    yield from ((key[0], alike) for key, alike in found.items())
+
+
+def _clear_rows(e: AttentionEmitter, alike: list[Copies], guard: Value, state: str) -> None:
+    axis, copies = e.plan.scores.axis, alike[0]
     with e.isolated():
         e.fragments = {}
         of_rows = {value for value in e.written if axis in e.axes(value)}
@@ -49,9 +57,10 @@ def _clear_rows(e: AttentionEmitter, copies: Copies, guard: Value, state: str) -
             missing = f"select({e[guard]}, Boolean(False), Boolean(True))"
             with e.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
                 column = f"column + {copies.width * copies.across} * j"
-                place = f"down, {column}" if copies.along else f"{column}, down"
-                given = f"{copies.param}_tiles, ({place}, {state}.index), {copies.width}"
-                e.line(f"clear_vector_where({missing}, {given})")
+                for each in alike:
+                    place = f"down, {column}" if each.along else f"{column}, down"
+                    given = f"{each.param}_tiles, ({place}, {state}.index), {each.width}"
+                    e.line(f"clear_vector_where({missing}, {given})")
 
 
 def _end_of(e: AttentionEmitter, guard: Value) -> tuple[Value, Value]:

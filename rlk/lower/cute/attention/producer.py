@@ -76,14 +76,29 @@ Limits = Callable[..., None]
 def one_tile_limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
     """Write the first and last step of a block's tile, and the ends of its step ranges.
 
-    There is at least one step: a fully masked step changes no state.
+    Where S is issued ahead there is at least one step: a fully masked step changes no state.
     """
     e.line(f"first_steps = {e.first_step(start)}")
-    last = f"imax({e.extreme(stops[-1], 'imax')}, first_steps + 1)"
-    e.line(f"last_steps = select(first < segment_rows, {last}, first_steps + 1)")
+    last = end_of_steps("first < segment_rows", e.extreme(stops[-1], "imax"), at_least_one=e.plan.ahead)
+    e.line(f"last_steps = {last}")
+    begin = "first_steps"
+    if len(stops) > 2:  # masked steps come before the full ones, too
+        e.line(f"late_steps = {end_of_range(begin, e.extreme(stops[0], 'imax'), 'last_steps')}")
+        begin = "late_steps"
     if len(stops) > 1:
-        full = f"imin({e.extreme(stops[0], 'imin')}, last_steps - 1)"
-        e.line(f"full_steps = imax(first_steps, {full})")
+        last = "last_steps - 1" if e.plan.ahead else "last_steps"
+        e.line(f"full_steps = {end_of_range(begin, e.extreme(stops[-2], 'imin'), last)}")
+
+
+def end_of_steps(there: str, stop: str, *, at_least_one: bool) -> str:
+    """Return the end of the steps of rows, `stop`; of out-of-bounds rows, the fewest steps."""
+    fewest = "first_steps + 1" if at_least_one else "first_steps"
+    return f"select({there}, {f'imax({stop}, {fewest})' if at_least_one else stop}, {fewest})"
+
+
+def end_of_range(begin: str, stop: str, last: str) -> str:
+    """Return where a range of steps ends that begins at `begin`: at `stop`, or before it at `last`."""
+    return f"imax({begin}, imin({stop}, {last}))"
 
 
 class AttentionEmitter(Emitter):

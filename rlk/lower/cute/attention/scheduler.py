@@ -10,7 +10,7 @@ from __future__ import annotations
 from rlk.ir.nodes import Value
 from rlk.lower.common import abi
 from rlk.lower.cute.attention.plan import LANES
-from rlk.lower.cute.attention.producer import AttentionEmitter
+from rlk.lower.cute.attention.producer import AttentionEmitter, end_of_range, end_of_steps
 from rlk.lower.cute.plan import ROWS_OF_WARPGROUP
 
 SCHEDULER_NAMES = frozenset(
@@ -33,11 +33,11 @@ def limits(e: AttentionEmitter, start: Value, *stops: Value) -> None:
     """
     e.line(f"first_steps = {e.first_step(start)}")
     there = f"first + {ROWS_OF_WARPGROUP} * g < segment_rows"
-    last = f"imax({_of_warpgroup(e, stops[-1], 'imax')}, first_steps + 1)"
-    e.line(f"last_of = {_of_each(e, f'select({there}, {last}, first_steps + 1)')}")
+    last = end_of_steps(there, _of_warpgroup(e, stops[-1], "imax"), at_least_one=True)
+    e.line(f"last_of = {_of_each(e, last)}")
     if len(stops) > 1:
-        full = f"imin({_of_warpgroup(e, stops[0], 'imin')}, last_of[g] - 1)"
-        e.line(f"full_of = {_of_each(e, f'imax(first_steps, {full})')}")
+        full = end_of_range("first_steps", _of_warpgroup(e, stops[0], "imin"), "last_of[g] - 1")
+        e.line(f"full_of = {_of_each(e, full)}")
     last = "last_of[0]"
     for g in range(1, e.plan.consumers):
         last = f"imax({last}, last_of[{g}])"

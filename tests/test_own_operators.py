@@ -1,0 +1,359 @@
+"""Operators of other packages: written by `rlk new-op`, registered, called, compiled, shown, shipped."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import rlk
+from rlk.aot.calls import observe
+from rlk.aot.matrix import read_matrix
+from rlk.cli import main
+from rlk.errors import Code, LaunchError
+from rlk.lang import Axis, L, Needs, Op, Outputs, Scalar, Static, Tensor, f32, i32, op
+from rlk.lang.record import Edge
+from rlk.pages.page import page
+from rlk.pages.tried import page_failures
+from rlk.runtime import registry
+from rlk.runtime.binding.invocation import Invocation, label_of
+from rlk.runtime.call import library
+
+NAMESPACE = "trial"
+T = Axis("T", dynamic=True)
+N = Axis("N")
+KINDS, EXTRA = ("double", "half"), ("rest", "unused")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A package with the operator `square`, as `rlk new-op` writes it, on the path."""
+    out = tmp_path_factory.mktemp("new")
+    assert main(["new-op", "square", "--namespace", NAMESPACE, "-o", str(out)]) == 0
+    sys.path.insert(0, str(out))
+    yield out
+    sys.path.remove(str(out))
+
+
+@pytest.fixture(scope="module")
+def module(package: Path) -> Iterator[ModuleType]:
+    found = importlib.import_module(f"{NAMESPACE}_ops.square")
+    yield found
+    registry.unregister(f"{NAMESPACE}.square")
+    for name in [n for n in sys.modules if n.startswith(f"{NAMESPACE}_ops")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def square(module: ModuleType) -> Op:
+    found = module.square
+    assert isinstance(found, Op)
+    return found
+
+
+@pytest.fixture
+def registered() -> Iterator[list[str]]:
+    """Names of operators that a test registers, which it does not keep."""
+    names: list[str] = []
+    yield names
+    for name in names:
+        registry.unregister(name)
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().view(torch.int32)
+
+
+# --- the package that is written ---
+
+
+def test_what_is_written_passes_its_own_tests(package: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests")]
+    done = subprocess.run(command, cwd=package, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_operator_that_is_there_is_not_written_over(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (package / f"{NAMESPACE}_ops" / "square.py").read_text()
+    assert main(["new-op", "square", "--namespace", NAMESPACE, "-o", str(package)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (package / f"{NAMESPACE}_ops" / "square.py").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "given", [["Square"], ["class"], ["a b"], ["x", "--namespace", "rlk"], ["x", "--package", "A"]]
+)
+def test_bad_names_are_refused(given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new-op", *given, "-o", str(tmp_path / "out")]) == 2
+    assert "rlk" in capsys.readouterr().err and not (tmp_path / "out" / "x.py").exists()
+
+
+# --- calls ---
+
+
+def test_an_operator_is_called_with_autograd(square: Op) -> None:
+    x = torch.randn(3, 100, requires_grad=True)
+    y = square(x, scale=0.5)
+    y.sum().backward()
+    assert x.grad is not None and x.grad.shape == x.shape
+    exact = square.reference(x.double(), scale=0.5)
+    torch.testing.assert_close(y.double(), exact, rtol=1e-6, atol=0)
+    assert rlk.ops.trial.square is square and repr(rlk.ops.trial) == "<rlk.ops.trial: square>"
+
+
+def test_compilers_see_a_registered_operator(square: Op) -> None:
+    x = torch.randn(3, 100, requires_grad=True)
+    compiled = torch.compile(
+        lambda x: rlk.ops.trial.square(x, scale=0.5), fullgraph=True, backend="aot_eager"
+    )
+    assert torch.equal(bits(compiled(x)), bits(square(x, scale=0.5)))
+    torch.library.opcheck(torch.ops.trial.square.default, (x, 0.5))
+
+
+def test_a_compiler_is_told_to_register(registered: list[str]) -> None:
+    @op()
+    def twice(x: Tensor[f32, T]) -> Outputs:
+        """2 x."""
+        return L.out(y=x * 2.0)
+
+    x = torch.ones(3)
+    assert twice(x).tolist() == [2.0, 2.0, 2.0]
+    said = r"twice is not registered(.|\n)*rlk\.register\(twice"
+    for whole in (False, True):
+        torch.compiler.reset()
+        compiled = torch.compile(lambda x: twice(x), fullgraph=whole, backend="eager")
+        with pytest.raises(Exception, match=said):
+            compiled(x)
+    with torch._subclasses.FakeTensorMode(), pytest.raises(LaunchError, match=said):
+        twice(torch.ones(3))
+    rlk.register(twice, namespace=NAMESPACE)
+    registered.append(f"{NAMESPACE}.twice")
+    torch.compiler.reset()
+    assert compiled(x).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_questions_are_answered_by_the_operator(square: Op) -> None:
+    x = torch.randn(3, 100).bfloat16()  # the dtype of the default variant
+    assert square.tier("cpu") == {"y": "exact"}
+    assert square.numerics_id("cpu") == square.explain(x).numerics_id == rlk.explain(square, x).numerics_id
+    assert list(inspect.signature(square).parameters) == ["x", "scale"]
+    said = inspect.getdoc(square.public) or ""
+    assert "x: [..., N] bf16, f16 or f32." in said and "Differentiable in x." in said
+    assert "scale: a number, at least 0.0." in said
+
+
+@op(returns=("y", "rest"))
+def several(
+    x: Tensor[f32, T, N],
+    weight: Tensor[f32, N] | None,
+    count: Scalar[i32, 1:9],
+    kind: Static[KINDS] = "double",
+    needs: Needs[EXTRA] = (),
+) -> Outputs:
+    """y = 2 x or x / 2, times a weight; rest = x + count; hidden is not returned."""
+    y = x * (2.0 if kind == "double" else 0.5)
+    if weight is not None:
+        y = y * weight
+    return L.out(y=y, rest=x + count.to(f32) if "rest" in needs else None, hidden=-x)
+
+
+def test_options_select_results_and_are_checked() -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    assert isinstance(several(x, count=1), torch.Tensor)
+    made = several(x, weight=torch.ones(3), count=2, kind="half", needs=("rest",))
+    assert made._fields == ("y", "rest") and torch.equal(made.rest, x + 2) and torch.equal(made.y, x / 2)
+    refused: dict[str, Any] = {
+        "count=0": lambda: several(x, count=0),
+        "count=10": lambda: several(x, count=10),
+        "count must be a int": lambda: several(x, count=1.5),
+        "kind='third'": lambda: several(x, count=1, kind="third"),
+        "needs=": lambda: several(x, count=1, needs=("other",)),
+        "x must be a torch.Tensor": lambda: several([1.0], count=1),
+        "x has dtype": lambda: several(x.double(), count=1),
+        "N = 2": lambda: several(x, weight=torch.ones(2), count=1),
+    }
+    for said, call in refused.items():
+        with pytest.raises(LaunchError, match=said.replace("[", r"\[")):
+            call()
+    for call in (lambda: several(x), lambda: several(), lambda: several(x, 3, count=1)):
+        with pytest.raises(TypeError, match="several()"):
+            call()
+
+
+# --- names ---
+
+
+def test_names_do_not_collide(square: Op, registered: list[str]) -> None:
+    def other() -> Op:
+        @op(name="square")
+        def another(x: Tensor[f32, T]) -> Outputs:
+            """x."""
+            return L.out(y=x * 1.0)
+
+        return another
+
+    for made, namespace, code in (
+        (other(), NAMESPACE, Code.NAME_TAKEN),  # of another file
+        (other(), "rlk", Code.NAME_TAKEN),
+        (square, "elsewhere", Code.NAME_TAKEN),  # one operator, one name
+        (other(), "Not-a-name", Code.ARG_VALUE),
+        (other(), "class", Code.ARG_VALUE),
+    ):
+        with pytest.raises(LaunchError) as caught:
+            rlk.register(made, namespace=namespace)
+        assert caught.value.code is code
+    assert rlk.ops.trial.square is square and square(torch.ones(1, 4)).tolist() == [1.0]
+    found = rlk.register(other(), namespace="trial2")  # the same name in a namespace of its own
+    registered.append("trial2.square")
+    assert label_of(found) == "trial2.square" and label_of(square) == "trial.square"
+    assert torch.equal(rlk.ops.trial2.square(torch.ones(3)), torch.ones(3))
+
+
+def test_a_name_that_torch_has_is_refused() -> None:
+    theirs = torch.library.Library("trial3", "FRAGMENT")
+    theirs.define("square(Tensor x) -> Tensor")
+
+    @op(name="square")
+    def another(x: Tensor[f32, T]) -> Outputs:
+        """x."""
+        return L.out(y=x * 1.0)
+
+    with pytest.raises(LaunchError, match=r"torch\.ops\.trial3\.square is another package's"):
+        rlk.register(another, namespace="trial3")
+    assert another.calls.namespace == "" and "trial3.square" not in registry.known()
+    theirs._destroy()
+
+
+def test_a_module_that_runs_again_replaces_its_operators(module: ModuleType) -> None:
+    old = module.square
+    importlib.reload(module)
+    assert module.square is not old and rlk.ops.trial.square is module.square
+    x = torch.randn(2, 5)
+    compiled = torch.compile(lambda x: module.square(x), fullgraph=True, backend="aot_eager")
+    assert torch.equal(bits(compiled(x)), bits(module.square(x)))
+    assert library.registered("trial.square") is module.square
+
+
+def test_unknown_names_list_those_there_are(square: Op) -> None:
+    with pytest.raises(LaunchError, match="operator of trial 'cube' is unknown\n    choose one of: square"):
+        _ = rlk.ops.trial.cube
+    with pytest.raises(LaunchError, match="operator 'trails' is unknown"):
+        _ = rlk.ops.trails
+
+
+# --- entry points ---
+
+
+def test_entry_points_register_what_a_module_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registered: list[str]
+) -> None:
+    (tmp_path / "plain_ops.py").write_text(
+        "from rlk.lang import Axis, L, Outputs, Tensor, f32, op\n"
+        "T = Axis('T', dynamic=True)\n\n@op()\n"
+        "def thrice(x: Tensor[f32, T]) -> Outputs:\n    '''3 x.'''\n    return L.out(y=x * 3.0)\n"
+    )
+    (tmp_path / "broken_ops.py").write_text("raise RuntimeError('half installed')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    points = [
+        metadata.EntryPoint("broken", "broken_ops", registry.GROUP),
+        metadata.EntryPoint("plain", "plain_ops", registry.GROUP),
+    ]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [p for p in points if p.group == group])
+    registry.load_entry_points.cache_clear()
+    with pytest.warns(UserWarning, match="broken_ops.*half installed"):
+        assert rlk.ops.plain.thrice(torch.ones(2)).tolist() == [3.0, 3.0]
+    registered.append("plain.thrice")
+    assert registry.find("plain.thrice")[0] is rlk.ops.plain.thrice
+    monkeypatch.undo()
+    registry.load_entry_points.cache_clear()
+
+
+# --- commands ---
+
+
+def test_commands_know_registered_operators(
+    square: Op, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "trial.square"]) == 0
+    assert "trial.square" in capsys.readouterr().out
+    assert main(["gen", "trial.square", "--out", str(tmp_path / "kernels")]) == 0
+    written = {p.relative_to(tmp_path / "kernels").as_posix() for p in (tmp_path / "kernels").rglob("*.py")}
+    assert {"sm90a/triton/square.py", "sm90a/cute/square_grad.py", "gfx942/tilelang/square.py"} <= written
+    assert main(["gen", "trial.square", "--check", "--out", str(tmp_path / "kernels")]) == 0
+    assert main(["gen", "trial.square"]) == 2  # where?
+    capsys.readouterr()
+    assert main(["list"]) == 0
+    assert "trial.square: y = scale * mean(x^2)" in capsys.readouterr().out
+
+
+def test_a_page_is_written_and_tried(square: Op, tmp_path: Path) -> None:
+    assert main(["docs", "trial.square", "-o", str(tmp_path)]) == 0
+    text = (tmp_path / "trial.square.md").read_text()
+    assert text == page("trial.square") and "rlk.ops.trial.square(x, scale=0.5)" in text
+    assert page_failures(square) == (5, [])
+    record = square.record
+    try:
+        square.record = type(record)(usage=record.usage, edges=(Edge("wrong", "is", "f(x).sum() == 7"),))
+        assert len(page_failures(square)[1]) == 1
+        square.record = type(record)(usage="f(1)")
+        assert page_failures(square)[1][0].startswith("the example raises LaunchError")
+    finally:
+        square.record = record
+
+
+# --- wheels ---
+
+
+def planned(folder: Path, text: str) -> list[tuple[Invocation, dict[str, torch.Size]]]:
+    (folder / "m.toml").write_text(text)
+    found: list[tuple[Invocation, dict[str, torch.Size]]] = []
+    observe(
+        read_matrix(str(folder / "m.toml")),
+        lambda invocation, tensors: found.append((invocation, {n: t.shape for n, t in tensors.items()})),
+    )
+    return found
+
+
+def test_a_matrix_calls_registered_operators(square: Op, tmp_path: Path) -> None:
+    call = '[[call]]\nop = "trial.square"\nrows = [8191]\ndtypes = ["bf16"]\nbackward = true\n'
+    made = planned(tmp_path, call)
+    assert [label_of(invocation.spec) for invocation, _ in made] == ["trial.square", "trial.square_grad"]
+    assert made[0][1]["x"] == (8191, 4096)  # N is that of the registration
+    made = planned(tmp_path, call + "sizes = { N = 640 }\noptions = [{ scale = 0.5 }]\n")
+    assert made[0][1]["x"] == (8191, 640)
+    model = '[[model]]\nname = "qwen3-8b"\n'
+    made = planned(tmp_path, model + call + 'sizes = { N = "intermediate" }\n')
+    assert made[0][1]["x"] == (8191, 12288)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('sizes = { N = "wide" }', "the size of N"),
+        ("options = [{ scales = 1.0 }]", "options"),
+        ("sizes = { N = 0 }", "sizes"),
+    ],
+)
+def test_wrong_matrices_name_what_is_wrong(square: Op, tmp_path: Path, more: str, said: str) -> None:
+    call = f'[[call]]\nop = "trial.square"\nrows = [16]\n{more}\n'
+    with pytest.raises(LaunchError, match=said):
+        planned(tmp_path, call)
+    with pytest.raises(LaunchError, match=r"op='trial\.cube'"):
+        planned(tmp_path, '[[call]]\nop = "trial.cube"\nrows = [16]\n')
+
+
+def test_wheels_of_others_have_names_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("rlk_mine", "Mine", "a-b"):
+        assert main(["aot", "build", "common", "--target", "sm_90a", "--name", name]) == 2
+        assert "--name" in capsys.readouterr().err
