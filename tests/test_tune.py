@@ -341,7 +341,7 @@ def tune(capsys: pytest.CaptureFixture[str]) -> Rlk:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("nothing",), "choose one of: embedding, "),
+        (("nothing",), "operator 'nothing' is unknown"),
         (("linear_logp_grad",), "choose one of: linear_logp --grad "),
         (("sample", "--grad"), "no gradient"),
         (("swiglu", "--shape", "X=4"), "T=4096,N=4096"),
