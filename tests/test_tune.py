@@ -341,7 +341,7 @@ def tune(capsys: pytest.CaptureFixture[str]) -> Rlk:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("nothing",), "choose one of: embedding, "),
+        (("nothing",), "operator 'nothing' is unknown"),
         (("linear_logp_grad",), "choose one of: linear_logp --grad "),
         (("sample", "--grad"), "no gradient"),
         (("swiglu", "--shape", "X=4"), "T=4096,N=4096"),
@@ -398,6 +398,11 @@ def test_records_are_read_back_and_judged(tune: Rlk, tmp_path: Path) -> None:
     found = json.loads(path.read_text())
     assert found["versions"]["rlk"] == "abc" and "torch" in found["versions"]
     assert read([path], "linear_logp") == ("NVIDIA H200", [])
+    (new,) = read([path], "matmul")[1]
+    old = {key: value for key, value in new.items() if key not in ("sizes", "entries")}
+    write(tmp_path / "old.json", "", "", [old | {"rows": 64, "columns": 4096, "length": 4096}], "abc")
+    (same,) = read([tmp_path / "old.json"], "matmul")[1]
+    assert same["sizes"] == new["sizes"] and proposals([same], "x") == proposals([new], "x")
     status, out, err = tune("matmul", "--read", str(path))
     assert status == 0 and "[[entry]]" in out and not err
     write(path, "NVIDIA H200", "", [row(64, tried={}, differing={f"matmul: {A}": ["y"]})], "abc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -329,6 +330,8 @@ def test_a_dry_run_compiles_an_own_operator(
         status = cli.main(argv)
         said = capsys.readouterr()
         assert status == 0 and "1 shapes, " in said.out and "0 failed" in said.out
+        kernel = "mean_square_grad" if grad else "mean_square"
+        assert f"    {kernel}: tiles " in said.out and re.search(r"^    \d+ candidates$", said.out, re.M)
         assert cli.main([*argv[:1], "drytuned.mean_square", *argv[2:]]) == 0, "and by its registered name"
     finally:
         unregister("drytuned.mean_square")

@@ -22,10 +22,12 @@ from rlk.env import Env
 from rlk.errors import Code, ScheduleError
 from rlk.ir.text import print_program
 from rlk.lang import Axis, L, Op, Outputs, Tensor, f32, op
+from rlk.lang.variants import differentiable, gradient_variant
 from rlk.lower import triton as triton_lowering
 from rlk.ops import swiglu
 from rlk.runtime import prefetch
 from rlk.runtime.binding import invocation
+from rlk.runtime.binding.arguments import TORCH_DTYPES
 from rlk.runtime.binding.candidates import forms
 from rlk.runtime.binding.invocation import Invocation, geometry_of
 from rlk.runtime.binding.selection import invoke
@@ -211,6 +213,20 @@ def test_every_backend_asks_the_table() -> None:
         ]
 
 
+def test_a_gradient_has_entries_of_its_own() -> None:
+    spec = operators()["swiglu"]
+    variant = spec.default_variant()
+    found = Invocation(spec.gradient, gradient_variant(variant, differentiable(spec, variant), ("y",)))
+    dtype = TORCH_DTYPES[dict(variant.dtypes)["F"]]
+    tensors = {name: torch.zeros(19, 96, dtype=dtype) for name in ("gate", "up", "d_y")}
+    given = (found, H200.softmax, geometry_of(found, tensors), tensors, H200, None, "triton")
+    with using(table(entry("{ warps = 1 }"))):
+        plain = lowered(*given)[2]
+    with using(table(entry("{ warps = 1 }", op="swiglu_grad"))):
+        told = lowered(*given)[2]
+    assert told[0] == replace(plain[0], warps=1) != plain[0]
+
+
 def test_an_own_operator_is_named_with_its_namespace() -> None:
     rlk.register(lse, namespace="tabled")
     try:
@@ -284,6 +300,33 @@ def test_a_file_is_read_once_and_named_where_it_is_missing(tmp_path: Path) -> No
         Env.read({}).schedules is None
         and Env.read({"RLK_SCHEDULES": "a.toml"}).schedules == Path.cwd() / "a.toml"
     )
+
+
+def test_the_environment_names_the_table_of_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.toml"
+    monkeypatch.setattr(
+        user_table.Env, "current", staticmethod(lambda: Env.read({"RLK_SCHEDULES": str(path)}))
+    )
+    user_table._of_environment.cache_clear()
+    try:
+        with pytest.raises(ScheduleError, match="mine.toml: it cannot be read"):
+            schedules(operators()["swiglu"], GATED)
+        path.write_text(GOOD)
+        assert schedules(operators()["swiglu"], GATED)[0].warps == 8
+    finally:
+        user_table._of_environment.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "value"), [("target", "sm90"), ("backend", "triton3")])
+def test_a_target_or_backend_that_rlk_has_not_is_warned_of(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not caplog.records and table(GOOD) and not caplog.records
+    table(entry("{ warps = 8 }", **{name: f'"{value}"'}))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith(f"{FILE}, entry 1: ") and repr(value) in said
 
 
 def test_what_is_written_reads_back() -> None:

@@ -98,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress.end()
     _say_compiled(compiled, time.monotonic() - begin)
     if arguments.dry:
+        _say_plans(compiled)
         broken = [pair for pair in compiled.failed if pair[1] == SHIPPED]
         return 1 if broken or compiled.refused else 0
     device = torch.cuda.get_device_name()
@@ -156,6 +157,15 @@ def _say_compiled(compiled: Compiled, seconds: float) -> None:
         print(f"    {each}: {why}", file=sys.stderr)
     for (each, name), why in compiled.failed.items():
         print(f"    {each}, {name}: {why[:300]}", file=sys.stderr)
+
+
+def _say_plans(compiled: Compiled) -> None:
+    """Print the kernels of each shape by name, with their schedules and the number of others to try."""
+    for each, plan in compiled.plans.items():
+        print(each)
+        for kernel, chosen in zip(plan.kernels, plan.schedules[SHIPPED], strict=True):
+            print(f"    {kernel}: {chosen}")
+        print(f"    {len(plan.schedules) - 1} candidates", flush=True)
 
 
 def _say_row(row: Row) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -11,13 +12,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlk.env import Env
+from rlk.env import BACKENDS, Env
 from rlk.errors import Code, RlkError, ScheduleError
 from rlk.ir.nodes import Kernel
 from rlk.schedule.axes import roles
 from rlk.schedule.entries import Range
 from rlk.schedule.schedule import Schedule, Span
+from rlk.target.facts import TARGETS
 
+logger = logging.getLogger("rlk.schedule")
 REQUIRED = ("op", "kernel", "target", "backend", "use")
 FIELDS = tuple(f.name for f in fields(Schedule))
 _PLAIN: Mapping[str, type] = {
@@ -140,6 +143,11 @@ def _entry(found: object, place: str) -> Entry:
         held["op"], held["kernel"], held["target"], held["backend"], sizes, values, held.get("why", ""), place
     )
     _changed(made, Schedule())
+    # packages may have targets and backends of their own, which nothing here knows
+    if made.target not in TARGETS:
+        logger.warning("%s: no target %r is known; rlk's are %s", place, made.target, ", ".join(TARGETS))
+    if made.backend not in BACKENDS:
+        logger.warning("%s: rlk has no backend %r; its own are %s", place, made.backend, ", ".join(BACKENDS))
     return made
 
 

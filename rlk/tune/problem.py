@@ -159,13 +159,15 @@ class Plan:
     """The schedules of a shape's kernels by name, the shipped ones first.
 
     sites: what tables may ask about the kernels that contract, by the name of the first of a kind. same: the
-    candidates that are what is shipped. entries: of each candidate, what a user's table would have.
+    candidates that are what is shipped. entries: of each candidate, what a user's table would have. kernels:
+    the names that these entries have, in the order of launches.
     """
 
     sites: dict[str, Facts]
     schedules: dict[str, Schedules]
     same: tuple[str, ...]
     entries: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
+    kernels: tuple[str, ...] = ()
 
 
 def named(site: str, text: str) -> str:
@@ -232,7 +234,7 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
         for name, chosen in schedules.items()
         if name != SHIPPED
     }
-    return Plan(sites, schedules, tuple(same), entries)
+    return Plan(sites, schedules, tuple(same), entries, tuple(kernel.name for kernel in program.kernels))
 
 
 def _lowers(call: Problem, geometry: Geometry, schedules: Schedules, backend: str, on: Target) -> bool:

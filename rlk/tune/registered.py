@@ -23,7 +23,6 @@ from rlk.runtime.binding.arguments import TORCH_DTYPES, output_shape
 from rlk.runtime.binding.invocation import Invocation, geometry_of, inputs_of, outputs_of, traced
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.dispatch import dispatch
-from rlk.runtime.reference import reference_of
 from rlk.tune.shapes import GRADIENT, Shape, axes_of, found
 
 PREFERRED = DType.BF16  # of tensors whose annotation leaves a choice
@@ -44,11 +43,11 @@ def call_of(shape: Shape, device: str) -> Call:
     name = shape.op.removesuffix(GRADIENT)
     op, module = found(name)
     draw = _Draw(op, device, dict(shape.sizes), _example(module, op) if device != "meta" else None)
-    present = set(reference_of(op).present)
+    present = set(op.record.present)
     there = [f for f in op.formals if not f.optional or f.name in present]
     tensors = {f.name: draw.empty(f) for f in there if isinstance(f.type, TensorType)}
     scalars = {f.name: _number(f) for f in there if isinstance(f.type, ScalarType)}
-    statics = {**dict(op.default_variant().statics), **dict(reference_of(op).statics)}
+    statics = {**dict(op.default_variant().statics), **op.record.statics}
     invocation = invoke(op, tensors, scalars, statics, None)
     domains = _domains(invocation) if device != "meta" else {}
     for formal in there:

@@ -12,7 +12,6 @@ from rlk.errors import Code, LaunchError
 from rlk.ir.dims import Axis
 from rlk.lang.op import Op
 from rlk.lang.types import TensorType
-from rlk.runtime.reference import reference_of
 from rlk.runtime.registry import find
 
 ROWS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
@@ -95,7 +94,7 @@ def found(name: str) -> tuple[Op, ModuleType]:
 
 def axes_of(op: Op) -> dict[str, Axis]:
     """Return the axes of the tensors that are there in the variant that stands for an operator."""
-    present = set(reference_of(op).present)
+    present = set(op.record.present)
     there = (f for f in op.formals if not f.optional or f.name in present)
     types = (f.type for f in there if isinstance(f.type, TensorType))
     return {axis.name: axis.whole for type in types for axis in type.axes}
@@ -129,7 +128,7 @@ def shape(name: str, text: str) -> Shape:
 def _complete(name: str, sizes: Mapping[str, int], rows: int) -> Shape:
     """Return a shape of all axes: sizes given, else those of the registration, else rows of dynamic axes."""
     op, _ = found(name)
-    known = {**dict(reference_of(op).extents), **sizes}
+    known = {**op.record.extents, **sizes}
     axes = axes_of(op)
     unknown = [name for name, axis in axes.items() if name not in known and not axis.dynamic]
     if unknown:
