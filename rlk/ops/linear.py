@@ -48,26 +48,31 @@ def linear_logp(
 ) -> LogProbs:
     """Return log softmax(z)[ids] of a linear head, z from hidden weight^T; the logits never reach memory.
 
-    hidden: [..., D], weight: [V, D], bias: [V], one dtype, bf16 or f16. ids: [...]. Results are f32. The
-    options temperature, softcap, logit_scale, mask, ignore_index and math, and the bits, are those of
-    `logp(matmul(hidden, weight, out_dtype=torch.float32), ids)`; needs: of logp, lse, entropy.
+        hidden: [..., D], weight: [V, D], bias: [V], one dtype, bf16 or f16. ids: [...]. Results are f32. The
+        options temperature, softcap, logit_scale, mask, ignore_index and math, and the bits, are those of
+        `logp(matmul(hidden, weight, out_dtype=torch.float32), ids)`; needs: of logp, lse, entropy.
 
-    Differentiable in hidden and weight, through logp, lse and entropy; one that needs no gradient costs none.
-    The gradient of the scores is rounded to the dtype of hidden; each gradient is an f32 sum in a fixed
-    order, rounded once: over the vocabulary in 8 pieces of P = ceil(V / 8), merged pairwise; over active rows
-    in pieces of 8192, ascending. Extra memory: forward 12 to 16 bytes for each of at most 8192 rows and 256
-    entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or, if that is more
-    and rows are, 16384 (P + D) + 4 P D bytes.
+        Differentiable in hidden and weight, through logp, lse and entropy; one that needs no gradient costs none.
+        The gradient of the scores is rounded to the dtype of hidden; each gradient is an f32 sum in a fixed
+        order, rounded once: over the vocabulary in 8 pieces of P = ceil(V / 8), merged pairwise; over active rows
+        in pieces of 8192, ascending. Extra memory: forward 12 to 16 bytes for each of at most 8192 rows and 256
+        entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or, if that is more
+        and rows are, 16384 (P + D) + 4 P D bytes.
 
-    keep_logits: a limit in bytes. Where f32 logits of this call (4 V bytes a row) fit in it and a gradient is
-    needed, they are kept instead of computed again; the bits are the same.
-    group: a process group (torch.distributed) whose ranks hold equal shards of the vocabulary: weight is rows
-    [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
-    all ranks. 1, 2, 4 or 8 ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one
-    rank with the whole weight.
-    weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it, in place, once,
-    and weight.grad stays as it is.
-    Raises LaunchError.
+        keep_logits: a limit in bytes. Where f32 logits of this call (4 V bytes a row) fit in it and a gradient is
+        needed, they are kept instead of computed again; the bits are the same.
+        group: a process group (torch.distributed) whose ranks hold equal shards of the vocabulary: weight is rows
+        [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
+        all ranks. 1, 2, 4 or 8 ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one
+        rank with the whole weight.
+    <<<<<<< HEAD
+        weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it, in place, once,
+        and weight.grad stays as it is.
+    =======
+        weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place, and
+        weight.grad stays as it is.
+    >>>>>>> h5
+        Raises LaunchError.
     """
     needs = names_among("linear_logp", "needs", needs, NEEDS[:3])
     are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)

@@ -11,6 +11,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ops.active_rows import compacted
 from rlk.ops.distill import form_of, inverse_rows, weights_of
 from rlk.ops.linear import some_factors
+from rlk.ops.products import add_weight_gradient, partial_input_gradient, weight_gradient
 from rlk.ops.sharded import check_plain
 from rlk.runtime.binding.checks import (
     are_tensors,
@@ -119,8 +120,8 @@ def linear_jsd_loss(
     `linear_logp`'s, rounded once: d hidden over the vocabulary in 8 pieces of P = ceil(V / 8), merged
     pairwise; d weight over active rows in pieces of 8192, ascending. Extra memory: f32 logits of as many rows
     as fit in 1 GiB for both heads, at least one row; in backward, half as much again for their gradient, and
-    4 P + 22 D bytes for each of at most 8192 rows, 2 D2 for the teacher's, 2 P D + 4 P D bytes, and 4 V D
-    bytes if rows are more than 8192. Raises LaunchError.
+    2 P + 20 D bytes for each of at most 8192 rows, 2 D2 for the teacher's, 2 P D bytes, and 4 V D bytes if rows
+    are more than 8192. Raises LaunchError.
     """
     tensors = {
         "hidden": hidden, "weight": weight, "teacher_hidden": teacher_hidden, "teacher_weight": teacher_weight
@@ -186,26 +187,24 @@ def gradients(heads: Heads, made: Divergence, d_loss: torch.Tensor, wants: tuple
     if "hidden" in wants:
         found["hidden"] = x.new_empty(x.shape)
     if "weight" in wants:
-        # rounded once: beyond one piece of rows the f32 sums are kept
-        found["weight"] = w.new_zeros(w.shape, dtype=torch.float32 if rows > ROWS else w.dtype)
+        # rounded once: beyond one piece of rows the f32 sums are kept, and -0.0 + x == x for every x
+        found["weight"] = (
+            w.new_full(w.shape, -0.0, dtype=torch.float32) if rows > ROWS else w.new_zeros(w.shape)
+        )
     order = None if heads.mask is None else compacted(heads.mask)
     for start in range(0, rows, ROWS):
         at: slice | torch.Tensor = slice(start, min(start + ROWS, rows))
         at = at if order is None else order[at]
         part = _rows_of(heads, at)
-        # the products read both transposed: their last dim is the contracted one
-        across = part.hidden.t().contiguous() if "weight" in wants else None
         sums: list[tuple[int, torch.Tensor]] = []
         for v in _pieces(vocabulary):
             dz = _d_logits(part, v, made.saved(at), d_loss[at])
             if "hidden" in wants:
-                _merge(sums, _product(dz, w[v].t().contiguous()))
-            if across is not None:
-                total = _product(dz.t().contiguous(), across)
-                if rows > ROWS and start:
-                    found["weight"][v] += total
-                else:
-                    found["weight"][v] = total
+                _merge(sums, partial_input_gradient(dz, w[v], 1))
+            if "weight" in wants and rows > ROWS:
+                add_weight_gradient(dz, part.hidden, found["weight"][v])
+            elif "weight" in wants:
+                found["weight"][v] = weight_gradient(dz, part.hidden)
         if "hidden" in wants:
             found["hidden"][at] = _merged(sums).to(x.dtype)
     return {name: grad.to(heads.hidden.dtype) for name, grad in found.items()}

@@ -98,6 +98,12 @@ def add_weight_gradient(d_y: torch.Tensor, x: torch.Tensor, buffer: torch.Tensor
     dispatch(replace(invocation, into=frozenset({"d_w"})), tensors, {})
 
 
+def weight_gradient(d_y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return d_y^T x in the dtype of x, rounded once; arguments as of `add_weight_gradient`."""
+    tensors = {"d_y": _rows(d_y.to(x.dtype)), "x": x}
+    return dispatch(invoke(spec.matmul_backward, tensors, {}, {"wants": ("w",)}, None), tensors, {})["d_w"]
+
+
 def partial_input_gradient(d_y: torch.Tensor, w: torch.Tensor, leaves: int) -> torch.Tensor:
     """Return d_y w in f32, N in `leaves` equal pieces added pairwise: one rank's subtree of d x.
 
