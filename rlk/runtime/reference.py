@@ -28,7 +28,15 @@ TARGETS = ("sm_90a", "gfx942")
 UNSHOWN = frozenset(
     "sample penalize preference_loss kto_loss value_loss nll_loss entropy_bonus scatter_rewards".split()
     + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
-    + ["policy_loss_of_sequences", "group_advantage", "rope_grad", "embedding", "gae"]
+    + [
+        "policy_loss_of_sequences",
+        "group_advantage",
+        "rope_grad",
+        "rope_partial",
+        "rope_partial_grad",
+        "embedding",
+        "gae",
+    ]
     + ["token_paths", "token_baseline"]
     + ["matmul_leaf2", "matmul_leaf4", "matmul_backward"]
     + ["matmul_leaf2_grad", "matmul_leaf4_grad", "matmul_leaf8_grad"]
@@ -64,6 +72,8 @@ REFERENCES: dict[str, Reference] = {
     "matmul": Reference((("N", 14336),), ("residual",)),
     "rms_norm": Reference((("N", 4096),), ("residual",)),
     "swiglu": Reference((("N", 12288),)),
+    "geglu": Reference((("N", 12288),)),
+    "rope_partial": Reference((("C", 32),)),
     "embedding": Reference((("V", 151936),)),
     "group_advantage": Reference((("E", 2),)),
     "preference_loss": Reference((), ("ref_chosen", "ref_rejected")),

@@ -136,6 +136,11 @@ def _rope(rng: np.random.Generator) -> Values:
     return {"x": rng.normal(size=(5, 3, 16)), "cos": np.cos(angle), "sin": np.sin(angle)}
 
 
+def _rope_partial(rng: np.random.Generator) -> Values:
+    angle = rng.uniform(0, 6, (9, 5))
+    return {"x": rng.normal(size=(5, 3, 16)), "cos": np.cos(angle), "sin": np.sin(angle)}
+
+
 def _embedding_gradient(saved: Mapping[str, Any]) -> Values:
     ids = np.asarray(saved["ids"])
     order = np.argsort(ids, kind="stable")
@@ -295,6 +300,7 @@ EXAMPLES: dict[str, Example] = {
     "policy_loss_of_sequences": Example(_policy_loss),
     "ratio_kl": Example(lambda rng: {"logp": rng.normal(size=60) - 2.0}, straight=_STRAIGHT),
     "rope": Example(_rope),
+    "rope_partial": Example(_rope_partial),
     "sample": Example(_sample, present=(("top_k",), ("top_p",), ("inv_temperature", "top_k", "top_p"))),
     "penalize": Example(_penalize),
     "rms_norm": Example(lambda rng: {"eps": 1e-6}),
