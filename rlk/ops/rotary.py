@@ -101,10 +101,12 @@ def _scaling(scaling: object) -> tuple[str, dict[str, float]]:
     wanted = SCALINGS[kind]
     if missing := [name for name in wanted if name not in given]:
         why = f"for the type {kind}"
-        raise LaunchError(Code.ARG_MISSING, op=NAME, name=f"scaling[{missing[0]!r}]", why=why)
+        raise LaunchError(Code.ARG_MISSING, op=NAME, name=f'scaling["{missing[0]}"]', why=why)
     if unknown := [name for name in given if name not in (*wanted, "rope_theta")]:
-        raise wrong_value(NAME, "scaling", unknown[0], ", ".join((*wanted, "rope_theta")) + f" for {kind}")
-    numbers = {name: positive(NAME, f"scaling[{name!r}]", value) for name, value in given.items()}
+        accepted = ", ".join((*wanted, "rope_theta"))
+        name = unknown[0]
+        raise wrong_value(NAME, f'scaling["{name}"]', given[name], f"only {accepted} for the type {kind}")
+    numbers = {name: positive(NAME, f'scaling["{name}"]', value) for name, value in given.items()}
     if kind == "llama3":
         number(
             NAME, 'scaling["high_freq_factor"]', numbers["high_freq_factor"], above=numbers["low_freq_factor"]

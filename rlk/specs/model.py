@@ -46,27 +46,20 @@ APPROXIMATE = ("tanh", "none")
 GELU_SCALE, GELU_CUBE = math.sqrt(2.0 / math.pi), 0.044715
 
 
-def _normal_cdf(x: Tile, approximate: str) -> Tile:
-    """Return the weight of x in gelu: P(X <= x) of a standard normal X, or its approximation by tanh.
+def _normal_cdf(x: Tile, approximate: str) -> tuple[Tile, Tile]:
+    """Return c, the factor of x in gelu, and x dc/dx: P(X <= x) of a standard normal X, or near it by tanh.
 
-    (1 + tanh z) / 2 = sigmoid(2 z), which keeps its digits where x is far below 0.
+    By tanh c is (1 + tanh z) / 2 = sigmoid(2 z), made of sigmoid(-|2 z|): neither tail cancels.
     """
-    if approximate == "tanh":
-        return L.sigmoid(2.0 * GELU_SCALE * (x + GELU_CUBE * (x * x * x)))
-    return 0.5 * (1.0 + L.erf(x * math.sqrt(0.5)))
-
-
-def _gelu_slope(x: Tile, approximate: str) -> Tile:
-    """Return d gelu / dx = cdf + x d cdf / dx."""
-    cdf = _normal_cdf(x, approximate)
     near = L.maximum(L.minimum(x, 16.0), -16.0)  # beyond, the density is 0: x^2 may be infinite
     square = near * near
     if approximate == "tanh":
+        z = GELU_SCALE * (x + GELU_CUBE * (x * x * x))
+        tail = L.sigmoid(-2.0 * abs(z))
         inner = 2.0 * GELU_SCALE * (1.0 + 3.0 * GELU_CUBE * square)
-        density = cdf * (1.0 - cdf) * inner
-    else:
-        density = math.sqrt(0.5 / math.pi) * L.exp(-0.5 * square)
-    return cdf + near * density
+        return L.where(x > 0.0, 1.0 - tail, tail), near * (tail * (1.0 - tail) * inner)
+    density = math.sqrt(0.5 / math.pi) * L.exp(-0.5 * square)
+    return 0.5 * (1.0 + L.erf(x * math.sqrt(0.5))), near * density
 
 
 @op(saves=("gate", "up"), returns=("y",))
@@ -77,7 +70,8 @@ def geglu(gate: Tensor[F, T, N], up: Tensor[F, T, N], approximate: Static[APPROX
     (Hendrycks and Gimpel 2016).
     """
     g = gate.to(f32)
-    gelu = (g * _normal_cdf(g, approximate)).to(gate.dtype)
+    cdf, _ = _normal_cdf(g, approximate)
+    gelu = (g * cdf).to(gate.dtype)
     return L.out(y=(gelu.to(f32) * up.to(f32)).to(gate.dtype))
 
 
@@ -86,9 +80,10 @@ def geglu_grad(ctx, d_y: Tensor[F, T, N]) -> Outputs:
     """d gelu = g up, d gate = d gelu gelu'(gate), d up = g gelu(gate); d gelu and gelu(gate) are rounded."""
     g, u, d = ctx.gate.to(f32), ctx.up.to(f32), d_y.to(f32)
     d_gelu = (d * u).to(ctx.gate.dtype).to(f32)
-    gelu = (g * _normal_cdf(g, ctx.approximate)).to(ctx.gate.dtype)
+    cdf, rise = _normal_cdf(g, ctx.approximate)
+    gelu = (g * cdf).to(ctx.gate.dtype)
     return L.out(
-        d_gate=(d_gelu * _gelu_slope(g, ctx.approximate)).to(ctx.gate.dtype) if ctx.wants("gate") else None,
+        d_gate=(d_gelu * (cdf + rise)).to(ctx.gate.dtype) if ctx.wants("gate") else None,
         d_up=(d * gelu.to(f32)).to(ctx.up.dtype) if ctx.wants("up") else None,
     )
 
