@@ -147,8 +147,9 @@ def rope(
     q: [..., Hq, E], k: [..., Hk, E]; these and the tables bf16, f16 or f32. rotary_dim: R, an even number up
     to E, by default E: the first R elements of a head are rotated, the others copied. cos, sin: [positions,
     R / 2], as `rope_table` makes them, or [positions, R] whose halves repeat (as in transformers); for
-    interleaved pairs [positions, R / 2] alone, which of a table that repeats each angle is `cos[:, ::2].contiguous()`.
-    position_ids: int32 or int64 of the tokens' shape [...]; one outside the table gives NaN in those R.
+    interleaved pairs [positions, R / 2] alone, which of a table that repeats each angle is
+    `cos[:, ::2].contiguous()`. position_ids: int32 or int64 of the tokens' shape [...]; one outside the table
+    gives NaN in those R.
     interleaved: pairs are neighbours, not the two halves of R.
 
     Differentiable in q and k. Raises LaunchError.
