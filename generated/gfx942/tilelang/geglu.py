@@ -1,6 +1,6 @@
 """geglu on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: f8a520814ec8caac
+numerics: 9b2bf65beab3a24f
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
 inputs:
   gate: bf16 [T, N=12288]
@@ -55,6 +55,12 @@ def larger(a, b):
     same = number_of(bits_of(a) & bits_of(b))
     other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
     return held(tl.Select(a < b, b, tl.Select(b < a, a, other)))
+
+
+@tl.macro
+def magnitude(x):
+    # Absolute value.
+    return number_of(bits_of(x) & 0x7FFFFFFF)
 
 
 @tl.macro
@@ -122,12 +128,17 @@ def geglu(
         up_value = tl.alloc_local((8,), "bfloat16")
         g = tl.alloc_local((8,), "float32")
         g_times_g = tl.alloc_local((8,), "float32")
-        gelu_product = tl.alloc_local((8,), "float32")
-        gelu_product_2 = tl.alloc_local((8,), "float32")
-        gelu_sum = tl.alloc_local((8,), "float32")
-        gelu_product_3 = tl.alloc_local((8,), "float32")
-        gelu_sigmoid = tl.alloc_local((8,), "float32")
-        gelu_product_4 = tl.alloc_local((8,), "float32")
+        z_product = tl.alloc_local((8,), "float32")
+        z_product_2 = tl.alloc_local((8,), "float32")
+        z_sum = tl.alloc_local((8,), "float32")
+        z = tl.alloc_local((8,), "float32")
+        abs_z = tl.alloc_local((8,), "float32")
+        tail_product = tl.alloc_local((8,), "float32")
+        tail = tl.alloc_local((8,), "float32")
+        g_gt_0 = tl.alloc_local((8,), "bool")
+        _1_minus_tail = tl.alloc_local((8,), "float32")
+        cdf = tl.alloc_local((8,), "float32")
+        g_times_cdf = tl.alloc_local((8,), "float32")
         gelu = tl.alloc_local((8,), "bfloat16")
         gelu_f32 = tl.alloc_local((8,), "float32")
         up_f32 = tl.alloc_local((8,), "float32")
@@ -137,18 +148,23 @@ def geglu(
         t = rest
         for c in tl.unroll(8):
             n[c] = tl.truncmod(block, 6) * 2048 + thread + c * 256
-            gate_value[c] = gate[tl.int64(t) * gate_t_stride + n[c]]  # model.py:79
-            up_value[c] = up[tl.int64(t) * up_t_stride + n[c]]  # model.py:81
-            g[c] = tl.Cast("float32", gate_value[c])  # model.py:79
-            g_times_g[c] = g[c] * g[c]  # model.py:55
-            gelu_product[c] = g_times_g[c] * g[c]
-            gelu_product_2[c] = f32(0.044714998453855515) * gelu_product[c]
-            gelu_sum[c] = g[c] + gelu_product_2[c]
-            gelu_product_3[c] = f32(1.5957691669464111) * gelu_sum[c]
-            gelu_sigmoid[c] = portable_sigmoid(gelu_product_3[c])
-            gelu_product_4[c] = g[c] * gelu_sigmoid[c]  # model.py:80
-            gelu[c] = tl.Cast("bfloat16", gelu_product_4[c])
-            gelu_f32[c] = tl.Cast("float32", gelu[c])  # model.py:81
+            gate_value[c] = gate[tl.int64(t) * gate_t_stride + n[c]]  # model.py:72
+            up_value[c] = up[tl.int64(t) * up_t_stride + n[c]]  # model.py:75
+            g[c] = tl.Cast("float32", gate_value[c])  # model.py:72
+            g_times_g[c] = g[c] * g[c]  # model.py:57
+            z_product[c] = g_times_g[c] * g[c]
+            z_product_2[c] = f32(0.044714998453855515) * z_product[c]
+            z_sum[c] = g[c] + z_product_2[c]
+            z[c] = f32(0.7978845834732056) * z_sum[c]
+            abs_z[c] = magnitude(z[c])  # model.py:58
+            tail_product[c] = f32(-2.0) * abs_z[c]
+            tail[c] = portable_sigmoid(tail_product[c])
+            g_gt_0[c] = f32(0.0) < g[c]  # model.py:60
+            _1_minus_tail[c] = f32(1.0) - tail[c]
+            cdf[c] = tl.Select(g_gt_0[c], _1_minus_tail[c], tail[c])
+            g_times_cdf[c] = g[c] * cdf[c]  # model.py:74
+            gelu[c] = tl.Cast("bfloat16", g_times_cdf[c])
+            gelu_f32[c] = tl.Cast("float32", gelu[c])  # model.py:75
             up_f32[c] = tl.Cast("float32", up_value[c])
             y_product[c] = gelu_f32[c] * up_f32[c]
             y_product_bf16[c] = tl.Cast("bfloat16", y_product[c])

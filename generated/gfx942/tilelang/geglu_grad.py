@@ -1,6 +1,6 @@
 """geglu_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 38d2bd81d4b2d250
+numerics: 5e660744ce51afb1
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
 inputs:
   gate: bf16 [T, N=12288]
@@ -57,6 +57,12 @@ def larger(a, b):
     same = number_of(bits_of(a) & bits_of(b))
     other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
     return held(tl.Select(a < b, b, tl.Select(b < a, a, other)))
+
+
+@tl.macro
+def magnitude(x):
+    # Absolute value.
+    return number_of(bits_of(x) & 0x7FFFFFFF)
 
 
 @tl.macro
@@ -139,25 +145,29 @@ def geglu_grad(
         d_times_u = tl.alloc_local((8,), "float32")
         d_times_u_bf16 = tl.alloc_local((8,), "bfloat16")
         d_gelu = tl.alloc_local((8,), "float32")
-        g_times_g = tl.alloc_local((8,), "float32")
-        gelu_product = tl.alloc_local((8,), "float32")
-        gelu_product_2 = tl.alloc_local((8,), "float32")
-        gelu_sum = tl.alloc_local((8,), "float32")
-        gelu_product_3 = tl.alloc_local((8,), "float32")
-        gelu_sigmoid = tl.alloc_local((8,), "float32")
-        gelu_product_4 = tl.alloc_local((8,), "float32")
-        gelu = tl.alloc_local((8,), "bfloat16")
         g_min_16 = tl.alloc_local((8,), "float32")
         near = tl.alloc_local((8,), "float32")
         square = tl.alloc_local((8,), "float32")
+        g_times_g = tl.alloc_local((8,), "float32")
+        z_product = tl.alloc_local((8,), "float32")
+        z_product_2 = tl.alloc_local((8,), "float32")
+        z_sum = tl.alloc_local((8,), "float32")
+        z = tl.alloc_local((8,), "float32")
+        abs_z = tl.alloc_local((8,), "float32")
+        tail_product = tl.alloc_local((8,), "float32")
+        tail = tl.alloc_local((8,), "float32")
         inner_product = tl.alloc_local((8,), "float32")
         inner_sum = tl.alloc_local((8,), "float32")
         inner = tl.alloc_local((8,), "float32")
-        density_difference = tl.alloc_local((8,), "float32")
-        density_product = tl.alloc_local((8,), "float32")
-        density = tl.alloc_local((8,), "float32")
-        near_times_density = tl.alloc_local((8,), "float32")
-        d_gate_sum = tl.alloc_local((8,), "float32")
+        g_gt_0 = tl.alloc_local((8,), "bool")
+        _1_minus_tail = tl.alloc_local((8,), "float32")
+        cdf = tl.alloc_local((8,), "float32")
+        rise_product = tl.alloc_local((8,), "float32")
+        rise_product_2 = tl.alloc_local((8,), "float32")
+        rise = tl.alloc_local((8,), "float32")
+        g_times_cdf = tl.alloc_local((8,), "float32")
+        gelu = tl.alloc_local((8,), "bfloat16")
+        cdf_plus_rise = tl.alloc_local((8,), "float32")
         d_gate_product = tl.alloc_local((8,), "float32")
         d_gate_product_bf16 = tl.alloc_local((8,), "bfloat16")
         gelu_f32 = tl.alloc_local((8,), "float32")
@@ -167,40 +177,44 @@ def geglu_grad(
         t = rest
         for c in tl.unroll(8):
             n[c] = tl.truncmod(block, 6) * 2048 + thread + c * 256
-            gate_value[c] = gate[tl.int64(t) * gate_t_stride + n[c]]  # model.py:87
+            gate_value[c] = gate[tl.int64(t) * gate_t_stride + n[c]]  # model.py:81
             up_value[c] = up[tl.int64(t) * up_t_stride + n[c]]
             d_y_value[c] = d_y[tl.int64(t) * d_y_t_stride + n[c]]
             g[c] = tl.Cast("float32", gate_value[c])
             u[c] = tl.Cast("float32", up_value[c])
             d[c] = tl.Cast("float32", d_y_value[c])
-            d_times_u[c] = d[c] * u[c]  # model.py:88
+            d_times_u[c] = d[c] * u[c]  # model.py:82
             d_times_u_bf16[c] = tl.Cast("bfloat16", d_times_u[c])
             d_gelu[c] = tl.Cast("float32", d_times_u_bf16[c])
-            g_times_g[c] = g[c] * g[c]  # model.py:55
-            gelu_product[c] = g_times_g[c] * g[c]
-            gelu_product_2[c] = f32(0.044714998453855515) * gelu_product[c]
-            gelu_sum[c] = g[c] + gelu_product_2[c]
-            gelu_product_3[c] = f32(1.5957691669464111) * gelu_sum[c]
-            gelu_sigmoid[c] = portable_sigmoid(gelu_product_3[c])
-            gelu_product_4[c] = g[c] * gelu_sigmoid[c]  # model.py:89
-            gelu[c] = tl.Cast("bfloat16", gelu_product_4[c])
-            g_min_16[c] = smaller(g[c], f32(16.0))  # model.py:62
+            g_min_16[c] = smaller(g[c], f32(16.0))  # model.py:54
             near[c] = larger(g_min_16[c], f32(-16.0))
-            square[c] = near[c] * near[c]  # model.py:63
-            inner_product[c] = f32(0.13414500653743744) * square[c]  # model.py:65
+            square[c] = near[c] * near[c]  # model.py:55
+            g_times_g[c] = g[c] * g[c]  # model.py:57
+            z_product[c] = g_times_g[c] * g[c]
+            z_product_2[c] = f32(0.044714998453855515) * z_product[c]
+            z_sum[c] = g[c] + z_product_2[c]
+            z[c] = f32(0.7978845834732056) * z_sum[c]
+            abs_z[c] = magnitude(z[c])  # model.py:58
+            tail_product[c] = f32(-2.0) * abs_z[c]
+            tail[c] = portable_sigmoid(tail_product[c])
+            inner_product[c] = f32(0.13414500653743744) * square[c]  # model.py:59
             inner_sum[c] = f32(1.0) + inner_product[c]
             inner[c] = f32(1.5957691669464111) * inner_sum[c]
-            density_difference[c] = f32(1.0) - gelu_sigmoid[c]  # model.py:66
-            density_product[c] = gelu_sigmoid[c] * density_difference[c]
-            density[c] = density_product[c] * inner[c]
-            near_times_density[c] = near[c] * density[c]  # model.py:69
-            d_gate_sum[c] = gelu_sigmoid[c] + near_times_density[c]
-            d_gate_product[c] = d_gelu[c] * d_gate_sum[c]  # model.py:91
+            g_gt_0[c] = f32(0.0) < g[c]  # model.py:60
+            _1_minus_tail[c] = f32(1.0) - tail[c]
+            cdf[c] = tl.Select(g_gt_0[c], _1_minus_tail[c], tail[c])
+            rise_product[c] = tail[c] * _1_minus_tail[c]
+            rise_product_2[c] = rise_product[c] * inner[c]
+            rise[c] = near[c] * rise_product_2[c]
+            g_times_cdf[c] = g[c] * cdf[c]  # model.py:84
+            gelu[c] = tl.Cast("bfloat16", g_times_cdf[c])
+            cdf_plus_rise[c] = cdf[c] + rise[c]  # model.py:86
+            d_gate_product[c] = d_gelu[c] * cdf_plus_rise[c]
             d_gate_product_bf16[c] = tl.Cast("bfloat16", d_gate_product[c])
-            gelu_f32[c] = tl.Cast("float32", gelu[c])  # model.py:92
+            gelu_f32[c] = tl.Cast("float32", gelu[c])  # model.py:87
             d_up_product[c] = d[c] * gelu_f32[c]
             d_up_product_bf16[c] = tl.Cast("bfloat16", d_up_product[c])
-            d_gate[tl.int64(t) * d_gate_t_stride + n[c]] = d_gate_product_bf16[c]  # model.py:90
+            d_gate[tl.int64(t) * d_gate_t_stride + n[c]] = d_gate_product_bf16[c]  # model.py:85
             d_up[tl.int64(t) * d_up_t_stride + n[c]] = d_up_product_bf16[c]
 
 

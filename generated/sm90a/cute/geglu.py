@@ -1,6 +1,6 @@
 """geglu on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: f8a520814ec8caac
+numerics: 9b2bf65beab3a24f
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1 placed N[9:3] N[2:0] N[10:10]
 inputs:
   gate: bf16 [T, N=12288]
@@ -42,6 +42,11 @@ def load_vector(memory, index, count):
     x = cute.make_rmem_tensor((count,), memory.element_type)
     cute.autovec_copy(vector_of(memory, index, count), x)
     return [x[i] for i in range(count)]
+
+
+def magnitude(x):
+    # Absolute value.
+    return (x.bitcast(Int32) & Int32(0x7FFFFFFF)).bitcast(Float32)
 
 
 def mul(a, b):
@@ -121,18 +126,23 @@ def geglu_rows(gate: cute.Tensor, up: cute.Tensor, y: cute.Tensor, T: Int32):
     rest = block // 6
     t = rest
     n = [block % 6 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
-    gate_value = [one for c in range(0, 16, 8) for one in load_vector(gate, (t, n[c]), 8)]  # model.py:79
-    up_value = [one for c in range(0, 16, 8) for one in load_vector(up, (t, n[c]), 8)]  # model.py:81
-    g = [BFloat16(gate_value[c]).to(Float32) for c in range(16)]  # model.py:79
-    g_times_g = [mul(g[c], g[c]) for c in range(16)]  # model.py:55
-    gelu_product = [mul(g_times_g[c], g[c]) for c in range(16)]
-    gelu_product_2 = [mul(Float32(0.044714998453855515), gelu_product[c]) for c in range(16)]
-    gelu_sum = [g[c] + gelu_product_2[c] for c in range(16)]
-    gelu_product_3 = [mul(Float32(1.5957691669464111), gelu_sum[c]) for c in range(16)]
-    gelu_sigmoid = [portable_sigmoid(gelu_product_3[c]) for c in range(16)]
-    gelu_product_4 = [mul(g[c], gelu_sigmoid[c]) for c in range(16)]  # model.py:80
-    gelu = [Float32(gelu_product_4[c]).to(BFloat16) for c in range(16)]
-    gelu_f32 = [BFloat16(gelu[c]).to(Float32) for c in range(16)]  # model.py:81
+    gate_value = [one for c in range(0, 16, 8) for one in load_vector(gate, (t, n[c]), 8)]  # model.py:72
+    up_value = [one for c in range(0, 16, 8) for one in load_vector(up, (t, n[c]), 8)]  # model.py:75
+    g = [BFloat16(gate_value[c]).to(Float32) for c in range(16)]  # model.py:72
+    g_times_g = [mul(g[c], g[c]) for c in range(16)]  # model.py:57
+    z_product = [mul(g_times_g[c], g[c]) for c in range(16)]
+    z_product_2 = [mul(Float32(0.044714998453855515), z_product[c]) for c in range(16)]
+    z_sum = [g[c] + z_product_2[c] for c in range(16)]
+    z = [mul(Float32(0.7978845834732056), z_sum[c]) for c in range(16)]
+    abs_z = [magnitude(z[c]) for c in range(16)]  # model.py:58
+    tail_product = [mul(Float32(-2.0), abs_z[c]) for c in range(16)]
+    tail = [portable_sigmoid(tail_product[c]) for c in range(16)]
+    g_gt_0 = [Float32(0.0) < g[c] for c in range(16)]  # model.py:60
+    _1_minus_tail = [Float32(1.0) - tail[c] for c in range(16)]
+    cdf = [select(g_gt_0[c], _1_minus_tail[c], tail[c]) for c in range(16)]
+    g_times_cdf = [mul(g[c], cdf[c]) for c in range(16)]  # model.py:74
+    gelu = [Float32(g_times_cdf[c]).to(BFloat16) for c in range(16)]
+    gelu_f32 = [BFloat16(gelu[c]).to(Float32) for c in range(16)]  # model.py:75
     up_f32 = [BFloat16(up_value[c]).to(Float32) for c in range(16)]
     y_product = [mul(gelu_f32[c], up_f32[c]) for c in range(16)]
     y_product_bf16 = [Float32(y_product[c]).to(BFloat16) for c in range(16)]

@@ -1,6 +1,6 @@
 """geglu_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 38d2bd81d4b2d250
+numerics: 5e660744ce51afb1
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1 placed N[9:3] N[2:0] N[10:10]
 inputs:
   gate: bf16 [T, N=12288]
@@ -49,6 +49,11 @@ def load_vector(memory, index, count):
     x = cute.make_rmem_tensor((count,), memory.element_type)
     cute.autovec_copy(vector_of(memory, index, count), x)
     return [x[i] for i in range(count)]
+
+
+def magnitude(x):
+    # Absolute value.
+    return (x.bitcast(Int32) & Int32(0x7FFFFFFF)).bitcast(Float32)
 
 
 def mul(a, b):
@@ -130,40 +135,44 @@ def geglu_grad_rows(
     rest = block // 6
     t = rest
     n = [block % 6 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
-    gate_value = [one for c in range(0, 16, 8) for one in load_vector(gate, (t, n[c]), 8)]  # model.py:87
+    gate_value = [one for c in range(0, 16, 8) for one in load_vector(gate, (t, n[c]), 8)]  # model.py:81
     up_value = [one for c in range(0, 16, 8) for one in load_vector(up, (t, n[c]), 8)]
     d_y_value = [one for c in range(0, 16, 8) for one in load_vector(d_y, (t, n[c]), 8)]
     g = [BFloat16(gate_value[c]).to(Float32) for c in range(16)]
     u = [BFloat16(up_value[c]).to(Float32) for c in range(16)]
     d = [BFloat16(d_y_value[c]).to(Float32) for c in range(16)]
-    d_times_u = [mul(d[c], u[c]) for c in range(16)]  # model.py:88
+    d_times_u = [mul(d[c], u[c]) for c in range(16)]  # model.py:82
     d_times_u_bf16 = [Float32(d_times_u[c]).to(BFloat16) for c in range(16)]
     d_gelu = [BFloat16(d_times_u_bf16[c]).to(Float32) for c in range(16)]
-    g_times_g = [mul(g[c], g[c]) for c in range(16)]  # model.py:55
-    gelu_product = [mul(g_times_g[c], g[c]) for c in range(16)]
-    gelu_product_2 = [mul(Float32(0.044714998453855515), gelu_product[c]) for c in range(16)]
-    gelu_sum = [g[c] + gelu_product_2[c] for c in range(16)]
-    gelu_product_3 = [mul(Float32(1.5957691669464111), gelu_sum[c]) for c in range(16)]
-    gelu_sigmoid = [portable_sigmoid(gelu_product_3[c]) for c in range(16)]
-    gelu_product_4 = [mul(g[c], gelu_sigmoid[c]) for c in range(16)]  # model.py:89
-    gelu = [Float32(gelu_product_4[c]).to(BFloat16) for c in range(16)]
-    g_min_16 = [fmin(g[c], Float32(16.0)) for c in range(16)]  # model.py:62
+    g_min_16 = [fmin(g[c], Float32(16.0)) for c in range(16)]  # model.py:54
     near = [fmax(g_min_16[c], Float32(-16.0)) for c in range(16)]
-    square = [mul(near[c], near[c]) for c in range(16)]  # model.py:63
-    inner_product = [mul(Float32(0.13414500653743744), square[c]) for c in range(16)]  # model.py:65
+    square = [mul(near[c], near[c]) for c in range(16)]  # model.py:55
+    g_times_g = [mul(g[c], g[c]) for c in range(16)]  # model.py:57
+    z_product = [mul(g_times_g[c], g[c]) for c in range(16)]
+    z_product_2 = [mul(Float32(0.044714998453855515), z_product[c]) for c in range(16)]
+    z_sum = [g[c] + z_product_2[c] for c in range(16)]
+    z = [mul(Float32(0.7978845834732056), z_sum[c]) for c in range(16)]
+    abs_z = [magnitude(z[c]) for c in range(16)]  # model.py:58
+    tail_product = [mul(Float32(-2.0), abs_z[c]) for c in range(16)]
+    tail = [portable_sigmoid(tail_product[c]) for c in range(16)]
+    inner_product = [mul(Float32(0.13414500653743744), square[c]) for c in range(16)]  # model.py:59
     inner_sum = [Float32(1.0) + inner_product[c] for c in range(16)]
     inner = [mul(Float32(1.5957691669464111), inner_sum[c]) for c in range(16)]
-    density_difference = [Float32(1.0) - gelu_sigmoid[c] for c in range(16)]  # model.py:66
-    density_product = [mul(gelu_sigmoid[c], density_difference[c]) for c in range(16)]
-    density = [mul(density_product[c], inner[c]) for c in range(16)]
-    near_times_density = [mul(near[c], density[c]) for c in range(16)]  # model.py:69
-    d_gate_sum = [gelu_sigmoid[c] + near_times_density[c] for c in range(16)]
-    d_gate_product = [mul(d_gelu[c], d_gate_sum[c]) for c in range(16)]  # model.py:91
+    g_gt_0 = [Float32(0.0) < g[c] for c in range(16)]  # model.py:60
+    _1_minus_tail = [Float32(1.0) - tail[c] for c in range(16)]
+    cdf = [select(g_gt_0[c], _1_minus_tail[c], tail[c]) for c in range(16)]
+    rise_product = [mul(tail[c], _1_minus_tail[c]) for c in range(16)]
+    rise_product_2 = [mul(rise_product[c], inner[c]) for c in range(16)]
+    rise = [mul(near[c], rise_product_2[c]) for c in range(16)]
+    g_times_cdf = [mul(g[c], cdf[c]) for c in range(16)]  # model.py:84
+    gelu = [Float32(g_times_cdf[c]).to(BFloat16) for c in range(16)]
+    cdf_plus_rise = [cdf[c] + rise[c] for c in range(16)]  # model.py:86
+    d_gate_product = [mul(d_gelu[c], cdf_plus_rise[c]) for c in range(16)]
     d_gate_product_bf16 = [Float32(d_gate_product[c]).to(BFloat16) for c in range(16)]
-    gelu_f32 = [BFloat16(gelu[c]).to(Float32) for c in range(16)]  # model.py:92
+    gelu_f32 = [BFloat16(gelu[c]).to(Float32) for c in range(16)]  # model.py:87
     d_up_product = [mul(d[c], gelu_f32[c]) for c in range(16)]
     d_up_product_bf16 = [Float32(d_up_product[c]).to(BFloat16) for c in range(16)]
-    for c in cutlass.range_constexpr(0, 16, 8):  # model.py:90
+    for c in cutlass.range_constexpr(0, 16, 8):  # model.py:85
         store_vector(d_gate, (t, n[c]), d_gate_product_bf16[c:c + 8])
     for c in cutlass.range_constexpr(0, 16, 8):
         store_vector(d_up, (t, n[c]), d_up_product_bf16[c:c + 8])

@@ -1,6 +1,6 @@
 """geglu on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: f8a520814ec8caac
+numerics: 9b2bf65beab3a24f
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
 inputs:
   gate: bf16 [T, N=12288]
@@ -66,18 +66,23 @@ def geglu(gate_ptr, up_ptr, y_ptr, gate_t_stride, up_t_stride, y_t_stride):
     program_2 = program // 6
     n = (program % 6) * 2048 + tl.arange(0, 2048)
     t = program_2
-    gate = tl.load(gate_ptr + t.to(tl.int64) * gate_t_stride + n)  # model.py:79
-    up = tl.load(up_ptr + t.to(tl.int64) * up_t_stride + n)  # model.py:81
-    g = gate.to(tl.float32)  # model.py:79
-    g_times_g = g * g  # model.py:55
-    gelu_product = g_times_g * g
-    gelu_product_2 = gelu_product * 0.044715
-    gelu_sum = g + gelu_product_2
-    gelu_product_3 = gelu_sum * 1.5957692
-    gelu_sigmoid = portable_sigmoid(gelu_product_3)
-    gelu_product_4 = g * gelu_sigmoid  # model.py:80
-    gelu = gelu_product_4.to(tl.bfloat16)
-    gelu_f32 = gelu.to(tl.float32)  # model.py:81
+    gate = tl.load(gate_ptr + t.to(tl.int64) * gate_t_stride + n)  # model.py:72
+    up = tl.load(up_ptr + t.to(tl.int64) * up_t_stride + n)  # model.py:75
+    g = gate.to(tl.float32)  # model.py:72
+    g_times_g = g * g  # model.py:57
+    z_product = g_times_g * g
+    z_product_2 = z_product * 0.044715
+    z_sum = g + z_product_2
+    z = z_sum * 0.7978846
+    abs_z = tl.abs(z)  # model.py:58
+    tail_product = abs_z * -2.0
+    tail = portable_sigmoid(tail_product)
+    g_gt_0 = g > 0.0  # model.py:60
+    _1_minus_tail = 1.0 - tail
+    cdf = tl.where(g_gt_0, _1_minus_tail, tail)
+    g_times_cdf = g * cdf  # model.py:74
+    gelu = g_times_cdf.to(tl.bfloat16)
+    gelu_f32 = gelu.to(tl.float32)  # model.py:75
     up_f32 = up.to(tl.float32)
     y_product = gelu_f32 * up_f32
     y_product_bf16 = y_product.to(tl.bfloat16)

@@ -1,6 +1,6 @@
 """geglu_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 38d2bd81d4b2d250
+numerics: 5e660744ce51afb1
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
 inputs:
   gate: bf16 [T, N=12288]
@@ -71,40 +71,44 @@ def geglu_grad(
     program_2 = program // 6
     n = (program % 6) * 2048 + tl.arange(0, 2048)
     t = program_2
-    gate = tl.load(gate_ptr + t.to(tl.int64) * gate_t_stride + n)  # model.py:87
+    gate = tl.load(gate_ptr + t.to(tl.int64) * gate_t_stride + n)  # model.py:81
     up = tl.load(up_ptr + t.to(tl.int64) * up_t_stride + n)
     d_y = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + n)
     g = gate.to(tl.float32)
     u = up.to(tl.float32)
     d = d_y.to(tl.float32)
-    d_times_u = d * u  # model.py:88
+    d_times_u = d * u  # model.py:82
     d_times_u_bf16 = d_times_u.to(tl.bfloat16)
     d_gelu = d_times_u_bf16.to(tl.float32)
-    g_times_g = g * g  # model.py:55
-    gelu_product = g_times_g * g
-    gelu_product_2 = gelu_product * 0.044715
-    gelu_sum = g + gelu_product_2
-    gelu_product_3 = gelu_sum * 1.5957692
-    gelu_sigmoid = portable_sigmoid(gelu_product_3)
-    gelu_product_4 = g * gelu_sigmoid  # model.py:89
-    gelu = gelu_product_4.to(tl.bfloat16)
-    g_min_16 = tl.minimum(g, 16.0)  # model.py:62
+    g_min_16 = tl.minimum(g, 16.0)  # model.py:54
     near = tl.maximum(g_min_16, -16.0)
-    square = near * near  # model.py:63
-    inner_product = square * 0.134145  # model.py:65
+    square = near * near  # model.py:55
+    g_times_g = g * g  # model.py:57
+    z_product = g_times_g * g
+    z_product_2 = z_product * 0.044715
+    z_sum = g + z_product_2
+    z = z_sum * 0.7978846
+    abs_z = tl.abs(z)  # model.py:58
+    tail_product = abs_z * -2.0
+    tail = portable_sigmoid(tail_product)
+    inner_product = square * 0.134145  # model.py:59
     inner_sum = inner_product + 1.0
     inner = inner_sum * 1.5957692
-    density_difference = 1.0 - gelu_sigmoid  # model.py:66
-    density_product = gelu_sigmoid * density_difference
-    density = density_product * inner
-    near_times_density = near * density  # model.py:69
-    d_gate_sum = gelu_sigmoid + near_times_density
-    d_gate_product = d_gelu * d_gate_sum  # model.py:91
+    g_gt_0 = g > 0.0  # model.py:60
+    _1_minus_tail = 1.0 - tail
+    cdf = tl.where(g_gt_0, _1_minus_tail, tail)
+    rise_product = tail * _1_minus_tail
+    rise_product_2 = rise_product * inner
+    rise = near * rise_product_2
+    g_times_cdf = g * cdf  # model.py:84
+    gelu = g_times_cdf.to(tl.bfloat16)
+    cdf_plus_rise = cdf + rise  # model.py:86
+    d_gate_product = d_gelu * cdf_plus_rise
     d_gate_product_bf16 = d_gate_product.to(tl.bfloat16)
-    gelu_f32 = gelu.to(tl.float32)  # model.py:92
+    gelu_f32 = gelu.to(tl.float32)  # model.py:87
     d_up_product = d * gelu_f32
     d_up_product_bf16 = d_up_product.to(tl.bfloat16)
-    tl.store(d_gate_ptr + t.to(tl.int64) * d_gate_t_stride + n, d_gate_product_bf16)  # model.py:90
+    tl.store(d_gate_ptr + t.to(tl.int64) * d_gate_t_stride + n, d_gate_product_bf16)  # model.py:85
     tl.store(d_up_ptr + t.to(tl.int64) * d_up_t_stride + n, d_up_product_bf16)
 
 
