@@ -37,6 +37,7 @@ from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
 from rlk.ops.presets import LOSSES
 from rlk.ops.results import Csr, RatioKL, RMSNorm, Support
+from rlk.ops.rotary import rope_table
 from rlk.ops.sampling import Penalties
 from rlk.ops.spans import Spans, loss_spans, modality_spans
 from rlk.runtime.call.dispatch import dispatch
@@ -102,6 +103,7 @@ linear_jsd_loss = _published(
 )
 rms_norm = _generated(_norm.rms_norm, operators.rms_norm, RMSNorm)
 swiglu = _generated(_model.swiglu, operators.swiglu)
+geglu = _generated(_model.geglu, operators.geglu)
 rope = _published(signatures.rope, operators.rope, _model.rope)
 embedding = _generated(_model.embedding, operators.embedding)
 group_advantage = _published(advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage)
@@ -129,6 +131,7 @@ for _spec in (
     _policy.policy_covariance_of_sequences,
     _packing.take_whole,
     _packing.reported,
+    _model.rope_partial,
 ):  # parts of operators
     register(_spec)
 sharded_library.register()
@@ -176,6 +179,7 @@ __all__ = [
     "embedding",
     "entropy_bonus",
     "gae",
+    "geglu",
     "group_advantage",
     "jsd_loss",
     "kto_loss",
@@ -198,6 +202,7 @@ __all__ = [
     "ratio_kl",
     "rms_norm",
     "rope",
+    "rope_table",
     "scatter_rewards",
     "sample",
     "sequence_logp",

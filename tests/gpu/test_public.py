@@ -103,6 +103,24 @@ CALLS: dict[str, Case] = {
         )
         for name in PREFERENCES
     },
+    "rms_norm of heads": (
+        lambda on, qkv, w: torch.cat(
+            [ops.rms_norm(qkv[:, at : at + n * 128].unflatten(1, (n, 128)), w)
+             for at, n in ((0, 16), (2048, 8))],
+            1,
+        ),
+        (normal(300, 4096).bfloat16(), (1 + 0.1 * normal(128, seed=1)).bfloat16()),
+    ),
+    **{
+        f"rope {width} of 128": (
+            lambda on, q, k, width=width: torch.cat(
+                ops.rope(q, k, *map(on, ops.rope_table(512, width)), position_ids=on(torch.arange(300)),
+                         rotary_dim=width), 1,
+            ),
+            (normal(300, 16, 128).bfloat16(), normal(300, 8, 128, seed=1).bfloat16()),
+        )
+        for width in (32, 96)
+    },
     **{
         f"value_loss {mean}": (
             lambda on, v, mean=mean: ops.value_loss(
