@@ -292,9 +292,17 @@ def test_the_edits_leave_a_text_that_agrees_otherwise(monkeypatch: pytest.Monkey
 # --- refusals ---
 
 
-@pytest.mark.parametrize("spec", [computed, used_twice])
-def test_factors_that_are_not_read_from_memory_are_refused(spec: Op) -> None:
-    bound = specialize(canonical(spec.trace(spec.default_variant())), {"N": 16, "K": 64}, SM90)
+def test_a_factor_that_is_a_result_too_is_read_by_another_kernel() -> None:
+    given = {"x": array("bf16", 20, 64), "w": array("bf16", 24, 64)}
+    made = canonical(used_twice.trace(used_twice.default_variant()))
+    assert len(made.kernels) == 2
+    ran, want = generated.run_generated(made, given), run(made, given)
+    for name in ("y", "x2"):
+        assert not differing(ran.tensors[name], want[name])
+
+
+def test_factors_that_are_not_read_from_memory_are_refused() -> None:
+    bound = specialize(canonical(computed.trace(computed.default_variant())), {"N": 16, "K": 64}, SM90)
     with pytest.raises(UnsupportedError, match="dot"):
         lower(bound, [Schedule(tiles=(("M", 16), ("N", 16)))], H200, Signature((("K", 64), ("N", 16))))
 

@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +20,8 @@ import rlk
 from rlk.aot.calls import observe
 from rlk.aot.matrix import read_matrix
 from rlk.cli import main
-from rlk.errors import Code, LaunchError
-from rlk.lang import Axis, L, Needs, Op, Outputs, Scalar, Static, Tensor, f32, i32, op
+from rlk.errors import Code, LaunchError, SpecError
+from rlk.lang import Axis, L, Needs, Op, Outputs, Scalar, Static, Tensor, Tree, f32, i32, op
 from rlk.lang.record import Edge
 from rlk.pages.page import page
 from rlk.pages.tried import page_failures
@@ -191,6 +192,50 @@ def test_options_select_results_and_are_checked() -> None:
             call()
 
 
+def test_a_misnamed_cotangent_is_an_error_of_the_first_call() -> None:
+    @op(saves=("x",))
+    def tripled(x: Tensor[f32, T]) -> Outputs:
+        """3 x."""
+        return L.out(y=x * 3.0)
+
+    @tripled.vjp("x")
+    def tripled_grad(ctx: Any, dy: Tensor[f32, T]) -> Outputs:
+        return L.out(d_x=dy * 3.0)
+
+    for use in (lambda: tripled(torch.ones(3)), lambda: rlk.register(tripled, namespace="trial4")):
+        with pytest.raises(SpecError, match="takes dy, which is no cotangent"):
+            use()
+
+
+def test_a_first_call_in_a_compiler_says_to_register() -> None:
+    @op()
+    def quartered(x: Tensor[f32, T]) -> Outputs:
+        """x / 4."""
+        return L.out(y=x * 0.25)
+
+    for whole in (True, False):
+        torch.compiler.reset()
+        with pytest.raises(Exception, match="quartered is not registered"):
+            torch.compile(lambda x: quartered(x), fullgraph=whole, backend="eager")(torch.ones(3))
+    assert quartered(torch.ones(1)).tolist() == [0.25]
+
+
+def test_an_axis_without_elements_is_refused_where_results_have_some() -> None:
+    @op()
+    def shifted(x: Tensor[f32, T, N], scale: Scalar[f32]) -> Outputs:
+        """scale + sum of x."""
+        return L.out(y=scale + L.sum(x, over=N, tree=Tree.halving))
+
+    with pytest.raises(LaunchError, match="extent of N=0"):
+        shifted(torch.ones(2, 0), scale=5.0)
+    assert shifted(torch.ones(0, 3), scale=5.0).shape == (0,)
+    assert shifted(torch.ones(2, 1), scale=5.0).tolist() == [6.0, 6.0]
+
+
+def test_the_float64_form_gets_float64(square: Op) -> None:
+    assert square.reference(torch.ones(2, 3)).dtype == torch.float64
+
+
 # --- names ---
 
 
@@ -209,6 +254,9 @@ def test_names_do_not_collide(square: Op, registered: list[str]) -> None:
         (square, "elsewhere", Code.NAME_TAKEN),  # one operator, one name
         (other(), "Not-a-name", Code.ARG_VALUE),
         (other(), "class", Code.ARG_VALUE),
+        (other(), "aten", Code.NAME_TAKEN),  # torch's
+        (other(), "logp", Code.NAME_TAKEN),  # rlk.ops.logp is an operator
+        (other(), "losses", Code.NAME_TAKEN),  # and this a module
     ):
         with pytest.raises(LaunchError) as caught:
             rlk.register(made, namespace=namespace)
@@ -263,16 +311,27 @@ def test_entry_points_register_what_a_module_does_not(
         "T = Axis('T', dynamic=True)\n\n@op()\n"
         "def thrice(x: Tensor[f32, T]) -> Outputs:\n    '''3 x.'''\n    return L.out(y=x * 3.0)\n"
     )
-    (tmp_path / "broken_ops.py").write_text("raise RuntimeError('half installed')\n")
+    register = (
+        "import rlk\nfrom plain_ops import T, Tensor, f32, L, op\n\n@op()\n"
+        "def half(x: Tensor[f32, T]):\n    '''x.'''\n    return L.out(y=x * 0.5)\n"
+        "rlk.register(half, namespace='broken')\n"
+    )
+    (tmp_path / "broken_ops.py").write_text(register + "raise RuntimeError('half installed')\n")
+    (tmp_path / "hidden_ops").mkdir()  # a folder without __init__.py hides the package that is installed
     monkeypatch.syspath_prepend(str(tmp_path))
     points = [
         metadata.EntryPoint("broken", "broken_ops", registry.GROUP),
+        metadata.EntryPoint("hidden", "hidden_ops", registry.GROUP),
         metadata.EntryPoint("plain", "plain_ops", registry.GROUP),
     ]
     monkeypatch.setattr(metadata, "entry_points", lambda group: [p for p in points if p.group == group])
     registry.load_entry_points.cache_clear()
-    with pytest.warns(UserWarning, match="broken_ops.*half installed"):
+    with (
+        pytest.warns(UserWarning, match="broken_ops.*half installed"),
+        pytest.warns(UserWarning, match="hidden_ops registers none"),
+    ):
         assert rlk.ops.plain.thrice(torch.ones(2)).tolist() == [3.0, 3.0]
+    assert "broken.half" not in registry.known()  # nothing of a package that is not whole
     registered.append("plain.thrice")
     assert registry.find("plain.thrice")[0] is rlk.ops.plain.thrice
     monkeypatch.undo()
@@ -301,15 +360,10 @@ def test_a_page_is_written_and_tried(square: Op, tmp_path: Path) -> None:
     assert main(["docs", "trial.square", "-o", str(tmp_path)]) == 0
     text = (tmp_path / "trial.square.md").read_text()
     assert text == page("trial.square") and "rlk.ops.trial.square(x, scale=0.5)" in text
-    assert page_failures(square) == (5, [])
-    record = square.record
-    try:
-        square.record = type(record)(usage=record.usage, edges=(Edge("wrong", "is", "f(x).sum() == 7"),))
-        assert len(page_failures(square)[1]) == 1
-        square.record = type(record)(usage="f(1)")
-        assert page_failures(square)[1][0].startswith("the example raises LaunchError")
-    finally:
-        square.record = record
+    assert page_failures(square.public, square.record) == (5, [])
+    wrong = replace(square.record, edges=(Edge("wrong", "is", "f(x).sum() == 7"),))
+    assert len(page_failures(square.public, wrong)[1]) == 1
+    assert "raises LaunchError" in page_failures(square.public, replace(wrong, usage="f(1)"))[1][0]
 
 
 # --- wheels ---

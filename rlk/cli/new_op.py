@@ -29,16 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of rlk.ops.NS.NAME (default: my)",
     )
     parser.add_argument("--package", help="the Python package; default: NS_ops")
-    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="project folder; default: PACKAGE")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="DIR", help="of the project; default: PACKAGE with -"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write what is not there yet; a file that is there is left as it is, but for the operator's own."""
     name, namespace = _word("NAME", arguments.name), _word("--namespace", arguments.namespace)
     package = _word("--package", arguments.package or f"{namespace}_ops")
-    if namespace == "rlk":
-        raise LaunchError(Code.NAME_TAKEN, name="rlk", by="rlk's own operators")
-    out = made_folder(arguments.out or Path(package), "rlk new-op", "--out")
+    if namespace == "rlk" or package in ("rlk", "torch"):
+        taken = "rlk" if namespace == "rlk" else package
+        raise LaunchError(Code.NAME_TAKEN, name=taken, by="it is another package's")
+    # no name of a package: a folder that has it would hide the package from Python started beside it
+    out = made_folder(arguments.out or Path(package.replace("_", "-")), "rlk new-op", "--out")
     spec, test = out / package / f"{name}.py", out / "tests" / f"test_{name}.py"
     for path in (spec, test):
         if path.exists():

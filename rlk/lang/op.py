@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from rlk.digest import digest
-from rlk.errors import Code, Loc, SpecError, author
+from rlk.errors import Code, LaunchError, Loc, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Kernel, Program, Role
 from rlk.ir.text import print_program
@@ -181,7 +182,11 @@ class Op:
         `inspect.signature` says what it takes. Returns the output, or a named tuple of several. Raises
         LaunchError before anything is launched.
         """
-        return (self.calls.function or self.public)(*args, **options)
+        function = self.calls.function
+        if function is None:
+            _refuse_in_a_compiler(self.name)
+            function = self.public
+        return function(*args, **options)
 
     @property
     def public(self) -> Callable[..., Any]:
@@ -242,6 +247,17 @@ class Op:
             return self.gradient
 
         return register
+
+
+def _refuse_in_a_compiler(name: str) -> None:
+    """Raise for a first call that torch's compiler traces: it cannot trace how the call is made."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch._guards.TracingContext.try_get() is not None:
+        raise LaunchError(Code.NOT_REGISTERED, op=name)
+
+
+# the attribute of torch.compiler.assume_constant_result: the compiler runs it, and so shows what it raises
+_refuse_in_a_compiler._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def op(

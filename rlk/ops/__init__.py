@@ -43,7 +43,7 @@ from rlk.ops.spans import Spans, loss_spans, modality_spans
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.library import register
 from rlk.runtime.operator import Operator, publish, published
-from rlk.runtime.registry import namespace
+from rlk.runtime.registry import namespace, namespaces
 from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
 from rlk.specs import completions as _completions
@@ -161,7 +161,7 @@ def __getattr__(name: str) -> Any:
     if found is not None:
         globals()[name] = found
         return found
-    choices = ", ".join((*OPERATORS, ordered_all_reduce.__name__))
+    choices = ", ".join((*OPERATORS, ordered_all_reduce.__name__, *namespaces()))
     raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
 
 

@@ -15,7 +15,7 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
 from rlk.ir.types import DType
-from rlk.lang.op import Formal, Op
+from rlk.lang.op import Formal, Op, check_cotangents
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import outputs
 from rlk.passes.pipeline import canonical, specialize
@@ -97,6 +97,9 @@ def publish(op: Op, result: type | None = None) -> Operator:
 
     result: the named tuple of several results; by default one is made.
     """
+    if op.gradient is not None:
+        # no call would miss a gradient whose cotangent has another name: torch finds no connection
+        check_cotangents(op.gradient, [decl.name for decl in outputs(op.trace(op.default_variant()))])
     fn = made_from(op, result)
     op.calls.function = fn
     return published(fn, _reference_of(op, result), op)
@@ -109,10 +112,16 @@ def _reference_of(op: Op, result: type | None) -> Callable[..., Any]:
         if op.record.reference is None:
             why = "to have a float64 form: register the operator with one"
             raise LaunchError(Code.ARG_MISSING, op=op.qualified, name="reference", why=why)
-        made = op.record.reference(*args, **options)
+        made = op.record.reference(*map(_wide, args), **{name: _wide(x) for name, x in options.items()})
         return Results(op.name, op.returns, result)(made) if isinstance(made, dict) else made
 
     return reference
+
+
+def _wide(value: Any) -> Any:
+    """Return floats of a tensor as float64."""
+    floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if floats else value
 
 
 # --- the text of a callable ------------------------------------------------------------------------------

@@ -74,6 +74,9 @@ def register(
     _check_name("namespace", namespace)
     _check_name("op", op.name)
     name = f"{namespace}.{op.name}"
+    if namespace in _TORCH or namespace in _names_of_ops():
+        whose = "torch's own operators" if namespace in _TORCH else f"rlk.ops.{namespace}"
+        raise LaunchError(Code.NAME_TAKEN, name=f"namespace {namespace}", by=whose)
     old = _others.get(name)
     if namespace == OWN or (old is not None and not _same_place(old, op)):
         by = "rlk's own operators" if old is None else f"an operator of {old.loc}"
@@ -97,6 +100,18 @@ def register(
     publish(op)
     _others[name] = op
     return op
+
+
+_TORCH = frozenset("aten prim prims torch c10d quantized onednn mkldnn inductor debugprims rngprims".split())
+"""Namespaces of torch's own operators."""
+
+
+def _names_of_ops() -> set[str]:
+    """Return the names that `rlk.ops` has for other things than namespaces."""
+    folder = Path(__file__).resolve().parents[1] / "ops"
+    there = vars(sys.modules["rlk.ops"]) if "rlk.ops" in sys.modules else {}
+    own = {name for name, value in there.items() if not isinstance(value, Namespace)}
+    return own | {module.name for module in pkgutil.iter_modules([str(folder)])} | set(operators())
 
 
 def _check_name(what: str, name: object) -> None:
@@ -124,15 +139,30 @@ def load_entry_points() -> None:
     the entry point's name. One that cannot be imported is skipped, with a warning.
     """
     for point in metadata.entry_points(group=GROUP):
+        before = set(_others)
         try:
             found = point.load()
             listed = [found] if isinstance(found, Op) else defined_in(found)
             for op in listed:
                 if not op.calls.namespace:
                     register(op, namespace=point.name)
+            why = _why_nothing(point.name, found)
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())
+            for name in set(_others) - before:  # of a package that is not whole
+                unregister(name)
+        if why:
             warnings.warn(f"rlk: operators of {point.name} ({point.value}) are left out: {why}", stacklevel=2)
+
+
+def _why_nothing(name: str, found: object) -> str:
+    """Return why an entry point has no operators; "" if it has."""
+    if any(op.calls.namespace == name for op in _others.values()) or isinstance(found, Op):
+        return ""
+    if any(isinstance(value, Op) for value in vars(found).values()):
+        return ""
+    where = getattr(found, "__file__", None) or ", ".join(getattr(found, "__path__", ()))
+    return f"{where} registers none"
 
 
 def known() -> dict[str, Op]:
@@ -167,6 +197,12 @@ class Namespace:
 
     def __repr__(self) -> str:
         return f"<rlk.ops.{self._name}: {', '.join(dir(self))}>"
+
+
+def namespaces() -> tuple[str, ...]:
+    """Return the namespaces of other packages, in the order of registration."""
+    load_entry_points()
+    return tuple(dict.fromkeys(op.calls.namespace for op in _others.values()))
 
 
 def namespace(name: str) -> Namespace | None:

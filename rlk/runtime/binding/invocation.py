@@ -206,9 +206,28 @@ def is_empty(invocation: Invocation, geometry: Geometry) -> bool:
     if not empty or not isinstance(invocation.spec, Op):
         return bool(empty)
     found = interface(invocation)
-    if not empty <= found.dynamic or all(decl.name.startswith("d_") for decl in found.outputs):
+    if not empty <= found.dynamic:
+        _check_static_extents(invocation, geometry, empty - found.dynamic)
+        return True
+    if all(decl.name.startswith("d_") for decl in found.outputs):
         return True
     return all(0 in output_shape(decl, geometry) for decl in found.outputs)
+
+
+def _check_static_extents(invocation: Invocation, geometry: Geometry, empty: set[str]) -> None:
+    """Refuse an axis without elements whose extent kernels are compiled for, where results have elements.
+
+    rlk's own functions without `returns` know what their results are then.
+    """
+    op = operator_of(invocation.spec)
+    if op.calls.namespace == OWN and not op.returns:
+        return
+    shown = [d for d in outputs_of(invocation) if not op.returns or d.name in op.returns]
+    if any(0 not in output_shape(decl, geometry) for decl in shown):
+        axis = sorted(empty)[0]
+        raise LaunchError(
+            Code.ARG_VALUE, op=op.qualified, name=f"the extent of {axis}", value=0, wanted="at least 1"
+        )
 
 
 def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
