@@ -22,11 +22,13 @@ BARS = {
 }
 SAMPLED = [0, 5, -1]
 SHAPES = ((32768, 4096), (8192, 8192), (64, 4096))
+HEADS = ((8192, 32, 8, 128), (64, 32, 8, 128))
+"""Tokens, heads of q and of k, and their width, of norms of q inside what one product for q, k and v gave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """x[M, N], weight[N] and the gradient of the output."""
+    """x[M, N] or heads x[M, H, N], weight[N] and the gradient of the output."""
 
     x: Tensor
     weight: Tensor
@@ -40,11 +42,23 @@ def inputs(rows: int, width: int) -> Inputs:
     return Inputs(x, weight, torch.randn(rows, width, dtype=torch.bfloat16, device="cuda"))
 
 
+def inputs_of_heads(tokens: int, heads: int, keys: int, width: int) -> Inputs:
+    """Draw heads of q that are a part of longer rows."""
+    fused = torch.randn(tokens, (heads + 2 * keys) * width, dtype=torch.bfloat16, device="cuda")
+    x = fused[:, : heads * width].unflatten(1, (heads, width)).requires_grad_(True)
+    weight = (1.0 + 0.1 * torch.randn(width, device="cuda")).bfloat16().requires_grad_(True)
+    return Inputs(x, weight, torch.randn(tokens, heads, width, dtype=torch.bfloat16, device="cuda"))
+
+
 def variants(i: Inputs) -> dict[str, Callable[[], Callable[[], Tensor]]]:
     """Return, by peer, what builds its forward."""
-    return {
+    anywhere: dict[str, Callable[[], Callable[[], Tensor]]] = {
         "torch_eager": lambda: peers.eager_rms_norm(i.x, i.weight, EPS),
         "torch_compile": lambda: peers.compiled(peers.plain_rms_norm, i.x, i.weight, EPS),
+    }
+    if not i.x.is_contiguous():  # the others copy such rows first
+        return anywhere
+    return anywhere | {
         "liger": lambda: peers.liger_rms_norm(i.x, i.weight, EPS),
         "quack": lambda: peers.quack_rms_norm(i.x, i.weight, EPS),
     }
@@ -63,16 +77,16 @@ def case(i: Inputs, passes: str, moved: float, bar: Bar | None) -> Case:
             return lambda: peers.without_grad(build())
         return lambda: peers.backward_of(build(), (i.x, i.weight), i.seed)
 
-    rows, width = i.x.shape
+    tokens, *heads, width = i.x.shape
     return Case(
         op="rms_norm",
         passes=passes,
-        shape={"M": rows, "N": width},
+        shape={"M": tokens, **({"H": heads[0]} if heads else {}), "N": width},
         rlk=launch(lambda: lambda: ours(i)),
         peers={name: launch(build) for name, build in variants(i).items()},
         moved=moved,
         bar=bar,
-        reference="quack",
+        reference="torch_compile" if heads else "quack",
         check=lambda: check(i) if passes == "fwd" else check_gradient(i),
         describe=lambda: describe(rlk.ops.rms_norm.explain(i.x, i.weight, eps=EPS)),
     )
@@ -103,12 +117,17 @@ def check_gradient(i: Inputs) -> Checked:
 
 
 def cases() -> Iterator[Case]:
-    """Yield forward and backward of each shape."""
+    """Yield forward and backward of each shape, then of heads."""
     for rows, width in SHAPES:
         i = inputs(rows, width)
         first = (rows, width) == SHAPES[0]
         yield case(i, "fwd", 2 * i.x.nbytes + i.weight.nbytes, BARS["fwd"] if first else None)
         yield case(i, "bwd", 3 * i.x.nbytes + 2 * i.weight.nbytes, BARS["bwd"] if first else None)
+    for shape in HEADS:
+        i = inputs_of_heads(*shape)
+        read = i.x.numel() * i.x.element_size()
+        yield case(i, "fwd", 2 * read + i.weight.nbytes, None)
+        yield case(i, "bwd", 3 * read + 2 * i.weight.nbytes, None)
 
 
 if __name__ == "__main__":

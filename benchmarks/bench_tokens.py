@@ -32,7 +32,10 @@ class Call:
 
 
 def calls(device: str, tokens: int) -> dict[str, Call]:
-    """Return a call of each operator on so many tokens, the same numbers on every device."""
+    """Return a call of each operator on so many tokens, the same numbers on every device.
+
+    A name may go on with an option, whose value tells it from the other call of the operator.
+    """
     torch.manual_seed(0)
     layout, short = packed(device, tokens), packed(device, tokens // HEADS)
     a, b, c, d = torch.randn(4, tokens).to(device)
@@ -64,7 +67,13 @@ def calls(device: str, tokens: int) -> dict[str, Call]:
         "penalize": Call((logits, penalties), {}, (logits, counts)),
         "jsd_loss": Call((student, teacher), {"math": "sm90"}),
         "swiglu": Call((x, y), {}),
+        "geglu": Call((x, y), {}),
         "rope": Call((q, k, cos, sin), {"position_ids": positions}, (q, k)),
+        "rope, rotary_dim": Call(
+            (q, k, cos[:, : WIDTH // 4], sin[:, : WIDTH // 4]),
+            {"position_ids": positions, "rotary_dim": WIDTH // 2},
+            (q, k),
+        ),
         "embedding": Call((ids, x), {}),
     }
 
@@ -75,9 +84,14 @@ def packed(device: str, tokens: int) -> rlk.Layout:
     return rlk.Layout.packed(edges, tokens=tokens)
 
 
+def operator(name: str) -> Any:
+    """Return the operator of a call."""
+    return getattr(rlk.ops, name.partition(",")[0])
+
+
 def results(name: str, call: Call) -> list[Tensor]:
     """Run a call and return its tensors."""
-    made = getattr(rlk.ops, name)(*call.args, **call.options)
+    made = operator(name)(*call.args, **call.options)
     parts: Iterable[Any] = (made,) if isinstance(made, Tensor) else made
     return [part for part in parts if isinstance(part, Tensor)]
 
@@ -92,14 +106,14 @@ def check(name: str) -> Checked:
 
 def case(name: str, call: Call) -> Case:
     """Forward, beside a copy of what is read and written."""
-    op = getattr(rlk.ops, name)
+    op, (_, _, option) = operator(name), name.partition(", ")
     reads = call.reads or tuple(x for x in call.args if isinstance(x, Tensor))
     moved = sum(x.nbytes for x in (*reads, *results(name, call)))
     there, to = (torch.empty(moved // 2, dtype=torch.int8, device="cuda").random_() for _ in range(2))
     return Case(
-        op=name,
+        op=op.__name__,
         passes="fwd",
-        shape={"T": TOKENS},
+        shape={"T": TOKENS, **({option: call.options[option]} if option else {})},
         rlk=lambda: peers.without_grad(lambda: op(*call.args, **call.options)),
         peers={"torch_copy": lambda: peers.without_grad(lambda: to.copy_(there))},
         moved=float(moved),

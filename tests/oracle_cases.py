@@ -16,7 +16,7 @@ from rlk.passes.pipeline import canonical
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
-from rlk.specs.model import embedding, rope, swiglu
+from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
 from rlk.specs.norm import rms_norm
 from rlk.specs.policy import GRPO, policy_loss, policy_loss_of_sequences, policy_spec
 from rlk.specs.sampling import penalize, sample
@@ -143,6 +143,13 @@ CALLS: dict[str, Callable[[], Call]] = {
         statics={"profile": "gemma"},
     ),
     "swiglu": lambda: forward("swiglu", swiglu, {"T": 5, "N": 40}, {}),
+    "geglu": lambda: forward("geglu", geglu, {"T": 5, "N": 40}, {}),
+    "rope_partial": lambda: forward(
+        "rope_partial",
+        rope_partial,
+        {"T": 5, "H": 2, "E": 16, "P": 9, "C": 5},
+        {"position_ids": np.array([8, 0, 3, 3, 1])},
+    ),
     "rope": lambda: forward(
         "rope", rope, {"T": 5, "H": 2, "E": 16, "P": 9, "C": 8}, {"position_ids": np.array([8, 0, 3, 3, 1])}
     ),
@@ -256,6 +263,11 @@ GRADIENTS: dict[str, Callable[[], Gradient]] = {
         {"needs": ("logp", "entropy")},
     ),
     "swiglu": lambda: Gradient(swiglu, ("gate", "up"), {"T": 5, "N": 40}, {}),
+    "geglu": lambda: Gradient(geglu, ("gate", "up"), {"T": 5, "N": 40}, {}),
+    "geglu, by erf": lambda: Gradient(
+        geglu, ("gate", "up"), {"T": 5, "N": 40}, {}, statics={"approximate": "none"}
+    ),
+    "rope_partial": lambda: Gradient(rope_partial, ("x",), {"T": 5, "H": 2, "E": 16, "P": 9, "C": 5}, _ROPE),
     "rope": lambda: Gradient(rope, ("x",), {"T": 5, "H": 2, "E": 16, "P": 9, "C": 8}, _ROPE),
     "rope, interleaved": lambda: Gradient(
         rope, ("x",), {"T": 5, "H": 2, "E": 16, "P": 9, "C": 8}, _ROPE, statics={"interleaved": True}

@@ -82,13 +82,21 @@ def gating(given: Rows) -> list[torch.Tensor]:
     return pulled([ops.swiglu(given["x"], given["r"])], given, "x")
 
 
-def rotating(interleaved: bool) -> Call:
+def gelu_gating(approximate: str) -> Call:
+    def call(given: Rows) -> list[torch.Tensor]:
+        given = leafed(given, "x")
+        return pulled([ops.geglu(given["x"], given["r"], approximate=approximate)], given, "x")  # type: ignore[arg-type]
+
+    return call
+
+
+def rotating(interleaved: bool, width: int | None = None) -> Call:
     def call(given: Rows) -> list[torch.Tensor]:
         given = leafed(given, "q")
         tables = normal(40, 8, seed=5), normal(40, 8, seed=6)
-        made = ops.rope(
-            given["q"], given["q"], *tables, position_ids=given["ids"] % 40, interleaved=interleaved
-        )
+        tables = tables if width is None else tuple(t[:, : width // 2] for t in tables)
+        options = {"interleaved": interleaved, "rotary_dim": width}
+        made = ops.rope(given["q"], given["q"], *tables, position_ids=given["ids"] % 40, **options)
         return pulled([made[0]], given, "q")
 
     return call
@@ -113,7 +121,10 @@ CALLS: dict[str, Call] = {
     "rms_norm gemma": norming("gemma"),
     "rms_norm vllm": norming("vllm"),
     "swiglu": gating,
+    "geglu": gelu_gating("tanh"),
+    "geglu by erf": gelu_gating("none"),
     "rope": rotating(False),
+    "rope partial": rotating(False, 10),
     "rope interleaved": rotating(True),
     "embedding": looking_up,
     "ratio_kl": comparing,

@@ -61,7 +61,8 @@ SIGNATURES = {
     "group=None, vocab_start=0, weight_grad_out=None, advantages_of=None, "
     "token_weights=None, support=None, math=None)",
     "rms_norm": "(x, weight, *, residual=None, eps=1e-06, profile='hf_llama')",
-    "rope": "(q, k, cos, sin, *, position_ids, interleaved=False)",
+    "rope": "(q, k, cos, sin, *, position_ids, interleaved=False, rotary_dim=None)",
+    "geglu": "(gate, up, *, approximate='tanh')",
     "swiglu": "(gate, up)",
     "embedding": "(ids, weight)",
     "group_advantage": "(rewards, groups, *, scale='group', baseline='mean', std='unbiased', eps=0.0001, "
@@ -254,6 +255,13 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     "keys of another width": (
         lambda: ops.rope(f32(6, 1, 8), f32(6, 1, 6), f32(9, 4), f32(9, 4), position_ids=IDS),
         Code.ARG_SIZE, "k has E",
+    ),
+    "another approximation": (
+        lambda: ops.geglu(f32(6, N), f32(6, N), approximate="sigmoid"),  # type: ignore[arg-type]
+        Code.ARG_VALUE, "tanh",
+    ),
+    "a gate of another dtype than up": (
+        lambda: ops.geglu(f32(6, N).half(), f32(6, N)), Code.ARG_DTYPE, "up"
     ),
     "a flat embedding": (lambda: ops.embedding(IDS, f32(V)), Code.ARG_RANK, "weight"),
     "an embedding by column": (lambda: ops.embedding(IDS, f32(N, V).t()), Code.ARG_STRIDE, "weight"),
@@ -541,7 +549,11 @@ CALLS: dict[str, Callable[..., Any]] = {
     "rms_norm": lambda x, g: ops.rms_norm(x, x[0]),
     "rms_norm, residual": lambda x, g: ops.rms_norm(x, x[0].detach(), residual=2 * x, profile="gemma"),
     "swiglu": lambda x, g: ops.swiglu(x, x + 1),
+    "geglu": lambda x, g: (ops.geglu(x, x + 1), ops.geglu(x, 2 * x, approximate="none")),
     "rope": lambda x, g: ops.rope(x.reshape(6, 5, 8), x.reshape(6, 5, 8), TABLE, TABLE + 1, position_ids=IDS),
+    "rope, partial": lambda x, g: ops.rope(
+        x.reshape(6, 4, 10), x.reshape(6, 4, 10), TABLE, TABLE + 1, position_ids=IDS, rotary_dim=8
+    ),
     "embedding": lambda x, g: ops.embedding(IDS % 3, x),
     "advantages": lambda x, g: (
         ops.value_loss(

@@ -75,6 +75,7 @@ def test_which_operators_have_rows_that_stand_alone() -> None:
         "ratio_kl",
         "rms_norm",
         "swiglu",
+        "geglu",
         "rope",
         "embedding",
     }

@@ -166,13 +166,24 @@ def policy(record: Loss, tokens: int, per_token: bool = False) -> Case:
     return call, [lp, normal(tokens, seed=7).abs()]
 
 
-def rotated(interleaved: bool, dtype: torch.dtype) -> Case:
-    cos, sin = normal(10, 16), normal(10, 16, seed=1)
+def rotated(interleaved: bool, dtype: torch.dtype, width: int = 32) -> Case:
+    cos, sin = normal(10, width // 2), normal(10, width // 2, seed=1)
+    options = {"interleaved": interleaved, "rotary_dim": width}
     position = torch.tensor([[0, 3, 9, 3, 1, 11], [5, 4, 3, 2, 1, 0]])
     return (
-        lambda q, k: ops.rope(q, k, cos, sin, position_ids=position, interleaved=interleaved),
+        lambda q, k: ops.rope(q, k, cos, sin, position_ids=position, **options),
         [normal(2, 6, 4, 32, dtype=dtype), normal(2, 6, 2, 32, dtype=dtype, seed=2)],
     )
+
+
+def normed_heads(dtype: torch.dtype) -> Case:
+    """Norms of q and of k inside what one product for q, k and v gave: their rows have two strides."""
+
+    def call(qkv: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        q, k = qkv[..., :96].unflatten(-1, (6, 16)), qkv[..., 96:128].unflatten(-1, (2, 16))
+        return [ops.rms_norm(q, w), ops.rms_norm(k, w)]
+
+    return call, [normal(2, 35, 160, dtype=dtype), normal(16, dtype=dtype, seed=1)]
 
 
 def normed(profile: str, residual: bool, dtype: torch.dtype, rows: int = 150, width: int = 96) -> Case:
@@ -367,6 +378,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "rms_norm one": lambda: normed("gemma", False, F32, 1, 1),
     **{f"swiglu {str(d)[6:]}": lambda d=d: (ops.swiglu, [normal(7, 3, 96, seed=s, dtype=d) for s in (0, 1)])
        for d in (BF16, F16, F32)},
+    **{f"geglu {a} {str(d)[6:]}": lambda a=a, d=d: (
+        lambda gate, up: ops.geglu(gate, up, approximate=a),
+        [normal(7, 3, 96, seed=s, dtype=d) for s in (0, 1)],
+    ) for a in ("tanh", "none") for d in (BF16, F32)},
+    **{f"rms_norm of heads {str(d)[6:]}": lambda d=d: normed_heads(d) for d in (BF16, F32)},
+    **{f"rope {i} {w} of 32 {str(d)[6:]}": lambda i=i, d=d, w=w: rotated(i, d, w)
+       for i, w, d in ((False, 16, BF16), (True, 10, F32), (False, 24, F32))},
     **{f"rope {i} {str(d)[6:]}": lambda i=i, d=d: rotated(i, d) for i in (False, True) for d in (BF16, F32)},
     **{f"embedding {str(d)[6:]}": lambda d=d: embedded(d) for d in (BF16, F32)},
     **{f"ratio_kl {kl}": lambda kl=kl: ratios(kl) for kl in ("k1", "k2", "k3", "abs", "k1+", "k3+")},
@@ -435,7 +453,8 @@ def test_generated_source_has_the_bits_of_the_oracle(name: str) -> None:
 VARIED = (
     "logp 2049 sm90, all", "logp 4800 portable", "logp 3 sm90, all", "every_step 2049 sm90",
     "sliced 2049 sm90", "rms_norm hf_llama bfloat16 residual", "rms_norm gemma float32", "rms_norm odd",
-    "swiglu bfloat16", "rope False bfloat16", "rope True float32", "embedding bfloat16", "ratio_kl k3",
+    "swiglu bfloat16", "geglu tanh bfloat16", "rope False 16 of 32 bfloat16",
+    "rope False bfloat16", "rope True float32", "embedding bfloat16", "ratio_kl k3",
     "policy_loss, every term",
 )  # fmt: skip
 
@@ -540,6 +559,19 @@ def test_a_rewriting_that_breaks_no_rule_changes_nothing(monkeypatch: pytest.Mon
 
 def test_fusion_changes_bits_of_rope(monkeypatch: pytest.MonkeyPatch) -> None:
     places, wrong = differences(CASES["rope False float32"](), FUSION, monkeypatch)
+    assert places and wrong
+
+
+def test_fusion_changes_bits_of_partial_rope(monkeypatch: pytest.MonkeyPatch) -> None:
+    places, wrong = differences(CASES["rope False 24 of 32 float32"](), FUSION, monkeypatch)
+    assert places and wrong
+
+
+def test_a_gelu_that_is_not_rounded_changes_bits_of_geglu(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = (r"(gelu_f32 = )gelu\.to\(tl\.float32\)", r"\1g_times_cdf")
+    case = CASES["geglu tanh bfloat16"]()
+    with torch.no_grad():
+        places, wrong = differences(case, rule, monkeypatch)
     assert places and wrong
 
 

@@ -1,4 +1,4 @@
-"""Laws of rms_norm, swiglu, rope and embedding on the CPU: float64 formulas, profiles' roundings, edges."""
+"""Laws of a decoder layer's small operators on the CPU: float64 formulas, roundings, edges."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rlk import ops
+from rlk.ops import rotary
 from rlk.ops.results import RMSNorm
 from rlk.testing.bits import as_bits, assert_same_bits, differing
 
@@ -177,6 +178,51 @@ def test_a_cotangent_may_have_any_strides() -> None:
         assert_same_bits(a, b)
 
 
+def fused(heads: int, keys: int, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a merged q, k, v product gives for 2 x 70 tokens, and weights of a norm of heads."""
+    qkv = normal(2, 70, (heads + 2 * keys) * width, dtype=dtype)
+    return qkv, (1 + 0.1 * normal(width, seed=1)).to(dtype)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_heads_inside_of_a_fused_product_are_normalised_without_a_copy(
+    profile: str, dtype: torch.dtype
+) -> None:
+    heads, keys, width = 6, 2, 16
+    qkv, w = fused(heads, keys, width, dtype)
+    first = 0
+    for count in (heads, keys):
+        g = normal(2, 70, count, width, dtype=dtype, seed=2)
+        grads: list[tuple[torch.Tensor, ...]] = []
+        kept: list[torch.Tensor] = []
+
+        def keep(t: torch.Tensor, kept: list[torch.Tensor] = kept) -> torch.Tensor:
+            kept.append(t)
+            return t
+
+        for copied in (False, True):
+            source, weight = qkv.clone().requires_grad_(), w.clone().requires_grad_()
+            x = source[..., first : first + count * width].unflatten(-1, (count, width))
+            x = x.contiguous() if copied else x
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+                y = ops.rms_norm(x, weight, profile=profile)  # type: ignore[arg-type]
+            if not copied:
+                assert any(t.data_ptr() == x.data_ptr() and t.stride() == x.stride() for t in kept)
+            grads.append((y, *torch.autograd.grad(y, (source, weight), g)))
+        for mine, theirs in zip(*grads, strict=True):
+            assert_same_bits(mine, theirs)
+        assert not grads[0][1][..., first + count * width :].any()
+        first += count * width
+
+
+def test_other_heads_of_a_fused_product_have_other_bits() -> None:
+    """The control: a view that begins one element late is seen in the result."""
+    qkv, w = fused(6, 2, 16, torch.bfloat16)
+    q, late = (qkv[..., at : at + 96].unflatten(-1, (6, 16)) for at in (0, 1))
+    assert differing(ops.rms_norm(q, w), ops.rms_norm(late, w))
+
+
 # swiglu
 
 
@@ -209,6 +255,72 @@ def test_swiglu_of_extremes() -> None:
     gate = torch.tensor([[100.0, -100.0, 0.0, -0.0, math.inf]])
     y = ops.swiglu(gate, torch.ones_like(gate))
     close(y, torch.tensor([[100.0, 0.0, 0.0, 0.0, math.inf]]), 0.0, 1e-30)
+
+
+# geglu
+
+GELUS = ("tanh", "none")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("approximate", GELUS)
+def test_geglu_is_its_formula_with_its_gradients(approximate: str, dtype: torch.dtype) -> None:
+    gate, up, g = (normal(3, 50, 70, dtype=dtype, seed=s) * (2 if s == 0 else 1) for s in range(3))
+    a, b = gate.double().requires_grad_(), up.double().requires_grad_()
+    gate.requires_grad_()
+    up.requires_grad_()
+    y = ops.geglu(gate, up, approximate=approximate)  # type: ignore[arg-type]
+    want = torch.nn.functional.gelu(a, approximate=approximate) * b
+    assert y.dtype is dtype and y.shape == gate.shape
+    close(y, want, 4 * EPS[dtype], 2e-6)
+    y.backward(g)
+    want.backward(g.double())
+    for mine, exact in ((gate, a), (up, b)):
+        assert mine.grad is not None and exact.grad is not None
+        close(mine.grad, exact.grad, 4 * EPS[dtype], 4 * EPS[dtype])
+    close(ops.geglu.reference(gate, up, approximate=approximate), want, 1e-14, 1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("approximate", GELUS)
+def test_geglu_rounds_as_eager_transformers_do(approximate: str, dtype: torch.dtype) -> None:
+    """gelu, and in backward the gradient of gelu, are rounded to the dtype before they are used."""
+    made = []
+    for glu in (
+        lambda a, b: ops.geglu(a, b, approximate=approximate),  # type: ignore[arg-type]
+        lambda a, b: torch.nn.functional.gelu(a, approximate=approximate) * b,
+        lambda a, b: (torch.nn.functional.gelu(a.float(), approximate=approximate) * b.float()).to(dtype),
+    ):
+        gate, up, g = (normal(64, 128, dtype=dtype, seed=s) for s in range(3))
+        gate.requires_grad_()
+        up.requires_grad_()
+        y = glu(gate, up)
+        made.append((y, *torch.autograd.grad(y, (gate, up), g)))
+    for mine, eager, once in zip(*made, strict=True):
+        assert differing(mine, eager) <= eager.numel() // 100
+        close(mine, eager, 2.1 * EPS[dtype], EPS[dtype] / 8)
+        assert differing(mine, once) > eager.numel() // 20, "the control: rounded once only"
+
+
+@pytest.mark.parametrize("approximate", GELUS)
+def test_geglu_of_extremes(approximate: str) -> None:
+    gate = torch.tensor([[100.0, -100.0, 0.0, -0.0, math.inf, 3e38, -3e38]], requires_grad=True)
+    y = ops.geglu(gate, torch.ones_like(gate), approximate=approximate)  # type: ignore[arg-type]
+    close(y, torch.tensor([[100.0, 0.0, 0.0, 0.0, math.inf, 3e38, 0.0]]), 1e-7, 1e-30)
+    (slope,) = torch.autograd.grad(y.sum(), gate)
+    close(slope, torch.tensor([[1.0, 0.0, 0.5, 0.5, 1.0, 1.0, 0.0]]), 1e-7, 1e-30)
+    unknown = torch.full((1, 3), math.nan, requires_grad=True)
+    y = ops.geglu(unknown, torch.ones(1, 3), approximate=approximate)  # type: ignore[arg-type]
+    assert torch.isnan(y).all() and torch.isnan(torch.autograd.grad(y.sum(), unknown)[0]).all()
+
+
+def test_geglu_by_tanh_keeps_its_digits_far_below_zero() -> None:
+    gate = torch.linspace(-9, -3, 500)[None]
+    wide = gate.double()  # gelu of torch cancels in f64 too
+    exact = wide * torch.sigmoid(math.sqrt(8 / math.pi) * (wide + 0.044715 * wide**3))
+    close(ops.geglu(gate, torch.ones_like(gate)), exact, 1e-5, 0.0)
+    theirs = torch.nn.functional.gelu(gate, approximate="tanh").double()
+    assert ((theirs - exact).abs() > 1e-3 * exact.abs()).any(), "the control: 1 + tanh cancels"
 
 
 # rope
@@ -305,6 +417,119 @@ def test_rope_keeps_leading_dims(shape: tuple[int, ...]) -> None:
         q.reshape(-1, 2, 8), k.reshape(-1, 1, 8), *angles(4, 4), position_ids=position.reshape(-1)
     )
     assert_same_bits(got.reshape(-1, 2, 8), flat)
+
+
+# rope of some elements
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("width", [24, 16, 10, 2])
+def test_partial_rope_rotates_the_first_elements_and_copies_the_others(
+    width: int, interleaved: bool, dtype: torch.dtype
+) -> None:
+    cos, sin = angles(40, width // 2)
+    position = torch.randint(40, (2, 7), generator=torch.Generator().manual_seed(0))
+    q, k = normal(2, 7, 4, 27, dtype=dtype), normal(2, 7, 2, 27, dtype=dtype, seed=1)
+    cotangents = [normal(*x.shape, dtype=dtype, seed=2) for x in (q, k)]
+    options = {"position_ids": position, "interleaved": interleaved}
+    for x in (q, k):
+        x.requires_grad_()
+    got = ops.rope(q, k, cos, sin, rotary_dim=width, **options)
+    grads = torch.autograd.grad(got, (q, k), cotangents)
+    front = [x[..., :width].detach().requires_grad_() for x in (q, k)]
+    rotated = ops.rope(*front, cos, sin, **options)
+    turned = torch.autograd.grad(rotated, front, [g[..., :width] for g in cotangents])
+    exact = ops.rope.reference(q, k, cos, sin, rotary_dim=width, **options)
+    formula = neighbours if interleaved else transformers_rope
+    for i, x in enumerate((q, k)):
+        assert_same_bits(got[i][..., width:], x[..., width:])
+        assert_same_bits(got[i][..., :width], rotated[i])
+        assert_same_bits(grads[i][..., width:], cotangents[i][..., width:])
+        assert_same_bits(grads[i][..., :width], turned[i])
+        want = formula(x[..., :width].double(), cos.double(), sin.double(), position)
+        close(exact[i], torch.cat((want, x[..., width:].double()), -1), 1e-12, 1e-12)
+    if width > 2:
+        fewer = ops.rope(q, k, cos[:, 1:], sin[:, 1:], rotary_dim=width - 2, **options)
+        assert differing(fewer[0], got[0]), "the control: fewer elements are rotated"
+
+
+def test_partial_rope_of_all_elements_is_rope() -> None:
+    cos, sin = angles(9, 8)
+    q, k, position = normal(5, 3, 16), normal(5, 1, 16, seed=1), torch.arange(5)
+    for a, b in zip(
+        ops.rope(q, k, cos, sin, position_ids=position),
+        ops.rope(q, k, cos, sin, position_ids=position, rotary_dim=16),
+        strict=True,
+    ):
+        assert_same_bits(a, b)
+
+
+def test_copied_elements_are_copied_at_any_position() -> None:
+    """Infinities, NaN, -0.0 and subnormals among them, and where the position has no angle."""
+    rest = torch.tensor([math.inf, math.nan, -0.0, 2.0**-133]).bfloat16()
+    x = torch.cat((torch.ones(4, dtype=torch.bfloat16), rest))[None, None].expand(3, 2, 8)
+    got, _ = ops.rope(x, x, *angles(4, 2), position_ids=torch.tensor([0, 3, 4]), rotary_dim=4)
+    assert_same_bits(got[..., 4:], x[..., 4:])
+    assert torch.isnan(got[2, :, :4]).all() and not torch.isnan(got[:2, :, :4]).any()
+
+
+# tables
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+TABLES: dict[str, tuple[int, float, dict[str, Any]]] = {
+    "qwen3": (128, 1e6, {"rope_type": "default"}),
+    "qwen2.5": (64, 1e6, {"rope_type": "default"}),
+    "mistral": (128, 1e4, {"rope_type": "default"}),
+    "gemma3, whole": (256, 1e6, {"rope_type": "linear", "factor": 8.0}),
+    "gemma3, windows": (256, 1e4, {"rope_type": "default"}),
+    "llama3.1": (128, 5e5, LLAMA3),
+    "llama3.2": (64, 5e5, LLAMA3 | {"factor": 32.0}),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_have_the_angles_of_transformers(name: str) -> None:
+    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
+    dim, base, scaling = TABLES[name]
+    given = scaling | {"rope_theta": base}
+    shape = {"hidden_size": 4 * dim, "num_attention_heads": 4, "max_position_embeddings": 131072}
+    config = modeling.LlamaConfig(**shape, rope_parameters=given)
+    module = modeling.LlamaRotaryEmbedding(config)
+    cos, sin = ops.rope_table(3000, dim, base=base, scaling=scaling)
+    angle = torch.arange(3000).float()[:, None] * module.inv_freq
+    assert_same_bits(cos, angle.double().cos().float(), "cos")
+    assert_same_bits(sin, angle.double().sin().float(), "sin")
+    theirs = module(torch.zeros(1), torch.arange(3000)[None])
+    for mine, other in zip((cos, sin), theirs, strict=True):
+        close(mine, other[0, :, : dim // 2], 2.0**-23, 2.0**-149)
+    for mine, other in zip((cos, sin), ops.rope_table(3000, dim, scaling=given), strict=True):
+        assert_same_bits(mine, other)
+    (other, _) = ops.rope_table(3000, dim, base=base * 1.001, scaling=scaling)
+    assert differing(cos, other), "the control: another base has other angles"
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama3.1"])
+def test_tables_are_rounded_from_the_exact_cosine_at_far_positions(name: str) -> None:
+    mpmath = pytest.importorskip("mpmath")
+    dim, base, scaling = TABLES[name]
+    cos, sin = ops.rope_table(2**18, dim, base=base, scaling=scaling)
+    frequency = rotary._frequencies(dim, base, scaling)
+    mpmath.mp.dps = 40
+    for p in (1, 255, 256, 65537, 2**18 - 1):
+        for c in (0, 1, 7, dim // 4, dim // 2 - 1):
+            angle = mpmath.mpf(float(torch.tensor(float(p)) * frequency[c]))
+            for made, exact in ((cos, mpmath.cos(angle)), (sin, mpmath.sin(angle))):
+                assert float(made[p, c]) == float(torch.tensor(float(exact), dtype=torch.float64).float())
+
+
+def test_a_table_is_the_beginning_of_a_longer_one() -> None:
+    for short, long in zip(ops.rope_table(300, 32), ops.rope_table(1000, 32), strict=True):
+        assert short.dtype is torch.float32 and short.shape == (300, 16)
+        assert_same_bits(short, long[:300])
 
 
 # embedding

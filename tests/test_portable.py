@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import mpmath as mp
@@ -47,6 +48,7 @@ REFERENCE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "expm1": np.expm1,
     "log1p": np.log1p,
     "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=["f8"]),
     "sigmoid": sigmoid,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sin": limited(np.sin),
@@ -63,6 +65,7 @@ WORST = {
     "expm1": 1.023,
     "log1p": 1.269,
     "tanh": 1.59,
+    "erf": 1.057,
     "sigmoid": 1.499,
     "rsqrt": 0.994,
     "sin": 1.669,
@@ -96,6 +99,8 @@ def edges() -> np.ndarray:
             0.55,
             0.75,
             -0.75,
+            0.93,
+            -0.93,
             88.72284,
             -87.33655,
             127.5,
@@ -181,6 +186,7 @@ SPECIAL = {
     "expm1": [(0, 0), (-0.0, -0.0), (-INF, -1), (INF, INF), (TINY, TINY), (-TINY, -TINY), (-50, -1)],
     "log1p": [(0, 0), (-0.0, -0.0), (-1, -INF), (-1.0000001, NAN), (INF, INF), (TINY, TINY), (-TINY, -TINY)],
     "tanh": [(0, 0), (-0.0, -0.0), (INF, 1), (-INF, -1), (TINY, TINY), (-TINY, -TINY), (20, 1)],
+    "erf": [(0, 0), (-0.0, -0.0), (INF, 1), (-INF, -1), (TINY, TINY), (-TINY, -TINY), (4, 1)],
     "sigmoid": [(0, 0.5), (-0.0, 0.5), (INF, 1), (-INF, 0), (-110, 0), (-103.5, TINY)],
     "rsqrt": [(0, INF), (-0.0, -INF), (INF, 0), (-1, NAN), (4, 0.5), (-INF, NAN), (2.0**-148, 2.0**74)],
     "sin": [(0, 0), (-0.0, -0.0), (INF, NAN), (-INF, NAN), (TINY, TINY), (-TINY, -TINY), (2.0**21, NAN)],
@@ -197,7 +203,7 @@ def test_special_values(name: str) -> None:
     assert np.array_equal(bits(got), bits(want)), list(zip(x, got, want))
 
 
-@pytest.mark.parametrize("name", ["exp2", "exp", "log2", "log", "expm1", "log1p", "tanh"])
+@pytest.mark.parametrize("name", ["exp2", "exp", "log2", "log", "expm1", "log1p", "tanh", "erf"])
 def test_binades_join_without_a_step_back(name: str) -> None:
     """Over neighbouring arguments a monotonic function may fall by rounding, never by more than a unit."""
     rng = np.random.default_rng(4)
@@ -220,10 +226,10 @@ def test_k3_is_never_negative() -> None:
     assert (y >= 0).all()
 
 
-def test_tanh_and_sin_are_odd_and_cos_is_even() -> None:
+def test_tanh_erf_and_sin_are_odd_and_cos_is_even() -> None:
     x = abs(arguments(6))
     with np.errstate(all="ignore"):
-        for name in ("tanh", "sin"):
+        for name in ("tanh", "erf", "sin"):
             assert np.array_equal(bits(portable(name)(-x)), bits(-portable(name)(x)))
         assert np.array_equal(bits(portable("cos")(-x)), bits(portable("cos")(x)))
 

@@ -67,6 +67,9 @@ FITS = (
     Fit("EXPM1", -0.347, 0.347, 6, expm1_tail, lambda x: x**2 / mp.expm1(x)),
     Fit("K3", -0.75, 0.75, 8, lambda x: k3(x) / x**2, lambda x: x**2 / k3(x), fixed=(0.5,)),
     Fit("TANH", 0.0, 0.56, 5, lambda x: (mp.tanh(x) - x) / x**3, lambda x: x**3 / mp.tanh(x), square),
+    # erf(x) = x + x P(x**2); erfc(x) = exp(x Q(x) - x)
+    Fit("ERF", 0.0, 0.93, 6, lambda x: mp.erf(x) / x - 1, lambda x: x / mp.erf(x), square),
+    Fit("ERFC", 0.92, 4.0, 7, lambda x: mp.log(mp.erfc(x)) / x + 1, lambda x: x * mp.erfc(x) / mp.erf(x)),
     Fit("SIN", 0.0, 0.8, 4, lambda x: (mp.sin(x) - x) / x**3, lambda x: x**3 / mp.sin(x), square),
     Fit("COS", 0.0, 0.8, 4, cos_tail, lambda x: x**4 / mp.cos(x), square),
 )

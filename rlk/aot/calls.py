@@ -196,9 +196,9 @@ def _norm(call: _Call, options: dict[str, Any]) -> None:
     call.backward(results, [x, weight] + ([residual] if residual is not None else []))
 
 
-def _glu(call: _Call, options: dict[str, Any]) -> None:
+def _glu(op: Callable[..., Any], call: _Call, options: dict[str, Any]) -> None:
     gate, up = (call.float(call.rows, call.share("intermediate")) for _ in range(2))
-    call.backward([ops.swiglu(gate, up, **options)], [gate, up])
+    call.backward([op(gate, up, **options)], [gate, up])
 
 
 def _rotate(call: _Call, options: dict[str, Any]) -> None:
@@ -275,7 +275,8 @@ CALLERS: dict[str, Callable[[_Call, dict[str, Any]], None]] = {
     "policy_loss": _policy,
     "linear_policy_loss": _linear_policy,
     "rms_norm": _norm,
-    "swiglu": _glu,
+    "swiglu": partial(_glu, ops.swiglu),
+    "geglu": partial(_glu, ops.geglu),
     "rope": _rotate,
     "embedding": _embed,
     "matmul": _product,

@@ -146,7 +146,7 @@ def _page(op: Op) -> Verdict:
         own = "tests run the pages of rlk" if op.calls.namespace else "it is not registered"
         why = own if is_own(op) else "its registration has neither usage= nor edges="
         return Verdict(Law.PAGE, op.name, "page", None, note=why)
-    count, failures = page_failures(op)
+    count, failures = page_failures(op, record)
     return Verdict(Law.PAGE, op.name, "page", not failures, count, len(failures), "\n".join(failures))
 
 

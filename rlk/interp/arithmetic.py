@@ -113,6 +113,7 @@ WIDE_MATH: dict[MathFn, Callable[[Array], Array]] = {
     MathFn.EXPM1: np.expm1,
     MathFn.LOG1P: np.log1p,
     MathFn.TANH: np.tanh,
+    MathFn.ERF: np.vectorize(math.erf, otypes=[np.float64]),
     MathFn.SIGMOID: _sigmoid,
     MathFn.RSQRT: lambda x: 1.0 / np.sqrt(x),
     MathFn.SIN: np.sin,

@@ -82,6 +82,7 @@ class MathFn(Enum):
     EXPM1 = "expm1"
     LOG1P = "log1p"
     TANH = "tanh"
+    ERF = "erf"
     SIGMOID = "sigmoid"
     RSQRT = "rsqrt"
     SIN = "sin"

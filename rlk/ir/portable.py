@@ -90,6 +90,8 @@ LOG2 = (-0.0652458, 0.15115356, -0.189876, 0.20883508, -0.24016319, 0.28841, -0.
 EXPM1 = (0.00019764257, 0.0013932347, 0.008333543, 0.041666493, 0.16666666, 0.5)
 K3 = (2.6118526e-06, 2.5040988e-05, 0.00019858872, 0.0013888375, 0.008333275, 0.041666668, 0.16666667)
 TANH = (-0.006169614, 0.021000376, -0.053835757, 0.13332437, -0.33333313)
+ERF = (-0.0005959584, 0.0049873525, -0.026762966, 0.11281731, -0.3761249, 0.12837915)
+ERFC = (-1.1230012e-05, 0.00032279402, -0.0036424296, 0.02376202, -0.106236845, -0.6351513, -0.12864849)
 SIN = (2.8204595e-06, -0.00019852072, 0.008333378, -0.16666667)
 COS = (-2.8704312e-07, 2.482041e-05, -0.0013888977, 0.041666668, -0.5, 1.0)
 
@@ -252,6 +254,17 @@ def tanh(m: Machine[F, I, B], x: F) -> F:
     return m.select(m.eq(x, x), signed, x)
 
 
+def erf(m: Machine[F, I, B], x: F) -> F:
+    """Error function, odd bit for bit: x + x P(x^2) below 0.93, 1 - exp(x Q(x) - x) above."""
+    a = _abs(m, x)
+    near = m.fma(_polynomial(m, ERF, m.mul(a, a)), a, a)
+    b = m.min(a, m.f32(4.0))  # erf(4) is 1
+    far = m.sub(m.f32(1.0), _exp_small(m, m.fma(_polynomial(m, ERFC, b), b, m.sub(m.f32(0.0), b))))
+    y = m.select(m.lt(a, m.f32(0.93)), near, far)
+    signed = m.as_f32(m.ior(m.as_i32(y), m.iand(m.as_i32(x), m.i32(SIGN))))
+    return m.select(m.eq(x, x), signed, x)
+
+
 def sigmoid(m: Machine[F, I, B], x: F) -> F:
     """1 / (1 + e**-x), accurate in both tails, with gradual underflow."""
     y = m.max(m.as_f32(m.ior(m.as_i32(x), m.i32(SIGN))), m.f32(-104.0))  # -|x|
@@ -325,6 +338,7 @@ FUNCTIONS: dict[str, Function] = {
     "expm1": expm1,
     "log1p": log1p,
     "tanh": tanh,
+    "erf": erf,
     "sigmoid": sigmoid,
     "rsqrt": rsqrt,
     "sin": sin,

@@ -213,6 +213,10 @@ class L:
         return L._math(MathFn.TANH, x)
 
     @staticmethod
+    def erf(x: Operand) -> Tile:
+        return L._math(MathFn.ERF, x)
+
+    @staticmethod
     def sigmoid(x: Operand) -> Tile:
         return L._math(MathFn.SIGMOID, x)
 
@@ -359,17 +363,21 @@ class L:
     def place(
         name: str,
         axes: tuple[Axis, ...],
-        *parts: tuple[dict[Axis, Operand], Tile],
+        *parts: tuple[dict[Axis, Operand], Tile] | tuple[dict[Axis, Operand], Tile, Operand],
         when: Operand | None = None,
     ) -> None:
         """Scatter to an output in disjoint parts: tiles index some axes, positions the others.
 
-        when: where it is false nothing is written.
+        when: where it is false nothing is written; a third member of a part is the same for that part alone.
         """
         t = tracer("place")
         _new(t, name)
-        guard = None if when is None else t.use(as_tile(t, when, DType.BOOL))
-        for where, tile in parts:
+        shared = None if when is None else as_tile(t, when, DType.BOOL)
+        for where, tile, *own in parts:
+            alone = shared
+            for guard in own:
+                mine = as_tile(t, guard, DType.BOOL)
+                alone = mine if shared is None else shared & mine
             for axis in where:
                 if axis not in axes:
                     names = ", ".join(map(str, axes))
@@ -380,7 +388,7 @@ class L:
                 t.use(as_tile(t, where[axis], DType.I32)) if axis in where else b.let(Pos(axis))
                 for axis in axes
             )
-            t.write(name, axes, index, t.use(tile), guard)
+            t.write(name, axes, index, t.use(tile), None if alone is None else t.use(alone))
 
     @staticmethod
     def out(**tiles: Tile | TensorArg | None) -> Outputs:

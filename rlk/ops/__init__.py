@@ -37,6 +37,7 @@ from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
 from rlk.ops.presets import LOSSES
 from rlk.ops.results import Csr, RatioKL, RMSNorm, Support
+from rlk.ops.rotary import rope_table
 from rlk.ops.sampling import Penalties
 from rlk.ops.spans import Spans, loss_spans, modality_spans
 from rlk.runtime.call.dispatch import dispatch
@@ -60,11 +61,13 @@ from rlk.specs import sampling as _sampling
 from rlk.specs import value as _value
 
 
-def _published(fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op) -> Callable[..., Any]:
+def _published(
+    fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op, forms: tuple[Op, ...] = ()
+) -> Callable[..., Any]:
     """Publish a function that maps its arguments to specs."""
-    for spec in specs:
+    for spec in (*specs, *forms):
         register(spec)
-    OPERATORS[fn.__name__] = published(fn, exact, *specs)
+    OPERATORS[fn.__name__] = published(fn, exact, *specs, forms=forms)
     return fn
 
 
@@ -80,7 +83,12 @@ OPERATORS: dict[str, Operator] = {}
 logp = _published(signatures.logp, operators.logp, _logp.logp)
 linear_logp = _published(linear.linear_logp, operators.linear_logp, _linear.linear_logp)
 jsd_loss = _published(distill.jsd_loss, operators.jsd_loss, _distill.jsd_loss)
-matmul = _published(linear.matmul, operators.matmul, _matmul.matmul)
+matmul = _published(
+    linear.matmul,
+    operators.matmul,
+    _matmul.matmul,
+    forms=(_matmul.matmul_leaf2, _matmul.matmul_leaf4, _matmul.matmul_leaf8),
+)
 ratio_kl = _generated(_loss.ratio_kl, operators.ratio_kl, RatioKL)
 policy_loss = _published(policy.policy_loss, operators.policy_loss, _policy.policy_loss)
 linear_policy_loss = _published(
@@ -95,6 +103,7 @@ linear_jsd_loss = _published(
 )
 rms_norm = _generated(_norm.rms_norm, operators.rms_norm, RMSNorm)
 swiglu = _generated(_model.swiglu, operators.swiglu)
+geglu = _generated(_model.geglu, operators.geglu)
 rope = _published(signatures.rope, operators.rope, _model.rope)
 embedding = _generated(_model.embedding, operators.embedding)
 group_advantage = _published(advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage)
@@ -122,10 +131,8 @@ for _spec in (
     _policy.policy_covariance_of_sequences,
     _packing.take_whole,
     _packing.reported,
-    _matmul.matmul_leaf2,
-    _matmul.matmul_leaf4,
-    _matmul.matmul_leaf8,
-):  # parts and forms of operators
+    _model.rope_partial,
+):  # parts of operators
     register(_spec)
 sharded_library.register()
 prefix_library.register()
@@ -172,6 +179,7 @@ __all__ = [
     "embedding",
     "entropy_bonus",
     "gae",
+    "geglu",
     "group_advantage",
     "jsd_loss",
     "kto_loss",
@@ -194,6 +202,7 @@ __all__ = [
     "ratio_kl",
     "rms_norm",
     "rope",
+    "rope_table",
     "scatter_rewards",
     "sample",
     "sequence_logp",

@@ -25,6 +25,7 @@ from rlk.ops.results import Support as Support
 from rlk.ops.results import TokenAdvantages
 from rlk.ops.results import TokenRewards
 from rlk.ops.results import ValueLoss
+from rlk.ops.rotary import rope_table as rope_table
 from rlk.ops.sampling import Penalties as Penalties
 from rlk.ops.sampling import PerRow
 from rlk.ops.sampling import Sample
@@ -97,6 +98,29 @@ class _Gae(Operator):
         """
 
 gae: _Gae
+
+class _Geglu(Operator):
+    def __call__(
+        self,
+        gate: torch.Tensor,
+        up: torch.Tensor,
+        *,
+        approximate: Literal['tanh', 'none'] = 'tanh',
+    ) -> torch.Tensor:
+        """y = gelu(gate) * up, gelu rounded to the dtype first, as eager transformers do (Shazeer 2020).
+
+        gelu(x) = x (1 + erf(x / sqrt 2)) / 2, or for tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+        (Hendrycks and Gimpel 2016).
+
+        gate: [..., N] bf16, f16 or f32.
+        up: [..., N] bf16, f16 or f32.
+        approximate: 'tanh' or 'none'.
+
+        Differentiable in gate and up.
+        Raises LaunchError.
+        """
+
+geglu: _Geglu
 
 class _GroupAdvantage(Operator):
     def __call__(
@@ -733,13 +757,17 @@ class _Rope(Operator):
         *,
         position_ids: torch.Tensor,
         interleaved: bool = False,
+        rotary_dim: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return q and k with their pairs rotated by the angles of their positions (Su et al. 2021).
 
-        q: [..., Hq, E], k: [..., Hk, E]; these and the tables bf16, f16 or f32. cos, sin: [positions, E / 2], or
-        [positions, E] whose halves repeat (as in transformers); for interleaved pairs [positions, E / 2] alone,
-        which of a table that repeats each angle is `cos[:, ::2]`. position_ids: int32 or int64 of the tokens'
-        shape [...]; outside the table gives NaN. interleaved: pairs are neighbours, not the two halves of E.
+        q: [..., Hq, E], k: [..., Hk, E]; these and the tables bf16, f16 or f32. rotary_dim: R, an even number up
+        to E, by default E: the first R elements of a head are rotated, the others copied. cos, sin: [positions,
+        R / 2], as `rope_table` makes them, or [positions, R] whose halves repeat (as in transformers); for
+        interleaved pairs [positions, R / 2] alone, which of a table that repeats each angle is
+        `cos[:, ::2].contiguous()`. position_ids: int32 or int64 of the tokens' shape [...]; one outside the table
+        gives NaN in those R.
+        interleaved: pairs are neighbours, not the two halves of R.
 
         Differentiable in q and k. Raises LaunchError.
         """

@@ -19,6 +19,7 @@ from rlk.runtime.binding.checks import (
     wrong_value,
 )
 from rlk.runtime.binding.invocation import Scalars, Tensors
+from rlk.runtime.binding.selection import Statics
 from rlk.runtime.call.entry import call, worded
 from rlk.specs import logp as logp_spec
 from rlk.specs import model as model_spec
@@ -29,7 +30,8 @@ worded(
     logp_spec.logp, "logp", **SCORING, threshold="support.threshold", last="support.last", words="support.ids"
 )
 logp_spec.logp.calls.refused = frozenset({"lse2"})
-worded(model_spec.rope, "rope", x="q or k")
+for _rope in (model_spec.rope, model_spec.rope_partial):
+    worded(_rope, "rope", x="q or k")
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
 
 
@@ -136,54 +138,77 @@ def rope(
     *,
     position_ids: torch.Tensor,
     interleaved: bool = False,
+    rotary_dim: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return q and k with their pairs rotated by the angles of their positions (Su et al. 2021).
 
-    q: [..., Hq, E], k: [..., Hk, E]; these and the tables bf16, f16 or f32. cos, sin: [positions, E / 2], or
-    [positions, E] whose halves repeat (as in transformers); for interleaved pairs [positions, E / 2] alone,
-    which of a table that repeats each angle is `cos[:, ::2]`. position_ids: int32 or int64 of the tokens'
-    shape [...]; outside the table gives NaN. interleaved: pairs are neighbours, not the two halves of E.
+    q: [..., Hq, E], k: [..., Hk, E]; these and the tables bf16, f16 or f32. rotary_dim: R, an even number up
+    to E, by default E: the first R elements of a head are rotated, the others copied. cos, sin: [positions,
+    R / 2], as `rope_table` makes them, or [positions, R] whose halves repeat (as in transformers); for
+    interleaved pairs [positions, R / 2] alone, which of a table that repeats each angle is
+    `cos[:, ::2].contiguous()`. position_ids: int32 or int64 of the tokens' shape [...]; one outside the table
+    gives NaN in those R.
+    interleaved: pairs are neighbours, not the two halves of R.
 
     Differentiable in q and k. Raises LaunchError.
     """
-    _check_rope(q, k, cos, sin, interleaved)
-    half = q.shape[-1] // 2
+    width = _check_rope(q, k, cos, sin, interleaved, rotary_dim)
+    half = width // 2
     cos, sin = cos[:, :half], sin[:, :half]
+    statics: Statics = {"interleaved": interleaved}
+    spec, rest = model_spec.rope, q.shape[-1] - width
+    if rest:
+        spec, statics["copies"] = model_spec.rope_partial, -(-rest // half)
 
     def rotate(x: torch.Tensor) -> torch.Tensor:
         tensors = {"x": x, "cos": cos, "sin": sin, "position_ids": position_ids}
-        return call(model_spec.rope, tensors, {}, {"interleaved": interleaved})["y"]
+        return call(spec, tensors, {}, statics)["y"]
 
     return rotate(q), rotate(k)
 
 
 def _check_rope(
-    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
-) -> None:
-    """Refuse errors that the two calls of one `rope` cannot detect: each has q or k, and half of a table."""
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool,
+    rotary_dim: int | None,
+) -> int:
+    """Return how many elements of a head are rotated.
+
+    Refuse errors that the two calls of one `rope` cannot detect: each has q or k, and half of a table.
+    """
     are_tensors("rope", q=q, k=k, cos=cos, sin=sin)
     flag("rope", "interleaved", interleaved)
     ranks = {"q": (q, 2, "[..., Hq, E]"), "k": (k, 2, "[..., Hk, E]")}
     for name, (x, least, wanted) in ranks.items():
         if x.dim() < least:
             raise wrong_dims("rope", name, x.shape, wanted)
-    width = q.shape[-1]
+    head = q.shape[-1]
+    named, width, letter = (
+        ("q.shape[-1]", head, "E") if rotary_dim is None else ("rotary_dim", rotary_dim, "R")
+    )
+    if rotary_dim is not None:
+        integer("rope", "rotary_dim", rotary_dim, 2, head)
     if width % 2:
-        raise wrong_value("rope", "q.shape[-1]", width, "an even number")
+        raise wrong_value("rope", named, width, "an even number")
     rows = tuple(k.shape[:-2]), tuple(q.shape[:-2])
-    for axis, got, wanted in (("E", k.shape[-1], width), ("rows", *rows)):
+    for axis, got, wanted in (("E", k.shape[-1], head), ("rows", *rows)):
         if got != wanted:
             raise LaunchError(
                 Code.ARG_SIZE, op="rope", name="k", axis=axis, got=got, other="q", wanted=wanted
             )
     for name, table in (("cos", cos), ("sin", sin)):
-        has_dims("rope", name, table.shape, 2, "2 dims [positions, E / 2]")
-        # a table of E angles may repeat them by halves or by pairs: only halves are known to be meant
+        has_dims("rope", name, table.shape, 2, f"2 dims [positions, {letter} / 2]")
+        # a table of R angles may repeat them by halves or by pairs: only halves are known to be meant
         if table.shape[1] not in ((width // 2,) if interleaved else (width // 2, width)):
             got = table.shape[1]
+            axis, other = f"{letter} / 2", "q" if rotary_dim is None else named
             raise LaunchError(
-                Code.ARG_SIZE, op="rope", name=name, axis="E / 2", got=got, other="q", wanted=width // 2
+                Code.ARG_SIZE, op="rope", name=name, axis=axis, got=got, other=other, wanted=width // 2
             )
+    return width
 
 
 @model_spec.embedding.prepares

@@ -22,7 +22,7 @@ from rlk.specs.linear_logp import (
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
-from rlk.specs.model import embedding, rope, swiglu
+from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
 from rlk.specs.norm import rms_norm
 from rlk.specs.packing import reported, take_rows, take_whole
 from rlk.specs.policy import (
@@ -147,6 +147,11 @@ def _penalize(rng: np.random.Generator) -> Values:
 
 def _rope(rng: np.random.Generator) -> Values:
     angle = rng.uniform(0, 6, (9, 8))
+    return {"x": rng.normal(size=(5, 3, 16)), "cos": np.cos(angle), "sin": np.sin(angle)}
+
+
+def _rope_partial(rng: np.random.Generator) -> Values:
+    angle = rng.uniform(0, 6, (9, 5))
     return {"x": rng.normal(size=(5, 3, 16)), "cos": np.cos(angle), "sin": np.sin(angle)}
 
 
@@ -342,6 +347,8 @@ rms_norm.record = Record(
     example=Example(lambda rng: {"eps": 1e-6}), extents={"N": 4096}, present=("residual",)
 )
 swiglu.record = Record(extents={"N": 12288})
+geglu.record = Record(extents={"N": 12288})
+rope_partial.record = Record(example=Example(_rope_partial), extents={"C": 32}, unshown=(_SAME,))
 rope.record = Record(example=Example(_rope), unshown=(replace(_SAME, program="gradient"),))
 embedding.record = Record(
     example=Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),

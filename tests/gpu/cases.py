@@ -18,7 +18,7 @@ from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import matmul, matmul_backward, matmul_leaf2, matmul_leaf8
-from rlk.specs.model import embedding, rope, swiglu
+from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
 from rlk.specs.norm import rms_norm
 from rlk.specs.packing import take_rows
 from rlk.specs.policy import policy_loss, policy_loss_of_sequences
@@ -388,6 +388,22 @@ CASES: dict[str, Case] = {
     ),
     "swiglu 300 x 14336": Case(swiglu, {"T": 300, "N": 14336}, rows=(0, 7, 299)),
     "swiglu_grad 64 x 2000": Case(swiglu, {"T": 64, "N": 2000}, wanted=("gate", "up")),
+    "geglu 300 x 15360": Case(geglu, {"T": 300, "N": 15360}, rows=(0, 7, 299)),
+    "geglu 64 x 2000, by erf": Case(geglu, {"T": 64, "N": 2000}, statics={"approximate": "none"}),
+    "geglu_grad 64 x 2000": Case(geglu, {"T": 64, "N": 2000}, wanted=("gate", "up")),
+    "geglu_grad 64 x 2000, by erf": Case(
+        geglu, {"T": 64, "N": 2000}, statics={"approximate": "none"}, wanted=("gate", "up")
+    ),
+    "rope_partial 300 x 32 x 128": Case(
+        rope_partial, {"T": 300, "H": 32, "E": 128, "C": 32, "P": 512}, given=positions, rows=(0, 1, 150, 299)
+    ),
+    "rope_partial_grad 300 x 8 x 80, interleaved": Case(
+        rope_partial,
+        {"T": 300, "H": 8, "E": 80, "C": 16, "P": 512},
+        statics={"interleaved": True, "copies": 3},
+        given=positions,
+        wanted=("x",),
+    ),
     "rope 300 x 32 x 128": Case(
         rope, {"T": 300, "H": 32, "E": 128, "C": 64, "P": 512}, given=positions, rows=(0, 1, 150, 299)
     ),

@@ -25,6 +25,11 @@ def layout(on: Move) -> Layout:
 
 
 TOKENS = sum(LENGTHS)
+HEAD = (
+    normal(300, 64).bfloat16(), (0.3 * normal(WIDE, 64, seed=2)).bfloat16(), normal(WIDE, seed=3).bfloat16()
+)  # fmt: skip
+THRESHOLDS = (normal(300), torch.ones(300, dtype=torch.int32), torch.full((300,), WIDE, dtype=torch.int32))
+LISTED = torch.stack([7 * i + 3 * torch.arange(50) for i in range(300)]).reshape(-1) % WIDE
 PRODUCT = tuple(
     normal(*shape, seed=i).bfloat16() for i, shape in enumerate(((300, 64), (512, 64), (512,), (300, 512)))
 )
@@ -70,6 +75,19 @@ CALLS: dict[str, Case] = {
         for beta in (0.0, 0.3, 1.0)
     },
     **{
+        f"linear_logp {name}": (
+            lambda on, x, w, b, kept=kept: ops.linear_logp(
+                x, w, on(torch.arange(300) * 7), bias=b, support=kept(on), math="sm90"
+            ).logp,
+            HEAD,
+        )
+        for name, kept in (
+            ("bias", lambda on: None),
+            ("above thresholds", lambda on: ops.Support(*(on(t) for t in THRESHOLDS))),
+            ("of listed ids", lambda on: ops.Csr(on(torch.arange(301) * 50), on(LISTED))),
+        )
+    },
+    **{
         f"matmul {leaves}, {pieces}": (
             lambda on, x, w, b, r, leaves=leaves, pieces=pieces: ops.matmul(
                 x, w, bias=b, residual=r, leaves=leaves, grad_leaves=pieces, round_product=pieces > 1
@@ -84,6 +102,24 @@ CALLS: dict[str, Case] = {
             (-normal(PAIRS).abs(), -normal(PAIRS, seed=1).abs()),
         )
         for name in PREFERENCES
+    },
+    "rms_norm of heads": (
+        lambda on, qkv, w: torch.cat(
+            [ops.rms_norm(qkv[:, at : at + n * 128].unflatten(1, (n, 128)), w)
+             for at, n in ((0, 16), (2048, 8))],
+            1,
+        ),
+        (normal(300, 4096).bfloat16(), (1 + 0.1 * normal(128, seed=1)).bfloat16()),
+    ),
+    **{
+        f"rope {width} of 128": (
+            lambda on, q, k, width=width: torch.cat(
+                ops.rope(q, k, *map(on, ops.rope_table(512, width)), position_ids=on(torch.arange(300)),
+                         rotary_dim=width), 1,
+            ),
+            (normal(300, 16, 128).bfloat16(), normal(300, 8, 128, seed=1).bfloat16()),
+        )
+        for width in (32, 96)
     },
     **{
         f"value_loss {mean}": (

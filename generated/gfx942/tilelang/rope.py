@@ -63,8 +63,8 @@ def rope(
         h = thread % 32
         for c in tl.unroll(8):
             c_2[c] = thread // 32 + c * 8
-        position_ids_value = tl.alloc_var("int64", position_ids[t])  # model.py:70
-        position_ids_ge_0 = tl.alloc_var("bool", 0 <= position_ids_value)  # model.py:71
+        position_ids_value = tl.alloc_var("int64", position_ids[t])  # model.py:120
+        position_ids_ge_0 = tl.alloc_var("bool", 0 <= position_ids_value)  # model.py:121
         P_i64 = tl.alloc_var("int64", tl.Cast("int64", P))
         cos_guard_below = tl.alloc_var("bool", position_ids_value < P_i64)
         cos_guard = tl.alloc_var("bool", position_ids_ge_0 & cos_guard_below)
@@ -75,8 +75,8 @@ def rope(
             sin_value[c] = tl.if_then_else(
                 cos_guard, sin[position_ids_value * sin_p_stride + c_2[c]], f32(float("nan"))
             )
-            second[c] = c_2[c] + 64  # model.py:48
-            c_ge_0[c] = 0 <= c_2[c]  # model.py:49
+            second[c] = c_2[c] + 64  # model.py:105
+            c_ge_0[c] = 0 <= c_2[c]  # model.py:106
             c_lt_128[c] = c_2[c] < 128
             x_guard[c] = c_ge_0[c] & c_lt_128[c]
             x_value[c] = tl.if_then_else(
@@ -90,15 +90,15 @@ def rope(
             )
             a[c] = tl.Cast("float32", x_value[c])
             b[c] = tl.Cast("float32", x_value_2[c])
-            a_times_cos[c] = a[c] * cos_value[c]  # model.py:53
+            a_times_cos[c] = a[c] * cos_value[c]  # model.py:108
             b_times_sin[c] = b[c] * sin_value[c]
             y_difference[c] = a_times_cos[c] - b_times_sin[c]
             y_difference_bf16[c] = tl.Cast("bfloat16", y_difference[c])
-            b_times_cos[c] = b[c] * cos_value[c]  # model.py:54
+            b_times_cos[c] = b[c] * cos_value[c]  # model.py:109
             a_times_sin[c] = a[c] * sin_value[c]
             y_sum[c] = b_times_cos[c] + a_times_sin[c]
             y_sum_bf16[c] = tl.Cast("bfloat16", y_sum[c])
-            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + c_2[c]] = y_difference_bf16[c]  # model.py:50
+            y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + c_2[c]] = y_difference_bf16[c]  # model.py:115
             y[tl.int64(t) * y_t_stride + tl.int64(h) * y_h_stride + second[c]] = y_sum_bf16[c]
 
 

@@ -65,8 +65,8 @@ def rope_rows(
     t = rest
     h = block % 2 * 16 + thread // 8
     c_2 = [block % 1 * 64 + thread % 8 * 8 + c for c in range(8)]
-    position_ids_value = position_ids[t]  # model.py:70
-    position_ids_ge_0 = 0 <= position_ids_value  # model.py:71
+    position_ids_value = position_ids[t]  # model.py:120
+    position_ids_ge_0 = 0 <= position_ids_value  # model.py:121
     P_i64 = Int32(P).to(Int64)
     cos_guard_below = position_ids_value < P_i64
     cos_guard = position_ids_ge_0 & cos_guard_below
@@ -78,8 +78,8 @@ def rope_rows(
         one for c in range(0, 8, 4)
         for one in load_vector_where(cos_guard, sin, (position_ids_value.to(Int32), c_2[c]), Float32(float("nan")), 4)
     ]
-    second = [c_2[c] + 64 for c in range(8)]  # model.py:48
-    c_ge_0 = [0 <= c_2[c] for c in range(8)]  # model.py:49
+    second = [c_2[c] + 64 for c in range(8)]  # model.py:105
+    c_ge_0 = [0 <= c_2[c] for c in range(8)]  # model.py:106
     c_lt_128 = [c_2[c] < 128 for c in range(8)]
     x_guard = [c_ge_0[c] & c_lt_128[c] for c in range(8)]
     x_value = load_vector_where(x_guard[0], x, (t, h, c_2[0]), BFloat16(0), 8)
@@ -89,15 +89,15 @@ def rope_rows(
     x_value_2 = load_vector_where(x_guard_2[0], x, (t, h, second[0]), BFloat16(0), 8)
     a = [BFloat16(x_value[c]).to(Float32) for c in range(8)]
     b = [BFloat16(x_value_2[c]).to(Float32) for c in range(8)]
-    a_times_cos = [mul(a[c], cos_value[c]) for c in range(8)]  # model.py:53
+    a_times_cos = [mul(a[c], cos_value[c]) for c in range(8)]  # model.py:108
     b_times_sin = [mul(b[c], sin_value[c]) for c in range(8)]
     y_difference = [a_times_cos[c] - b_times_sin[c] for c in range(8)]
     y_difference_bf16 = [Float32(y_difference[c]).to(BFloat16) for c in range(8)]
-    b_times_cos = [mul(b[c], cos_value[c]) for c in range(8)]  # model.py:54
+    b_times_cos = [mul(b[c], cos_value[c]) for c in range(8)]  # model.py:109
     a_times_sin = [mul(a[c], sin_value[c]) for c in range(8)]
     y_sum = [b_times_cos[c] + a_times_sin[c] for c in range(8)]
     y_sum_bf16 = [Float32(y_sum[c]).to(BFloat16) for c in range(8)]
-    store_vector(y, (t, h, c_2[0]), y_difference_bf16)  # model.py:50
+    store_vector(y, (t, h, c_2[0]), y_difference_bf16)  # model.py:115
     store_vector(y, (t, h, second[0]), y_sum_bf16)
 
 

@@ -27,15 +27,15 @@ def rope(
     program_3 = program_2 // 1
     h = (program_2 % 1) * 32 + tl.arange(0, 32)[:, None]
     t = program_3
-    position_ids = tl.load(position_ids_ptr + t)  # model.py:70
-    position_ids_ge_0 = position_ids >= 0  # model.py:71
+    position_ids = tl.load(position_ids_ptr + t)  # model.py:120
+    position_ids_ge_0 = position_ids >= 0  # model.py:121
     P_i64 = P.to(tl.int64)
     cos_guard_below = position_ids < P_i64
     cos_guard = position_ids_ge_0 & cos_guard_below
     cos = tl.load(cos_ptr + position_ids * cos_p_stride + c, mask=cos_guard, other=float("nan"))
     sin = tl.load(sin_ptr + position_ids * sin_p_stride + c, mask=cos_guard, other=float("nan"))
-    second = c + 64  # model.py:48
-    c_ge_0 = c >= 0  # model.py:49
+    second = c + 64  # model.py:105
+    c_ge_0 = c >= 0  # model.py:106
     c_lt_128 = c < 128
     x_guard = c_ge_0 & c_lt_128
     x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + h.to(tl.int64) * x_h_stride + c, mask=x_guard, other=0.0)
@@ -45,15 +45,15 @@ def rope(
     x_2 = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + h.to(tl.int64) * x_h_stride + second, mask=x_guard_2, other=0.0)
     a = x.to(tl.float32)
     b = x_2.to(tl.float32)
-    a_times_cos = a * cos  # model.py:53
+    a_times_cos = a * cos  # model.py:108
     b_times_sin = b * sin
     y_difference = a_times_cos - b_times_sin
     y_difference_bf16 = y_difference.to(tl.bfloat16)
-    b_times_cos = b * cos  # model.py:54
+    b_times_cos = b * cos  # model.py:109
     a_times_sin = a * sin
     y_sum = b_times_cos + a_times_sin
     y_sum_bf16 = y_sum.to(tl.bfloat16)
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + c, y_difference_bf16)  # model.py:50
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + c, y_difference_bf16)  # model.py:115
     tl.store(y_ptr + t.to(tl.int64) * y_t_stride + h.to(tl.int64) * y_h_stride + second, y_sum_bf16)
 
 

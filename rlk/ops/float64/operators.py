@@ -198,6 +198,11 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate.double()) * up.double()
 
 
+def geglu(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "tanh") -> torch.Tensor:
+    """Return `rlk.ops.geglu` in float64."""
+    return torch.nn.functional.gelu(gate.double(), approximate=approximate) * up.double()
+
+
 def rope(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -206,18 +211,20 @@ def rope(
     *,
     position_ids: torch.Tensor,
     interleaved: bool = False,
+    rotary_dim: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `rlk.ops.rope` in float64."""
-    half = q.shape[-1] // 2
+    width = q.shape[-1] if rotary_dim is None else rotary_dim
+    half = width // 2
     c, s = (t[:, :half].double()[position_ids.long()][..., None, :] for t in (cos, sin))
 
-    def rotate(x: torch.Tensor) -> torch.Tensor:
-        x = x.double()
+    def rotate(whole: torch.Tensor) -> torch.Tensor:
+        x, rest = whole.double().split((width, whole.shape[-1] - width), -1)
         a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
         first, second = a * c - b * s, b * c + a * s
         if interleaved:
-            return torch.stack((first, second), -1).flatten(-2)
-        return torch.cat((first, second), -1)
+            return torch.cat((torch.stack((first, second), -1).flatten(-2), rest), -1)
+        return torch.cat((first, second, rest), -1)
 
     return rotate(q), rotate(k)
 

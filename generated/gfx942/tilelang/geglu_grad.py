@@ -1,0 +1,230 @@
+"""geglu_grad on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 5e660744ce51afb1
+schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
+inputs:
+  gate: bf16 [T, N=12288]
+  up: bf16 [T, N=12288]
+  d_y: bf16 [T, N=12288]
+outputs:
+  d_gate: bf16 [T, N=12288]
+  d_up: bf16 [T, N=12288]
+"""
+
+import struct
+
+import tilelang.language as tl
+
+
+def memory(name, dtype):
+    """The elements of a tensor in a row: addresses are counted from the first."""
+    return tl.Tensor((tl.dynamic(f"{name}_size", "int64"),), dtype)
+
+
+def f32(number):
+    """A constant by its bits: HIP text has seven digits, and a sum with 0.0 would be folded away."""
+    return tl.reinterpret(tl.uint32(struct.unpack("<I", struct.pack("<f", number))[0]), "float32")
+
+
+@tl.macro
+def bits_of(x):
+    # The bits of an f32 as an i32.
+    return tl.reinterpret(x, "int32")
+
+
+@tl.macro
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return tl.call_extern("float32", "fmaf", a, b, c)
+
+
+@tl.macro
+def held(x):
+    # A variable: the text of a value without one is copied to each of its uses.
+    variable = tl.alloc_var(x.dtype, x)
+    return variable
+
+
+@tl.macro
+def is_nan(x):
+    # By the bits: the compiler folds x != x.
+    return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
+
+
+@tl.macro
+def larger(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that both have.
+    same = number_of(bits_of(a) & bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(a < b, b, tl.Select(b < a, a, other)))
+
+
+@tl.macro
+def magnitude(x):
+    # Absolute value.
+    return number_of(bits_of(x) & 0x7FFFFFFF)
+
+
+@tl.macro
+def number_of(i):
+    # The f32 of these bits.
+    return tl.reinterpret(i, "float32")
+
+
+@tl.macro
+def portable_sigmoid(x):
+    # 1 / (1 + e**-x), accurate in both tails, with gradual underflow.
+    i0 = tl.alloc_var("int32", bits_of(x))
+    i1 = tl.alloc_var("int32", i0 | tl.reinterpret(tl.uint32(0x80000000), "int32"))
+    y2 = tl.alloc_var("float32", number_of(i1))
+    y3 = tl.alloc_var("float32", larger(y2, f32(-104.0)))
+    y4 = tl.alloc_var("float32", fma(y3, f32(1.44269504), f32(12582912.0)))
+    y5 = tl.alloc_var("float32", y4 - f32(12582912.0))
+    y6 = tl.alloc_var("float32", fma(y5, f32(-0.693147182), y3))
+    y7 = tl.alloc_var("float32", fma(y5, f32(1.90465421e-09), y6))
+    y8 = tl.alloc_var("float32", fma(f32(0.001381949), y7, f32(0.0083686905)))
+    y9 = tl.alloc_var("float32", fma(y8, y7, f32(0.04166828)))
+    y10 = tl.alloc_var("float32", fma(y9, y7, f32(0.16666521)))
+    y11 = tl.alloc_var("float32", fma(y10, y7, f32(0.49999994)))
+    y12 = tl.alloc_var("float32", fma(y11, y7, f32(1.0)))
+    y13 = tl.alloc_var("float32", y12 * y7)
+    i14 = tl.alloc_var("int32", bits_of(y4))
+    i15 = tl.alloc_var("int32", i14 - tl.int32(1262485504))
+    i16 = tl.alloc_var("int32", i15 >> 1)
+    i17 = tl.alloc_var("int32", i16 << 23)
+    i18 = tl.alloc_var("int32", i17 + tl.int32(1065353216))
+    y19 = tl.alloc_var("float32", number_of(i18))
+    i20 = tl.alloc_var("int32", i15 - i16)
+    i21 = tl.alloc_var("int32", i20 << 23)
+    i22 = tl.alloc_var("int32", i21 + tl.int32(1065353216))
+    y23 = tl.alloc_var("float32", number_of(i22))
+    y24 = tl.alloc_var("float32", y13 + f32(1.0))
+    y25 = tl.alloc_var("float32", y24 * y19)
+    y26 = tl.alloc_var("float32", y25 * y23)
+    y27 = tl.alloc_var("float32", y26 + f32(1.0))
+    y28 = tl.alloc_var("float32", f32(1.0) / y27)
+    y29 = tl.alloc_var("float32", y27 - f32(1.0))
+    y30 = tl.alloc_var("float32", y26 - y29)
+    y31 = tl.alloc_var("float32", fma(y28, y27, f32(-1.0)))
+    y32 = tl.alloc_var("float32", fma(y28, y30, y31))
+    y33 = tl.alloc_var("float32", y28 * y19)
+    y34 = tl.alloc_var("float32", fma(y13, y32, y32))
+    y35 = tl.alloc_var("float32", y13 - y34)
+    y36 = tl.alloc_var("float32", fma(y33, y35, y33))
+    y37 = tl.alloc_var("float32", y36 * y23)
+    y38 = tl.alloc_var("float32", tl.Select(x < f32(0.0), y37, y28))
+    y39 = tl.alloc_var("float32", tl.Select(tl.Not(is_nan(x)), y38, x))
+    return y39
+
+
+@tl.macro
+def smaller(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.
+    same = number_of(bits_of(a) | bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))
+
+
+@tl.prim_func
+def geglu_grad(
+    gate: memory("gate", "bfloat16"), up: memory("up", "bfloat16"), d_y: memory("d_y", "bfloat16"),
+    d_gate: memory("d_gate", "bfloat16"), d_up: memory("d_up", "bfloat16"), gate_t_stride: tl.int64,
+    up_t_stride: tl.int64, d_y_t_stride: tl.int64, d_gate_t_stride: tl.int64, d_up_t_stride: tl.int64, T: tl.int32,
+    programs: tl.int32
+):
+    # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 8 to each of 256 threads.
+    with tl.Kernel(programs, threads=256) as block:
+        thread = tl.get_thread_binding()
+        n = tl.alloc_local((8,), "int32")
+        gate_value = tl.alloc_local((8,), "bfloat16")
+        up_value = tl.alloc_local((8,), "bfloat16")
+        d_y_value = tl.alloc_local((8,), "bfloat16")
+        g = tl.alloc_local((8,), "float32")
+        u = tl.alloc_local((8,), "float32")
+        d = tl.alloc_local((8,), "float32")
+        d_times_u = tl.alloc_local((8,), "float32")
+        d_times_u_bf16 = tl.alloc_local((8,), "bfloat16")
+        d_gelu = tl.alloc_local((8,), "float32")
+        g_min_16 = tl.alloc_local((8,), "float32")
+        near = tl.alloc_local((8,), "float32")
+        square = tl.alloc_local((8,), "float32")
+        g_times_g = tl.alloc_local((8,), "float32")
+        z_product = tl.alloc_local((8,), "float32")
+        z_product_2 = tl.alloc_local((8,), "float32")
+        z_sum = tl.alloc_local((8,), "float32")
+        z = tl.alloc_local((8,), "float32")
+        abs_z = tl.alloc_local((8,), "float32")
+        tail_product = tl.alloc_local((8,), "float32")
+        tail = tl.alloc_local((8,), "float32")
+        inner_product = tl.alloc_local((8,), "float32")
+        inner_sum = tl.alloc_local((8,), "float32")
+        inner = tl.alloc_local((8,), "float32")
+        g_gt_0 = tl.alloc_local((8,), "bool")
+        _1_minus_tail = tl.alloc_local((8,), "float32")
+        cdf = tl.alloc_local((8,), "float32")
+        rise_product = tl.alloc_local((8,), "float32")
+        rise_product_2 = tl.alloc_local((8,), "float32")
+        rise = tl.alloc_local((8,), "float32")
+        g_times_cdf = tl.alloc_local((8,), "float32")
+        gelu = tl.alloc_local((8,), "bfloat16")
+        cdf_plus_rise = tl.alloc_local((8,), "float32")
+        d_gate_product = tl.alloc_local((8,), "float32")
+        d_gate_product_bf16 = tl.alloc_local((8,), "bfloat16")
+        gelu_f32 = tl.alloc_local((8,), "float32")
+        d_up_product = tl.alloc_local((8,), "float32")
+        d_up_product_bf16 = tl.alloc_local((8,), "bfloat16")
+        rest = tl.truncdiv(block, 6)
+        t = rest
+        for c in tl.unroll(8):
+            n[c] = tl.truncmod(block, 6) * 2048 + thread + c * 256
+            gate_value[c] = gate[tl.int64(t) * gate_t_stride + n[c]]  # model.py:81
+            up_value[c] = up[tl.int64(t) * up_t_stride + n[c]]
+            d_y_value[c] = d_y[tl.int64(t) * d_y_t_stride + n[c]]
+            g[c] = tl.Cast("float32", gate_value[c])
+            u[c] = tl.Cast("float32", up_value[c])
+            d[c] = tl.Cast("float32", d_y_value[c])
+            d_times_u[c] = d[c] * u[c]  # model.py:82
+            d_times_u_bf16[c] = tl.Cast("bfloat16", d_times_u[c])
+            d_gelu[c] = tl.Cast("float32", d_times_u_bf16[c])
+            g_min_16[c] = smaller(g[c], f32(16.0))  # model.py:54
+            near[c] = larger(g_min_16[c], f32(-16.0))
+            square[c] = near[c] * near[c]  # model.py:55
+            g_times_g[c] = g[c] * g[c]  # model.py:57
+            z_product[c] = g_times_g[c] * g[c]
+            z_product_2[c] = f32(0.044714998453855515) * z_product[c]
+            z_sum[c] = g[c] + z_product_2[c]
+            z[c] = f32(0.7978845834732056) * z_sum[c]
+            abs_z[c] = magnitude(z[c])  # model.py:58
+            tail_product[c] = f32(-2.0) * abs_z[c]
+            tail[c] = portable_sigmoid(tail_product[c])
+            inner_product[c] = f32(0.13414500653743744) * square[c]  # model.py:59
+            inner_sum[c] = f32(1.0) + inner_product[c]
+            inner[c] = f32(1.5957691669464111) * inner_sum[c]
+            g_gt_0[c] = f32(0.0) < g[c]  # model.py:60
+            _1_minus_tail[c] = f32(1.0) - tail[c]
+            cdf[c] = tl.Select(g_gt_0[c], _1_minus_tail[c], tail[c])
+            rise_product[c] = tail[c] * _1_minus_tail[c]
+            rise_product_2[c] = rise_product[c] * inner[c]
+            rise[c] = near[c] * rise_product_2[c]
+            g_times_cdf[c] = g[c] * cdf[c]  # model.py:84
+            gelu[c] = tl.Cast("bfloat16", g_times_cdf[c])
+            cdf_plus_rise[c] = cdf[c] + rise[c]  # model.py:86
+            d_gate_product[c] = d_gelu[c] * cdf_plus_rise[c]
+            d_gate_product_bf16[c] = tl.Cast("bfloat16", d_gate_product[c])
+            gelu_f32[c] = tl.Cast("float32", gelu[c])  # model.py:87
+            d_up_product[c] = d[c] * gelu_f32[c]
+            d_up_product_bf16[c] = tl.Cast("bfloat16", d_up_product[c])
+            d_gate[tl.int64(t) * d_gate_t_stride + n[c]] = d_gate_product_bf16[c]  # model.py:85
+            d_up[tl.int64(t) * d_up_t_stride + n[c]] = d_up_product_bf16[c]
+
+
+def call(
+    kernels, gate, up, d_y, d_gate, d_up, T, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride, d_up_t_stride
+):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = T * 6
+    if programs > 0:
+        kernels.geglu_grad(
+            (programs,), gate, up, d_y, d_gate, d_up, gate_t_stride, up_t_stride, d_y_t_stride, d_gate_t_stride,
+            d_up_t_stride, T
+        )
