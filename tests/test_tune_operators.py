@@ -21,6 +21,7 @@ from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Tensor, Tree, bf16, f16
 from rlk.runtime.binding.invocation import geometry_of
 from rlk.runtime.call.dispatch import bind_lowered, dispatch, lowered
 from rlk.runtime.registry import unregister
+from rlk.schedule.entries import Range
 from rlk.schedule.user_table import parse, read, using
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits
@@ -282,6 +283,7 @@ def test_an_operator_is_measured_on_the_path_of_the_shipped_ones(
 
     (entry,) = user_entries([row], "a device")
     assert (entry.op, entry.kernel, entry.target, entry.backend) == ("tuned.pick", "pick", "sm_90a", "triton")
+    assert entry.dtypes == (("F", "bf16"),) and dict(entry.sizes)["N"] == Range(95, 96)
     assert "0.5 ms, from 1" in entry.why and entry.why.endswith("a device")
 
     record, mine = tmp_path / "tune.json", tmp_path / "mine.toml"

@@ -186,6 +186,8 @@ def test_fields_that_an_entry_leaves_out_stay_as_they_were_chosen() -> None:
         ({"target": '"gfx942"'}, False),
         ({"backend": '"cute"'}, False),
         ({"kernel": '"another"'}, False),
+        ({"dtypes": "{ F = 'bf16' }"}, True),
+        ({"dtypes": "{ F = 'f32' }"}, False),
         ({"op": "my.swiglu", "kernel": '"swiglu"'}, False),
     ],
     ids=str,
@@ -259,6 +261,8 @@ GOOD = entry("{ warps = 8 }")
         (entry("{ placed = ['N'] }"), f"{FILE}, entry 1", "such as 'N[7:3]'"),
         (entry("{}"), f"{FILE}, entry 1", "use is empty"),
         (GOOD.replace('"swiglu"', "3", 1), f"{FILE}, entry 1", "op is 3, not a text"),
+        (entry("{ warps = 8 }", dtypes="{ F = 'bf17' }"), f"{FILE}, entry 1", "dtypes is {'F': 'bf17'}"),
+        (entry("{ warps = 8 }", dtypes="{ F = ['bf16'] }"), f"{FILE}, entry 1", "dtypes is {'F': ['bf16']}"),
         (entry("{ warps = 8 }", sizes="{ T = 'x' }"), f"{FILE}, entry 1", "sizes.T is 'x'"),
         (entry("{ warps = 8 }", sizes="{ T = { above = 3 } }"), f"{FILE}, entry 1", "{ over = n }"),
     ],
@@ -278,6 +282,7 @@ def test_a_bad_file_or_entry_is_one_error_that_names_it(text: str, place: str, s
         ("{ placed = ['N[4:0]', 'N[4:2]'] }", {}, "it is placed twice"),
         ("{ tiles = { N = 96 } }", {}, "triton refuses swiglu with this schedule"),
         ("{ warps = 8 }", {"sizes": "{ X = 4 }"}, "the axes of swiglu are N, T"),
+        ("{ warps = 8 }", {"dtypes": "{ X = 'f32' }"}, "the dtype variables of swiglu are F"),
         ("{ warps = 8 }", {"sizes": "{ T = { most = 1000 } }"}, "write 1023, or a power of two"),
     ],
 )
@@ -335,7 +340,9 @@ def test_what_is_written_reads_back() -> None:
         ("tiles", (("M.piece", 1), ("N", 64))), ("warps", 8),
     )  # fmt: skip
     sizes = (("N", Range(95, 96)), ("T", Range(512, 1024)), ("U", Range(over=1024)))
-    made = user_table.Entry("my.op", "my_op", "sm_90a", "cute", sizes, use, 'a "b"', "x, entry 1")
+    made = user_table.Entry(
+        "my.op", "my_op", "sm_90a", "cute", sizes, use, 'a "b"', "x, entry 1", (("F", "bf16"),)
+    )
     assert parse(written(made), "x").entries == (made,)
 
 

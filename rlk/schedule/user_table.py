@@ -15,6 +15,7 @@ from typing import Any
 from rlk.env import BACKENDS, Env
 from rlk.errors import Code, RlkError, ScheduleError
 from rlk.ir.nodes import Kernel
+from rlk.ir.types import DType
 from rlk.schedule.axes import roles
 from rlk.schedule.entries import Range
 from rlk.schedule.schedule import Schedule, Span
@@ -35,7 +36,8 @@ class Entry:
     op: its name, with its namespace if it is not rlk's; that of a gradient is the gradient's. kernel: by its
     name in the launched program. sizes: ranges of extents by axis; of dynamic axes the class of the extent
     is compared (`shape_buckets.class_of`). use: fields of Schedule and their values; the others stay as
-    chosen without the table. place: file and number of the entry, for messages.
+    chosen without the table. place: file and number of the entry, for messages. dtypes: of dtype variables,
+    by name.
     """
 
     op: str
@@ -46,6 +48,7 @@ class Entry:
     use: tuple[tuple[str, Any], ...]
     why: str
     place: str
+    dtypes: tuple[tuple[str, str], ...] = ()
 
     def meets(self, backend: str, kernel: str, extents: Mapping[str, int]) -> bool:
         """Return whether an entry of this operator and target is for a kernel of these extents."""
@@ -56,7 +59,8 @@ class Entry:
     def facts(self) -> list[Any]:
         """The facts that decide a schedule, for keys: all but the place and the reason."""
         sizes = [[axis, held.over, held.most] for axis, held in self.sizes]
-        return [self.kernel, self.backend, sizes, [[name, repr(value)] for name, value in self.use]]
+        use = [[name, repr(value)] for name, value in self.use]
+        return [self.kernel, self.backend, sizes, use, self.dtypes]
 
 
 Entries = tuple[Entry, ...]
@@ -127,7 +131,7 @@ def parse(text: str, file: str) -> Table:
 
 
 def _entry(found: object, place: str) -> Entry:
-    held = _keys(found, {*REQUIRED, "sizes", "why"}, REQUIRED, place)
+    held = _keys(found, {*REQUIRED, "sizes", "dtypes", "why"}, REQUIRED, place)
     for name in ("op", "kernel", "target", "backend", "why"):
         if not isinstance(held.get(name, ""), str):
             raise _wrong(place, f"{name} is {held[name]!r}, not a text")
@@ -135,12 +139,24 @@ def _entry(found: object, place: str) -> Entry:
     if not isinstance(axes, dict):
         raise _wrong(place, "sizes is not a table of axes, such as { T = { most = 1024 }, N = 4096 }")
     sizes = tuple(sorted((axis, _range(axis, value, place)) for axis, value in axes.items()))
+    kinds = held.get("dtypes", {})
+    known = [dtype.value for dtype in DType]
+    if not isinstance(kinds, dict) or not all(kind in known for kind in kinds.values()):
+        raise _wrong(place, f"dtypes is {kinds!r}: write dtypes by variable, such as {{ F = 'bf16' }}")
     if not use:
         raise _wrong(place, f"use is empty: give at least one of {', '.join(FIELDS)}")
     given = _keys(use, {*FIELDS}, (), f"{place}, use")
     values = tuple(sorted((name, _value(name, value, place)) for name, value in given.items()))
     made = Entry(
-        held["op"], held["kernel"], held["target"], held["backend"], sizes, values, held.get("why", ""), place
+        op=held["op"],
+        kernel=held["kernel"],
+        target=held["target"],
+        backend=held["backend"],
+        sizes=sizes,
+        use=values,
+        why=held.get("why", ""),
+        place=place,
+        dtypes=tuple(sorted(kinds.items())),
     )
     _changed(made, Schedule())
     # packages may have targets and backends of their own, which nothing here knows
@@ -257,9 +273,9 @@ def _check(entry: Entry, kernel: Kernel, made: Schedule, extents: Mapping[str, i
         placed |= held
 
 
-def wrong_size(entry: Entry, axis: str, why: str) -> ScheduleError:
-    """Return the error of a range of extents that an operator cannot meet."""
-    return _wrong(entry.place, f"sizes.{axis}: {why}")
+def wrong_condition(entry: Entry, name: str, why: str) -> ScheduleError:
+    """Return the error of a condition that an operator cannot meet; name: sizes.T, dtypes.F."""
+    return _wrong(entry.place, f"{name}: {why}")
 
 
 def refused(entries: Sequence[Entry], error: RlkError) -> ScheduleError:
@@ -279,6 +295,8 @@ def written(entry: Entry) -> str:
     names = "".join(
         f"{name} = {_text(getattr(entry, name))}\n" for name in ("op", "kernel", "target", "backend")
     )
+    kinds = ", ".join(f"{name} = {_text(dtype)}" for name, dtype in entry.dtypes)
+    names += f"dtypes = {{ {kinds} }}\n" * bool(kinds)
     return f"[[entry]]\n{names}sizes = {{ {sizes} }}\nuse = {{ {use} }}\nwhy = {_text(entry.why)}\n"
 
 

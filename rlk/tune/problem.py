@@ -225,9 +225,11 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
             if _lowers(call, geometry, placed, backend, on):
                 schedules[named(kernel.name, text)] = placed
     when = conditions(call, geometry.extents)
+    label = label_of(call.invocation.spec)
+    dtypes = tuple(sorted((n, dtype.value) for n, dtype in call.invocation.variant.dtypes))
     entries = {
         name: tuple(
-            Entry(label_of(call.invocation.spec), kernel.name, on.name, backend, when, values(made), "", name)
+            Entry(label, kernel.name, on.name, backend, when, values(made), "", name, dtypes)
             for kernel, made, before in zip(program.kernels, chosen, shipped, strict=True)
             if made != before
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -19,35 +19,44 @@ from rlk.runtime.binding.shape_buckets import Sizes, class_of
 from rlk.schedule import user_table
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.user_table import Entries, overridden, refused
+from rlk.schedule.user_table import Entries, Entry, overridden, refused
 from rlk.target.facts import Target
 
 Made = TypeVar("Made")
 
 
 def entries_of(invocation: Invocation, on: Target, sizes: Sizes) -> Entries:
-    """Return what the user's table says of an operator on a target.
+    """Return the entries of the user's table for an operator, with these dtypes on a target.
 
-    Raises ScheduleError for an axis that the operator has not, and for bounds of a dynamic axis that divide
-    a class of extents, all members of which run one kernel.
+    Raises ScheduleError for an axis or a dtype variable that the operator has not, and for bounds of a
+    dynamic axis that divide a class of extents, all members of which run one kernel.
     """
     found = user_table.current().of(label_of(invocation.spec), on.name)
+    if not found:
+        return found
+    dtypes = {name: dtype.value for name, dtype in invocation.variant.dtypes}
     for entry in found:
-        axes = {
-            axis.name for f in operator_of(invocation.spec).formals for axis in getattr(f.type, "axes", ())
-        }
-        static = {name for name, _ in sizes.static}
-        for axis, held in entry.sizes:
-            if axis not in axes | {name for name, _ in sizes.extents}:
-                raise user_table.wrong_size(
-                    entry, axis, f"the axes of {entry.op} are {', '.join(sorted(axes))}"
-                )
-            bounds = [n for n in (held.over, held.most) if n is not None and n > 0]
-            cut = next((n for n in bounds if axis not in static and class_of(n) != n), None)
-            if cut is not None:
-                why = f"{cut} divides a class of sizes: write {class_of(cut)}, or a power of two"
-                raise user_table.wrong_size(entry, axis, why)
-    return found
+        _check_conditions(entry, invocation, sizes, dtypes)
+    return tuple(e for e in found if all(dtypes[name] == dtype for name, dtype in e.dtypes))
+
+
+def _check_conditions(entry: Entry, invocation: Invocation, sizes: Sizes, dtypes: Mapping[str, str]) -> None:
+    formals = operator_of(invocation.spec).formals
+    axes = {axis.name for f in formals for axis in getattr(f.type, "axes", ())}
+    static = {name for name, _ in sizes.static}
+    for name, _ in entry.dtypes:
+        if name not in dtypes:
+            why = f"the dtype variables of {entry.op} are {', '.join(sorted(dtypes)) or 'none'}"
+            raise user_table.wrong_condition(entry, f"dtypes.{name}", why)
+    for axis, held in entry.sizes:
+        if axis not in axes | {name for name, _ in sizes.extents}:
+            why = f"the axes of {entry.op} are {', '.join(sorted(axes))}"
+            raise user_table.wrong_condition(entry, f"sizes.{axis}", why)
+        bounds = [n for n in (held.over, held.most) if n is not None and n > 0]
+        cut = next((n for n in bounds if axis not in static and class_of(n) != n), None)
+        if cut is not None:
+            why = f"{cut} divides a class of sizes: write {class_of(cut)}, or a power of two"
+            raise user_table.wrong_condition(entry, f"sizes.{axis}", why)
 
 
 def formed(
