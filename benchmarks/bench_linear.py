@@ -66,6 +66,39 @@ def linear(rows: int, vocabulary: int, needs: tuple[str, ...], bar: Bar | None, 
     )
 
 
+def supported(rows: int, vocabulary: int) -> Case:
+    """Forward log-probs over a sampler's support, beside those over the whole vocabulary."""
+    h = heads.head(rows, vocabulary, HIDDEN)
+    hidden, weight, ids = h.hidden.detach(), h.weight.detach(), h.ids
+    # scores are of N(0, 3^2): about a sixth of the vocabulary
+    threshold = torch.full((rows,), 3.0, device="cuda")
+    last = torch.full((rows,), vocabulary, dtype=torch.int32, device="cuda")
+    support = rlk.ops.Support(threshold, torch.ones_like(last), last)
+    call = lambda: rlk.ops.linear_logp(hidden, weight, ids, support=support)  # noqa: E731
+    whole = lambda: rlk.ops.linear_logp(hidden, weight, ids)  # noqa: E731
+
+    def check() -> Checked:
+        few = torch.tensor(SAMPLED, device="cuda") % rows
+        kept = rlk.ops.Support(*(x[few].cpu() for x in support))
+        want = rlk.ops.linear_logp(hidden[few].cpu(), weight.cpu(), ids[few].cpu(), support=kept, math="sm90")
+        return Checked(0.0, differing(call().logp[few].cpu(), want.logp))
+
+    return Case(
+        op="linear_logp",
+        passes="fwd",
+        shape={"N": rows, "D": HIDDEN, "V": vocabulary},
+        rlk=lambda: peers.without_grad(call),
+        peers={"rlk_whole_vocabulary": lambda: peers.without_grad(whole)},
+        moved=hidden.nbytes + weight.nbytes,
+        flops=2.0 * rows * HIDDEN * vocabulary,
+        bar=Bar(1.05, "rlk_whole_vocabulary"),
+        reference="rlk_whole_vocabulary",
+        check=check,
+        describe=lambda: describe(rlk.ops.linear_logp.explain(hidden, weight, ids, support=support)),
+        notes={"support": "threshold"},
+    )
+
+
 def trained(rows: int, vocabulary: int, bar: Bar | None, **options: Any) -> Case:
     """Log-probs and entropies with the gradients of hidden states and weight: four products, or three.
 
@@ -181,10 +214,11 @@ def product_gradient(m: int, n: int, k: int, wanted: str, bar: Bar | None, **opt
 
     cuBLAS gives the same dtype, and reads the buffer likewise (beta = 1).
     """
-    x, weight = (t.requires_grad_(True) for t in drawn(m, n, k))
+    x, weight = drawn(m, n, k)
     d_y = torch.randn(m, n, dtype=torch.bfloat16, device="cuda")
     buffer = torch.zeros(n, k, device="cuda") if wanted == "onto" else None
-    leaf = x if wanted == "x" else weight
+    # one of them: a node of autograd computes the gradients of all inputs that require one
+    leaf = (x if wanted == "x" else weight).requires_grad_(True)
 
     def launch() -> Any:
         return peers.backward_of(lambda: rlk.ops.matmul(x, weight, **options), (leaf,), d_y)
@@ -285,6 +319,8 @@ def cases() -> Iterator[Case]:
         yield linear(8192, vocabulary, ("logp", "lse", "entropy"), None, temperature=0.7)
         torch.cuda.empty_cache()
     yield linear(*SHORT, ("logp", "lse"), bare)
+    yield supported(8192, VOCABULARIES[0])
+    torch.cuda.empty_cache()
     for rows, vocabulary, bar in (
         (8192, VOCABULARIES[0], first),
         (8192, VOCABULARIES[1], four),

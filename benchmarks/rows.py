@@ -42,7 +42,9 @@ def label(row: Mapping[str, Any]) -> str:
     needs = [name for name in row.get("needs", ()) if name not in ("logp", "lse")]
     words += [f"+{name}" for name in needs]
     words += [
-        f"{key}={row[key]}" for key in ("temperature", "autograd", "keep_logits", "order") if key in row
+        f"{key}={row[key]}"
+        for key in ("temperature", "autograd", "keep_logits", "order", "leaves", "grad_leaves")
+        if key in row
     ]
     return " ".join(words)
 

@@ -10,7 +10,7 @@ import rlk.digest  # noqa: F401 - which notes when rlk's text began to be read
 __version__ = "0.1.0"
 
 # name -> (module, attribute); no attribute: the module itself.
-_LAZY: dict[str, tuple[str, str | None]] = {
+LAZY: dict[str, tuple[str, str | None]] = {
     "ops": ("rlk.ops", None),
     "lang": ("rlk.lang", None),
     "Layout": ("rlk.ops.layout", "Layout"),
@@ -23,9 +23,9 @@ __all__ = ["Layout", "explain", "lang", "ops", "prefetch", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in LAZY:
         raise AttributeError(f"module 'rlk' has no attribute {name!r}")
-    module, attribute = _LAZY[name]
+    module, attribute = LAZY[name]
     found = importlib.import_module(module)
     value = found if attribute is None else getattr(found, attribute)
     globals()[name] = value
@@ -33,4 +33,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *LAZY})

@@ -83,7 +83,8 @@ class Env:
     number of compile processes, `log` is the level of the logger "rlk" (None: whatever the program sets),
     `cc` is the C compiler to link with, `aot` is false where no kernel of an
     installed wheel is used, `system_cache` is a store that is only read, `epoch` is the date of files in
-    archives, in seconds, `toolchain` lists the compilers' own variables that are set.
+    archives, in seconds, `schedules` is the user's table of schedules, `toolchain` lists the compilers' own
+    variables that are set.
     """
 
     cache_dir: Path
@@ -97,6 +98,7 @@ class Env:
     aot: bool = True
     system_cache: Path | None = None
     epoch: int | None = None
+    schedules: Path | None = None
     toolchain: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
@@ -115,6 +117,7 @@ class Env:
             aot=not variables.get("RLK_AOT") or _switch(variables, "RLK_AOT"),
             system_cache=_system_cache(variables),
             epoch=_epoch(variables),
+            schedules=_file(variables, "RLK_SCHEDULES"),
             toolchain=tuple((name, variables[name]) for name in TOOLCHAIN_VARIABLES if variables.get(name)),
         )
 
@@ -188,6 +191,17 @@ def _system_cache(variables: Mapping[str, str]) -> Path | None:
     if given and not Path(given).is_absolute():
         raise _bad("RLK_SYSTEM_CACHE", given, "an absolute path")
     return Path(given) if given else None
+
+
+def _file(variables: Mapping[str, str], name: str) -> Path | None:
+    """Return the file that a variable names, of which every later reader finds the same."""
+    given = variables.get(name)
+    if not given:
+        return None
+    try:
+        return Path(given).expanduser().absolute()
+    except RuntimeError:  # of a user that there is not
+        raise _bad(name, given, "a path, or ~ and a user that exists") from None
 
 
 def _choice(variables: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str | None:

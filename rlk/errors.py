@@ -215,6 +215,7 @@ class Code(Enum):
     PARSE = ("cannot parse line {line}: {text!r}",)
     # tuners
     SCHEDULE_FIELD = ("schedule {field}={value!r}: {why}",)
+    SCHEDULE_TABLE = ("table of schedules {place}: {why}", "mend the entry, or unset RLK_SCHEDULES")
     # backends
     CANNOT_LOWER = ("{backend} on {target} lacks {lacks}", "instead: {instead}")
     UNSUPPORTED = ("{what} is not supported by {backend} on {target}", "alternatives: {alternatives}")

@@ -18,7 +18,7 @@ from rlk.target.facts import target
 from rlk.testing import check, generated
 from rlk.testing.bits import differing
 from rlk.testing.cases import cases
-from rlk.testing.examples import EXAMPLES, Example
+from rlk.testing.examples import Example
 
 MI300X = target("gfx942")
 TARGETS = ("gfx90a", "gfx942", "gfx950")
@@ -65,7 +65,7 @@ def require() -> None:
 @cache
 def calls_of(op: Op) -> dict[str, check.Call]:
     """Return the forward call of an operator's plain case and its gradient's, by label."""
-    plain = cases(op, EXAMPLES.get(op.name, Example()))[0]
+    plain = cases(op, op.record.example or Example())[0]
     return {call.label: call for call in check.calls(plain)}
 
 

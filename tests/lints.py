@@ -67,11 +67,12 @@ USES_TESTING = {
     "rlk/ops/__init__.py": None,  # RLK_INTERPRET runs calls in the interpreter
     "rlk/ops/laws.py": None,  # laws of operators
     "rlk/demo/measure.py": None,
+    "rlk/tune/registered.py": "_drawing",
     "rlk/cli/check.py": None,
     "rlk/cli/doctor.py": None,
 }
 """Modules outside of rlk/testing that may import it. With a name, only this function may: the one that a
-backend gives as `Backend.simulate`."""
+backend gives as `Backend.simulate`, and that of the tuner, which draws inputs as checks do."""
 
 PRELUDE = re.compile(r"rlk/lower/(triton|cute|tilelang)/prelude\w*\.py")
 """Text that lowerings copy into generated modules: it may import compilers, and no module may import it."""

@@ -40,6 +40,7 @@ from rlk.runtime.launch.driver import Cuda
 from rlk.runtime.launch.launcher import parameter_layout
 from rlk.runtime.launch.record import ModuleRecord
 from rlk.runtime.wheels import reader, wheel_lookup
+from rlk.schedule.user_table import parse, using
 from rlk.target.facts import target
 
 pytest.importorskip("triton", reason="building a wheel needs a compiler")
@@ -394,6 +395,30 @@ def test_addresses_that_the_kernel_does_not_expect_are_not_its_own(
     shifted = torch.randn(48 * 512 + 1, dtype=torch.bfloat16)[1:].view(48, 512)
     found = explained(shifted, monkeypatch)
     assert any("for other rows or alignments" in why for why in found.refused)
+
+
+def test_a_schedule_of_the_users_is_not_served_by_a_wheel_with_another(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = 'op = "swiglu"\nkernel = "swiglu"\ntarget = "sm_90a"\nbackend = "triton"\n'
+    mine = parse(f"[[entry]]\n{head}use = {{ warps = 1 }}", "mine")
+    other = parse(f"[[entry]]\n{head}use = {{ warps = 1 }}".replace('"swiglu"', '"logp"', 1), "mine")
+    with using(mine):
+        found = explained(X, monkeypatch)
+        assert "mine, entry 1: no wheel has swiglu with this schedule" in found.refused
+        assert "1 warps" in found.schedules[0] and not found.source.startswith(NAME)
+    with using(other):
+        assert dispatch.ship(*call_of(X), ("triton",)).found is not None
+    assert explained(X, monkeypatch).source.startswith(NAME)
+
+
+def test_without_a_compiler_a_wheel_serves_whatever_the_table_says(
+    site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = 'op = "swiglu"\nkernel = "swiglu"\ntarget = "sm_90a"\nbackend = "triton"\n'
+    monkeypatch.setattr(dispatch, "_held", lambda found, on, device: found.kernel.folder)
+    with using(parse(f"[[entry]]\n{head}use = {{ warps = 1 }}", "mine")):
+        assert dispatch.resolve(*call_of(X), torch.device("cpu", 0)).is_relative_to(site)  # type: ignore[attr-defined]
 
 
 def test_wheels_can_be_turned_off(site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from rlk.testing.check import (
     check_tiles,
     others,
 )
-from rlk.testing.examples import EXAMPLES, Example, of_module
+from rlk.testing.examples import Example, of_module
 
 H100 = target("sm_90a")
 # other backends' source of shipped operators runs in tests of their own
@@ -290,7 +290,6 @@ def test_sizes_leave_a_tail_everywhere() -> None:
 
 
 def test_every_variant_of_every_shipped_operator_is_tried() -> None:
-    assert EXAMPLES.keys() <= operators().keys()
     shipped, module = find("ratio_kl")
     labels = [case.label for case in cases(shipped, of_module(module, shipped))]
     assert labels[:2] == ["plain", "every option"] and len(labels) == 2 + 5

@@ -143,7 +143,11 @@ def _missing(name: str) -> None:
 DOTS = (
     "linear_logp",
     "linear_logp_backward",
+    "linear_logp_scores",
     "matmul",
+    "matmul_backward",
+    "matmul_leaf2",
+    "matmul_leaf4",
     "matmul_leaf8",
     "varlen_attention",
     "paged_attention",

@@ -85,7 +85,8 @@ PROGRAMS = programs()
 WITHOUT_GRADIENT = {
     f"{name}_grad"
     for name in (
-        "linear_logp_backward", "linear_logp_join", "matmul_backward", "group_advantage",
+        "linear_logp_backward", "linear_logp_scores", "linear_logp_join", "matmul_backward",
+        "column_sums", "group_advantage",
         "scatter_rewards", "gae", "take_whole", "reported", "sample", "token_paths", "token_baseline",
         "penalize", "policy_covariance", "policy_covariance_of_sequences",
     )

@@ -76,6 +76,12 @@ def products_backward(m: int, n: int, k: int, **options: Any) -> list[torch.Tens
     return [*it.gradients(**options).values(), buffer]
 
 
+def supported(rows: int, vocabulary: int) -> ops.Support:
+    """Return a support of about half of the vocabulary, by thresholds."""
+    threshold, last = torch.linspace(-1, 1, rows), torch.full((rows,), vocabulary, dtype=torch.int32)
+    return ops.Support(threshold, torch.ones(rows, dtype=torch.int32), last)
+
+
 CASES: dict[str, Case] = {
     "a head of one row": lambda: gradients(1, 64, 520),
     "a head": lambda: gradients(130, 64, 1040),
@@ -86,6 +92,7 @@ CASES: dict[str, Case] = {
     ),
     "a temperature": lambda: gradients(40, 64, 1040, temperature=0.7),
     "scores that are capped": lambda: gradients(40, 64, 1040, softcap=5.0, logit_scale=0.5),
+    "a support": lambda: gradients(40, 64, 1040, support=supported(40, 1040)),
     "kept logits": lambda: gradients(40, 64, 1040, keep_logits=1 << 30),
     "a buffer": lambda: into_a_buffer(40, 64, 1040),
     "two pieces of rows": lambda: gradients(8200, 16, 24),

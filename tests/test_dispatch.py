@@ -47,7 +47,7 @@ SIGNATURES = {
     "ignore_index=-100, needs=('logp',), support=None, fold='chunks', math=None)",
     "linear_logp": "(hidden, weight, ids, *, bias=None, temperature=1.0, softcap=None, logit_scale=1.0, "
     "mask=None, ignore_index=-100, needs=('logp',), keep_logits='never', group=None, vocab_start=0, "
-    "weight_grad_out=None, math=None)",
+    "weight_grad_out=None, support=None, math=None)",
     "jsd_loss": "(student_logits, teacher_logits, *, beta=0.5, temperature=1.0, mask=None, math=None)",
     "linear_jsd_loss": "(hidden, weight, teacher_hidden, teacher_weight, *, beta=0.5, temperature=1.0, "
     "mask=None, math=None)",
@@ -59,7 +59,7 @@ SIGNATURES = {
     "linear_policy_loss": "(hidden, weight, ids, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, "
     "rollout_logp=None, temperature=1.0, bias=None, softcap=None, logit_scale=1.0, keep_logits='never', "
     "group=None, vocab_start=0, weight_grad_out=None, advantages_of=None, "
-    "token_weights=None, math=None)",
+    "token_weights=None, support=None, math=None)",
     "rms_norm": "(x, weight, *, residual=None, eps=1e-06, profile='hf_llama')",
     "rope": "(q, k, cos, sin, *, position_ids, interleaved=False, rotary_dim=None)",
     "geglu": "(gate, up, *, approximate='tanh')",

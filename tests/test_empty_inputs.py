@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlk import Layout, ops
+from rlk.errors import LaunchError
 from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import as_bits, assert_same_bits
 
@@ -82,3 +85,27 @@ def test_losses_of_no_token_are_zero_and_so_are_their_gradients() -> None:
     made = ops.policy_loss(logp, NONE, NONE, layout=layout, loss="grpo_sequences", ref_logp=NONE)
     made.loss.backward()
     assert as_bits(made.loss.detach()) == 0 and logp.grad is not None and logp.grad.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "call, name",
+    [
+        (lambda rows: ops.embedding(rows, normal(0, 4)), "weight.shape[0]=0"),
+        (lambda rows: ops.logp(normal(*rows.shape, 0), rows), "logits.shape[-1]=0"),
+        (lambda rows: ops.linear_logp(*tables(rows), rows), "weight.shape[0]=0"),
+    ],
+    ids=["embedding", "logp", "linear_logp"],
+)
+def test_a_table_of_nothing_is_refused_where_there_are_rows(call, name: str) -> None:
+    """An axis in the `nonempty` of an operator; the control is a call without rows."""
+    for shape in ((3,), (2, 3)):
+        with pytest.raises(LaunchError, match=re.escape(name)):
+            call(torch.zeros(shape, dtype=torch.int64))
+    call(torch.zeros(0, dtype=torch.int64))
+    with FakeTensorMode(), pytest.raises(LaunchError, match=re.escape(name)):
+        call(torch.zeros(3, dtype=torch.int64))
+
+
+def tables(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return hidden states of these rows, and a head of no token."""
+    return normal(*rows.shape, 8, dtype=torch.bfloat16), normal(0, 8, dtype=torch.bfloat16)

@@ -303,11 +303,10 @@ def test_rows_in_another_order_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
         order = real(saved, scalars)["order"]
         return {"order": torch.cat((order[8:24], order[:8], order[24:]))}
 
-    from rlk.runtime.call import autograd
     from rlk.specs.linear_logp import linear_logp
 
     it = case(70, 64, 1001, torch.float16)
-    want, real = it.by_oracle(), autograd._PREPARE[id(linear_logp)]
-    monkeypatch.setitem(autograd._PREPARE, id(linear_logp), prepare)
+    want, real = it.by_oracle(), linear_logp.calls.prepare
+    monkeypatch.setattr(linear_logp.calls, "prepare", prepare)
     hidden, weight = (differing(a, b) for a, b in zip(it.by_oracle(), want, strict=True))
     assert weight and not hidden

@@ -135,10 +135,10 @@ def test_factors_of_two_dtypes_are_refused() -> None:
 
 def test_inputs_without_a_gradient_are_refused() -> None:
     hidden, weight, ids = head()
-    bias = torch.zeros(V, dtype=weight.dtype, requires_grad=True)
+    temperature = torch.ones(ids.shape, requires_grad=True)
     with pytest.raises(LaunchError) as refused:
-        ops.linear_logp(hidden, weight, ids, bias=bias)
-    assert refused.value.code is Code.NOT_DIFFERENTIABLE and "for bias" in str(refused.value)
+        ops.linear_logp(hidden, weight, ids, temperature=temperature)
+    assert refused.value.code is Code.NOT_DIFFERENTIABLE and "for temperature" in str(refused.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

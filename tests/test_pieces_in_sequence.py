@@ -243,7 +243,7 @@ def test_only_sums_of_products_are_walked() -> None:
     """Every other program of the library that merges is refused: weights, maxima, sums onto others."""
     for op in operators().values():
         for kernel in canonical(op.trace(op.default_variant())).kernels:
-            assert (one_piece(kernel) is not None) == (op.name == "matmul_leaf8")
+            assert (one_piece(kernel) is not None) == op.name.startswith("matmul_leaf")
 
 
 # --- controls ---

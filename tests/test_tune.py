@@ -99,7 +99,7 @@ def test_every_candidate_lowers(name: str, backend: str) -> None:
 
 
 def test_what_is_tried_changes_the_kernels_of_one_place_alone() -> None:
-    found = plan(problem(Shape("linear_logp_grad", 1024, 2304, 256), "meta"), "cute", H200)
+    found = plan(problem(Shape.of("linear_logp_grad", 1024, 2304, 256), "meta"), "cute", H200)
     shipped = found.schedules[SHIPPED]
     changed: dict[str, set[int]] = {site: set() for site in found.sites}
     for name, schedules in found.schedules.items():
@@ -115,8 +115,8 @@ def test_what_is_tried_changes_the_kernels_of_one_place_alone() -> None:
 
 
 def test_sizes_are_read_by_their_letters() -> None:
-    assert shape("matmul", "K=4096, M=1,N=33") == Shape("matmul", 1, 33, 4096)
-    assert shape("linear_logp", "N=64,V=128256,D=4096") == Shape("linear_logp", 64, 128256, 4096)
+    assert shape("matmul", "K=4096, M=1,N=33") == Shape.of("matmul", 1, 33, 4096)
+    assert shape("linear_logp", "N=64,V=128256,D=4096") == Shape.of("linear_logp", 64, 128256, 4096)
     for text in ("M=1,N=2", "M=1,N=2,K=0", "M=1,N=2,K=x", "N=64,V=3,D=4,M=4", "1 x 2 x 3", "M=1,M=2,N=3,K=4"):
         with pytest.raises(LaunchError, match="M=4096,N=4096,K=4096"):
             shape("matmul", text)
@@ -133,7 +133,7 @@ def row(rows: int, shipped: float = 1.0, columns: int = 4096, **fields: Any) -> 
     facts = Facts("sm_90a", "dot_map", rows=rows, columns=columns, length=4096, plain=True)
     timed = {name: {"ms": ms, "spread": [ms, ms], "host_ms": 0.01} for name, ms in tried.items()}
     return {
-        "op": "matmul", "rows": rows, "columns": columns, "length": 4096, "backend": "cute",
+        "op": "matmul", "sizes": {"M": rows, "N": columns, "K": 4096}, "backend": "cute",
         "sites": {"matmul": asdict(facts)}, "cublas": [0.9, 0.9], "cublas_ms": 0.9, "drift": 0.0,
         "shipped": {"ms": shipped, "spread": [shipped, shipped], "host_ms": 0.01},
         "tried": dict(sorted(timed.items(), key=lambda pair: pair[1]["ms"])), "same": [], "errors": {},
@@ -246,7 +246,7 @@ def ran(name: str, ms: float) -> list[Any]:
 def played(*lists: Iterable[Any], seconds: float = 60.0, failed: dict[str, str] | None = None) -> Row:
     """Return the row of a shape with two candidates whose children say this."""
     Script.lists, Script.jobs, Script.stopped = [list(each) for each in lists], [], 0
-    each = Shape("matmul", 64, 4096, 4096)
+    each = Shape.of("matmul", 64, 4096, 4096)
     facts = Facts("sm_90a", "dot_map", rows=64, columns=4096, length=4096, plain=True)
     compiled = Compiled({each: Plan({"matmul": facts}, {SHIPPED: (), "matmul: a": (), "matmul: b": ()}, ())})
     compiled.failed = {(each, name): why for name, why in (failed or {}).items()}
@@ -279,7 +279,9 @@ def test_a_child_is_silent_until_it_speaks_and_says_how_it_ended(monkeypatch: py
     try:
         with pytest.raises(Silent):
             child.next(0.0)
-        child.ask({"shape": ["matmul", 1, 16, 16], "backend": "triton", "seconds": 0.1, "tried": [SHIPPED]})
+        sizes = {"M": 1, "N": 16, "K": 16}
+        job = {"op": "matmul", "sizes": sizes, "backend": "triton", "seconds": 0.1, "tried": [SHIPPED]}
+        child.ask(job)
         assert "Traceback" in child.next(60.0)["failed"]
         with pytest.raises(Ended, match="status 0"):
             child.next(60.0)
@@ -312,7 +314,7 @@ def test_a_candidate_that_changes_a_bit_is_found_and_not_timed(monkeypatch: pyte
     monkeypatch.setattr(measure, "alone", lambda *given: measure.Timing(1.0, (1.0, 1.0), 0.0))
     monkeypatch.setattr(measure.torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(measure.torch.cuda, "synchronize", lambda: None)
-    call = problem(Shape("matmul", 4, 16, 16), "cpu")
+    call = problem(Shape.of("matmul", 4, 16, 16), "cpu")
     names: dict[str, Any] = {name: name for name in (SHIPPED, "zero", "same")}
     said = list(measure.reports(call, names, "cute", H200, 0.1))
     assert {"name": "zero", "differing": ["y"]} in said
@@ -339,9 +341,12 @@ def tune(capsys: pytest.CaptureFixture[str]) -> Rlk:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("logp",), "choose one of: matmul, matmul_leaf8, linear_logp "),
-        (("linear_logp_grad",), "choose one of: matmul, matmul_leaf8, linear_logp "),
-        (("matmul", "--grad"), "choose one of: linear_logp "),
+        (("nothing",), "operator 'nothing' is unknown"),
+        (("linear_logp_grad",), "choose one of: linear_logp --grad "),
+        (("sample", "--grad"), "no gradient"),
+        (("swiglu", "--shape", "X=4"), "T=4096,N=4096"),
+        (("swiglu", "--shape", "T=4,T=5"), "T=4096,N=4096"),
+        (("embedding",), "D is required to tune: --shape D=4096"),
         (("matmul", "--shape", "M=1"), "M=4096,N=4096,K=4096"),
         (("matmul", "--dry", "--only", "7 x 7"), "matmul 1 x 4096 x 4096"),
         (("matmul", "--lane", "3/2"), "I/N, such as 1/4"),
@@ -393,6 +398,11 @@ def test_records_are_read_back_and_judged(tune: Rlk, tmp_path: Path) -> None:
     found = json.loads(path.read_text())
     assert found["versions"]["rlk"] == "abc" and "torch" in found["versions"]
     assert read([path], "linear_logp") == ("NVIDIA H200", [])
+    (new,) = read([path], "matmul")[1]
+    old = {key: value for key, value in new.items() if key not in ("sizes", "entries")}
+    write(tmp_path / "old.json", "", "", [old | {"rows": 64, "columns": 4096, "length": 4096}], "abc")
+    (same,) = read([tmp_path / "old.json"], "matmul")[1]
+    assert same["sizes"] == new["sizes"] and proposals([same], "x") == proposals([new], "x")
     status, out, err = tune("matmul", "--read", str(path))
     assert status == 0 and "[[entry]]" in out and not err
     write(path, "NVIDIA H200", "", [row(64, tried={}, differing={f"matmul: {A}": ["y"]})], "abc")

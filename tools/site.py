@@ -20,7 +20,7 @@ NAV = {
     "Architecture": ["architecture.md", "decisions/"],
     "Operators": ["shipped-operators.md", "operators/", "losses.md", "advantages.md"],
     "Backends": ["operators/backends.md", "limits.md"],
-    "Performance": ["performance.md", "measured/"],
+    "Performance": ["performance.md", "tuning.md", "measured/"],
     "AOT": ["aot.md"],
     "Troubleshooting": ["troubleshooting.md", "error-codes.md", "environment.md"],
     "Changelog": ["changelog.md"],

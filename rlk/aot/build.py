@@ -22,7 +22,7 @@ from rlk.errors import Code, RlkError, UnsupportedError
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.binding.candidates import formed
+from rlk.runtime.binding.candidates import entries_of, formed
 from rlk.runtime.binding.invocation import (
     Invocation,
     Tensors,
@@ -130,7 +130,9 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
     first = program_key(backend, on, program, chosen, plain)
     # what else the text depends on: which sizes, strides and addresses are multiples of 16
     multiples = [(n, [s % 16 for s in (*t.shape, *t.stride())], t.data_ptr() % 16) for n, t in used.items()]
-    facts = (first, repr(multiples))
+    extents = dict(sizes.extents)
+    told = [e.place for e in entries_of(invocation, on, sizes) if e.meets(backend, e.kernel, extents)]
+    facts = (first, repr(multiples), repr(told))
     if facts in plan.seen:
         return
     plan.seen.add(facts)

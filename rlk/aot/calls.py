@@ -216,12 +216,12 @@ def _embed(call: _Call, options: dict[str, Any]) -> None:
 
 def _product(call: _Call, options: dict[str, Any]) -> None:
     """The products of a decoder's layer, whole rows or columns of each weight on a rank."""
-    call.grad = False
     m, heads = call.model, call.share("heads") * call.model.head_dim
     both = heads + 2 * call.share("kv_heads") * m.head_dim
     wide = call.share("intermediate")
     for columns, length in {(both, m.hidden), (m.hidden, heads), (2 * wide, m.hidden), (m.hidden, wide)}:
-        ops.matmul(call.float(call.rows, length), call.float(columns, length), **options)
+        x, w = call.float(call.rows, length), call.float(columns, length)
+        call.backward([ops.matmul(x, w, **options)], [x, w])
 
 
 def _advantages(call: _Call, options: dict[str, Any]) -> None:

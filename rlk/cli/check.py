@@ -22,6 +22,8 @@ from rlk.cli.text import Progress, natural, positive, table
 from rlk.errors import Code, LaunchError
 from rlk.ir.text import print_program
 from rlk.lang.op import Op
+from rlk.pages.tried import page_failures
+from rlk.runtime.binding.invocation import is_own
 from rlk.runtime.kernels.pool import pool
 from rlk.runtime.reference import TARGETS
 from rlk.runtime.registry import authored, known
@@ -32,6 +34,7 @@ from rlk.testing.examples import Example, of_module
 
 _MEASURED = {
     Law.TEXT: "{count} forms, {worst:.0f} differ",
+    Law.FLOAT64: "{count} outputs, largest relative error {worst:.1e}",
     Law.SLOPE: "{count} slopes, largest relative error {worst:.1e}",
     Law.TILES: "{count} tilings, {worst:.0f} elements differ",
     Law.ROWS: "{count} batches, {worst:.0f} elements differ",
@@ -40,6 +43,7 @@ _MEASURED = {
     Law.LOWERS: "{count} kernels",
     Law.COMPILES: "{count} kernels",
     Law.MACHINE: "{count} orders of waves, {worst:.0f} elements differ",
+    Law.PAGE: "{count} rows, {worst:.0f} do not hold",
 }
 _RESULT = {True: "ok", False: "FAILED", None: "not tried"}
 
@@ -126,9 +130,24 @@ def _told(progress: Progress, line: str) -> None:
 
 
 def _checked(name: str, targets: Sequence[Target], laws: Sequence[Law], seed: int) -> Iterator[Verdict]:
+    import rlk.ops  # noqa: F401 - which gives rlk's own operators their float64 forms
+
     op, example = _subject(name)
     with authored(op):
         yield from check(op, example, targets, laws, seed, pool().compile)
+        if Law.PAGE in laws:
+            yield _page(op)
+
+
+def _page(op: Op) -> Verdict:
+    """Run what the page of an operator of another package says; tests do so for rlk's own pages."""
+    record = op.record
+    if is_own(op) or not (record.usage or record.edges):
+        own = "tests run the pages of rlk" if op.calls.namespace else "it is not registered"
+        why = own if is_own(op) else "its registration has neither usage= nor edges="
+        return Verdict(Law.PAGE, op.name, "page", None, note=why)
+    count, failures = page_failures(op, record)
+    return Verdict(Law.PAGE, op.name, "page", not failures, count, len(failures), "\n".join(failures))
 
 
 def _all_of(one: Callable[[str], Iterator[Verdict]], name: str) -> list[Verdict]:

@@ -1,7 +1,8 @@
-"""Try schedules of a contraction on the device that is here, and propose entries of the reviewed tables.
+"""Try schedules of an operator on the device that is here, and propose entries of tables.
 
 Every candidate's outputs are compared, as integers, with those of the shipped schedule: one that differs is
-an error. Nothing is changed: entries are printed for people to review, and the record is written as JSON.
+an error. Entries are printed for people to review, and the record is written as JSON; --write appends those
+of a user's table (RLK_SCHEDULES) to a file.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from rlk.env import Env, whole
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.runtime.binding.invocation import target_of
 from rlk.runtime.kernels.build import kernel_key
+from rlk.schedule.user_table import append, written
 from rlk.target.facts import Target, target
 from rlk.tune import record
 from rlk.tune.precompile import Compiled, compile_all
 from rlk.tune.problem import SHIPPED
-from rlk.tune.propose import proposals, summary
+from rlk.tune.propose import bound_of, proposals, summary, user_entries
 from rlk.tune.session import Row, Session
-from rlk.tune.shapes import GRADIENT, SUBJECTS, Shape, shape, shapes, subject
+from rlk.tune.shapes import SUBJECTS, Shape, shape, shapes, subject, text_of
 
 DRY_TARGET = "sm_90a"
 
@@ -36,8 +38,9 @@ DRY_TARGET = "sm_90a"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `rlk tune`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    names = ", ".join(n for n in SUBJECTS if not n.endswith(GRADIENT))
-    parser.add_argument("op", metavar="OP", help=f"one of {names}")
+    parser.add_argument(
+        "op", metavar="OP", help="a registered operator, such as my.zloss, or path/to/spec.py:name"
+    )
     parser.add_argument("--grad", action="store_true", help="the gradient, not the operator")
     tuned = [each.name for each in registered() if each.table is not None]
     parser.add_argument(
@@ -45,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--shape", action="append", default=[], metavar="M=64,N=4096,K=4096",
-        help="of linear_logp N=rows,V=vocabulary,D=hidden; may be repeated; default: a list of its own",
+        help="sizes of axes by name; of linear_logp N=rows,V=vocabulary,D=hidden; may be repeated; "
+        "default: a list, or the registered extents with 64, 1024 and 8192 rows",
     )  # fmt: skip
     parser.add_argument("--only", default="", metavar="TEXT", help="shapes whose text contains this")
     parser.add_argument(
@@ -66,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--read", nargs="+", type=Path, metavar="FILE", help="propose from these records, measure nothing"
     )
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="append what is proposed to this table of RLK_SCHEDULES"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = subject(arguments.op, arguments.grad)
     if arguments.read:
         device, rows = record.read(arguments.read, name)
-        return _conclude(rows, device)
+        return _conclude(rows, device, arguments.write)
     begin = time.monotonic()
     wanted = _wanted(name, arguments)
     on = target(DRY_TARGET) if arguments.dry else _here()
@@ -91,6 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress.end()
     _say_compiled(compiled, time.monotonic() - begin)
     if arguments.dry:
+        _say_plans(compiled)
         broken = [pair for pair in compiled.failed if pair[1] == SHIPPED]
         return 1 if broken or compiled.refused else 0
     device = torch.cuda.get_device_name()
@@ -107,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         session.close()
     print(f"{time.monotonic() - begin:.0f} s, record in {arguments.out}\n")
-    return _conclude(rows, device) or (1 if compiled.refused else 0)
+    return _conclude(rows, device, arguments.write) or (1 if compiled.refused else 0)
 
 
 def _wanted(name: str, arguments: argparse.Namespace) -> Sequence[Shape]:
@@ -151,13 +159,22 @@ def _say_compiled(compiled: Compiled, seconds: float) -> None:
         print(f"    {each}, {name}: {why[:300]}", file=sys.stderr)
 
 
+def _say_plans(compiled: Compiled) -> None:
+    """Print the kernels of each shape by name, with their schedules and the number of others to try."""
+    for each, plan in compiled.plans.items():
+        print(each)
+        for kernel, chosen in zip(plan.kernels, plan.schedules[SHIPPED], strict=True):
+            print(f"    {kernel}: {chosen}")
+        print(f"    {len(plan.schedules) - 1} candidates", flush=True)
+
+
 def _say_row(row: Row) -> None:
-    head = f"{row['op']} {row['rows']} x {row['columns']} x {row['length']}, {row['backend']}"
-    bare = f": cuBLAS {', '.join(f'{ms:.4f}' for ms in row['cublas'])} ms" if row["cublas"] else ""
+    head = f"{text_of(row['op'], row['sizes'])}, {row['backend']}"
+    bare = f": {bound_of(row)} {', '.join(f'{ms:.4f}' for ms in row['cublas'])} ms" if row["cublas"] else ""
     print(f"\n{head}{bare}\n  shipped: {row['schedules'][SHIPPED]}")
     cells = summary(row)
     if cells:
-        headers = ("schedule", "ms", "range", "x shipped", "x cuBLAS")
+        headers = ("schedule", "ms", "range", "x shipped", f"x {bound_of(row)}")
         print(table(headers, cells, right=headers[1:]))
     for name in row["same"]:
         print(f"  {name} is what is shipped")
@@ -168,14 +185,21 @@ def _say_row(row: Row) -> None:
     sys.stdout.flush()
 
 
-def _conclude(rows: Sequence[Row], device: str) -> int:
-    """Print what is proposed, and what went wrong; return the exit status."""
-    made = proposals(rows, device)
-    nothing = "no entry is proposed: nothing was faster than what is shipped"
-    print("\n".join(map(str, made)) if made else nothing)
+def _conclude(rows: Sequence[Row], device: str, table_of_user: Path | None) -> int:
+    """Print what is proposed, and what went wrong; return the exit status.
+
+    table_of_user: where to append what is proposed for a user's table.
+    """
+    reviewed = [row for row in rows if row["op"] in SUBJECTS]
+    made, own = proposals(reviewed, device), user_entries(rows, device)
+    shown = [*map(str, made), *(map(written, own) if not reviewed or table_of_user is not None else ())]
+    print("\n".join(shown) if shown else "no entry is proposed: nothing was faster than what is shipped")
+    if own and table_of_user is not None:
+        append(table_of_user, own)
+        print(f"{len(own)} {'entry' if len(own) == 1 else 'entries'} appended to {table_of_user}")
     wrong = 0
     for row in rows:
-        size = f"{row['op']} {row['rows']} x {row['columns']} x {row['length']}"
+        size = text_of(row["op"], row["sizes"])
         found = [f"{n} differs from the shipped bits in {', '.join(o)}" for n, o in row["differing"].items()]
         found += [f"{name} hung" for name in row["hung"]]
         found += [f"not measured: {row['failed']}"] if "failed" in row else []

@@ -94,7 +94,8 @@ class Calls:
     namespace: of the operator in `torch.ops`, "" where it is not registered. function: what a call runs.
     public, names: what callers know the operator and its inputs by, in errors. prepare: makes inputs of the
     gradient. refused: outputs that backward refuses by name, where others are constants of the graph.
-    separate: how gradients are computed one by one, as the runtime has it; None: all at once.
+    separate: how gradients are computed one by one, as the runtime has it; None: all at once. extra: makes
+    gradients of further inputs, by their names.
     """
 
     namespace: str = ""
@@ -104,13 +105,15 @@ class Calls:
     prepare: Prepare | None = None
     refused: frozenset[str] = frozenset()
     separate: object = None
+    extra: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 class Op:
     """An operator, written once: `trace(variant)` gives its program of tile IR, and a call runs it.
 
     does: a digest of the computation of a generated spec, whose function's text does not determine it.
-    returns: the outputs that a call returns, each with its name there; none: all of them.
+    returns: the outputs that a call returns, each with its name there; none: all of them. nonempty: names of
+    axes that a call with rows must have something along.
     """
 
     def __init__(
@@ -123,9 +126,11 @@ class Op:
         loc: Loc,
         bounds: tuple[tuple[str, tuple[str, ...]], ...] = (),
         returns: Mapping[str, str] | None = None,
+        nonempty: tuple[str, ...] = (),
     ) -> None:
         self.name, self.fn, self.formals, self.saves = name, fn, formals, saves
         self.doc, self.loc, self.bounds, self.returns = doc, loc, bounds, dict(returns or {})
+        self.nonempty = nonempty
         self.gradient: Vjp | None = None
         self.does = ""
         self.calls, self.record = Calls(), Record()
@@ -245,19 +250,22 @@ def op(
     name: str | None = None,
     bounds: Mapping[Axis, tuple[Axis, ...]] | None = None,
     returns: Mapping[str, str] | tuple[str, ...] = (),
+    nonempty: tuple[Axis, ...] = (),
 ) -> Callable[[SpecFunction], Op]:
     """Make an operator of a spec function.
 
     saves: the inputs and outputs that the gradient reads. returns: the outputs that a call returns, in order,
     by other names if it is a mapping; by default all. bounds: for a dynamic axis that no tensor has, axes
     whose product of extents bounds the length of each segment, and the sum of lengths of one tensor's.
+    nonempty: axes along which a call that has rows must have something, as a table that they index.
     """
     shown = dict(returns) if isinstance(returns, Mapping) else {name: name for name in returns}
     within = tuple((a.name, tuple(x.name for x in of)) for a, of in (bounds or {}).items())
+    needed = tuple(axis.name for axis in nonempty)
 
     def make(fn: SpecFunction) -> Op:
         doc = inspect.getdoc(fn) or ""
-        return Op(name or fn.__name__, fn, _formals(fn), saves, doc, _loc(fn), within, shown)
+        return Op(name or fn.__name__, fn, _formals(fn), saves, doc, _loc(fn), within, shown, needed)
 
     return make
 

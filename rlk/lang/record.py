@@ -40,13 +40,29 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class Unshown:
+    """Kernels of an operator of rlk that are not checked in, and why.
+
+    program: "forward" or "gradient", "" for both. backend: of this one, "" for every one.
+    """
+
+    why: str
+    program: str = ""
+    backend: str = ""
+
+    def holds(self, program: str, backend: str) -> bool:
+        """Return whether it leaves out a backend's kernel of the forward or the gradient."""
+        return self.program in ("", program) and self.backend in ("", backend)
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """Facts of an operator beside its spec.
 
     reference: the operator in float64, with the arguments of a call. example: how `rlk check` draws inputs.
     extents: sizes of axes at which the operator is shown, generated and described. present, statics: the
     optional inputs and options of that variant. usage: lines of Python that use it, for its page. edges: its
-    behaviour in cases, each run by tests.
+    behaviour in cases, each run by tests. unshown: what `rlk gen` leaves out of the checked-in kernels.
     """
 
     reference: Callable[..., Any] | None = None
@@ -56,3 +72,4 @@ class Record:
     statics: Mapping[str, object] = field(default_factory=dict)
     usage: str = ""
     edges: tuple[Edge, ...] = ()
+    unshown: tuple[Unshown, ...] = ()

@@ -61,11 +61,13 @@ from rlk.specs import sampling as _sampling
 from rlk.specs import value as _value
 
 
-def _published(fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op) -> Callable[..., Any]:
+def _published(
+    fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op, forms: tuple[Op, ...] = ()
+) -> Callable[..., Any]:
     """Publish a function that maps its arguments to specs."""
-    for spec in specs:
+    for spec in (*specs, *forms):
         register(spec)
-    OPERATORS[fn.__name__] = published(fn, exact, *specs)
+    OPERATORS[fn.__name__] = published(fn, exact, *specs, forms=forms)
     return fn
 
 
@@ -81,7 +83,12 @@ OPERATORS: dict[str, Operator] = {}
 logp = _published(signatures.logp, operators.logp, _logp.logp)
 linear_logp = _published(linear.linear_logp, operators.linear_logp, _linear.linear_logp)
 jsd_loss = _published(distill.jsd_loss, operators.jsd_loss, _distill.jsd_loss)
-matmul = _published(linear.matmul, operators.matmul, _matmul.matmul)
+matmul = _published(
+    linear.matmul,
+    operators.matmul,
+    _matmul.matmul,
+    forms=(_matmul.matmul_leaf2, _matmul.matmul_leaf4, _matmul.matmul_leaf8),
+)
 ratio_kl = _generated(_loss.ratio_kl, operators.ratio_kl, RatioKL)
 policy_loss = _published(policy.policy_loss, operators.policy_loss, _policy.policy_loss)
 linear_policy_loss = _published(
@@ -97,8 +104,8 @@ linear_jsd_loss = _published(
 rms_norm = _generated(_norm.rms_norm, operators.rms_norm, RMSNorm)
 swiglu = _generated(_model.swiglu, operators.swiglu)
 geglu = _generated(_model.geglu, operators.geglu)
-rope = _published(signatures.rope, operators.rope, _model.rope)
-embedding = _published(signatures.embedding, operators.embedding, _model.embedding)
+rope = _published(signatures.rope, operators.rope, _model.rope, forms=(_model.rope_partial,))
+embedding = _generated(_model.embedding, operators.embedding)
 group_advantage = _published(advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage)
 value_loss = _published(value.value_loss, rewards.value_loss, _value.value_loss)
 nll_loss = _published(value.nll_loss, rewards.nll_loss, _value.nll_loss)
@@ -124,11 +131,7 @@ for _spec in (
     _policy.policy_covariance_of_sequences,
     _packing.take_whole,
     _packing.reported,
-    _matmul.matmul_leaf2,
-    _matmul.matmul_leaf4,
-    _matmul.matmul_leaf8,
-    _model.rope_partial,
-):  # parts and forms of operators
+):  # parts of operators
     register(_spec)
 sharded_library.register()
 prefix_library.register()

@@ -19,7 +19,6 @@ from rlk.ops.offsets import (
     refuse_misplaced,
 )
 from rlk.ops.results import Attention
-from rlk.ops.signatures import embedding
 from rlk.runtime.binding.checks import (
     are_tensors,
     flag,
@@ -34,6 +33,7 @@ from rlk.runtime.binding.checks import (
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.call.entry import call, worded
 from rlk.specs import attention as spec
+from rlk.specs import model
 from rlk.specs.packing import CONTEXT, OFFSETS, PAGE
 
 INPUTS = ("q", "k_prefix", "v_prefix", "k", "v")
@@ -270,7 +270,8 @@ def _unshared(
 
     def gathered(parts: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         table = torch.cat(parts)
-        return embedding(row, table.flatten(1)).unflatten(1, table.shape[1:])
+        rows = call(model.embedding, {"ids": row, "weight": table.flatten(1)}, {}, {})["y"]
+        return rows.unflatten(1, table.shape[1:])
 
     return gathered(keys), gathered(values), cu
 

@@ -21,8 +21,9 @@ from rlk.ops.policy import (
     policy_loss,
     without_unknown,
 )
-from rlk.ops.results import PolicyLoss
+from rlk.ops.results import Csr, PolicyLoss, Support
 from rlk.runtime.binding.checks import are_tensors, has_dtype
+from rlk.runtime.binding.selection import differentiable_in
 from rlk.specs.linear_logp import linear_logp as linear_spec
 
 NEVER = -(2**63)
@@ -50,6 +51,7 @@ def linear_policy_loss(
     weight_grad_out: torch.Tensor | None = None,
     advantages_of: AdvantagesOf | None = None,
     token_weights: torch.Tensor | None = None,
+    support: Support | Csr | None = None,
     math: str | None = None,
     **unknown: Never,
 ) -> PolicyLoss:
@@ -62,12 +64,12 @@ def linear_policy_loss(
     or f16. ids: of the layout's token shape. old_logp, ref_logp, rollout_logp, token_weights: f32 of that
     shape. advantages, advantages_of: f32 of that shape or [sequences], as `policy_loss` takes them. loss: any
     that `policy_loss` takes, by name or as a `Loss`, which says whether ref_logp and rollout_logp are needed.
-    temperature, softcap, logit_scale, keep_logits, group, vocab_start, weight_grad_out and math are those of
-    `linear_logp`.
+    temperature, softcap, logit_scale, keep_logits, group, vocab_start, weight_grad_out, support and math are
+    those of `linear_logp`.
 
     Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
-    [0, V) gives NaN and sets the error word. Differentiable in hidden and weight; backward computes the
-    logits again. Raises LaunchError.
+    [0, V) gives NaN and sets the error word. Differentiable in hidden, weight and bias; backward
+    computes the logits again. Raises LaunchError.
     """
     op, numbers = "linear_policy_loss", {"old_logp": old_logp, "advantages": advantages}
     if unknown:
@@ -85,7 +87,8 @@ def linear_policy_loss(
         made = linear_logp(
             hidden, weight, ids, bias=bias, temperature=temperature, softcap=softcap, logit_scale=logit_scale,
             mask=layout.active, ignore_index=NEVER, needs=_needs(record), keep_logits=keep_logits,
-            group=group, vocab_start=vocab_start, weight_grad_out=weight_grad_out, math=math,
+            group=group, vocab_start=vocab_start, weight_grad_out=weight_grad_out,
+            support=support, math=math,
         )  # fmt: skip
         assert made.logp is not None
         rest = {**more, "entropy": made.entropy}
@@ -142,9 +145,7 @@ def _readable(hidden: torch.Tensor, numbers: Mapping[str, torch.Tensor]) -> None
 
 
 def _differentiable_in() -> str:
-    gradient = linear_spec.gradient
-    assert gradient is not None
-    return ", ".join(gradient.wrt)
+    return ", ".join(differentiable_in(linear_spec))
 
 
 def _told_of(op: str, error: LaunchError) -> LaunchError:

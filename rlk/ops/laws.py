@@ -6,9 +6,10 @@ from collections.abc import Collection
 
 from rlk.ops.losses import Loss, form_of
 from rlk.specs.policy import policy_spec
+from rlk.specs.records import policy_batch
 from rlk.target.facts import target
 from rlk.testing.check import Law, Verdict, check
-from rlk.testing.examples import Example, policy_batch
+from rlk.testing.examples import Example
 
 LAWS = (Law.TEXT, Law.SLOPE, Law.TILES, Law.SOURCE)
 

@@ -6,16 +6,16 @@ import torch
 
 from rlk.ops.active_rows import active, compacted
 from rlk.ops.products import check_buffer, check_pieces, product_onto
-from rlk.ops.results import LogProbs
+from rlk.ops.results import Csr, LogProbs, Support
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
+from rlk.ops.support import kept_tokens
 from rlk.runtime.binding.checks import (
     are_tensors,
     flag,
     integer,
     is_among,
     names_among,
-    some_rows,
     wrong_value,
 )
 from rlk.runtime.binding.invocation import Scalars, Tensors
@@ -23,7 +23,14 @@ from rlk.runtime.call.entry import call, worded
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import matmul as matmul_spec
 
-worded(linear_spec.linear_logp, "linear_logp", **SCORING)
+worded(
+    linear_spec.linear_logp,
+    "linear_logp",
+    **SCORING,
+    threshold="support.threshold",
+    last="support.last",
+    words="support.ids",
+)
 for _op in (*matmul_spec.BY_LEAVES.values(), matmul_spec.matmul_backward):
     worded(_op, "matmul")
 
@@ -44,45 +51,46 @@ def linear_logp(
     group: object | None = None,
     vocab_start: int = 0,
     weight_grad_out: torch.Tensor | None = None,
+    support: Support | Csr | None = None,
     math: str | None = None,
 ) -> LogProbs:
     """Return log softmax(z)[ids] of a linear head, z from hidden weight^T; the logits never reach memory.
 
-        hidden: [..., D], weight: [V, D], bias: [V], one dtype, bf16 or f16. ids: [...]. Results are f32. The
-        options temperature, softcap, logit_scale, mask, ignore_index and math, and the bits, are those of
-        `logp(matmul(hidden, weight, out_dtype=torch.float32), ids)`; needs: of logp, lse, entropy.
+    hidden: [..., D], weight: [V, D], bias: [V], one dtype, bf16 or f16. ids: [...]. Results are f32. The
+    options temperature, softcap, logit_scale, mask, ignore_index and math, and the bits, are those of
+    `logp(matmul(hidden, weight, out_dtype=torch.float32), ids)`; needs: of logp, lse, entropy.
 
-        Differentiable in hidden and weight, through logp, lse and entropy; one that needs no gradient costs none.
-        The gradient of the scores is rounded to the dtype of hidden; each gradient is an f32 sum in a fixed
-        order, rounded once: over the vocabulary in 8 pieces of P = ceil(V / 8), merged pairwise; over active rows
-        in pieces of 8192, ascending. Extra memory: forward 12 to 16 bytes for each of at most 8192 rows and 256
-        entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or, if that is more
-        and rows are, 16384 (P + D) + 4 P D bytes.
+    Differentiable in hidden, weight and bias, through logp, lse and entropy; one that needs none costs none.
+    The gradient of the scores is rounded to the dtype of hidden; each gradient is an f32 sum in a fixed
+    order, rounded once: over the vocabulary in 8 pieces of P = ceil(V / 8), merged pairwise; over active rows
+    in pieces of 8192, ascending. That of bias is summed over these pieces likewise, in each by 64 rows (by
+    halving) ascending, and costs a product more. Extra memory: forward 12 to 16 bytes for each of at most
+    8192 rows and 256 entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or,
+    if that is more and rows are, 16384 (P + D) + 4 P D bytes.
 
-        keep_logits: a limit in bytes. Where f32 logits of this call (4 V bytes a row) fit in it and a gradient is
-        needed, they are kept instead of computed again; the bits are the same.
-        group: a process group (torch.distributed) whose ranks hold equal shards of the vocabulary: weight is rows
-        [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
-        all ranks. 1, 2, 4 or 8 ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one
-        rank with the whole weight.
-    <<<<<<< HEAD
-        weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it, in place, once,
-        and weight.grad stays as it is.
-    =======
-        weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place, and
-        weight.grad stays as it is.
-    >>>>>>> h5
-        Raises LaunchError.
+    keep_logits: a limit in bytes. Where f32 logits of this call (4 V bytes a row) fit in it and a gradient is
+    needed, they are kept instead of computed again; the bits are the same.
+    group: a process group (torch.distributed) whose ranks hold equal shards of the vocabulary: weight is rows
+    [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
+    all ranks. 1, 2, 4 or 8 ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one
+    rank with the whole weight.
+    weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place:
+    weight.grad stays as it is.
+    support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids; not with a
+    group. The bits are those of `logp(matmul(...), ids, support=support)`. Raises LaunchError.
     """
     needs = names_among("linear_logp", "needs", needs, NEEDS[:3])
     are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
-    some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
     hidden, weight = some_factors(hidden, weight)
     tensors: Tensors = {"hidden": hidden, "weight": weight, "ids": ids}
     scalars: Scalars = {}
     tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
     _scoring("linear_logp", tensors, scalars, temperature, softcap, logit_scale)
     scalars["ignore_index"] = integer("linear_logp", "ignore_index", ignore_index)
+    if support is not None:
+        if group is not None:
+            raise wrong_value("linear_logp", "support", type(support).__name__, "None, with a group")
+        tensors |= kept_tokens("linear_logp", support, weight.shape[0], ids)
     extra = tuple(n for n in NEEDS[2:3] if n in needs)
     statics = {"needs": extra, "keep": _keeps(keep_logits, hidden, weight), "states": False}
     if group is None and vocab_start == 0 and weight_grad_out is None:

@@ -120,8 +120,8 @@ def linear_jsd_loss(
     `linear_logp`'s, rounded once: d hidden over the vocabulary in 8 pieces of P = ceil(V / 8), merged
     pairwise; d weight over active rows in pieces of 8192, ascending. Extra memory: f32 logits of as many rows
     as fit in 1 GiB for both heads, at least one row; in backward, half as much again for their gradient, and
-    2 P + 20 D bytes for each of at most 8192 rows, 2 D2 for the teacher's, 2 P D bytes, and 4 V D bytes if rows
-    are more than 8192. Raises LaunchError.
+    2 P + 20 D bytes for each of at most 8192 rows, 2 D2 for the teacher's, 2 P D bytes, and 4 V D bytes if
+    rows are more than 8192. Raises LaunchError.
     """
     tensors = {
         "hidden": hidden, "weight": weight, "teacher_hidden": teacher_hidden, "teacher_weight": teacher_weight
@@ -187,10 +187,10 @@ def gradients(heads: Heads, made: Divergence, d_loss: torch.Tensor, wants: tuple
     if "hidden" in wants:
         found["hidden"] = x.new_empty(x.shape)
     if "weight" in wants:
-        # rounded once: beyond one piece of rows the f32 sums are kept, and -0.0 + x == x for every x
-        found["weight"] = (
-            w.new_full(w.shape, -0.0, dtype=torch.float32) if rows > ROWS else w.new_zeros(w.shape)
-        )
+        found["weight"] = w.new_zeros(w.shape)
+        if rows > ROWS:
+            # rounded once: the f32 sums of pieces of rows are kept; -0.0 + x == x for every x
+            found["weight"] = w.new_full(w.shape, -0.0, dtype=torch.float32)
     order = None if heads.mask is None else compacted(heads.mask)
     for start in range(0, rows, ROWS):
         at: slice | torch.Tensor = slice(start, min(start + ROWS, rows))

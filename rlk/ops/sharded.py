@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 
 from rlk.ops.active_rows import active, compacted
+from rlk.ops.head_bias import bias_gradient
 from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.binding.selection import check_differentiable, invoke
+from rlk.runtime.binding.selection import check_differentiable, invoke, model
 from rlk.runtime.call import library
 from rlk.runtime.call.autograd import differentiated, once
 from rlk.runtime.call.collective import ordered_gather, process_group, sum_over_ranks
@@ -166,6 +167,10 @@ def gradients(
 ) -> Tensors:
     """Return the gradients of the wanted inputs by name; that of weight may go to the shard's buffer."""
     local, own = _local(saved, scalars, shard) | given, {**scalars, "ignore_index": NO_ID}
+    found: Tensors = {"bias": bias_gradient(local, own, model(math, OP))} if "bias" in wants else {}
+    wants = tuple(n for n in wants if n != "bias")
+    if not wants:
+        return found
     local["order"] = compacted(local["mask"])
     into: Tensors = {}
     if "weight" in wants and shard.weight_grad is not None:
@@ -173,7 +178,6 @@ def gradients(
     statics = {"wants": wants, "partial": shard.ranks > 1}
     invocation = invoke(linear_logp_backward, local, own, statics, math)
     made = dispatch(replace(invocation, shard=shard.part, into=frozenset(into)), local | into, own)
-    found: Tensors = {}
     if "hidden" in wants:
         whole = made["d_hidden"]
         if shard.ranks > 1:

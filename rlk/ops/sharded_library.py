@@ -64,8 +64,13 @@ def _autograd(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
     if ctx.buffer is None or "weight" not in wanted:
         found = dict(zip(wanted, torch.ops.rlk.linear_logp_shard_grad(*arguments), strict=True))
     else:
-        made = torch.ops.rlk.linear_logp_shard_grad_into(*arguments, ctx.buffer)
+        saved, cotangents, _, *rest = arguments
+        others = [n for n in wanted if n != "bias"]
+        made = torch.ops.rlk.linear_logp_shard_grad_into(saved, cotangents, others, *rest, ctx.buffer)
         found = {"hidden": made} if "hidden" in wanted else {}
+        if "bias" in wanted:
+            run = torch.ops.rlk.linear_logp_shard_grad
+            (found["bias"],) = run(saved, cotangents, ["bias"], *rest)
     return (*library.handed_on(linear_logp, ctx, arguments, found), None, None)
 
 

@@ -15,7 +15,6 @@ from rlk.runtime.binding.checks import (
     names_among,
     number,
     reciprocal,
-    some_rows,
     wrong_dims,
     wrong_value,
 )
@@ -78,7 +77,6 @@ def logp(
     needs = names_among("logp", "needs", needs, NEEDS)
     are_tensors("logp", logits=logits, ids=ids)
     _offered(logits, ids, fold)
-    some_rows("logp", "logits.shape[-1]", logits.shape[-1:], ids)
     tensors: Tensors = {"logits": logits, "ids": ids}
     scalars: Scalars = {}
     if bias is not None:
@@ -86,7 +84,7 @@ def logp(
     if mask is not None:
         tensors["mask"] = mask
     if support is not None:
-        tensors |= kept_tokens("logp", support, logits, ids)
+        tensors |= kept_tokens("logp", support, logits.shape[-1], ids)
     _scoring("logp", tensors, scalars, temperature, softcap, logit_scale)
     scalars["ignore_index"] = integer("logp", "ignore_index", ignore_index)
     # lse is always there: the gradient needs it; the others only where they are asked for
@@ -155,7 +153,6 @@ def rope(
     Differentiable in q and k. Raises LaunchError.
     """
     width = _check_rope(q, k, cos, sin, interleaved, rotary_dim)
-    some_rows("rope", "cos.shape[0]", cos.shape[:1], position_ids)
     half = width // 2
     cos, sin = cos[:, :half], sin[:, :half]
     statics: Statics = {"interleaved": interleaved}
@@ -212,18 +209,6 @@ def _check_rope(
                 Code.ARG_SIZE, op="rope", name=name, axis=axis, got=got, other=other, wanted=width // 2
             )
     return width
-
-
-def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return weight[ids]; the gradient of weight sums tokens in a fixed order.
-
-    ids: [...] int32 or int64. weight: [V, D] bf16, f16 or f32. An id outside [0, V) gives NaN and sets the
-    device's error word. Differentiable in weight: f32 sums over the tokens of an id in ascending order, in
-    chunks of 8, rounded once. Raises LaunchError.
-    """
-    are_tensors("embedding", ids=ids, weight=weight)
-    some_rows("embedding", "weight.shape[0]", weight.shape[:1], ids)
-    return call(model_spec.embedding, {"ids": ids, "weight": weight}, {}, {})["y"]
 
 
 @model_spec.embedding.prepares

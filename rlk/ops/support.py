@@ -13,7 +13,7 @@ from rlk.runtime.binding.invocation import Tensors
 WORD = 32  # bits
 
 
-def kept_tokens(op: str, support: object, logits: torch.Tensor, ids: torch.Tensor) -> Tensors:
+def kept_tokens(op: str, support: object, vocabulary: int, ids: torch.Tensor) -> Tensors:
     """Return the inputs of a log-prob that restrict it to a support of the rows of ids."""
     # no `match`: torch.compile follows class patterns from torch 2.11 on
     if isinstance(support, Support):
@@ -33,7 +33,6 @@ def kept_tokens(op: str, support: object, logits: torch.Tensor, ids: torch.Tenso
         return {"threshold": support.threshold, "last": support.last}
     if not isinstance(support, Csr):
         raise wrong_type(op, "support", support, "Support or Csr")
-    vocabulary = logits.shape[-1]
     for name, x in (("support.offsets", support.offsets), ("support.ids", support.ids)):
         checked_offsets(op, name, x)
     rows = len(support.offsets) - 1

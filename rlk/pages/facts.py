@@ -1,46 +1,46 @@
-"""Facts of public operators that specs do not hold: an example of use, and behaviour at edges."""
+"""Records of public functions with the facts of their pages: an example of use, and behaviour at edges.
+
+Those of rlk's functions stand in `facts.txt`, those of other packages in their registrations.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from rlk.errors import Code, LaunchError
-from rlk.lang.record import Edge
+from rlk.lang.record import Edge, Record
+from rlk.ops import OPERATORS
 from rlk.runtime.registry import others
 
-__all__ = ["Edge", "Facts", "facts", "facts_of"]
+__all__ = ["Edge", "facts", "facts_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Of one operator. specs: what calls run beside its own specs. In an edge f is the operator."""
-
-    specs: tuple[str, ...]
-    example: str
-    edges: tuple[Edge, ...]
+def facts() -> Mapping[str, Record]:
+    """Return the record of every public function by name, those of other packages as namespace.name."""
+    return {**_own(), **{name: op.record for name, op in others().items()}}
 
 
 @cache
-def facts() -> dict[str, Facts]:
-    """Return the facts of every public operator, by name, as `facts.txt` has them."""
+def _own() -> dict[str, Record]:
+    """Return the records of rlk's functions, with the facts that `facts.txt` has of each."""
     text = Path(__file__).with_name("facts.txt").read_text(encoding="utf-8")
     found = {}
     for part in text.removeprefix("## ").split("\n## "):
-        names, _, rest = part.partition("\n")
-        example, *rows = rest.strip().split("\n\n")
-        edges = (Edge(*row.split(" | ")) for row in "\n".join(rows).splitlines())
-        name, *specs = names.split()
-        found[name] = Facts(tuple(specs), example, tuple(edges))
+        name, _, rest = part.partition("\n")
+        usage, *rows = rest.strip().split("\n\n")
+        edges = tuple(Edge(*row.split(" | ")) for row in "\n".join(rows).splitlines())
+        published = OPERATORS.get(name)
+        record = Record() if published is None else Record(reference=published.reference)
+        found[name] = replace(record, usage=usage, edges=edges)
     return found
 
 
-def facts_of(name: str) -> Facts:
-    """Return the facts of an operator; raise LaunchError with the names there are."""
-    if name in others():
-        record = others()[name].record
-        return Facts((), record.usage or "# its registration has no usage=", record.edges)
-    if name not in facts():
-        raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(facts()))
-    return facts()[name]
+def facts_of(name: str) -> Record:
+    """Return the record of a public function; raise LaunchError with the names there are."""
+    found = facts()
+    if name not in found:
+        raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(found))
+    return found[name]

@@ -28,7 +28,7 @@ from rlk.runtime.binding.invocation import Invocation, judged
 from rlk.runtime.call.dispatch import Decision, lowering
 from rlk.runtime.prefetch import joined
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
-from rlk.runtime.registry import operators, others
+from rlk.runtime.registry import others
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "sm_80", "gfx942")
@@ -110,7 +110,7 @@ def specs_of(name: str) -> tuple[Op, ...]:
     if name not in OPERATORS:
         return ()
     own = [spec for spec in OPERATORS[name].specs if spec.name == name or spec.name not in OPERATORS]
-    return (*own, *(operators()[extra] for extra in facts_of(name).specs))
+    return (*own, *OPERATORS[name].forms)
 
 
 def parts_of(name: str) -> tuple[str, ...]:
@@ -323,7 +323,8 @@ def _example(name: str) -> Iterator[str]:
 
 def shown(name: str) -> str:
     """Return an operator's example as one can run it."""
-    return f"import torch\n\nimport rlk\n\n{facts_of(name).example}"
+    usage = facts_of(name).usage or "# its registration has no usage="
+    return f"import torch\n\nimport rlk\n\n{usage}"
 
 
 def _lowerings(name: str, targets: Sequence[str]) -> Iterator[str]:

@@ -34,12 +34,19 @@ _INTEGERS = {DType.I32: (-(2**31), 2**31 - 1), DType.I64: (-(2**63), 2**63 - 1),
 class Operator:
     """A public operator: call it; ask it for its numerics id, tier, decision and float64 reference.
 
-    specs: the specs that a call runs, in order; several for an operator composed of others.
+    specs: the specs that a call runs, in order; several for an operator composed of others. forms: specs that
+    an option of a call names in place of those.
     """
 
-    def __init__(self, fn: Callable[..., Any], exact: Callable[..., Any], specs: tuple[Op, ...]) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        exact: Callable[..., Any],
+        specs: tuple[Op, ...],
+        forms: tuple[Op, ...] = (),
+    ) -> None:
         functools.update_wrapper(self, fn)
-        self.fn, self.reference, self.specs = fn, exact, specs
+        self.fn, self.reference, self.specs, self.forms = fn, exact, specs, forms
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.fn(*args, **options)
@@ -75,9 +82,11 @@ class Operator:
         return f"<rlk.ops.{self.fn.__name__}>"
 
 
-def published(fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op) -> Operator:
+def published(
+    fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op, forms: tuple[Op, ...] = ()
+) -> Operator:
     """Give a function the methods of `Operator` as attributes, so that a call of it costs no wrapper."""
-    operator = Operator(fn, exact, specs)
+    operator = Operator(fn, exact, specs, forms)
     for name in ("numerics_id", "tier", "explain", "reference", "specs"):
         setattr(fn, name, getattr(operator, name))
     return operator

@@ -18,7 +18,8 @@ from rlk.ir.numerics import Tier
 from rlk.lang.op import Op
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.binding import selection
-from rlk.runtime.binding.arguments import TORCH_DTYPES, output_shape
+from rlk.runtime.binding.arguments import TORCH_DTYPES, Geometry, output_shape
+from rlk.runtime.binding.candidates import entries_of
 from rlk.runtime.binding.invocation import (
     Invocation,
     Scalars,
@@ -31,6 +32,7 @@ from rlk.runtime.binding.invocation import (
     target_of,
 )
 from rlk.runtime.binding.selection import Statics
+from rlk.runtime.binding.shape_buckets import sizes_of
 from rlk.runtime.call import entry as calls
 from rlk.runtime.call.dispatch import (
     Decision,
@@ -50,6 +52,7 @@ from rlk.runtime.call.dispatch import (
 from rlk.runtime.kernels.build import obtain_later, stored
 from rlk.runtime.kernels.pool import pool
 from rlk.runtime.wheels.wheel_lookup import ship
+from rlk.schedule.user_table import entry_of
 from rlk.target.facts import Target
 
 Public = Callable[..., Any]
@@ -134,17 +137,30 @@ def _explained(invocation: Invocation, tensors: Tensors) -> Decision:
     answer = ship(*call, serving(on), whole=True)
     if answer.found is not None:
         form, wheel = answer.found.form, answer.found.kernel.wheel
-        decision = replace(decision, backends=(form.backend,), schedules=tuple(map(str, form.schedules)))
+        decision = replace(decision, backends=(form.backend,))
+        decision = replace(decision, schedules=_said(form.backend, form.program, form.schedules, *call))
         return replace(decision, source=wheel.label, refused=answer.refused)
     program, _, schedules, emitted = lowered(*call)
     source = source_of(program, schedules, emitted, on)
     return replace(
         decision,
         backends=(emitted.backend,),
-        schedules=tuple(map(str, schedules)),
+        schedules=_said(emitted.backend, program, schedules, *call),
         source=source,
         refused=answer.refused,
     )
+
+
+def _said(
+    backend: str, program: Program, schedules: Schedules, invocation: Invocation, model: MathModel,
+    geometry: Geometry, tensors: Tensors, on: Target,
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the schedules of kernels as text, with the entries of the user's table that they come from."""
+    sizes = sizes_of(invocation, geometry)
+    entries = entries_of(invocation, on, sizes)
+    found = [entry_of(entries, backend, kernel, dict(sizes.extents)) for kernel in program.kernels]
+    marks = [f" (from {entry.place})" if entry is not None else "" for entry in found]
+    return tuple(f"{schedule}{mark}" for schedule, mark in zip(schedules, marks, strict=True))
 
 
 def source_of(program: Program, schedules: Schedules, emitted: Emitted, on: Target) -> str:

@@ -126,7 +126,7 @@ def load_entry_points() -> None:
     for point in metadata.entry_points(group=GROUP):
         try:
             found = point.load()
-            listed = [found] if isinstance(found, Op) else _ops(found)
+            listed = [found] if isinstance(found, Op) else defined_in(found)
             for op in listed:
                 if not op.calls.namespace:
                     register(op, namespace=point.name)
@@ -183,10 +183,10 @@ def operators() -> dict[str, Op]:
 
     names = (m.name for m in pkgutil.iter_modules(rlk.specs.__path__))
     modules = (importlib.import_module(f"rlk.specs.{name}") for name in names)
-    return {op.name: op for module in modules for op in _ops(module)}
+    return {op.name: op for module in modules for op in defined_in(module)}
 
 
-def _ops(module: ModuleType) -> Iterator[Op]:
+def defined_in(module: ModuleType) -> Iterator[Op]:
     """Yield the operators that a module defines, in the order of its lines."""
     found = (value for value in vars(module).values() if isinstance(value, Op))
     yield from sorted((op for op in found if op.fn.__module__ == module.__name__), key=lambda op: op.loc.line)
@@ -205,7 +205,7 @@ def find(name: str) -> tuple[Op, ModuleType]:
             raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
         return there[name], sys.modules[there[name].fn.__module__]
     module = _module(Path(path if colon else name))
-    there = {op.name: op for op in _ops(module)}
+    there = {op.name: op for op in defined_in(module)}
     if not colon and len(there) == 1:
         return next(iter(there.values())), module
     if inside not in there:

@@ -24,7 +24,7 @@ from rlk.lang import (
     i64,
     op,
 )
-from rlk.specs.logp import NOTHING_CHOSEN, Scoring, V, active_rows, inverse_of, of_scores
+from rlk.specs.logp import NOTHING_CHOSEN, Keeping, M, Scoring, V, active_rows, inverse_of, of_scores
 
 T = Axis("T", piece=8192, dynamic=True)
 D = Axis("D")
@@ -33,7 +33,13 @@ F = DTypeVar("F", (bf16, f16))
 Ids = DTypeVar("Ids", (i64, i32))
 
 
-@op(saves=("hidden", "weight", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy", "logits"))
+@op(
+    saves=(
+        "hidden", "weight", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy", "logits",
+        "threshold", "last", "words",
+    ),
+    nonempty=(V,),
+)  # fmt: skip
 def linear_logp(
     hidden: Tensor[F, T, D],
     weight: Tensor[F, V, D],
@@ -41,6 +47,9 @@ def linear_logp(
     bias: Tensor[F, V] | None,
     inv_temperature_row: Tensor[f32, T] | None,
     mask: Tensor[boolean, T] | None,
+    threshold: Tensor[f32, T] | None,
+    last: Tensor[i32, T] | None,
+    words: Tensor[i32, T, M] | None,
     inv_temperature: Scalar[f32] | None,
     logit_scale: Scalar[f32] | None,
     softcap: Scalar[f32] | None,
@@ -60,15 +69,16 @@ def linear_logp(
     scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
     picked = ids.to(i64)
     active = active_rows(picked, ignore_index, mask)
+    kept = Keeping(threshold, last, words)
     soft, hit = L.softmax_sum(entropy="entropy" in needs), L.total()
     for v in L.stream(V, when=active):
         acc = L.dot(hidden, weight[v], over=D)
         if keep:
             L.emit(logits=acc)
         z, _ = scoring.forward(acc, None if bias is None else bias[v])
-        soft.absorb(z)
+        soft.absorb(kept.only(z, acc, v.pos))
         # one score and zeros: exact in any order
-        hit.absorb(L.where(v.pos.to(i64) == picked, z, -0.0))
+        hit.absorb(L.where(v.pos.to(i64) == picked, kept.hit(z, acc, v.pos), -0.0))
     if states:
         # inactive rows get constants: their sums would be the identity -0.0, or +0.0 of an empty product
         state = {"m": soft.max, "s": soft.sum, "hits": hit.value}
@@ -128,8 +138,14 @@ def _gradients(
     rows = L.keep(L.where(active, x.hidden.at(order, D), 0.0), "rows")
     acc = L.dot(rows, x.weight, over=D) if x.logits is None else x.logits.at(order, V, when=active)
     z, t = scoring.forward(acc, x.bias)
-    dz = of_scores(z, picked, x.lse.at(order), row(x.entropy), *map(row, cotangents))
-    kept = L.keep(L.where(active, scoring.backward(dz, t), 0.0).to(dtype), "dz")
+    support = Keeping(row(x.threshold), row(x.last), x.words, order)
+    dz = of_scores(
+        support.only(z, acc, L.pos(V)), picked, x.lse.at(order), row(x.entropy), *map(row, cotangents)
+    )
+    grad = L.where(active, scoring.backward(dz, t), 0.0)
+    if not support.everything:
+        grad = L.where(support.holds(acc, L.pos(V)), grad, 0.0)
+    kept = L.keep(grad.to(dtype), "dz")
     made: dict[str, Tile] = {}
     if of_hidden:
         made["d_hidden"] = L.dot(kept, x.weight, over=V)
@@ -151,6 +167,9 @@ class _Saved:
     lse: Tile
     entropy: Tile | None
     logits: Tile | None
+    threshold: Tile | None
+    last: Tile | None
+    words: Any
     inv_temperature: Tile | None
     logit_scale: Tile | None
     softcap: Tile | None
@@ -170,6 +189,9 @@ def linear_logp_backward(
     inv_temperature_row: Tensor[f32, T] | None,
     mask: Tensor[boolean, T] | None,
     logits: Tensor[f32, T, V] | None,
+    threshold: Tensor[f32, T] | None,
+    last: Tensor[i32, T] | None,
+    words: Tensor[i32, T, M] | None,
     d_logp: Tensor[f32, T] | None,
     d_lse: Tensor[f32, T] | None,
     d_entropy: Tensor[f32, T] | None,
@@ -188,7 +210,7 @@ def linear_logp_backward(
     sum of all pieces of rows, once. Otherwise the bits are those of the gradient itself.
     """
     saved = _Saved(
-        hidden, weight, ids, bias, inv_temperature_row, mask, lse, entropy, logits,
+        hidden, weight, ids, bias, inv_temperature_row, mask, lse, entropy, logits, threshold, last, words,
         inv_temperature, logit_scale, softcap, inv_softcap, ignore_index,
     )  # fmt: skip
     cotangents = (d_logp, d_lse, d_entropy)
@@ -201,6 +223,47 @@ def linear_logp_backward(
         L.place(
             "d_weight", (V, D), ({}, total.to(hidden.dtype) if weight_grad is None else weight_grad + total)
         )
+    return L.out()
+
+
+@op()
+def linear_logp_scores(
+    hidden: Tensor[F, T, D],
+    weight: Tensor[F, V, D],
+    ids: Tensor[Ids, T],
+    lse: Tensor[f32, T],
+    entropy: Tensor[f32, T] | None,
+    bias: Tensor[F, V] | None,
+    inv_temperature_row: Tensor[f32, T] | None,
+    mask: Tensor[boolean, T] | None,
+    threshold: Tensor[f32, T] | None,
+    last: Tensor[i32, T] | None,
+    words: Tensor[i32, T, M] | None,
+    d_logp: Tensor[f32, T] | None,
+    d_lse: Tensor[f32, T] | None,
+    d_entropy: Tensor[f32, T] | None,
+    inv_temperature: Scalar[f32] | None,
+    logit_scale: Scalar[f32] | None,
+    softcap: Scalar[f32] | None,
+    inv_softcap: Scalar[f32] | None,
+    ignore_index: Scalar[i64],
+) -> Outputs:
+    """The gradient of the products of a piece of the vocabulary, dz, as `linear_logp_backward` rounds it.
+
+    Inactive rows give -0.0, which changes no sum.
+    """
+    picked = ids.to(i64)
+    active = active_rows(picked, ignore_index, mask)
+    inverse = inverse_of(inv_temperature_row, inv_temperature)
+    scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
+    acc = L.dot(hidden, weight, over=D)
+    z, t = scoring.forward(acc, bias)
+    support = Keeping(threshold, last, words)
+    dz = of_scores(support.only(z, acc, L.pos(V)), picked, lse, entropy, d_logp, d_lse, d_entropy)
+    grad = L.where(active, scoring.backward(dz, t), -0.0)
+    if not support.everything:
+        grad = L.where(support.holds(acc, L.pos(V)), grad, 0.0)
+    L.place("dz", (T, V), ({}, grad.to(hidden.dtype)))
     return L.out()
 
 

@@ -75,11 +75,15 @@ def inverse_of(row: Tile | None, number: Tile | None) -> Tile | None:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """The support of a row: tokens above a threshold and its first equals, or a mask's."""
+    """The support of a row: tokens above a threshold and its first equals, or a mask's.
 
-    threshold: TensorArg | None
-    last: TensorArg | None
+    rows: which rows of the mask are read; None: each its own.
+    """
+
+    threshold: TensorArg | Tile | None
+    last: TensorArg | Tile | None
     words: TensorArg | None
+    rows: Tile | None = None
 
     @property
     def everything(self) -> bool:
@@ -88,7 +92,8 @@ class Keeping:
     def holds(self, x: Tile, index: Tile) -> Tile:
         """Return whether tokens with logits x at an index of the vocabulary, i32, are in the support."""
         if self.words is not None:
-            word = self.words.at(T, L.where(index < 0, -1, index >> 5))
+            rows = self.words.axes[0] if self.rows is None else self.rows
+            word = self.words.at(rows, L.where(index < 0, -1, index >> 5))
             return ((word >> (index & 31)) & 1) != 0
         return (x > self.threshold) | ((x == self.threshold) & (index <= self.last))
 
@@ -102,7 +107,7 @@ class Keeping:
 
 
 @op(
-    saves=(
+    nonempty=(V,), saves=(
         "logits", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy",
         "threshold", "last", "words",
     )

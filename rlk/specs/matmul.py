@@ -154,6 +154,13 @@ def _d_bias(d_y: Any) -> Tile:
 
 
 @op()
+def column_sums(d_y: Tensor[F, T, N], bias_grad: Tensor[f32, N]) -> Outputs:
+    """d_bias = bias_grad plus the f32 sum of d_y over tokens, in the order of matmul's gradient of bias."""
+    L.place("d_bias", (N,), ({}, bias_grad + _d_bias(d_y)))
+    return L.out()
+
+
+@op()
 def matmul_backward(
     d_y: Tensor[F, T, N],
     x: Tensor[F, T, K],

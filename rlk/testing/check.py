@@ -68,6 +68,7 @@ class Law(Enum):
     """A law that every operator must obey, in words."""
 
     TEXT = "printed and parsed back, every form is equal"
+    FLOAT64 = "agrees with its float64 form"
     SLOPE = "gradients agree with central differences"
     TILES = "bits do not depend on tiles"
     ROWS = "bits of a row do not depend on other rows"
@@ -76,6 +77,8 @@ class Law(Enum):
     LOWERS = "each backend lowers it, or says why not"
     COMPILES = "Triton source compiles"
     MACHINE = "CDNA machine code has the oracle's bits"
+    PAGE = "the page's example and edges hold"
+    """Of operators of other packages; the command tries it, which knows pages."""
 
 
 COMPILED = frozenset({Law.COMPILES, Law.MACHINE})
@@ -89,8 +92,8 @@ class Verdict:
     """The result of a law in one case.
 
     ok: None where the law was not tried. count: how many comparisons were made. worst: the largest relative
-    error of a slope, else how many elements or forms differ. note: why, for people. ran: what was executed.
-    backend: of a law that is tried by backend.
+    error of a slope or of an output, else how many elements, forms or rows differ. note: why, for people.
+    ran: what was executed. backend: of a law that is tried by backend.
     """
 
     law: Law
@@ -140,6 +143,7 @@ def _attempts(
     case: Case, targets: Sequence[Target], seed: int, compiler: Compiler | None
 ) -> Iterator[tuple[Law, str, Callable[[], Verdict]]]:
     yield Law.TEXT, "", partial(check_text, case)
+    yield Law.FLOAT64, "", partial(check_float64, case)
     yield Law.SLOPE, "", partial(check_slopes, case)
     for call in calls(case, seed):
         yield Law.TILES, call.label, partial(check_tiles, call, targets[0])
@@ -203,6 +207,20 @@ def _forms(traced: Program) -> Iterator[Program]:
     for _, change in CANONICAL:
         traced = change(traced)
         yield traced
+
+
+# --- float64 --------------------------------------------------------------------------------------
+
+
+def check_float64(case: Case) -> Verdict:
+    """Compare the spec, every float an f64, with the float64 form of the operator's record."""
+    if case.op.record.reference is None:
+        return verdict(Law.FLOAT64, None, note="its record has no float64 form")
+    from rlk.testing.float64 import TOLERANCE, worst_difference
+
+    count, worst, where = worst_difference(case)
+    ok = worst <= TOLERANCE
+    return verdict(Law.FLOAT64, ok, count, worst, "" if ok else where)
 
 
 # --- slopes ---------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def _measured(job: dict[str, Any]) -> Iterator[Report]:
     on = target_of(device)
     assert on is not None
     yield {"at": "the inputs"}
-    call = problem(Shape(*job["shape"]), "cuda")
+    call = problem(Shape(job["op"], tuple(job["sizes"].items())), "cuda")
     schedules = plan(call, job["backend"], on).schedules
     chosen = {name: schedules[name] for name in job["tried"]}
     yield from reports(call, chosen, job["backend"], on, job["seconds"])

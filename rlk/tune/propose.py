@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rlk.schedule import user_table
 from rlk.schedule.entries import ROW_CLASSES, Entry, Facts, row_class
 from rlk.tune.candidates import Use, table_of, tiling, written
 from rlk.tune.problem import SHIPPED, named
 from rlk.tune.session import Row
+from rlk.tune.shapes import SUBJECTS, text_of
 
 MARGIN = 0.01  # by which what is proposed is faster, or as much as cuBLAS itself moved meanwhile
 SHOWN = 4  # shapes that a reason names
@@ -154,13 +156,46 @@ def _between(numbers: Sequence[int | None]) -> str:
 
 
 def _why(row: Row, name: str) -> str:
-    size = f"{row['rows']} x {row['columns']} x {row['length']}"
-    times = f"from {row['shipped']['ms']:.4g}, cuBLAS {row['cublas_ms']:.4g}"
+    size = sizes_of(row)
+    times = f"from {row['shipped']['ms']:.4g}, {bound_of(row)} {row['cublas_ms']:.4g}"
     if name not in row["tried"]:
         return f"{size}: as shipped, {times}"
     others = [other for other in row["tried"] if other != name]
     after = f", next {others[0].partition(': ')[2]} {row['tried'][others[0]]['ms']:.4g}" if others else ""
     return f"{size}: {row['tried'][name]['ms']:.4g} ms, {times}{after}"
+
+
+def sizes_of(row: Row) -> str:
+    """Return the sizes of a row as messages have them."""
+    return text_of(row["op"], row["sizes"]).removeprefix(row["op"]).strip()
+
+
+def bound_of(row: Row) -> str:
+    """Return the name of what a row's times are compared with."""
+    return "cuBLAS" if row["op"] in SUBJECTS else "copy"
+
+
+def user_entries(rows: Iterable[Row], device: str) -> list[user_table.Entry]:
+    """Return the entries of a user's table that would be faster than what is shipped.
+
+    A candidate is chosen as for `proposals`, of all shapes of the same sizes of an entry.
+    """
+    places: dict[tuple[str, str, str], list[tuple[Row, str]]] = defaultdict(list)
+    for row in rows:
+        if "failed" in row or row["shipped"] is None or len(row["cublas"]) < BOTH:
+            continue
+        found = {name.partition(": ")[0]: text for name, text in row.get("entries", {}).items()}
+        for site, text in found.items():
+            (first, *_) = user_table.parse(text, site).entries
+            places[row["backend"], site, str(first.sizes)].append((row, site))
+    made = []
+    for measured in places.values():
+        text, (row, site) = _fastest(measured), measured[0]
+        entries = row["entries"].get(named(site, text)) if text is not None else None
+        if entries is not None and text is not None:
+            why = "; ".join(_why(each, named(at, text)) for each, at in measured[:SHOWN])
+            made += [replace(e, why=f"{why}; {device}") for e in user_table.parse(entries, site).entries]
+    return made
 
 
 def summary(row: Row) -> list[tuple[str, ...]]:

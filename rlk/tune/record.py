@@ -12,6 +12,7 @@ from pathlib import Path
 from rlk import __version__
 from rlk.errors import Code, LaunchError
 from rlk.tune.session import Row
+from rlk.tune.shapes import SUBJECTS
 
 PACKAGES = ("torch", "triton", "nvidia-cutlass-dsl", "numpy")
 _FOLDER = Path(__file__).parent
@@ -49,6 +50,7 @@ def read(paths: Iterable[Path], op: str) -> tuple[str, list[Row]]:
     """Return the devices and the rows of an operator from records; raise LaunchError for another file."""
     devices: dict[str, None] = {}
     rows: list[Row] = []
+    letters = SUBJECTS[op].letters if op in SUBJECTS else ()
     for path in paths:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -57,7 +59,13 @@ def read(paths: Iterable[Path], op: str) -> tuple[str, list[Row]]:
         if not isinstance(found, Mapping) or not {"device", "rows"} <= found.keys():
             raise _unreadable(path, "it has no device and rows")
         devices[found["device"]] = None
-        rows += [row for row in found["rows"] if row["op"] == op]
+        for row in found["rows"]:
+            if row["op"] == op:
+                if "sizes" not in row:  # a record of before other operators were tuned
+                    row["sizes"] = dict(
+                        zip(letters, (row["rows"], row["columns"], row["length"]), strict=True)
+                    )
+                rows.append(row)
     return ", ".join(devices), rows
 
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Protocol
 
 from rlk.env import inherited
+from rlk.schedule.user_table import written
 from rlk.tune.measure import Report
 from rlk.tune.precompile import Compiled
 from rlk.tune.problem import BARE, SHIPPED, Plan
@@ -138,8 +139,15 @@ class Session:
     def _ask(self, row: Row, tried: Sequence[str]) -> str | None:
         """Measure what is left of a shape; return what a child was at when it was given up, if it was."""
         child = self.child = self.child or self.start()
-        shape = [row["op"], row["rows"], row["columns"], row["length"]]
-        child.ask({"shape": shape, "backend": self.backend, "seconds": self.seconds, "tried": list(tried)})
+        child.ask(
+            {
+                "op": row["op"],
+                "sizes": row["sizes"],
+                "backend": self.backend,
+                "seconds": self.seconds,
+                "tried": list(tried),
+            }
+        )
         at = "the start"
         try:
             for report in self._reports(child):
@@ -181,11 +189,12 @@ class Session:
 
 def _row(shape: Shape, backend: str, plan: Plan) -> Row:
     return {
-        "op": shape.op, "rows": shape.rows, "columns": shape.columns, "length": shape.length,
+        "op": shape.op, "sizes": dict(shape.sizes),
         "backend": backend, "sites": {site: asdict(facts) for site, facts in plan.sites.items()},
         "cublas": [], "shipped": None, "tried": {}, "same": list(plan.same), "errors": {},
         "differing": {}, "hung": [], "unfinished": [],
         "schedules": {name: "; ".join(map(str, chosen)) for name, chosen in plan.schedules.items()},
+        "entries": {name: "\n".join(map(written, made)) for name, made in plan.entries.items()},
     }  # fmt: skip
 
 

@@ -1,37 +1,63 @@
-"""Operators that can be tuned, their default sizes, and how sizes are written."""
+"""Shapes that are tuned: sizes by axis, the shipped lists, and how sizes are written."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 
 from rlk.env import whole
 from rlk.errors import Code, LaunchError
+from rlk.ir.dims import Axis
+from rlk.lang.op import Op
+from rlk.lang.types import TensorType
+from rlk.runtime.registry import find
 
 ROWS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
 SIDES = (4096, 14336)
 PIECE_ROWS = (16, 64, 128, 256, 512)  # of a product by pieces, whose columns are few: 4096
 HEAD_ROWS = (1, 64, 300, 1024, 8192)
 GRADIENT_ROWS = (64, 1024, 8192)
+OTHER_ROWS = (64, 1024, 8192)  # of operators without a list: extents of their dynamic axes
 VOCABULARY, HIDDEN = 128256, 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A contraction's sizes: columns are the vocabulary of a head, length is what its forward contracts."""
+    """Sizes of a call: of a contraction with a list of its own by its letters, else of every axis by name.
+
+    op: the name of what is tuned, that of a gradient with GRADIENT.
+    """
 
     op: str
-    rows: int
-    columns: int
-    length: int
+    sizes: tuple[tuple[str, int], ...]
+
+    @staticmethod
+    def of(op: str, *sizes: int) -> Shape:
+        """Return a shape of a contraction in SUBJECTS: rows, columns and length."""
+        return Shape(op, tuple(zip(SUBJECTS[op].letters, sizes, strict=True)))
+
+    @property
+    def contraction(self) -> tuple[int, int, int]:
+        """Rows, columns and length; of a head, hidden units are what its forward contracts."""
+        rows, columns, length = (size for _, size in self.sizes)
+        return rows, columns, length
 
     def __str__(self) -> str:
-        return f"{self.op} {self.rows} x {self.columns} x {self.length}"
+        return text_of(self.op, dict(self.sizes))
+
+
+def text_of(op: str, sizes: Mapping[str, int]) -> str:
+    """Return a shape as messages have it."""
+    if op in SUBJECTS:
+        return f"{op} {' x '.join(map(str, sizes.values()))}"
+    return f"{op} {', '.join(f'{axis}={size}' for axis, size in sizes.items())}"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A tunable problem: the letters of rows, columns and length, and the default sizes, few rows first."""
+    """A contraction with a list: the letters of rows, columns and length, and the default sizes."""
 
     letters: tuple[str, str, str]
     sizes: tuple[tuple[int, int, int], ...]
@@ -47,28 +73,67 @@ GRADIENT = "_grad"  # of an operator's name
 
 
 def subject(op: str, gradient: bool) -> str:
-    """Return the name of what is tuned; raise LaunchError with the operators that can be."""
-    name = op + GRADIENT * gradient
-    if op.endswith(GRADIENT) or name not in SUBJECTS:
-        choices = [n for n in SUBJECTS if not n.endswith(GRADIENT)]
-        if gradient:
-            choices = [n.removesuffix(GRADIENT) for n in SUBJECTS if n.endswith(GRADIENT)]
-        what = "operator with a gradient to tune" if gradient else "operator to tune"
-        raise LaunchError(Code.UNKNOWN_NAME, what=what, name=op, choices=", ".join(choices))
-    return name
+    """Return the name of what is tuned; raise LaunchError for no operator, or one without a gradient.
+
+    op: the name of any registered operator, or path/to/spec.py:name.
+    """
+    if op.endswith(GRADIENT):
+        choices = f"{op.removesuffix(GRADIENT)} --grad"
+        raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=op, choices=choices)
+    if gradient and found(op)[0].gradient is None:
+        raise LaunchError(Code.NOT_DIFFERENTIABLE, op="rlk tune", name=op, choices="no input of it")
+    found(op)
+    return op + GRADIENT * gradient
+
+
+@cache
+def found(name: str) -> tuple[Op, ModuleType]:
+    """Return the operator and the module of a subject's name, its gradient's too: a file is imported once."""
+    return find(name.removesuffix(GRADIENT))
+
+
+def axes_of(op: Op) -> dict[str, Axis]:
+    """Return the axes of the tensors that are there in the variant that stands for an operator."""
+    present = set(op.record.present)
+    there = (f for f in op.formals if not f.optional or f.name in present)
+    types = (f.type for f in there if isinstance(f.type, TensorType))
+    return {axis.name: axis.whole for type in types for axis in type.axes}
 
 
 def shapes(name: str) -> tuple[Shape, ...]:
-    """Return the default shapes of what is tuned."""
-    return tuple(Shape(name, *sizes) for sizes in SUBJECTS[name].sizes)
+    """Return the default shapes of what is tuned: a list, else registered extents with few to many rows."""
+    if name in SUBJECTS:
+        return tuple(Shape.of(name, *sizes) for sizes in SUBJECTS[name].sizes)
+    every = (_complete(name, {}, rows) for rows in OTHER_ROWS)
+    return tuple(dict.fromkeys(every))
 
 
 def shape(name: str, text: str) -> Shape:
-    """Return what "M=64,N=4096,K=4096" means; raise LaunchError for anything else."""
-    letters = SUBJECTS[name].letters
+    """Return what "M=64,N=4096,K=4096" means; raise LaunchError for anything else.
+
+    Axes that are not named have the extents with which the operator is registered.
+    """
+    letters = SUBJECTS[name].letters if name in SUBJECTS else tuple(axes_of(found(name)[0]))
     pairs = [part.partition("=") for part in text.split(",")]
     sizes = {letter.strip(): count for letter, _, size in pairs if (count := whole(size))}
-    if sorted(sizes) != sorted(letters) or len(pairs) != len(letters):
+    missing = name in SUBJECTS and len(sizes) < len(letters)
+    if missing or not sizes or not sizes.keys() <= {*letters} or len(pairs) != len(sizes):
         wanted = ",".join(f"{letter}=4096" for letter in letters)
         raise LaunchError(Code.ARG_VALUE, op="rlk tune", name="--shape", value=text[:60], wanted=wanted)
-    return Shape(name, *(sizes[letter] for letter in letters))
+    if name in SUBJECTS:
+        return Shape(name, tuple((letter, sizes[letter]) for letter in letters))
+    return _complete(name, sizes, OTHER_ROWS[1])
+
+
+def _complete(name: str, sizes: Mapping[str, int], rows: int) -> Shape:
+    """Return a shape of all axes: sizes given, else those of the registration, else rows of dynamic axes."""
+    op, _ = found(name)
+    known = {**op.record.extents, **sizes}
+    axes = axes_of(op)
+    unknown = [name for name, axis in axes.items() if name not in known and not axis.dynamic]
+    if unknown:
+        wanted = f"--shape {','.join(f'{axis}=4096' for axis in unknown)}, or extents= in its registration"
+        raise LaunchError(
+            Code.ARG_MISSING, op=op.qualified, name=", ".join(unknown), why=f"to tune: {wanted}"
+        )
+    return Shape(name, tuple((axis, known.get(axis, rows)) for axis in axes))

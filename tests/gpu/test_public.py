@@ -25,6 +25,11 @@ def layout(on: Move) -> Layout:
 
 
 TOKENS = sum(LENGTHS)
+HEAD = (
+    normal(300, 64).bfloat16(), (0.3 * normal(WIDE, 64, seed=2)).bfloat16(), normal(WIDE, seed=3).bfloat16()
+)  # fmt: skip
+THRESHOLDS = (normal(300), torch.ones(300, dtype=torch.int32), torch.full((300,), WIDE, dtype=torch.int32))
+LISTED = torch.stack([7 * i + 3 * torch.arange(50) for i in range(300)]).reshape(-1) % WIDE
 PRODUCT = tuple(
     normal(*shape, seed=i).bfloat16() for i, shape in enumerate(((300, 64), (512, 64), (512,), (300, 512)))
 )
@@ -68,6 +73,19 @@ CALLS: dict[str, Case] = {
             (normal(300, 64).bfloat16(), (0.3 * normal(WIDE, 64, seed=2)).bfloat16()),
         )
         for beta in (0.0, 0.3, 1.0)
+    },
+    **{
+        f"linear_logp {name}": (
+            lambda on, x, w, b, kept=kept: ops.linear_logp(
+                x, w, on(torch.arange(300) * 7), bias=b, support=kept(on), math="sm90"
+            ).logp,
+            HEAD,
+        )
+        for name, kept in (
+            ("bias", lambda on: None),
+            ("above thresholds", lambda on: ops.Support(*(on(t) for t in THRESHOLDS))),
+            ("of listed ids", lambda on: ops.Csr(on(torch.arange(301) * 50), on(LISTED))),
+        )
     },
     **{
         f"matmul {leaves}, {pieces}": (

@@ -1,4 +1,4 @@
-"""On a device the tuner measures every candidate beside cuBLAS, and none has other bits than the shipped."""
+"""On a device the tuner measures every candidate, and none has other bits than the shipped."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from rlk.runtime.binding.invocation import target_of
 CALLS = {
     "matmul": ("matmul", "M=300,N=1024,K=512"),
     "linear_logp": ("linear_logp", "N=64,V=8192,D=256"),
+    "swiglu": ("swiglu", "T=300,N=1024"),
+    "rms_norm_grad": ("rms_norm", "T=300,N=1024"),
     "linear_logp_grad": ("linear_logp", "N=300,V=5120,D=256"),
 }
 

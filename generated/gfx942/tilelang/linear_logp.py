@@ -305,9 +305,9 @@ def linear_logp_1(
             t_inside[c] = t[c] < T
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        for c in tl.unroll(8):  # linear_logp.py:61
+        for c in tl.unroll(8):  # linear_logp.py:70
             ids_value[c] = tl.if_then_else(t_inside[c], ids[t[c]], tl.Cast("int64", 0))
-        piece_begin_product = tl.alloc_var("int32", v_piece * 16032)  # linear_logp.py:64
+        piece_begin_product = tl.alloc_var("int32", v_piece * 16032)  # linear_logp.py:74
         piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), piece_begin_product))
         piece_end_sum = tl.alloc_var("int32", piece_begin + 16032)
         piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), piece_end_sum))
@@ -319,11 +319,11 @@ def linear_logp_1(
             in_range[c] = v[c] < piece_end
         inv_temperature_value = tl.alloc_var("float32", inv_temperature)
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        for c in tl.unroll(8):  # logp.py:200
+        for c in tl.unroll(8):  # logp.py:205
             active[c] = ids_value[c] != ignore_index_value
-        for c in tl.unroll(32):  # linear_logp.py:64
+        for c in tl.unroll(32):  # linear_logp.py:74
             exists[c] = in_range[c // 8] & active[c % 8]
-        for c in tl.unroll(8):  # linear_logp.py:65
+        for c in tl.unroll(8):  # linear_logp.py:75
             t_place[c] = thread // 64 * 8 + c
             if writes:
                 hidden_start[t_place[c]] = tl.Select(
@@ -362,12 +362,12 @@ def linear_logp_1(
         for c in tl.unroll(32):
             acc[c] = acc_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]
             z[c] = acc[c] * inv_temperature_value  # logp.py:57
-        for c in tl.unroll(4):  # linear_logp.py:71
+        for c in tl.unroll(4):  # linear_logp.py:81
             v_i64[c] = tl.Cast("int64", v[c])
         for c in tl.unroll(32):
             sum_of_step3_equal[c] = v_i64[c // 8] == ids_value[c % 8]
             z_masked[c] = tl.Select(sum_of_step3_equal[c], z[c], f32(-0.0))
-            z_masked_2[c] = tl.Select(exists[c], z[c], f32(float("-inf")))  # linear_logp.py:69
+            z_masked_2[c] = tl.Select(exists[c], z[c], f32(float("-inf")))  # linear_logp.py:79
             m_chunk[c] = z_masked_2[c]
         max_over_v_lane(m_chunk)
         for c in tl.unroll(8):
@@ -384,11 +384,11 @@ def linear_logp_1(
         for c in tl.unroll(32):
             centred_chunk[c] = p_times_p_moved_by[c]
         sum_over_v_lane(centred_chunk)
-        for c in tl.unroll(32):  # linear_logp.py:71
+        for c in tl.unroll(32):  # linear_logp.py:81
             z_masked_3[c] = tl.Select(exists[c], z_masked[c], f32(-0.0))
             sum_v_lane[c] = z_masked_3[c]
         sum_over_v_lane(sum_v_lane)
-        for c in tl.unroll(8):  # linear_logp.py:64
+        for c in tl.unroll(8):  # linear_logp.py:74
             if t_inside[c] & writes:
                 max_of_step[
                     tl.int64(v_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t[c]
@@ -435,10 +435,10 @@ def linear_logp_2(
         t = block * 32 + thread // 8 % 32
         t_inside = t < T
         writes = (thread & 263) == 0
-        ids_value = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:61
+        ids_value = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:70
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:200
-        v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:64
+        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:205
+        v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:74
         m = f32(float("-inf"))
         l = f32(0.0)
         centred = f32(-0.0)
@@ -488,7 +488,7 @@ def linear_logp_2(
                     tl.Cast("float32", 0)
                 )
             )
-            m_2 = tl.alloc_var("float32", larger(m, max_of_step_value))  # linear_logp.py:69
+            m_2 = tl.alloc_var("float32", larger(m, max_of_step_value))  # linear_logp.py:79
             is_empty = tl.alloc_var("bool", m_2 == f32(float("-inf")))
             m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m_2))
             alpha_a_distance = tl.alloc_var("float32", m - m_safe)
@@ -507,39 +507,39 @@ def linear_logp_2(
             centred_a_moved = tl.alloc_var("float32", fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled))
             centred_b_moved = tl.alloc_var("float32", fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled))
             centred_2 = tl.alloc_var("float32", centred_a_moved + centred_b_moved)
-            total_2 = tl.alloc_var("float32", total + sum_of_step3_value)  # linear_logp.py:71
+            total_2 = tl.alloc_var("float32", total + sum_of_step3_value)  # linear_logp.py:81
             m = m_2
             l = l_2
             centred = centred_2
             total = total_2
-        m_3[0] = m  # linear_logp.py:69
+        m_3[0] = m  # linear_logp.py:79
         l_3[0] = l
         centred_3[0] = centred
         softmax_sum_over_v_piece(m_3, l_3, centred_3)
         m_4 = m_3[0]
         l_4 = l_3[0]
         centred_4 = centred_3[0]
-        total_3[0] = total  # linear_logp.py:71
+        total_3[0] = total  # linear_logp.py:81
         total_over_v_piece(total_3)
         total_4 = total_3[0]
-        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # linear_logp.py:78
+        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # linear_logp.py:88
         inside_below = tl.alloc_var("bool", ids_value < 128256)
         inside = tl.alloc_var("bool", ids_ge_0 & inside_below)
-        log_l = tl.alloc_var("float32", portable_log(l_4))  # linear_logp.py:83
+        log_l = tl.alloc_var("float32", portable_log(l_4))  # linear_logp.py:93
         lse_value = tl.alloc_var("float32", m_4 + log_l)
-        hit_masked = tl.alloc_var("float32", tl.Select(inside, total_4, f32(float("nan"))))  # linear_logp.py:84
+        hit_masked = tl.alloc_var("float32", tl.Select(inside, total_4, f32(float("nan"))))  # linear_logp.py:94
         chosen = tl.alloc_var("float32", hit_masked - lse_value)
-        is_nan_chosen = tl.alloc_var("bool", is_nan(chosen))  # linear_logp.py:85
+        is_nan_chosen = tl.alloc_var("bool", is_nan(chosen))  # linear_logp.py:95
         both = tl.alloc_var("bool", active & is_nan_chosen)
         if both & t_inside & writes:
             tl.atomic_max(errors[0], 1)
             tl.atomic_max(errors[1], t + 1)
-        chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # linear_logp.py:87
-        lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # linear_logp.py:88
-        centred_over_l = tl.alloc_var("float32", centred_4 / l_4)  # linear_logp.py:89
+        chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # linear_logp.py:97
+        lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # linear_logp.py:98
+        centred_over_l = tl.alloc_var("float32", centred_4 / l_4)  # linear_logp.py:99
         entropy_difference = tl.alloc_var("float32", log_l - centred_over_l)
         entropy_difference_masked = tl.alloc_var("float32", tl.Select(active, entropy_difference, f32(0.0)))
-        if t_inside & writes:  # linear_logp.py:86
+        if t_inside & writes:  # linear_logp.py:96
             logp[t] = chosen_masked
         if t_inside & writes:
             lse[t] = lse_masked

@@ -315,7 +315,7 @@ def linear_logp_1(
                 v_step = v_step_tile
                 v_piece = v_piece_tile
                 t_first = (row_tile * 2 + rank) * 128
-                piece_begin_product = v_piece * 16032  # linear_logp.py:64
+                piece_begin_product = v_piece * 16032  # linear_logp.py:74
                 piece_begin = cutlass.min(128256, piece_begin_product)
                 v_step_times_256 = v_step * 256
                 v_begin = piece_begin + v_step_times_256
@@ -366,7 +366,7 @@ def linear_logp_1(
             t_first = (row_tile * 2 + rank) * 128
             t = [t_first + row + 8 * r for r in range(2)]
             t_inside = [t[r] < T for r in range(2)]
-            ids_value = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:61
+            ids_value = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:70
             ring.consumer_wait(get)
             warpgroup.fence()
             unit.set(warpgroup.Field.ACCUMULATE, False)
@@ -388,7 +388,7 @@ def linear_logp_1(
             warpgroup.wait_group(0)
             ring.consumer_release(free)
             free.advance()
-            piece_begin_product = v_piece * 16032  # linear_logp.py:64
+            piece_begin_product = v_piece * 16032  # linear_logp.py:74
             piece_begin = cutlass.min(128256, piece_begin_product)
             piece_end_sum = piece_begin + 16032
             piece_end = cutlass.min(128256, piece_end_sum)
@@ -396,29 +396,29 @@ def linear_logp_1(
             v_begin = piece_begin + v_step_times_256
             v = v_begin + quad
             for r in cutlass.range_constexpr(2):
-                active = ids_value[r] != ignore_index  # logp.py:200
-                end = select(active, piece_end, Int32(0))  # linear_logp.py:64
+                active = ids_value[r] != ignore_index  # logp.py:205
+                end = select(active, piece_end, Int32(0))  # linear_logp.py:74
                 at = end - v
-                z = []  # linear_logp.py:65
+                z = []  # linear_logp.py:75
                 for c in cutlass.range_constexpr(64):
                     acc_2 = acc[r, c]
                     z.append(mul(acc_2, inv_temperature))  # logp.py:57
-                selected_v_lane = negative_zero()  # linear_logp.py:71
+                selected_v_lane = negative_zero()  # linear_logp.py:81
                 ahead = ids_value[r] - Int64(v_begin)
                 if any_lane((ahead >= 0) & (ahead < 256)):
                     at_2 = ids_value[r] - Int64(v)
                     z_masked = [select((at_2 == 8 * (c // 2) + c % 2), z[c], negative_zero()) for c in range(64)]
                     z_masked_2 = [select((at > 8 * (c // 2) + c % 2), z_masked[c], negative_zero()) for c in range(64)]
                     selected_v_lane = sum_over_v_lane(z_masked_2)
-                z_masked = tuple(z)  # linear_logp.py:69
+                z_masked = tuple(z)  # linear_logp.py:79
                 if any_lane(at <= 249):
                     z_masked = tuple(
                         [select((at > 8 * (c // 2) + c % 2), z[c], Float32(float("-inf"))) for c in range(64)]
                     )
                 m_chunk = max_over_v_lane(z_masked)
-                # linear_logp.py:64
+                # linear_logp.py:74
                 store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)
-                is_empty = m_chunk == Float32(float("-inf"))  # linear_logp.py:69
+                is_empty = m_chunk == Float32(float("-inf"))  # linear_logp.py:79
                 m_safe = select(is_empty, Float32(0.0), m_chunk)
                 p, p_times_p_moved_by = [], []
                 for c in cutlass.range_constexpr(64):
@@ -429,7 +429,7 @@ def linear_logp_1(
                     p_times_p_moved_by.append(mul(p[c], p_moved_by))
                 l_chunk = sum_over_v_lane(p)
                 centred_chunk = sum_over_v_lane(p_times_p_moved_by)
-                # linear_logp.py:64
+                # linear_logp.py:74
                 store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)
                 store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), l_chunk)
                 store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)
@@ -500,9 +500,9 @@ def linear_logp_2_rows(
     t = block * 32 + thread % 32
     t_inside = t < T
     writes = (thread & 224) == 0
-    ids_value = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
-    active = ids_value != ignore_index  # logp.py:200
-    v_piece = thread // 32  # linear_logp.py:64
+    ids_value = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:70
+    active = ids_value != ignore_index  # logp.py:205
+    v_piece = thread // 32  # linear_logp.py:74
     m = Float32(float("-inf"))
     l = Float32(0.0)
     centred = negative_zero()
@@ -512,7 +512,7 @@ def linear_logp_2_rows(
         sum_of_step1_value = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))
         centred_of_step2_value = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))
         sum_of_step3_value = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))
-        m_2 = fmax(m, max_of_step_value)  # linear_logp.py:69
+        m_2 = fmax(m, max_of_step_value)  # linear_logp.py:79
         is_empty = m_2 == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_2)
         alpha_a_distance = m - m_safe
@@ -531,28 +531,28 @@ def linear_logp_2_rows(
         centred_a_moved = fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
         centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
-        total_2 = total + sum_of_step3_value  # linear_logp.py:71
+        total_2 = total + sum_of_step3_value  # linear_logp.py:81
         m, l, centred, total = m_2, l_2, centred_2, total_2
-    m_2, l_2, centred_2 = softmax_sum_over_v_piece(  # linear_logp.py:69
+    m_2, l_2, centred_2 = softmax_sum_over_v_piece(  # linear_logp.py:79
         [m], [l], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
     )
-    total_2 = total_over_v_piece([total], thread, (reduce_smem_4,))  # linear_logp.py:71
-    ids_ge_0 = 0 <= ids_value  # linear_logp.py:78
+    total_2 = total_over_v_piece([total], thread, (reduce_smem_4,))  # linear_logp.py:81
+    ids_ge_0 = 0 <= ids_value  # linear_logp.py:88
     inside_below = ids_value < 128256
     inside = ids_ge_0 & inside_below
-    log_l = portable_log(l_2)  # linear_logp.py:83
+    log_l = portable_log(l_2)  # linear_logp.py:93
     lse_value = m_2 + log_l
-    hit_masked = select(inside, total_2, Float32(float("nan")))  # linear_logp.py:84
+    hit_masked = select(inside, total_2, Float32(float("nan")))  # linear_logp.py:94
     chosen = hit_masked - lse_value
-    is_nan_chosen = chosen != chosen  # linear_logp.py:85
+    is_nan_chosen = chosen != chosen  # linear_logp.py:95
     both = active & is_nan_chosen
     report_where(both & t_inside & writes, errors, 1, t + 1)
-    chosen_masked = select(active, chosen, Float32(0.0))  # linear_logp.py:87
-    lse_masked = select(active, lse_value, Float32(0.0))  # linear_logp.py:88
-    centred_over_l = div(centred_2, l_2)  # linear_logp.py:89
+    chosen_masked = select(active, chosen, Float32(0.0))  # linear_logp.py:97
+    lse_masked = select(active, lse_value, Float32(0.0))  # linear_logp.py:98
+    centred_over_l = div(centred_2, l_2)  # linear_logp.py:99
     entropy_difference = log_l - centred_over_l
     entropy_difference_masked = select(active, entropy_difference, Float32(0.0))
-    store_where(t_inside & writes, logp, t, chosen_masked)  # linear_logp.py:86
+    store_where(t_inside & writes, logp, t, chosen_masked)  # linear_logp.py:96
     store_where(t_inside & writes, lse, t, lse_masked)
     store_where(t_inside & writes, entropy, t, entropy_difference_masked)
 

@@ -165,12 +165,12 @@ def linear_logp_grad_1_rows(
     d = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order_value = order[t]  # linear_logp.py:123
+    order_value = order[t]  # linear_logp.py:133
     ids_value = ids[order_value.to(Int32)]
-    # linear_logp.py:128
+    # linear_logp.py:138
     hidden_value = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_value.to(Int32), d[c]), 8)]
-    active = ids_value != ignore_index  # logp.py:200
-    _0_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:128
+    active = ids_value != ignore_index  # logp.py:205
+    _0_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:138
     rows_value = [select(active, hidden_value[c], _0_bf16) for c in range(16)]
     for c in cutlass.range_constexpr(0, 16, 8):
         store_vector(rows, (t_within, d[c]), rows_value[c:c + 8])
@@ -321,12 +321,12 @@ def linear_logp_grad_2(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            # linear_logp.py:123
+            # linear_logp.py:133
             order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
             ids_value = [load_where(t_within_inside[r], ids, order_value[r].to(Int32), Int64(0)) for r in range(2)]
-            # linear_logp.py:131
+            # linear_logp.py:143
             lse_value = [load_where(t_within_inside[r], lse, order_value[r].to(Int32), Float32(0)) for r in range(2)]
-            entropy_value = [  # linear_logp.py:121
+            entropy_value = [  # linear_logp.py:131
                 load_where(t_within_inside[r], entropy, order_value[r].to(Int32), Float32(0)) for r in range(2)
             ]
             d_logp_value = [
@@ -364,38 +364,37 @@ def linear_logp_grad_2(
             v = v_piece_begin + v_within
             for r in cutlass.range_constexpr(2):
                 v_within_left = select(t_within_inside[r], Int32(16032) - v_within, Int32(0))
-                active = ids_value[r] != ignore_index  # logp.py:200
-                d_lse_minus_d_logp = d_lse_value[r] - d_logp_value[r]  # logp.py:208
-                ids_ge_0 = 0 <= ids_value[r]  # logp.py:193
+                active = ids_value[r] != ignore_index  # logp.py:205
+                d_lse_minus_d_logp = d_lse_value[r] - d_logp_value[r]  # logp.py:213
+                ids_ge_0 = 0 <= ids_value[r]  # logp.py:198
                 inside_below = ids_value[r] < 128256
                 inside = ids_ge_0 & inside_below
-                ids_masked = select(inside, ids_value[r], Int64(-1))  # logp.py:194
+                ids_masked = select(inside, ids_value[r], Int64(-1))  # logp.py:199
                 ids_i32 = Int64(ids_masked).to(Int32)
                 at = ids_i32 - v
-                dz_times_inv_temperature_bf16 = []  # linear_logp.py:129
+                grad_bf16 = []  # linear_logp.py:139
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         acc_2 = acc[r, c]
                         z = mul(acc_2, inv_temperature)  # logp.py:57
-                        centred = z - lse_value[r]  # logp.py:186
-                        centred_times_log2e = mul(centred, Float32(1.4426950216293335))  # logp.py:187
+                        centred = z - lse_value[r]  # logp.py:191
+                        centred_times_log2e = mul(centred, Float32(1.4426950216293335))  # logp.py:192
                         p = exp2(centred_times_log2e)
-                        dz_value = mul(p, d_lse_minus_d_logp)  # logp.py:188
-                        p_is_0 = p == Float32(0.0)  # logp.py:191
+                        dz_value = mul(p, d_lse_minus_d_logp)  # logp.py:193
+                        p_is_0 = p == Float32(0.0)  # logp.py:196
                         d_entropy_times_p = mul(d_entropy_value[r], p)
                         centred_plus_entropy = centred + entropy_value[r]
                         dz_product = mul(d_entropy_times_p, centred_plus_entropy)
                         dz_product_or_0 = select(p_is_0, Float32(0.0), dz_product)
                         dz_value_2 = dz_value - dz_product_or_0
-                        # logp.py:194
+                        # logp.py:199
                         d_logp_masked = select((at == 8 * (c // 2) + c % 2), d_logp_value[r], Float32(0.0))
                         dz_value_3 = dz_value_2 + d_logp_masked
                         dz_times_inv_temperature = mul(dz_value_3, inv_temperature)  # logp.py:63
-                        # linear_logp.py:132
-                        dz_times_inv_temperature_masked = select(active, dz_times_inv_temperature, Float32(0.0))
-                        dz_times_inv_temperature_bf16.append(Float32(dz_times_inv_temperature_masked).to(BFloat16))
+                        grad = select(active, dz_times_inv_temperature, Float32(0.0))  # linear_logp.py:145
+                        grad_bf16.append(Float32(grad).to(BFloat16))  # linear_logp.py:148
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
-                        vectors = to_vectors(epilogue_tile, dz.element_type, dz_times_inv_temperature_bf16[c : c + 16])
+                        vectors = to_vectors(epilogue_tile, dz.element_type, grad_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):
                             store_vector_where(
                                 (v_within_left > 8 * (c // 2) + 3 * quad + 32 * i), dz,
@@ -589,8 +588,8 @@ def linear_logp_grad_3_0(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
-                d_hidden = []  # linear_logp.py:135
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:138
+                d_hidden = []  # linear_logp.py:151
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         d_hidden.append(acc[r, c])
@@ -784,9 +783,9 @@ def linear_logp_grad_3_1(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 earlier_2 = []
-                merged_2 = []  # linear_logp.py:135
+                merged_2 = []  # linear_logp.py:151
                 for part in cutlass.range_constexpr(2):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -992,10 +991,10 @@ def linear_logp_grad_3_2(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 earlier_2 = []
                 earlier_3 = []
-                merged_2 = []  # linear_logp.py:135
+                merged_2 = []  # linear_logp.py:151
                 for part in cutlass.range_constexpr(4):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -1195,7 +1194,7 @@ def linear_logp_grad_3_3(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            # linear_logp.py:123
+            # linear_logp.py:133
             order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
             ring.consumer_wait(get)
             warpgroup.fence()
@@ -1219,11 +1218,11 @@ def linear_logp_grad_3_3(
             ring.consumer_release(free)
             free.advance()
             d = d_first + quad
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 earlier_2 = []
                 earlier_3 = []
                 earlier_4 = []
-                merged_bf16 = []  # linear_logp.py:135
+                merged_bf16 = []  # linear_logp.py:151
                 for part in cutlass.range_constexpr(4):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -1254,7 +1253,7 @@ def linear_logp_grad_3_3(
                         merged_2 = earlier_2[c] + d_hidden_value
                         merged_3 = earlier_3[c] + merged_2
                         merged_4 = earlier_4[c] + merged_3
-                        merged_bf16.append(Float32(merged_4).to(BFloat16))  # linear_logp.py:109
+                        merged_bf16.append(Float32(merged_4).to(BFloat16))  # linear_logp.py:119
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
                         vectors = to_vectors(epilogue_tile, d_hidden.element_type, merged_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):
@@ -1451,13 +1450,13 @@ def linear_logp_grad_4(
                 free.advance()
             d = d_first + quad
             v_piece_begin = V_piece * 16032
-            for r in cutlass.range_constexpr(2):  # linear_logp.py:128
+            for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 v = v_piece_begin + v_within[r]
-                d_weight_bf16 = []  # linear_logp.py:137
+                d_weight_bf16 = []  # linear_logp.py:153
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         d_weight_value = acc[r, c]
-                        d_weight_bf16.append(Float32(d_weight_value).to(BFloat16))  # linear_logp.py:111
+                        d_weight_bf16.append(Float32(d_weight_value).to(BFloat16))  # linear_logp.py:121
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
                         vectors = to_vectors(epilogue_tile, d_weight.element_type, d_weight_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):

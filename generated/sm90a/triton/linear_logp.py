@@ -162,8 +162,8 @@ def linear_logp_1(
         program_2 = column // 8
         v_piece = column % 8
         v_step = program_2
-        ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:61
-        piece_begin_product = v_piece * 16032  # linear_logp.py:64
+        ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:70
+        piece_begin_product = v_piece * 16032  # linear_logp.py:74
         piece_begin = tl.minimum(piece_begin_product, 128256)
         piece_end_sum = piece_begin + 16032
         piece_end = tl.minimum(piece_end_sum, 128256)
@@ -172,15 +172,15 @@ def linear_logp_1(
         v_lane = tl.arange(0, 256)[None, :]
         v = v_begin + v_lane
         in_range = v < piece_end
-        active = ids != ignore_index  # logp.py:200
-        exists = in_range & active  # linear_logp.py:64
-        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
+        active = ids != ignore_index  # logp.py:205
+        exists = in_range & active  # linear_logp.py:74
+        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:75
         for d_first in tl.range(0, 4096, 64):
             hidden = hidden_tiles.load([t_first, d_first])
             weight = weight_tiles.load([v_begin, d_first])
             acc = tl.dot(hidden, weight.T, acc)
         z = acc * inv_temperature  # logp.py:57
-        z_masked = tl.where(exists, z, float("-inf"))  # linear_logp.py:69
+        z_masked = tl.where(exists, z, float("-inf"))  # linear_logp.py:79
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_chunk)
@@ -191,7 +191,7 @@ def linear_logp_1(
         p_times_p_moved_by = p * p_moved_by
         l_chunk = sum_over_v_lane(p)
         centred_chunk = sum_over_v_lane(p_times_p_moved_by)
-        selected_v_lane = tl.full((128, 1), negative_zero(), tl.float32)  # linear_logp.py:71
+        selected_v_lane = tl.full((128, 1), negative_zero(), tl.float32)  # linear_logp.py:81
         ahead = ids - v_begin
         here = (ahead >= 0) & (ahead < 256)
         if tl.max(tl.reshape(here.to(tl.int32), (128,)), 0) > 0:
@@ -200,7 +200,7 @@ def linear_logp_1(
             z_masked_2 = tl.where(sum_of_step3_equal, z, negative_zero())
             z_masked_3 = tl.where(exists, z_masked_2, negative_zero())
             selected_v_lane = sum_over_v_lane(z_masked_3)
-        tl.store(  # linear_logp.py:64
+        tl.store(  # linear_logp.py:74
             max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride
             + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t,
             m_chunk, mask=t_inside
@@ -232,9 +232,9 @@ def linear_logp_2(
     # A program owns 32 of T (merge).
     t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
     t_inside = t < T
-    ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:61
-    active = ids != ignore_index  # logp.py:200
-    v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:64
+    ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:70
+    active = ids != ignore_index  # logp.py:205
+    v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:74
     m = tl.full((32, 8), float("-inf"), tl.float32)
     l = tl.full((32, 8), 0.0, tl.float32)
     centred = tl.full((32, 8), negative_zero(), tl.float32)
@@ -260,7 +260,7 @@ def linear_logp_2(
             + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t,
             mask=t_inside, other=0.0
         )
-        m_2 = tl.maximum(m, max_of_step)  # linear_logp.py:69
+        m_2 = tl.maximum(m, max_of_step)  # linear_logp.py:79
         is_empty = m_2 == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_2)
         alpha_a_distance = m - m_safe
@@ -279,29 +279,29 @@ def linear_logp_2(
         centred_a_moved = tl.fma(l_a_scaled, alpha_a_moved_by, centred_a_scaled)
         centred_b_moved = tl.fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
-        total_2 = total + sum_of_step3  # linear_logp.py:71
+        total_2 = total + sum_of_step3  # linear_logp.py:81
         m, l, centred, total = m_2, l_2, centred_2, total_2
-    m_2, l_2, centred_2 = softmax_sum_over_v_piece(m, l, centred)  # linear_logp.py:69
-    total_2 = total_over_v_piece(total)  # linear_logp.py:71
-    ids_ge_0 = ids >= 0  # linear_logp.py:78
+    m_2, l_2, centred_2 = softmax_sum_over_v_piece(m, l, centred)  # linear_logp.py:79
+    total_2 = total_over_v_piece(total)  # linear_logp.py:81
+    ids_ge_0 = ids >= 0  # linear_logp.py:88
     inside_below = ids < 128256
     inside = ids_ge_0 & inside_below
-    log_l = portable_log(l_2)  # linear_logp.py:83
+    log_l = portable_log(l_2)  # linear_logp.py:93
     lse = m_2 + log_l
-    hit_masked = tl.where(inside, total_2, float("nan"))  # linear_logp.py:84
+    hit_masked = tl.where(inside, total_2, float("nan"))  # linear_logp.py:94
     chosen = hit_masked - lse
-    is_nan_chosen = chosen != chosen  # linear_logp.py:85
+    is_nan_chosen = chosen != chosen  # linear_logp.py:95
     both = active & is_nan_chosen
     bad_row = tl.where(both & t_inside, t + 1, 0)
     bad_row_2 = tl.max(tl.reshape(bad_row, (32,)), 0)
     tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")
     tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")
-    chosen_masked = tl.where(active, chosen, 0.0)  # linear_logp.py:87
-    lse_masked = tl.where(active, lse, 0.0)  # linear_logp.py:88
-    centred_over_l = tl.div_rn(centred_2, l_2)  # linear_logp.py:89
+    chosen_masked = tl.where(active, chosen, 0.0)  # linear_logp.py:97
+    lse_masked = tl.where(active, lse, 0.0)  # linear_logp.py:98
+    centred_over_l = tl.div_rn(centred_2, l_2)  # linear_logp.py:99
     entropy_difference = log_l - centred_over_l
     entropy_difference_masked = tl.where(active, entropy_difference, 0.0)
-    tl.store(logp_ptr + t, chosen_masked, mask=t_inside)  # linear_logp.py:86
+    tl.store(logp_ptr + t, chosen_masked, mask=t_inside)  # linear_logp.py:96
     tl.store(lse_ptr + t, lse_masked, mask=t_inside)
     tl.store(entropy_ptr + t, entropy_difference_masked, mask=t_inside)
 

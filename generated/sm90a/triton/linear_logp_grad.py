@@ -47,11 +47,11 @@ def linear_logp_grad_1(
     t_within = program_2
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order = tl.load(order_ptr + t)  # linear_logp.py:123
+    order = tl.load(order_ptr + t)  # linear_logp.py:133
     ids = tl.load(ids_ptr + order)
-    hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:128
-    active = ids != ignore_index  # logp.py:200
-    _0_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:128
+    hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:138
+    active = ids != ignore_index  # logp.py:205
+    _0_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:138
     rows_value = tl.where(active, hidden, _0_bf16)
     tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, rows_value)
 
@@ -83,44 +83,44 @@ def linear_logp_grad_2(
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
-        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:123
+        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:133
         ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)
-        active = ids != ignore_index  # logp.py:200
-        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:129
+        active = ids != ignore_index  # logp.py:205
+        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
         for d_first in tl.range(0, 4096, 64):
             rows = rows_tiles.load([t_within_first, d_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
             acc = tl.dot(rows, weight.T, acc)
-        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:131
-        entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:121
+        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:143
+        entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:131
         d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)
         d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)
         d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)
         z = acc * inv_temperature  # logp.py:57
-        centred = z - lse  # logp.py:186
-        centred_times_log2e = centred * 1.442695  # logp.py:187
+        centred = z - lse  # logp.py:191
+        centred_times_log2e = centred * 1.442695  # logp.py:192
         p = tl.exp2(centred_times_log2e)
-        d_lse_minus_d_logp = d_lse - d_logp  # logp.py:208
-        dz = p * d_lse_minus_d_logp  # logp.py:188
-        p_is_0 = p == 0.0  # logp.py:191
+        d_lse_minus_d_logp = d_lse - d_logp  # logp.py:213
+        dz = p * d_lse_minus_d_logp  # logp.py:193
+        p_is_0 = p == 0.0  # logp.py:196
         d_entropy_times_p = d_entropy * p
         centred_plus_entropy = centred + entropy
         dz_product = d_entropy_times_p * centred_plus_entropy
         dz_product_or_0 = tl.where(p_is_0, 0.0, dz_product)
         dz_2 = dz - dz_product_or_0
-        ids_ge_0 = ids >= 0  # logp.py:193
+        ids_ge_0 = ids >= 0  # logp.py:198
         inside_below = ids < 128256
         inside = ids_ge_0 & inside_below
-        ids_masked = tl.where(inside, ids, -1)  # logp.py:194
+        ids_masked = tl.where(inside, ids, -1)  # logp.py:199
         ids_i32 = ids_masked.to(tl.int32)
         dz_equal = v == ids_i32
         d_logp_masked = tl.where(dz_equal, d_logp, 0.0)
         dz_3 = dz_2 + d_logp_masked
         dz_times_inv_temperature = dz_3 * inv_temperature  # logp.py:63
-        dz_times_inv_temperature_masked = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:132
-        dz_times_inv_temperature_bf16 = dz_times_inv_temperature_masked.to(tl.bfloat16)
+        grad = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:145
+        grad_bf16 = grad.to(tl.bfloat16)  # linear_logp.py:148
         tl.store(
-            dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, dz_times_inv_temperature_bf16,
+            dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, grad_bf16,
             mask=t_within_inside & v_within_inside
         )
 
@@ -148,7 +148,7 @@ def linear_logp_grad_3_0(
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:135
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:151
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -180,7 +180,7 @@ def linear_logp_grad_3_1(
         column = program % band // band_rows
         d_first = column * 256
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:135
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:151
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -244,7 +244,7 @@ def linear_logp_grad_3_2(
         column = program % band // band_rows
         d_first = column * 256
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:135
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:151
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -327,8 +327,8 @@ def linear_logp_grad_3_3(
         t_piece_begin = T_piece * 8192
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032
-        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:123
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:135
+        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:133
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:151
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -349,10 +349,10 @@ def linear_logp_grad_3_3(
             merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged_3 = earlier_3 + merged_2
-        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 64 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:135
+        earlier = tl.load(  # linear_logp.py:151
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + high_2
@@ -364,10 +364,10 @@ def linear_logp_grad_3_3(
             merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged_3 = earlier_3 + merged_2
-        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 128 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:135
+        earlier = tl.load(  # linear_logp.py:151
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + low_3
@@ -379,10 +379,10 @@ def linear_logp_grad_3_3(
             merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged_3 = earlier_3 + merged_2
-        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 192 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:135
+        earlier = tl.load(  # linear_logp.py:151
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + high_3
@@ -394,7 +394,7 @@ def linear_logp_grad_3_3(
             merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged_3 = earlier_3 + merged_2
-        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
 
 
@@ -421,12 +421,12 @@ def linear_logp_grad_4(
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
-        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:137
+        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:153
         for t_within_first in tl.range(0, T_length, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             rows = rows_tiles.load([t_within_first, d_first])
             d_weight = tl.dot(dz.T, rows, d_weight)
-        d_weight_bf16 = d_weight.to(tl.bfloat16)  # linear_logp.py:111
+        d_weight_bf16 = d_weight.to(tl.bfloat16)  # linear_logp.py:121
         tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, d_weight_bf16, mask=v_within_inside)
 
 

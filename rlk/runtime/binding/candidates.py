@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from rlk.backends.interface import Backend, Bound, Schedules
 from rlk.backends.registry import complete, of_name
@@ -12,11 +14,40 @@ from rlk.ir.nodes import MathModel, Program
 from rlk.lower.common.emitted import Emitted, LoweringOptions, Signature
 from rlk.passes.pipeline import launched, specialize
 from rlk.passes.places import place_of
-from rlk.runtime.binding.invocation import Invocation, traced
-from rlk.runtime.binding.shape_buckets import Sizes
+from rlk.runtime.binding.invocation import Invocation, label_of, operator_of, traced
+from rlk.runtime.binding.shape_buckets import Sizes, class_of
+from rlk.schedule import user_table
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
+from rlk.schedule.user_table import Entries, overridden, refused
 from rlk.target.facts import Target
+
+Made = TypeVar("Made")
+
+
+def entries_of(invocation: Invocation, on: Target, sizes: Sizes) -> Entries:
+    """Return what the user's table says of an operator on a target.
+
+    Raises ScheduleError for an axis that the operator has not, and for bounds of a dynamic axis that divide
+    a class of extents, all members of which run one kernel.
+    """
+    found = user_table.current().of(label_of(invocation.spec), on.name)
+    for entry in found:
+        axes = {
+            axis.name for f in operator_of(invocation.spec).formals for axis in getattr(f.type, "axes", ())
+        }
+        static = {name for name, _ in sizes.static}
+        for axis, held in entry.sizes:
+            if axis not in axes | {name for name, _ in sizes.extents}:
+                raise user_table.wrong_size(
+                    entry, axis, f"the axes of {entry.op} are {', '.join(sorted(axes))}"
+                )
+            bounds = [n for n in (held.over, held.most) if n is not None and n > 0]
+            cut = next((n for n in bounds if axis not in static and class_of(n) != n), None)
+            if cut is not None:
+                why = f"{cut} divides a class of sizes: write {class_of(cut)}, or a power of two"
+                raise user_table.wrong_size(entry, axis, why)
+    return found
 
 
 def formed(
@@ -58,10 +89,12 @@ def lowered_by(
     identity: str,
     schedules: Schedules | None = None,
     options: LoweringOptions | None = None,
+    entries: Entries = (),
 ) -> tuple[Program, Schedules, Emitted]:
     """Return what a backend lowers, its schedules, and its source; raise UnsupportedError without a form.
 
-    schedules: instead of those of its candidates. options: of the lowering.
+    schedules: instead of those of its candidates. options: of the lowering. entries: of the user's table,
+    which change those of its candidates.
     """
     # a backend without options of its own need not take them
     given = {"numerics_id": identity} if options is None else {"numerics_id": identity, "options": options}
@@ -71,18 +104,35 @@ def lowered_by(
 
     if schedules is not None:
         return lowered(by.program_of(bound, schedules), schedules)
-    refused: UnsupportedError | None = None
+    why: UnsupportedError | None = None
     for each in by.candidates(bound):
         if not each.by_default:
             continue
-        try:
-            return lowered(each.program, each.schedules())
-        except UnsupportedError as error:
-            refused = error
-        except ScheduleError as error:
-            refused = _without_schedule(by, each.program, bound.target, error)
-    assert refused is not None, f"{by.name} has no candidate and does not say why"
-    raise refused
+        chosen = _tried(by, each.program, bound.target, each.schedules)
+        if isinstance(chosen, UnsupportedError):
+            why = chosen
+            continue
+        placed, used = overridden(entries, by.name, each.program.kernels, chosen, bound.extents)
+        made = _tried(by, each.program, bound.target, partial(lowered, each.program, placed))
+        if not isinstance(made, UnsupportedError):
+            return made
+        if used:
+            plain = _tried(by, each.program, bound.target, partial(lowered, each.program, chosen))
+            if not isinstance(plain, UnsupportedError):
+                raise refused(used, made)
+        why = made
+    assert why is not None, f"{by.name} has no candidate and does not say why"
+    raise why
+
+
+def _tried(by: Backend, program: Program, on: Target, work: Callable[[], Made]) -> Made | UnsupportedError:
+    """Return what a step of a lowering returns, or the error of a program that it does not support."""
+    try:
+        return work()
+    except UnsupportedError as error:
+        return error
+    except ScheduleError as error:
+        return _without_schedule(by, program, on, error)
 
 
 def _without_schedule(by: Backend, program: Program, on: Target, error: ScheduleError) -> LoweringError:
@@ -95,11 +145,12 @@ def _without_schedule(by: Backend, program: Program, on: Target, error: Schedule
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A program with its schedules, and the lowering that writes it."""
+    """A program with its schedules, and the lowering that writes it; entries: the user's that are used."""
 
     backend: str
     program: Program
     schedules: Schedules
+    entries: Entries = ()
 
 
 def forms(
@@ -111,16 +162,19 @@ def forms(
     """
     program, chosen = formed(invocation, model, sizes, on)
     bound = bound_for(invocation, model, sizes, on, program, chosen)
+    entries = entries_of(invocation, on, sizes)
     among = [of_name(name) for name in backends]
     sooner = sooner_of(among, bound) if len(among) > 1 else None
     for each in sorted(among, key=lambda each: each is not sooner):
         for candidate in each.candidates(bound):
             try:
-                chosen = candidate.schedules() if candidate.by_default else None
+                before = candidate.schedules() if candidate.by_default else None
             except UnsupportedError:
                 continue
-            if chosen is not None:
-                yield Form(each.name, candidate.program, chosen)
+            if before is not None:
+                kernels = candidate.program.kernels
+                placed, used = overridden(entries, each.name, kernels, before, bound.extents)
+                yield Form(each.name, candidate.program, placed, used)
 
 
 def sooner_of(among: Sequence[Backend], bound: Bound) -> Backend:

@@ -167,9 +167,3 @@ def names_among(op: str, name: str, values: object, choices: tuple[str, ...]) ->
     for value in values:
         is_among(op, name, value, choices)
     return tuple(values)
-
-
-def some_rows(op: str, name: str, size: torch.Size, ids: torch.Tensor) -> None:
-    """Refuse an empty table if there are ids."""
-    if 0 in size and ids.numel():
-        raise wrong_value(op, name, 0, "at least 1")

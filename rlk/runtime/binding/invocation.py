@@ -18,6 +18,7 @@ from rlk.lang.types import TensorType
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.shard import shard
 from rlk.runtime.binding.arguments import Geometry, measure, output_shape
+from rlk.runtime.binding.checks import wrong_value
 from rlk.target.facts import Target, target
 
 Spec = Op | Vjp
@@ -222,7 +223,25 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     sizes = (*decls, *(d for d in shape_givers(invocation) if d.name in tensors and d.name not in read))
     given = {d.name: tensors[d.name] for d in sizes if d.role is Role.IN}
     found = measure(name, row_axis(invocation.spec), sizes, given)
+    if isinstance(invocation.spec, Op):  # whose gradient is not asked for where a call was refused
+        check_nonempty(invocation.spec, found.extents)
     return replace(found, extents=operator_of(invocation.spec).bounded(found.extents))
+
+
+def check_nonempty(op: Op, extents: Mapping[str, int]) -> None:
+    """Raise LaunchError for a call that has rows, and nothing along an axis that they need."""
+    rows = row_axis(op)
+    for name in op.nonempty:
+        if extents[name] == 0 and (rows is None or extents[rows.name]):
+            raise wrong_value(op.name, _shape_of(op, name), 0, "at least 1")
+
+
+def _shape_of(op: Op, axis: str) -> str:
+    """Return the first dim that has an axis, as "weight.shape[0]"; from the end where rows lead it."""
+    types = {f.name: f.type for f in op.formals if isinstance(f.type, TensorType)}
+    name, axes = next((n, t.axes) for n, t in types.items() if axis in [a.name for a in t.axes])
+    dim = [a.name for a in axes].index(axis)
+    return f"{name}.shape[{dim - len(axes) if axes[0] == row_axis(op) else dim}]"
 
 
 def strided(invocation: Invocation, geometry: Geometry) -> frozenset[str]:

@@ -129,9 +129,14 @@ def bind_dtypes(op: Op, dtypes: Mapping[str, torch.dtype]) -> dict[str, Any]:
     return dtype_choices(op.formals) | bound
 
 
+def differentiable_in(op: Op) -> tuple[str, ...]:
+    """Return the inputs that a gradient may be asked for."""
+    return (*(op.gradient.wrt if op.gradient is not None else ()), *op.calls.extra)
+
+
 def check_differentiable(op: Op, tensors: Tensors) -> None:
     """Raise LaunchError when a gradient is asked for that the operator does not have."""
-    wrt = op.gradient.wrt if op.gradient is not None else ()
+    wrt = differentiable_in(op)
     for name, tensor in tensors.items():
         if tensor.requires_grad and name not in wrt:
             raise LaunchError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,6 +16,18 @@ from rlk.runtime.binding.arguments import TORCH_DTYPES, collapse
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, outputs_of
 from rlk.runtime.binding.selection import public_name
 from rlk.runtime.call.dispatch import dispatch
+
+Extra = Callable[[Invocation, Tensors, Scalars], torch.Tensor]
+
+
+def extra_gradient(op: Op, name: str) -> Callable[[Extra], Extra]:
+    """Register the function that computes one more gradient from saved tensors and cotangents."""
+
+    def register(fn: Extra) -> Extra:
+        op.calls.extra[name] = fn
+        return fn
+
+    return register
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +203,12 @@ def gradients(
     if not given or not wanted:
         return {}
     found = passed_on(invocation, given, wanted)
-    rest = [n for n in wanted if n not in found]
-    there = {f"d_{n}": _readable(g, takes[n]) for n, g in given.items()} if rest else {}
+    extra = {n: fn for n, fn in op.calls.extra.items() if n in wanted}
+    rest = [n for n in wanted if n not in found and n not in extra]
+    there = {f"d_{n}": _readable(g, takes[n]) for n, g in given.items()} if rest or extra else {}
     tensors = saved | there
-    if op.calls.prepare is not None:
+    found |= {n: fn(invocation, tensors, scalars) for n, fn in extra.items()}
+    if rest and op.calls.prepare is not None:
         tensors |= op.calls.prepare(saved, scalars)
     for group in [[n] for n in rest] if _separate(op) is not None else [rest] if rest else []:
         backward = _backward(invocation, frozenset(there), frozenset(group))

@@ -35,7 +35,7 @@ from rlk.runtime.binding.arguments import (
     Geometry,
     output_shape,
 )
-from rlk.runtime.binding.candidates import bound_for, formed, lowered_by, sooner_of
+from rlk.runtime.binding.candidates import bound_for, entries_of, formed, lowered_by, sooner_of
 from rlk.runtime.binding.host_stub import compose, divisible, host_values, raise_data_errors
 from rlk.runtime.binding.invocation import (
     Invocation,
@@ -67,6 +67,7 @@ from rlk.runtime.launch.record import ModuleRecord
 from rlk.runtime.wheels.wheel_lookup import Answer, Found, ship
 from rlk.runtime.wheels.wheel_metadata import carried_interface
 from rlk.schedule.schedule import Schedule
+from rlk.schedule.user_table import Entries, Table, using
 from rlk.target.facts import HOPPER, TARGETS, Target, target
 
 Made = TypeVar("Made")
@@ -332,7 +333,7 @@ class Request:
 
     schedules: instead of what heuristics choose. asked: the backends of which the fastest runs it. aligned:
     parameters of the host function that are multiples of 16. kept: whether the store is asked what an
-    earlier process found out, and told what this one does.
+    earlier process found out, and told what this one does. entries: of the user's table of schedules.
     """
 
     invocation: Invocation
@@ -342,6 +343,7 @@ class Request:
     schedules: Schedules | None
     asked: tuple[str, ...]
     aligned: frozenset[str]
+    entries: Entries = ()
     kept: bool = field(default=False, compare=False)
 
 
@@ -360,7 +362,8 @@ def requested(
     found = dispatch.remembered(_outline, invocation, model, sizes, on, schedules, kept)
     aligned = divisible(found.program, invocation, geometry, tensors, found.call)
     asked = (backend,) if isinstance(backend, str) else backend or _asked(on, tensors)
-    return Request(invocation, model, sizes, on, schedules, asked, aligned, kept)
+    entries = entries_of(invocation, on, sizes) if schedules is None else ()
+    return Request(invocation, model, sizes, on, schedules, asked, aligned, entries, kept)
 
 
 def _outline(
@@ -385,13 +388,15 @@ def _lowered(request: Request) -> Lowered:
     first = sooner_of(among, bound) if len(among) > 1 else among[0]
     if not first.complete and (first.falls_back or len(among) > 1):
         try:
-            what, placed, emitted = lowered_by(first, bound, signature, identity, schedules)
+            what, placed, emitted = lowered_by(
+                first, bound, signature, identity, schedules, entries=request.entries
+            )
             return what, signature, placed, emitted
         except UnsupportedError:
             if schedules is not None and first.program_of(bound, schedules) is not program:
                 raise  # no other backend can stand in for blocks that walk pieces
         first = complete()
-    what, placed, emitted = lowered_by(first, bound, signature, identity, schedules)
+    what, placed, emitted = lowered_by(first, bound, signature, identity, schedules, entries=request.entries)
     return what, signature, placed, emitted
 
 
@@ -456,7 +461,8 @@ def resolve(
         request = requested(*call, schedules, backend, shipped)
         dispatch.remembered(coded, request).key(on)  # which says whether its compiler is there
     except UnsupportedError as error:
-        answer = ship(*call, standing_in(on), whole=True) if shipped else None
+        with using(Table()):  # no schedule of a user's is there, and none can be compiled
+            answer = ship(*call, standing_in(on), whole=True) if shipped else None
         if answer is not None and answer.found is not None:
             return _held(answer.found, on, device)
         raise (error if answer is None else without_compiler(error, on, answer)) from error
@@ -505,7 +511,7 @@ def coded(request: Request) -> Compiled:
     r = request
     if not r.kept:
         return lowered_code(r)
-    asked = (r.invocation, r.model, r.sizes, r.on, r.asked, r.aligned)
+    asked = (r.invocation, r.model, r.sizes, r.on, r.asked, r.aligned, r.entries)
     return known_code(*asked, lambda: lowered_code(r))
 
 

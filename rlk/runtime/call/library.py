@@ -15,12 +15,21 @@ from rlk.ir.types import DType
 from rlk.lang.op import OWN, Formal, Op
 from rlk.lang.types import ScalarType, StaticType, TensorType
 from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
-from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors, inputs_of, outputs_of, row_axis
+from rlk.runtime.binding.invocation import (
+    Invocation,
+    Scalars,
+    Tensors,
+    check_nonempty,
+    inputs_of,
+    outputs_of,
+    row_axis,
+)
 from rlk.runtime.binding.selection import (
     DTypes,
     Statics,
     check_differentiable,
     check_scalars,
+    differentiable_in,
     invoke,
     public_name,
     selected,
@@ -185,6 +194,7 @@ def fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
     geometry = measure(op.name, row_axis(op), inputs_of(invocation), tensors)
+    check_nonempty(op, geometry.extents)
     first = next(iter(tensors.values()))
     return [
         first.new_empty(output_shape(d, geometry), dtype=TORCH_DTYPES[d.type.dtype])
@@ -210,10 +220,8 @@ def setup(op: Op, ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor])
 def gradient_arguments(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
     """Return the arguments of the gradient's schema; the third are the names of the wanted gradients."""
     assert op.gradient is not None
-    formals = [f.name for f in op.formals]
-    wanted = [
-        n for n, need in zip(formals, ctx.needs_input_grad, strict=False) if need and n in op.gradient.wrt
-    ]
+    formals, among = [f.name for f in op.formals], differentiable_in(op)
+    wanted = [n for n, need in zip(formals, ctx.needs_input_grad, strict=False) if need and n in among]
     given = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
     saved = [given.get(n) for n in (*formals, *ctx.output_names)]
     return saved, list(grads), wanted, *by_kind(op, ctx.scalars), ctx.variant

@@ -31,6 +31,7 @@ from rlk.runtime.binding.shape_buckets import Sizes
 from rlk.runtime.kernels import build
 from rlk.runtime.kernels.build import kernel_key, stored
 from rlk.runtime.launch.record import ABI, read_call, write_call
+from rlk.schedule.user_table import Entries
 from rlk.target.facts import Target
 
 logger = logging.getLogger("rlk.cache")
@@ -234,9 +235,12 @@ class Compiled:
 
 def known_code(
     invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, asked: tuple[str, ...],
-    aligned: frozenset[str], make: Callable[[], Compiled],
+    aligned: frozenset[str], entries: Entries, make: Callable[[], Compiled],
 ) -> Compiled:  # fmt: skip
-    """Return what calls run that have these parameters aligned: as it was found before, or made and kept."""
+    """Return what calls run that have these parameters aligned: as it was found before, or made and kept.
+
+    entries: of the user's table of schedules, for the operator: they decide what is found.
+    """
     name = name_of(invocation)
     if name is None or any(of_name(each).choosing is None for each in asked):
         return make()
@@ -254,5 +258,6 @@ def known_code(
         program, schedules = parse_program(kept["program"]), tuple(kept["schedules"])
         return Compiled(kept["backend"], kept["ir"], schedules, program, kept["file"])
 
-    facts = [name, model.value, of_sizes(sizes), asked, sorted(aligned)]
+    told = [entry.facts for entry in entries]
+    facts = [name, model.value, of_sizes(sizes), asked, sorted(aligned), told]
     return recalled("code", on, facts, make, write, read)

@@ -12,7 +12,7 @@ from rlk.env import Env
 from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import Signature
 from rlk.runtime.binding.arguments import Geometry
-from rlk.runtime.binding.candidates import Form, forms
+from rlk.runtime.binding.candidates import Form, entries_of, forms
 from rlk.runtime.binding.host_stub import divisible
 from rlk.runtime.binding.invocation import Invocation, Tensors, is_own, judged, label_of
 from rlk.runtime.binding.shape_buckets import Sizes, sizes_of
@@ -83,6 +83,7 @@ def ship(
 
     whole: say why wheels that know this call are refused. Then, and for operators that are not rlk's, wheels
     of any name are looked at; the first time that takes a walk over everything that is installed.
+    What the user's table of schedules has for this call is taken with that schedule only.
     """
     if not Env.current().aot:
         return Answer(None, ("RLK_AOT=0: installed wheels are not used",) if whole else ())
@@ -103,9 +104,11 @@ def ship(
         ]
         return max(fitting, key=lambda each: len(each.needs), default=None)
 
-    call = (invocation, model, sizes, on, backends)
-    known = None if whole else _first_choice.get(call)
-    if known is None and not whole:
+    # wheels record choices without the user's table: where it has the operator they are not asked
+    told = bool(entries_of(invocation, on, sizes))
+    call = (invocation, model, sizes, on, backends, told)
+    known = None if whole or told else _first_choice.get(call)
+    if known is None and not whole and not told:
         known = _carried(invocation, model, sizes, wheels, refused)
         if known is not None:
             _keep(call, *known)
@@ -117,11 +120,16 @@ def ship(
         key = program_key(form.backend, on, form.program, form.schedules, plain)
         for wheel in wheels[form.backend]:
             held = _held(form, wheel, key, identity, refused)
-            if held and place == 0 and wheel is wheels[form.backend][0] and not whole:
+            if held and place == 0 and wheel is wheels[form.backend][0] and not whole and not told:
                 _keep(call, Form(form.backend, outline(form.program), ()), held)
             found = fit(form, held)
             if found is not None:
                 return _told(Answer(found, tuple(dict.fromkeys(refused))))
+        if form.entries:
+            refused.append(
+                f"{form.entries[0].place}: no wheel has {form.entries[0].kernel} with this schedule"
+            )
+            break
     if whole:
         refused += _near(invocation, identity, plain, on, backends)
     return _told(Answer(None, tuple(dict.fromkeys(refused))))

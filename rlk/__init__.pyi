@@ -1,0 +1,11 @@
+# written by rlk gen
+"""The names that `import rlk` offers."""
+
+from rlk import lang as lang
+from rlk import ops as ops
+from rlk.ops.layout import Layout as Layout
+from rlk.runtime.prefetch import explain as explain
+from rlk.runtime.prefetch import prefetch as prefetch
+from rlk.runtime.registry import register as register
+
+__version__: str
