@@ -124,7 +124,17 @@ WIDE_MATH: dict[MathFn, Callable[[Array], Array]] = {
 # A constant that is the f32 of one of these stands for the number itself.
 IRRATIONAL = {
     struct.unpack("<I", struct.pack("<f", sign * value))[0]: sign * value
-    for value in (1 / math.log(2), math.log(2), math.pi, math.pi / 2, 2 * math.pi, math.sqrt(2 / math.pi))
+    for value in (
+        1 / math.log(2),
+        math.log(2),
+        math.pi,
+        math.pi / 2,
+        2 * math.pi,
+        math.sqrt(2 / math.pi),
+        math.sqrt(8 / math.pi),
+        math.sqrt(0.5 / math.pi),
+        math.sqrt(0.5),
+    )
     for sign in (1, -1)
 }
 

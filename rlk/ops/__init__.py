@@ -104,7 +104,7 @@ linear_jsd_loss = _published(
 rms_norm = _generated(_norm.rms_norm, operators.rms_norm, RMSNorm)
 swiglu = _generated(_model.swiglu, operators.swiglu)
 geglu = _generated(_model.geglu, operators.geglu)
-rope = _published(signatures.rope, operators.rope, _model.rope)
+rope = _published(signatures.rope, operators.rope, _model.rope, forms=(_model.rope_partial,))
 embedding = _generated(_model.embedding, operators.embedding)
 group_advantage = _published(advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage)
 value_loss = _published(value.value_loss, rewards.value_loss, _value.value_loss)
@@ -131,7 +131,6 @@ for _spec in (
     _policy.policy_covariance_of_sequences,
     _packing.take_whole,
     _packing.reported,
-    _model.rope_partial,
 ):  # parts of operators
     register(_spec)
 sharded_library.register()
