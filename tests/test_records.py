@@ -51,7 +51,7 @@ def of_another_shape(x: torch.Tensor, slope: float) -> torch.Tensor:
 
 USAGE = """
 x = torch.randn(3, 5)
-y = rlk.ops.laws.squashed(x, slope=2.0)
+y = rlk.ops.tried.squashed(x, slope=2.0)
 """
 ZERO = ("a row of zeros", "zeros", "not f(0 * x, slope=1.0).any()")
 REFUSED = ("x of f64", "raises", "f(x.double(), slope=1.0)")
@@ -61,9 +61,9 @@ REFUSED = ("x of f64", "raises", "f(x.double(), slope=1.0)")
 def registered(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     """Register `squashed` as the test asks, and remove it."""
     given = {"reference": right, "usage": USAGE, "edges": [ZERO, REFUSED]} | request.param
-    rlk.register(squashed, namespace="laws", inputs=drawn, **given)
+    rlk.register(squashed, namespace="tried", inputs=drawn, **given)
     yield given
-    unregister("laws.squashed")
+    unregister("tried.squashed")
 
 
 def drawn(rng: np.random.Generator) -> dict[str, Any]:
@@ -162,7 +162,7 @@ FAILING = {
 def test_the_page_of_a_registered_operator_is_a_line_of_rlk_check(
     registered: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", "laws.squashed", "--law", "page", "--law", "float64"]) == 0
+    assert main(["check", "tried.squashed", "--law", "page", "--law", "float64"]) == 0
     said = capsys.readouterr().out
     assert Law.PAGE.value in said and "3 rows, 0 do not hold" in said
     assert Law.FLOAT64.value in said and "2 checks" in said
@@ -172,7 +172,7 @@ def test_the_page_of_a_registered_operator_is_a_line_of_rlk_check(
 def test_what_a_page_says_wrongly_fails(
     registered: dict[str, Any], capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    assert main(["check", "laws.squashed", "--law", "page"]) == 1
+    assert main(["check", "tried.squashed", "--law", "page"]) == 1
     said = capsys.readouterr().out
     assert FAILING[request.node.callspec.id][1] in said and "1 FAILED" in said
 
@@ -181,5 +181,5 @@ def test_what_a_page_says_wrongly_fails(
 def test_a_page_without_facts_is_not_tried(
     registered: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", "laws.squashed", "--law", "page"]) == 0
+    assert main(["check", "tried.squashed", "--law", "page"]) == 0
     assert "neither usage= nor edges=" in capsys.readouterr().out
