@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -77,6 +77,10 @@ class Vjp:
     @property
     def name(self) -> str:
         return f"{self.op.name}_grad"
+
+    @property
+    def loc(self) -> Loc:
+        return _loc(self.fn)
 
     def trace(self, variant: Variant) -> Program:
         """Trace the gradient: `present` names cotangents that exist, `wanted` the inputs that need one."""
@@ -385,7 +389,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     op = vjp.op
     forward = op.trace(Variant(variant.dtypes, _forward_present(op, variant), variant.statics))
     outputs = {d.name: d for d in forward.kernels[0].params if d.role is Role.OUT}
-    check_cotangents(vjp, outputs)
+    check_cotangents(vjp, outputs, variant)
     saved = {
         d.name: d for d in (declared(f, variant) for f in op.formals if f.name in op.saves) if d is not None
     }
@@ -406,10 +410,10 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     return program
 
 
-def check_cotangents(vjp: Vjp, outputs: Collection[str]) -> None:
-    """Raise for a parameter of a vjp that is meant to be the cotangent of an output and is not named so.
+def check_cotangents(vjp: Vjp, outputs: Mapping[str, Decl], variant: Variant) -> None:
+    """Raise for a parameter of a vjp that is meant to be a cotangent and has not the name or type of one.
 
-    outputs: of one variant. Other parameters are extra inputs, which a caller computes.
+    outputs: of a variant of the forward. Other parameters are extra inputs, which a caller computes.
     """
     cotangents = {f"d_{name}" for name in outputs}
     choices = ", ".join(sorted(cotangents))
@@ -421,6 +425,37 @@ def check_cotangents(vjp: Vjp, outputs: Collection[str]) -> None:
             raise SpecError(Code.VJP_COTANGENT, _loc(vjp.fn), op=vjp.op.name, name=name, choices=choices)
     if not any(f.name.startswith("d_") for f in vjp.formals):
         raise SpecError(Code.VJP_WITHOUT_COTANGENT, _loc(vjp.fn), op=vjp.op.name, choices=choices)
+    for formal in vjp.formals:
+        output = outputs.get(formal.name.removeprefix("d_")) if formal.name in cotangents else None
+        if output is not None:
+            _check_cotangent(vjp, formal, output, variant)
+
+
+def _check_cotangent(vjp: Vjp, formal: Formal, output: Decl, variant: Variant) -> None:
+    """Raise unless a cotangent is declared in the type that its output has in a variant."""
+    given = declared(formal, replace(variant, present=frozenset({formal.name})))
+    if given is not None and given.role is Role.IN and given.type == output.type:
+        return
+    dtype = _variable_of(vjp.op, output, variant) or output.type.dtype
+    annotation = TensorType(dtype, output.type.axes, formal.optional).written()
+    raise SpecError(
+        Code.VJP_COTANGENT_TYPE, _loc(vjp.fn), op=vjp.op.name, name=formal.name, output=output.name,
+        wanted=output.type, got="no tensor" if given is None else given.type, annotation=annotation,
+    )  # fmt: skip
+
+
+def _variable_of(op: Op, output: Decl, variant: Variant) -> DTypeVar | None:
+    """Return the dtype variable that an output's dtype follows; None where the dtype is always the same."""
+    bound = dict(variant.dtypes)
+    for var in dict.fromkeys(f.type.dtype for f in op.formals if isinstance(f.type, TensorType)):
+        if isinstance(var, DTypeVar) and bound[var.name] is output.type.dtype:
+            present = _forward_present(op, variant)
+            for other in (c for c in var.choices if c is not output.type.dtype):
+                there = Variant.of(bound | {var.name: other}, present, dict(variant.statics))
+                params = op.trace(there).kernels[0].params
+                if any(d.name == output.name and d.type.dtype is other for d in params):
+                    return var
+    return None
 
 
 def _stems(name: str) -> set[str]:

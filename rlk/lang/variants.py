@@ -18,8 +18,8 @@ def cotangents(op: Op, variant: Variant) -> tuple[str, ...]:
     """Return the present outputs whose cotangents the gradient takes."""
     if op.gradient is None:
         return ()
-    there = {d.name for d in outputs(op.trace(variant))}
-    check_cotangents(op.gradient, there)
+    there = {d.name: d for d in outputs(op.trace(variant))}
+    check_cotangents(op.gradient, there, variant)
     takes = (f.name.removeprefix("d_") for f in op.gradient.formals if f.name.startswith("d_"))
     return tuple(n for n in takes if n in there)
 
