@@ -156,6 +156,7 @@ class Code(Enum):
         "annotate Tensor[...] or Scalar[...]",
     )
     VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
+    VJP_TWICE = ("vjp of {op} names {name!r} twice", "name each input once")
     VJP_OUTPUTS = ("vjp of {op} returns {got}, expected {wanted}", "return one cotangent per named input")
     VJP_COTANGENT = (
         "the vjp of {op} takes {name}, which is no cotangent of an output of {op}",
@@ -238,7 +239,7 @@ class Code(Enum):
     ARG_MISSING = ("{op}: {name} is required {why}",)
     COTANGENT_MISSING = (
         "{op}: {name} is required, but the result that is differentiated does not depend on {output}",
-        "declare {name}: {annotation}, after those without a default, and leave its terms out where it is None",
+        "declare {name}: {annotation}, the last parameters, and leave its terms out where it is None",
     )
     NOT_REGISTERED = (
         "{op} is not registered with torch, as torch.compile, fake tensors, opcheck and DTensors need it",

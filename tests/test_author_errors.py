@@ -19,9 +19,11 @@ from rlk.lang import (
     Axis,
     DTypeVar,
     L,
+    Needs,
     Op,
     Outputs,
     Scalar,
+    Static,
     Tensor,
     Tree,
     bf16,
@@ -417,6 +419,51 @@ def test_a_required_cotangent_of_an_unused_output_is_to_be_optional() -> None:
     made = pair(x)
     (made.y + made.z).sum().backward()
     assert x.grad is not None and x.grad.tolist() == [5.0] * 3
+
+
+def test_a_gradient_is_named_once() -> None:
+    with pytest.raises(SpecError, match="names 'x' twice"):
+        scaled.vjp("x", "x")(lambda ctx: L.out())  # type: ignore[arg-type]
+
+
+# --- names ---
+
+
+KINDS, ONE, MORE = ("a", "b"), ("z",), ("n", "m")
+
+
+def test_names_that_no_variant_has_are_refused() -> None:
+    def made(saves: tuple[str, ...] = (), returns: tuple[str, ...] = ()) -> Op:
+        @op(saves=saves, returns=returns)
+        def named(
+            x: Tensor[f32, T], w: Tensor[f32, T] | None, kind: Static[KINDS] = "a", needs: Needs[ONE] = ()
+        ) -> Outputs:
+            both = None if w is None or kind == "a" or "z" not in needs else x * w
+            return L.out(y=x * 2.0, both=both)
+
+        return named
+
+    x = torch.ones(3)
+    for given in ({"saves": ("x", "lse")}, {"returns": ("lse",)}, {"returns": ("y", "lse")}):
+        with pytest.raises(SpecError, match=r"named: 'lse' is unknown|named 'lse' is unknown") as caught:
+            made(**given)(x)
+        assert "both" in str(caught.value) and caught.value.diagnostics[0].loc.file == __file__
+    for given in ({"saves": ("x", "w", "both")}, {"returns": ("y", "both")}):  # the control
+        found = made(**given)(x)
+        assert torch.equal(found, x * 2.0)
+    pair = made(returns=("both",))
+    assert torch.equal(pair(x, w=x, kind="b", needs=("z",)), x)
+
+
+def test_asking_for_a_need_that_is_not_listed_is_refused() -> None:
+    @op()
+    def needy(x: Tensor[f32, T], needs: Needs[MORE] = ()) -> Outputs:
+        more = x * 3.0 if "nn" in needs else None
+        return L.out(y=x * 2.0, more=more)
+
+    with pytest.raises(SpecError, match=r"name in needs 'nn' is unknown(.|\n)*n, m") as caught:
+        needy.trace(needy.default_variant())
+    assert '"nn" in needs' in str(caught.value)
 
 
 def gradient_error(body: Callable[..., object]) -> SpecError:

@@ -252,6 +252,57 @@ def test_unknown_names_list_those_there_are(square: Op) -> None:
         _ = rlk.ops.trails
 
 
+# --- what a registration says ---
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown axis": ({"extents": {"M": 3}}, "name in extents= 'M' is unknown(.|\n)*N, T"),
+    "an extent of none": ({"extents": {"N": 0}}, r"extents\['N'\]=0"),
+    "extents of another kind": ({"extents": [3]}, "extents must be a dict"),
+    "an unknown input": ({"present": ("mask",)}, "name in present= 'mask' is unknown(.|\n)*weight"),
+    "an input that is required": ({"present": ("x",)}, "name in present= 'x' is unknown"),
+    "one text for several": ({"present": "weight"}, "present must be a list"),
+    "an unknown static": ({"statics": {"q": 1}}, "name in statics= 'q' is unknown(.|\n)*kind, needs"),
+    "an unknown value": ({"statics": {"kind": "third"}}, r"statics\['kind'\]='third'"),
+    "an unknown need": ({"statics": {"needs": ("more",)}}, r"statics\['needs'\]"),
+    "a reference that is no function": ({"reference": 3}, "reference must be a function"),
+    "inputs that are no function": ({"inputs": {}}, "inputs must be a function"),
+    "an edge of two texts": ({"edges": [("a", "b")]}, "three texts"),
+    "usage that is no text": ({"usage": 3}, "usage must be a str"),
+}
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_a_registration_names_what_the_operator_has(given: str) -> None:
+    arguments, said = REFUSED[given]
+    with pytest.raises(LaunchError, match=said):
+        rlk.register(several, namespace="trial4", **arguments)
+    assert several.calls.namespace == "" and "trial4.several" not in registry.known()
+
+
+def test_what_an_operator_has_is_registered(registered: list[str]) -> None:
+    """The control of the law above."""
+    rlk.register(
+        several, namespace="trial4", extents={"N": 64, "T": 3}, present=["weight"],
+        statics={"kind": "half", "needs": ("rest",)}, reference=several.fn, edges=[("a", "b", "True")],
+    )  # fmt: skip
+    registered.append("trial4.several")
+    assert several.record.present == ("weight",)
+
+
+def test_only_operators_are_registered() -> None:
+    with pytest.raises(LaunchError, match="op must be a operator, a function under @op"):
+        rlk.register(test_only_operators_are_registered, namespace="trial4")  # type: ignore[arg-type]
+
+
+def test_a_keyword_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LaunchError, match="no keyword of Python"):
+        rlk.register(several, namespace="lambda")
+    assert main(["new-op", "lambda"]) == 2 and "no keyword of Python" in capsys.readouterr().err
+    with pytest.raises(LaunchError, match="digits and _$|digits and _ "):
+        rlk.register(several, namespace="Lambda")
+
+
 # --- entry points ---
 
 
@@ -301,13 +352,13 @@ def test_a_page_is_written_and_tried(square: Op, tmp_path: Path) -> None:
     assert main(["docs", "trial.square", "-o", str(tmp_path)]) == 0
     text = (tmp_path / "trial.square.md").read_text()
     assert text == page("trial.square") and "rlk.ops.trial.square(x, scale=0.5)" in text
-    assert page_failures(square) == (5, [])
+    assert page_failures(square, square.record) == (5, [])
     record = square.record
     try:
         square.record = type(record)(usage=record.usage, edges=(Edge("wrong", "is", "f(x).sum() == 7"),))
-        assert len(page_failures(square)[1]) == 1
+        assert len(page_failures(square, square.record)[1]) == 1
         square.record = type(record)(usage="f(1)")
-        assert page_failures(square)[1][0].startswith("the example raises LaunchError")
+        assert page_failures(square, square.record)[1][0].startswith("the example raises LaunchError")
     finally:
         square.record = record
 

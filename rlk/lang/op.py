@@ -234,7 +234,9 @@ class Op:
 
         def register(fn: SpecFunction) -> Vjp:
             loc = _loc(fn)
-            for name in wrt:
+            for at, name in enumerate(wrt):
+                if name in wrt[:at]:
+                    raise SpecError(Code.VJP_TWICE, loc, name=name, op=self.name)
                 formal = next((f for f in self.formals if f.name == name), None)
                 if (
                     formal is None
@@ -400,7 +402,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     dims = union(*(f.type.axes for f in op.formals + vjp.formals if isinstance(f.type, TensorType)))
     tracer = Tracer(saved | cotangents, dims)
     values: dict[str, object] = {f.name: None for f in scalars}
-    values |= dict.fromkeys(op.saves) | dict(variant.statics)
+    values |= dict.fromkeys(op.saves) | {n: _static(op.formal(n), value) for n, value in variant.statics}
     values |= {n: TensorArg(tracer, d) for n, d in saved.items() if d.role is Role.IN}
     values |= {n: ScalarArg.load(tracer, d) for n, d in saved.items() if d.role is Role.SCALAR}
     context = Context(values, variant.wanted, vjp)
@@ -502,7 +504,7 @@ def _arguments(formals: tuple[Formal, ...], variant: Variant, tracer: Tracer) ->
     for formal in formals:
         decl = declared(formal, variant)
         if isinstance(formal.type, StaticType):
-            arguments[formal.name] = statics.get(formal.name, formal.default)
+            arguments[formal.name] = _static(formal, statics.get(formal.name, formal.default))
         elif decl is None:
             arguments[formal.name] = None
         elif decl.role is Role.SCALAR:
@@ -510,6 +512,30 @@ def _arguments(formals: tuple[Formal, ...], variant: Variant, tracer: Tracer) ->
         else:
             arguments[formal.name] = TensorArg(tracer, decl)
     return arguments
+
+
+class Needed(tuple[object, ...]):
+    """The value of a `Needs` parameter in a spec: asking for a name that it does not list is an error."""
+
+    name: str
+    choices: tuple[object, ...]
+
+    def __contains__(self, wanted: object) -> bool:
+        if wanted not in self.choices:
+            choices = ", ".join(map(str, self.choices))
+            raise SpecError(
+                Code.UNKNOWN_NAME, author(), what=f"name in {self.name}", name=wanted, choices=choices
+            )
+        return super().__contains__(wanted)
+
+
+def _static(formal: Formal, value: object) -> object:
+    """Return the value of a static as a spec sees it."""
+    if not (isinstance(formal.type, StaticType) and formal.type.several and isinstance(value, tuple)):
+        return value
+    found = Needed(value)
+    found.name, found.choices = formal.name, formal.type.choices
+    return found
 
 
 def _run(tracer: Tracer, name: str, spec: Loc, body: Callable[[], object]) -> Program:
