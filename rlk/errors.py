@@ -242,7 +242,7 @@ class Code(Enum):
         "declare {name}: {annotation}, the last parameters, and leave its terms out where it is None",
     )
     NOT_REGISTERED = (
-        "{op} is not registered with torch, as torch.compile, fake tensors, opcheck and DTensors need it",
+        "{op} is not registered with torch, as {who}",
         'write rlk.register({op}, namespace="...") below its gradient, with a name that is yours alone',
     )
     NAME_TAKEN = (

@@ -17,7 +17,9 @@ import torch
 
 import rlk
 from rlk.aot.calls import observe
-from rlk.aot.matrix import read_matrix
+from rlk.aot.inspect import Held, signature
+from rlk.aot.matrix import NO_MODEL, Matrix, read_matrix
+from rlk.aot.warm import Warmed
 from rlk.cli import main
 from rlk.errors import Code, LaunchError
 from rlk.lang import Axis, L, Needs, Op, Outputs, Scalar, Static, Tensor, f32, i32, op
@@ -348,6 +350,23 @@ def test_commands_know_registered_operators(
     assert "trial.square: y = scale * mean(x^2)" in capsys.readouterr().out
 
 
+def test_a_page_is_written_of_a_file_that_registers(
+    square: Op, tmp_path: Path, registered: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "from rlk.lang import Axis, L, Outputs, Tensor, f32, op\n"
+        "T = Axis('T', dynamic=True)\n\n@op()\n"
+        "def thrice(x: Tensor[f32, T]) -> Outputs:\n    '''3 x.'''\n    return L.out(y=x * 3.0)\n"
+    )
+    (tmp_path / "plain.py").write_text(text)
+    (tmp_path / "said.py").write_text(text + "import rlk\nrlk.register(thrice, namespace='trial5')\n")
+    assert main(["docs", f"{tmp_path}/plain.py:thrice", "-o", str(tmp_path)]) == 2
+    assert "thrice is not registered" in capsys.readouterr().err
+    registered.append("trial5.thrice")
+    assert main(["docs", f"{tmp_path}/said.py:thrice", "-o", str(tmp_path)]) == 0
+    assert (tmp_path / "trial5.thrice.md").read_text().startswith("# trial5.thrice")
+
+
 def test_a_page_is_written_and_tried(square: Op, tmp_path: Path) -> None:
     assert main(["docs", "trial.square", "-o", str(tmp_path)]) == 0
     text = (tmp_path / "trial.square.md").read_text()
@@ -394,12 +413,17 @@ def test_a_matrix_calls_registered_operators(square: Op, tmp_path: Path) -> None
         ('sizes = { N = "wide" }', "the size of N"),
         ("options = [{ scales = 1.0 }]", "options"),
         ("sizes = { N = 0 }", "sizes"),
+        ("sizes = { M = 3 }", "sizes='M'(.|\n)*axes of its tensors: N, T"),
+        ('sizes = { N = "vocab" }', r"no \[\[model\]\] whose vocab"),
     ],
 )
 def test_wrong_matrices_name_what_is_wrong(square: Op, tmp_path: Path, more: str, said: str) -> None:
     call = f'[[call]]\nop = "trial.square"\nrows = [16]\n{more}\n'
     with pytest.raises(LaunchError, match=said):
         planned(tmp_path, call)
+    with pytest.raises(LaunchError, match="rows = a list of whole numbers") as caught:
+        planned(tmp_path, '[[call]]\nop = "trial.square"\n')
+    assert "__init__" not in str(caught.value) and "which it lacks" in str(caught.value)
     with pytest.raises(LaunchError, match=r"op='trial\.cube'"):
         planned(tmp_path, '[[call]]\nop = "trial.cube"\nrows = [16]\n')
 
@@ -408,3 +432,45 @@ def test_wheels_of_others_have_names_of_their_own(capsys: pytest.CaptureFixture[
     for name in ("rlk_mine", "Mine", "a-b"):
         assert main(["aot", "build", "common", "--target", "sm_90a", "--name", name]) == 2
         assert "--name" in capsys.readouterr().err
+
+
+def test_a_wheel_of_other_operators_is_not_named_as_rlks(
+    square: Op, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m.toml").write_text('[[call]]\nop = "trial.square"\nrows = [16]\n')
+    assert main(["aot", "build", str(tmp_path / "m.toml"), "--target", "sm_90a", "-o", str(tmp_path)]) == 2
+    assert "--name" in (said := capsys.readouterr().err) and "trial.square" in said
+    assert not list(tmp_path.glob("*.whl"))
+
+
+def test_a_store_is_warmed_without_a_model(
+    square: Op, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Matrix] = []
+
+    def warm(matrix: Matrix, *_: object) -> Warmed:
+        asked.append(matrix)
+        return Warmed(2, 0, 2, ())
+
+    monkeypatch.setattr("rlk.aot.warm.warm", warm)
+    (tmp_path / "m.toml").write_text('[[call]]\nop = "trial.square"\nrows = [16]\ndtypes = ["f32"]\n')
+    assert main(["warmup", "--matrix", str(tmp_path / "m.toml"), "--target", "sm_90a"]) == 0
+    assert asked[0].models == (NO_MODEL,) and asked[0].calls[0].dtypes == ("f32",)
+    assert capsys.readouterr().out.startswith(f"{tmp_path}/m.toml on sm_90a: 2 kernels")
+    (tmp_path / "m.toml").write_text('[[model]]\nname = "qwen3-8b"\n[[call]]\nop = "logp"\nrows = [16]\n')
+    assert main(["warmup", "--matrix", str(tmp_path / "m.toml"), "--target", "sm_90a", "--tp", "2"]) == 0
+    assert [(m.name, m.tp) for m in asked[1].models] == [("qwen3-8b", (2,))]
+    assert main(["warmup", "--target", "sm_90a"]) == 2 and len(asked) == 2
+    assert "--model-config is required" in capsys.readouterr().err
+
+
+def test_entries_of_the_same_sizes_say_what_they_differ_in() -> None:
+    def held(divisible: list[str], schedule: str = "a", what: str = "my.f N=4; f32") -> Held:
+        return Held({"op": "my.f", "what": what, "divisible": divisible, "schedules": [schedule]}, 1)
+
+    pair = [held(["T", "x"]), held(["x"]), held([], what="my.f N=8; f32")]
+    assert [signature(h, pair) for h in pair] == [
+        "N=4; f32; multiples of 16: T, x", "N=4; f32; multiples of 16: x", "N=8; f32",
+    ]  # fmt: skip
+    pair = [held([], "a"), held([], "b")]
+    assert [signature(h, pair) for h in pair] == ["N=4; f32; schedule: a", "N=4; f32; schedule: b"]
