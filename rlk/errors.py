@@ -156,6 +156,7 @@ class Code(Enum):
         "annotate Tensor[...] or Scalar[...]",
     )
     VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
+    VJP_TWICE = ("vjp of {op} names {name!r} twice", "name each input once")
     VJP_OUTPUTS = ("vjp of {op} returns {got}, expected {wanted}", "return one cotangent per named input")
     VJP_COTANGENT = (
         "the vjp of {op} takes {name}, which is no cotangent of an output of {op}",
@@ -164,6 +165,10 @@ class Code(Enum):
     VJP_WITHOUT_COTANGENT = (
         "the vjp of {op} takes no cotangent: no output of {op} would have a gradient",
         "name its tensor parameters d_<output>, here: {choices}",
+    )
+    VJP_COTANGENT_TYPE = (
+        "vjp of {op}: {output} is {wanted}, but its cotangent {name} is {got}",
+        "declare {name}: {annotation}",
     )
     VJP_DTYPE = ("vjp of {op}: {name} is {got}, but {input} is {wanted}", "cast it with .to({wanted})")
     VJP_DIMS = (
@@ -232,8 +237,12 @@ class Code(Enum):
     ARG_DEVICE = ("{op}: {name} is on {got}, but {other} is on {wanted}", "move it before the call")
     ARG_STRIDE = ("{op}: {name} has last-dim stride {got}, expected 1", "call .contiguous() on it")
     ARG_MISSING = ("{op}: {name} is required {why}",)
+    COTANGENT_MISSING = (
+        "{op}: {name} is required, but the result that is differentiated does not depend on {output}",
+        "declare {name}: {annotation}, the last parameters, and leave its terms out where it is None",
+    )
     NOT_REGISTERED = (
-        "{op} is not registered with torch, as torch.compile, fake tensors, opcheck and DTensors need it",
+        "{op} is not registered with torch, as {who}",
         'write rlk.register({op}, namespace="...") below its gradient, with a name that is yours alone',
     )
     NAME_TAKEN = (

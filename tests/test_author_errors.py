@@ -19,9 +19,11 @@ from rlk.lang import (
     Axis,
     DTypeVar,
     L,
+    Needs,
     Op,
     Outputs,
     Scalar,
+    Static,
     Tensor,
     Tree,
     bf16,
@@ -40,6 +42,8 @@ from rlk.runtime.reference import emit
 from rlk.schedule.heuristics import apart
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
+from rlk.testing.cases import cases
+from rlk.testing.examples import Example
 
 H100 = target("sm_90a")
 EXTENTS = {
@@ -339,6 +343,127 @@ def test_an_extra_input_of_a_vjp_is_not_taken_for_a_cotangent() -> None:
     assert linear_logp.gradient is not None
     assert "order" in {f.name for f in linear_logp.gradient.formals}
     assert cotangents(linear_logp, linear_logp.default_variant())
+
+
+F = DTypeVar("F", (f32, bf16))
+F_FIRST = DTypeVar("F", (bf16, f32))
+
+
+def sum_of(var: DTypeVar, declared: object) -> Op:
+    """Return y = the f32 sums of rows of x, and its vjp with a cotangent of some annotation."""
+
+    def forward(x: object) -> Outputs:
+        return L.out(y=L.sum(x.to(f32), over=N, tree=Tree.halving))  # type: ignore[attr-defined]
+
+    forward.__annotations__ = {"x": Tensor[var, T, N]}
+    row_sum = op(saves=("x",), name="row_sum")(forward)
+
+    def fn(ctx: object, d_y: object) -> Outputs:
+        return L.out(d_x=(d_y + ctx.x.to(f32) * 0.0).to(ctx.x.dtype))  # type: ignore[attr-defined, operator]
+
+    fn.__annotations__ = {"d_y": declared}
+    row_sum.vjp("x")(fn)  # type: ignore[arg-type]
+    return row_sum
+
+
+@pytest.mark.parametrize(
+    ("var", "declared"),
+    [(F, Tensor[F, T]), (F_FIRST, Tensor[F_FIRST, T]), (F, Tensor[f32, T, N]), (F, Tensor[f32])],
+)
+def test_a_cotangent_of_another_type_than_its_output_is_refused(var: DTypeVar, declared: object) -> None:
+    made = sum_of(var, declared)
+    said = r"y is f32\[T\], but its cotangent d_y is (.|\n)*declare d_y: Tensor\[f32, T\]"
+    x = torch.ones(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    for run in (lambda: cases(made, Example()), lambda: made(x).sum().backward()):
+        with pytest.raises(SpecError, match=said) as caught:
+            run()
+        assert caught.value.code is Code.VJP_COTANGENT_TYPE
+        place = caught.value.diagnostics[0].loc
+        assert place.file == __file__ and "def fn(" in place.source()
+
+
+def test_a_cotangent_of_its_outputs_type_is_taken() -> None:
+    made = sum_of(F, Tensor[f32, T])
+    x = torch.ones(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    made(x).sum().backward()
+    assert cases(made, Example()) and x.grad is not None and bool((x.grad == 1).all())
+
+
+def test_the_advice_names_the_dtype_variable_that_an_output_follows() -> None:
+    @op(saves=("x",))
+    def same(x: Tensor[F, T]) -> Outputs:
+        return L.out(y=x.to(f32).to(x.dtype))
+
+    @same.vjp("x")
+    def same_grad(ctx: object, d_y: Tensor[bf16, T] | None = None) -> Outputs:
+        return L.out(d_x=d_y.to(ctx.x.dtype))  # type: ignore[attr-defined]
+
+    with pytest.raises(SpecError, match=r"declare d_y: Tensor\[F, T\] \| None = None"):
+        cotangents(same, same.default_variant())
+
+
+def test_a_required_cotangent_of_an_unused_output_is_to_be_optional() -> None:
+    @op(saves=("x",))
+    def pair(x: Tensor[f32, T]) -> Outputs:
+        return L.out(y=x * 2.0, z=x * 3.0)
+
+    @pair.vjp("x")
+    def pair_grad(ctx: object, d_y: Tensor[f32, T], d_z: Tensor[f32, T]) -> Outputs:
+        return L.out(d_x=d_y * 2.0 + d_z * 3.0)
+
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(LaunchError, match=r"d_z is required, .*does not depend on z") as caught:
+        pair(x).y.sum().backward()
+    assert caught.value.code is Code.COTANGENT_MISSING and "@pair.vjp" in str(caught.value)
+    assert "declare d_z: Tensor[f32, T] | None = None" in str(caught.value)
+    made = pair(x)
+    (made.y + made.z).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [5.0] * 3
+
+
+def test_a_gradient_is_named_once() -> None:
+    with pytest.raises(SpecError, match="names 'x' twice"):
+        scaled.vjp("x", "x")(lambda ctx: L.out())  # type: ignore[arg-type]
+
+
+# --- names ---
+
+
+KINDS, ONE, MORE = ("a", "b"), ("z",), ("n", "m")
+
+
+def test_names_that_no_variant_has_are_refused() -> None:
+    def made(saves: tuple[str, ...] = (), returns: tuple[str, ...] = ()) -> Op:
+        @op(saves=saves, returns=returns)
+        def named(
+            x: Tensor[f32, T], w: Tensor[f32, T] | None, kind: Static[KINDS] = "a", needs: Needs[ONE] = ()
+        ) -> Outputs:
+            both = None if w is None or kind == "a" or "z" not in needs else x * w
+            return L.out(y=x * 2.0, both=both)
+
+        return named
+
+    x = torch.ones(3)
+    for given in ({"saves": ("x", "lse")}, {"returns": ("lse",)}, {"returns": ("y", "lse")}):
+        with pytest.raises(SpecError, match=r"named: 'lse' is unknown|named 'lse' is unknown") as caught:
+            made(**given)(x)
+        assert "both" in str(caught.value) and caught.value.diagnostics[0].loc.file == __file__
+    for given in ({"saves": ("x", "w", "both")}, {"returns": ("y", "both")}):  # the control
+        found = made(**given)(x)
+        assert torch.equal(found, x * 2.0)
+    pair = made(returns=("both",))
+    assert torch.equal(pair(x, w=x, kind="b", needs=("z",)), x)
+
+
+def test_asking_for_a_need_that_is_not_listed_is_refused() -> None:
+    @op()
+    def needy(x: Tensor[f32, T], needs: Needs[MORE] = ()) -> Outputs:
+        more = x * 3.0 if "nn" in needs else None
+        return L.out(y=x * 2.0, more=more)
+
+    with pytest.raises(SpecError, match=r"name in needs 'nn' is unknown(.|\n)*n, m") as caught:
+        needy.trace(needy.default_variant())
+    assert '"nn" in needs' in str(caught.value)
 
 
 def gradient_error(body: Callable[..., object]) -> SpecError:

@@ -18,7 +18,9 @@ import torch
 
 import rlk
 from rlk.aot.calls import observe
-from rlk.aot.matrix import read_matrix
+from rlk.aot.inspect import Held, signature
+from rlk.aot.matrix import NO_MODEL, Matrix, read_matrix
+from rlk.aot.warm import Warmed
 from rlk.cli import main
 from rlk.errors import Code, LaunchError, SpecError
 from rlk.lang import Axis, L, Needs, Op, Outputs, Scalar, Static, Tensor, Tree, f32, i32, op
@@ -300,6 +302,57 @@ def test_unknown_names_list_those_there_are(square: Op) -> None:
         _ = rlk.ops.trails
 
 
+# --- what a registration says ---
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown axis": ({"extents": {"M": 3}}, "name in extents= 'M' is unknown(.|\n)*N, T"),
+    "an extent of none": ({"extents": {"N": 0}}, r"extents\['N'\]=0"),
+    "extents of another kind": ({"extents": [3]}, "extents must be a dict"),
+    "an unknown input": ({"present": ("mask",)}, "name in present= 'mask' is unknown(.|\n)*weight"),
+    "an input that is required": ({"present": ("x",)}, "name in present= 'x' is unknown"),
+    "one text for several": ({"present": "weight"}, "present must be a list"),
+    "an unknown static": ({"statics": {"q": 1}}, "name in statics= 'q' is unknown(.|\n)*kind, needs"),
+    "an unknown value": ({"statics": {"kind": "third"}}, r"statics\['kind'\]='third'"),
+    "an unknown need": ({"statics": {"needs": ("more",)}}, r"statics\['needs'\]"),
+    "a reference that is no function": ({"reference": 3}, "reference must be a function"),
+    "inputs that are no function": ({"inputs": {}}, "inputs must be a function"),
+    "an edge of two texts": ({"edges": [("a", "b")]}, "three texts"),
+    "usage that is no text": ({"usage": 3}, "usage must be a str"),
+}
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_a_registration_names_what_the_operator_has(given: str) -> None:
+    arguments, said = REFUSED[given]
+    with pytest.raises(LaunchError, match=said):
+        rlk.register(several, namespace="trial4", **arguments)
+    assert several.calls.namespace == "" and "trial4.several" not in registry.known()
+
+
+def test_what_an_operator_has_is_registered(registered: list[str]) -> None:
+    """The control of the law above."""
+    rlk.register(
+        several, namespace="trial4", extents={"N": 64, "T": 3}, present=["weight"],
+        statics={"kind": "half", "needs": ("rest",)}, reference=several.fn, edges=[("a", "b", "True")],
+    )  # fmt: skip
+    registered.append("trial4.several")
+    assert several.record.present == ("weight",)
+
+
+def test_only_operators_are_registered() -> None:
+    with pytest.raises(LaunchError, match="op must be a operator, a function under @op"):
+        rlk.register(test_only_operators_are_registered, namespace="trial4")  # type: ignore[arg-type]
+
+
+def test_a_keyword_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LaunchError, match="no keyword of Python"):
+        rlk.register(several, namespace="lambda")
+    assert main(["new-op", "lambda"]) == 2 and "no keyword of Python" in capsys.readouterr().err
+    with pytest.raises(LaunchError, match="digits and _$|digits and _ "):
+        rlk.register(several, namespace="Lambda")
+
+
 # --- entry points ---
 
 
@@ -356,6 +409,23 @@ def test_commands_know_registered_operators(
     assert "trial.square: y = scale * mean(x^2)" in capsys.readouterr().out
 
 
+def test_a_page_is_written_of_a_file_that_registers(
+    square: Op, tmp_path: Path, registered: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "from rlk.lang import Axis, L, Outputs, Tensor, f32, op\n"
+        "T = Axis('T', dynamic=True)\n\n@op()\n"
+        "def thrice(x: Tensor[f32, T]) -> Outputs:\n    '''3 x.'''\n    return L.out(y=x * 3.0)\n"
+    )
+    (tmp_path / "plain.py").write_text(text)
+    (tmp_path / "said.py").write_text(text + "import rlk\nrlk.register(thrice, namespace='trial5')\n")
+    assert main(["docs", f"{tmp_path}/plain.py:thrice", "-o", str(tmp_path)]) == 2
+    assert "thrice is not registered" in capsys.readouterr().err
+    registered.append("trial5.thrice")
+    assert main(["docs", f"{tmp_path}/said.py:thrice", "-o", str(tmp_path)]) == 0
+    assert (tmp_path / "trial5.thrice.md").read_text().startswith("# trial5.thrice")
+
+
 def test_a_page_is_written_and_tried(square: Op, tmp_path: Path) -> None:
     assert main(["docs", "trial.square", "-o", str(tmp_path)]) == 0
     text = (tmp_path / "trial.square.md").read_text()
@@ -397,12 +467,17 @@ def test_a_matrix_calls_registered_operators(square: Op, tmp_path: Path) -> None
         ('sizes = { N = "wide" }', "the size of N"),
         ("options = [{ scales = 1.0 }]", "options"),
         ("sizes = { N = 0 }", "sizes"),
+        ("sizes = { M = 3 }", "sizes='M'(.|\n)*axes of its tensors: N, T"),
+        ('sizes = { N = "vocab" }', r"no \[\[model\]\] whose vocab"),
     ],
 )
 def test_wrong_matrices_name_what_is_wrong(square: Op, tmp_path: Path, more: str, said: str) -> None:
     call = f'[[call]]\nop = "trial.square"\nrows = [16]\n{more}\n'
     with pytest.raises(LaunchError, match=said):
         planned(tmp_path, call)
+    with pytest.raises(LaunchError, match="rows = a list of whole numbers") as caught:
+        planned(tmp_path, '[[call]]\nop = "trial.square"\n')
+    assert "__init__" not in str(caught.value) and "which it lacks" in str(caught.value)
     with pytest.raises(LaunchError, match=r"op='trial\.cube'"):
         planned(tmp_path, '[[call]]\nop = "trial.cube"\nrows = [16]\n')
 
@@ -411,3 +486,45 @@ def test_wheels_of_others_have_names_of_their_own(capsys: pytest.CaptureFixture[
     for name in ("rlk_mine", "Mine", "a-b"):
         assert main(["aot", "build", "common", "--target", "sm_90a", "--name", name]) == 2
         assert "--name" in capsys.readouterr().err
+
+
+def test_a_wheel_of_other_operators_is_not_named_as_rlks(
+    square: Op, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m.toml").write_text('[[call]]\nop = "trial.square"\nrows = [16]\n')
+    assert main(["aot", "build", str(tmp_path / "m.toml"), "--target", "sm_90a", "-o", str(tmp_path)]) == 2
+    assert "--name" in (said := capsys.readouterr().err) and "trial.square" in said
+    assert not list(tmp_path.glob("*.whl"))
+
+
+def test_a_store_is_warmed_without_a_model(
+    square: Op, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Matrix] = []
+
+    def warm(matrix: Matrix, *_: object) -> Warmed:
+        asked.append(matrix)
+        return Warmed(2, 0, 2, ())
+
+    monkeypatch.setattr("rlk.aot.warm.warm", warm)
+    (tmp_path / "m.toml").write_text('[[call]]\nop = "trial.square"\nrows = [16]\ndtypes = ["f32"]\n')
+    assert main(["warmup", "--matrix", str(tmp_path / "m.toml"), "--target", "sm_90a"]) == 0
+    assert asked[0].models == (NO_MODEL,) and asked[0].calls[0].dtypes == ("f32",)
+    assert capsys.readouterr().out.startswith(f"{tmp_path}/m.toml on sm_90a: 2 kernels")
+    (tmp_path / "m.toml").write_text('[[model]]\nname = "qwen3-8b"\n[[call]]\nop = "logp"\nrows = [16]\n')
+    assert main(["warmup", "--matrix", str(tmp_path / "m.toml"), "--target", "sm_90a", "--tp", "2"]) == 0
+    assert [(m.name, m.tp) for m in asked[1].models] == [("qwen3-8b", (2,))]
+    assert main(["warmup", "--target", "sm_90a"]) == 2 and len(asked) == 2
+    assert "--model-config is required" in capsys.readouterr().err
+
+
+def test_entries_of_the_same_sizes_say_what_they_differ_in() -> None:
+    def held(divisible: list[str], schedule: str = "a", what: str = "my.f N=4; f32") -> Held:
+        return Held({"op": "my.f", "what": what, "divisible": divisible, "schedules": [schedule]}, 1)
+
+    pair = [held(["T", "x"]), held(["x"]), held([], what="my.f N=8; f32")]
+    assert [signature(h, pair) for h in pair] == [
+        "N=4; f32; multiples of 16: T, x", "N=4; f32; multiples of 16: x", "N=8; f32",
+    ]  # fmt: skip
+    pair = [held([], "a"), held([], "b")]
+    assert [signature(h, pair) for h in pair] == ["N=4; f32; schedule: a", "N=4; f32; schedule: b"]

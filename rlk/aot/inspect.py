@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ def contents(path: Path) -> Contents:
     except _WRONG as error:
         why = error if str(error) else type(error).__name__
         raise wrong("WHEEL", str(path), f"a wheel that rlk aot build wrote ({why})") from None
+
+
+def signature(held: Held, entries: Iterable[Held]) -> str:
+    """Return what an entry is compiled for, with what tells it from others of the same sizes and options."""
+    alike = [h.key for h in entries if (h.key["op"], h.key["what"]) == (held.key["op"], held.key["what"])]
+    parts = [held.key["what"].removeprefix(held.key["op"]).strip()]
+    for member, said in (("divisible", "multiples of 16"), ("schedules", "schedule")):
+        if any(key.get(member) != held.key.get(member) for key in alike):
+            parts.append(f"{said}: {', '.join(map(str, held.key.get(member) or ())) or 'none'}")
+    return "; ".join(part for part in parts if part)
 
 
 def _contents(archive: zipfile.ZipFile, size: int) -> Contents:

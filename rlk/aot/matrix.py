@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -139,10 +139,15 @@ def _made(kind: type[Any], members: dict[str, Any], place: str) -> Any:
         fits, wanted = _KINDS[str(each.type)]
         if each.name in given and not fits(given[each.name]):
             raise wrong(f"{place}: {kind.__name__.lower()}: {each.name}", members[each.name], wanted)
-    try:
-        return kind(**given)
-    except TypeError as error:  # a field is missing
-        raise wrong(f"{place}: {kind.__name__.lower()}", members, str(error)) from None
+    for each in fields(kind):
+        if each.name not in given and each.default is MISSING and each.default_factory is MISSING:
+            table = "model" if kind is Model else "call"
+            _, wanted = _KINDS[str(each.type)]
+            said = ", ".join(
+                f"{name} = {value!r}" for name, value in members.items() if name in ("op", "name")
+            )
+            raise wrong(place, f"[[{table}]] {said}".strip(), f"{each.name} = {wanted}, which it lacks")
+    return kind(**given)
 
 
 def _is_size(value: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rlk.aot.matrix import Model, wrong
+from rlk.aot.matrix import NO_MODEL, Model, wrong
 from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op
 from rlk.lang.types import DTypeVar, ScalarType, TensorType
@@ -33,6 +33,10 @@ def arguments(
     is registered with, and the number of rows for axes of run-time extent. An optional tensor is there where
     an option of its name is true. Raises LaunchError for an axis whose size nothing says.
     """
+    axes = {axis.name for f in op.formals if isinstance(f.type, TensorType) for axis in f.type.axes}
+    for name in sizes:
+        if name not in axes:
+            raise wrong(f"{op.qualified}: sizes", name, f"of axes of its tensors: {', '.join(sorted(axes))}")
     wrt = op.gradient.wrt if op.gradient is not None and grad else ()
     given: dict[str, Any] = {}
     for formal in op.formals:
@@ -67,6 +71,9 @@ def _dtype(formal: Formal, dtype: str) -> torch.dtype:
 def _extent(op: Op, axis: str, dynamic: bool, rows: int, sizes: Mapping[str, object], model: Model) -> int:
     found = sizes.get(axis, op.record.extents.get(axis, rows if dynamic else None))
     if isinstance(found, str):
+        if model is NO_MODEL:
+            wanted = f"a number: the file has no [[model]] whose {found} it would be"
+            raise wrong(f"{op.qualified}: the size of {axis}", found, wanted)
         found = getattr(model, found, None)
     if type(found) is not int or found < 1:
         wanted = f'sizes = {{ {axis} = 4096 }}, or the name of a size of the model, such as "hidden"'

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from rlk.aot.calls import observe
-from rlk.aot.matrix import Calls, Matrix, Model, wrong
+from rlk.aot.matrix import Calls, Matrix, wrong
 from rlk.aot.progress import Progress
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.runtime.binding.invocation import Invocation, Tensors, target_of
@@ -43,22 +43,25 @@ def here() -> Target:
 
 
 def chosen_calls(
-    calls: tuple[Calls, ...], dtype: str, names: list[str] | None, rows: list[int] | None
+    calls: tuple[Calls, ...], dtype: str | None, names: list[str] | None, rows: list[int] | None
 ) -> tuple[Calls, ...]:
     """Return the calls of these operators (None: all) in a model's dtype, with these rows (None: their own).
 
-    Raises LaunchError for an operator that the calls do not have.
+    dtype: None: those of the calls. Raises LaunchError for an operator that the calls do not have.
     """
     known = [each.op for each in calls]
     missing = [name for name in names or () if name not in known]
     if missing:
         raise wrong("--op", ", ".join(missing), ", ".join(dict.fromkeys(known)))
     kept = [each for each in calls if names is None or each.op in names]
-    return tuple(replace(each, dtypes=(dtype,), rows=tuple(rows or each.rows)) for each in kept)
+    return tuple(
+        replace(each, dtypes=(dtype,) if dtype else each.dtypes, rows=tuple(rows or each.rows))
+        for each in kept
+    )
 
 
-def warm(model: Model, calls: tuple[Calls, ...], on: Target, progress: Progress) -> Warmed:
-    """Prepare what a model's calls run on a target, which need not be here.
+def warm(matrix: Matrix, on: Target, progress: Progress) -> Warmed:
+    """Prepare what the calls of models run on a target, which need not be here.
 
     Compilers run in worker processes. Several processes may do this at once, such as the ranks of a node: a
     kernel is compiled by the one that holds its lock, and the others wait for it.
@@ -76,7 +79,7 @@ def warm(model: Model, calls: tuple[Calls, ...], on: Target, progress: Progress)
         started[found] = invocation.spec.name
 
     before = pool().compiled
-    observe(Matrix((model,), calls), prepare)
+    observe(matrix, prepare)
     failed: list[tuple[str, str]] = []
     entries: set[Path] = set()
     for future, name in started.items():

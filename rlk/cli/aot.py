@@ -49,6 +49,11 @@ def _build(arguments: argparse.Namespace) -> int:
     # a backend that one target lacks is an error only where no target has it
     pairs = [(on, b) for on in targets for b in backends if len(targets) == 1 or b in backends_of(on)]
     out = made_folder(arguments.out, "rlk aot", "--out")
+    own = [calls.op for calls in matrix.calls if "." in calls.op]
+    if arguments.name is None and own:
+        raise wrong(
+            "--name", None, f"a name: the wheel has kernels of {own[0]}, an operator that is not rlk's"
+        )
     name, version = _name(arguments.name), arguments.version or __version__
     for made in build(matrix, pairs, out, Progress(sys.stderr, "compiled"), name, version):
         print(f"{made.path}  {made.entries} kernels, {size(made.path.stat().st_size)}")
@@ -72,7 +77,7 @@ def _name(name: str | None) -> str:
 
 
 def _inspect(path: Path) -> int:
-    from rlk.aot.inspect import contents
+    from rlk.aot.inspect import contents, signature
 
     found = contents(path)
     head = found.head
@@ -81,7 +86,7 @@ def _inspect(path: Path) -> int:
     print(f"target {head['target']}, backend {head['backend']}, launches {head['abi']}, rlk {head['rlk']}")
     print(f"compiled by {tools}\n")
     rows = [
-        (h.key["op"], h.key["what"].removeprefix(h.key["op"]).strip(), h.key["numerics_id"],
+        (h.key["op"], signature(h, found.entries), h.key["numerics_id"],
          "exact" if h.key["exact"] else "pinned", size(h.size))
         for h in found.entries
     ]  # fmt: skip

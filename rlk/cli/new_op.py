@@ -68,7 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _word(option: str, value: str) -> str:
     if not _WORD.fullmatch(value) or keyword.iskeyword(value):
-        wanted = "a name of lower-case letters, digits and _"
+        wanted = (
+            f"a name of lower-case letters, digits and _{', no keyword of Python' * keyword.iskeyword(value)}"
+        )
         raise LaunchError(Code.ARG_VALUE, op="rlk new-op", name=option, value=value, wanted=wanted)
     return value
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlk.cli.text import positive
 from rlk.env import Env
-from rlk.errors import LaunchError
+from rlk.errors import Code, LaunchError
+
+if TYPE_CHECKING:
+    from rlk.aot.matrix import Matrix, Model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `rlk warmup`."""
-    parser.add_argument("--model-config", required=True, type=Path, metavar="FILE", help="a config.json")
-    parser.add_argument("--tp", type=positive, default=1, metavar="RANKS", help="ranks that share the model")
+    parser.add_argument(
+        "--model-config", type=Path, metavar="FILE", help="a config.json; default: the models of --matrix"
+    )
+    parser.add_argument("--tp", type=positive, metavar="RANKS", help="ranks that share the model; default: 1")
     parser.add_argument("--target", help="such as sm_90a; default: that of the first device")
     parser.add_argument("--matrix", default="common", metavar="FILE", help="whose calls; default: common")
     parser.add_argument("--op", action="append", help="only this operator; may be repeated")
@@ -30,23 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prepare; exit 1 where something does not compile, or is not kept."""
-    from rlk.aot.matrix import model_of_config, read_matrix, wrong
     from rlk.aot.progress import Progress
-    from rlk.aot.warm import chosen_calls, here, warm
+    from rlk.aot.warm import here, warm
     from rlk.cache.root import share
     from rlk.target.facts import target
 
     try:
-        if arguments.tp & (arguments.tp - 1):
-            raise wrong("--tp", arguments.tp, "a power of two")
-        model, dtype = model_of_config(arguments.model_config, arguments.tp)
-        calls = chosen_calls(read_matrix(arguments.matrix).calls, dtype, arguments.op, arguments.rows)
+        matrix = _matrix(arguments)
     except LaunchError as error:
         raise error.reworded(op={"rlk aot": "rlk warmup"}) from None
     on = here() if arguments.target is None else target(arguments.target)
-    made = warm(model, calls, on, Progress(sys.stderr, "prepared"))
+    made = warm(matrix, on, Progress(sys.stderr, "prepared"))
     kept = f", {made.lost} kept nowhere" if made.lost else f" into {Env.current().cache_dir}"
-    print(f"{model.name} on {on.name}: {made.total} kernels, {made.wheels} of them in installed wheels; "
+    names = ", ".join(model.name for model in matrix.models if model.name) or arguments.matrix
+    print(f"{names} on {on.name}: {made.total} kernels, {made.wheels} of them in installed wheels; "
           f"{made.compiled} compiled{kept}")  # fmt: skip
     for name, why in made.failed:
         print(f"failed  {name}: {why}", file=sys.stderr)
@@ -61,3 +65,25 @@ def run(arguments: argparse.Namespace) -> int:
             return 1
         print(f"every user can read it: RLK_SYSTEM_CACHE={place}")
     return 1 if made.failed or made.lost else 0
+
+
+def _matrix(arguments: argparse.Namespace) -> Matrix:
+    """Return the calls to prepare, of one config.json's model or of the models that the matrix has."""
+    from rlk.aot.matrix import COMMON, Matrix, model_of_config, read_matrix, wrong
+    from rlk.aot.warm import chosen_calls
+
+    tp = arguments.tp or 1
+    if tp & (tp - 1):
+        raise wrong("--tp", tp, "a power of two")
+    models: tuple[Model, ...] = ()
+    dtype = None
+    if arguments.model_config is not None:
+        model, dtype = model_of_config(arguments.model_config, tp)
+        models = (model,)
+    elif arguments.matrix == COMMON:
+        why = "where --matrix names no file that has models, or calls that need none"
+        raise LaunchError(Code.ARG_MISSING, op="rlk aot", name="--model-config", why=why)
+    matrix = read_matrix(arguments.matrix)
+    if not models:
+        models = matrix.models if arguments.tp is None else tuple(replace(m, tp=(tp,)) for m in matrix.models)
+    return Matrix(models, chosen_calls(matrix.calls, dtype, arguments.op, arguments.rows))

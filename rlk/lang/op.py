@@ -6,8 +6,8 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -78,6 +78,10 @@ class Vjp:
     @property
     def name(self) -> str:
         return f"{self.op.name}_grad"
+
+    @property
+    def loc(self) -> Loc:
+        return _loc(self.fn)
 
     def trace(self, variant: Variant) -> Program:
         """Trace the gradient: `present` names cotangents that exist, `wanted` the inputs that need one."""
@@ -235,7 +239,9 @@ class Op:
 
         def register(fn: SpecFunction) -> Vjp:
             loc = _loc(fn)
-            for name in wrt:
+            for at, name in enumerate(wrt):
+                if name in wrt[:at]:
+                    raise SpecError(Code.VJP_TWICE, loc, name=name, op=self.name)
                 formal = next((f for f in self.formals if f.name == name), None)
                 if (
                     formal is None
@@ -401,7 +407,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     op = vjp.op
     forward = op.trace(Variant(variant.dtypes, _forward_present(op, variant), variant.statics))
     outputs = {d.name: d for d in forward.kernels[0].params if d.role is Role.OUT}
-    check_cotangents(vjp, outputs)
+    check_cotangents(vjp, outputs, variant)
     saved = {
         d.name: d for d in (declared(f, variant) for f in op.formals if f.name in op.saves) if d is not None
     }
@@ -412,7 +418,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     dims = union(*(f.type.axes for f in op.formals + vjp.formals if isinstance(f.type, TensorType)))
     tracer = Tracer(saved | cotangents, dims)
     values: dict[str, object] = {f.name: None for f in scalars}
-    values |= dict.fromkeys(op.saves) | dict(variant.statics)
+    values |= dict.fromkeys(op.saves) | {n: _static(op.formal(n), value) for n, value in variant.statics}
     values |= {n: TensorArg(tracer, d) for n, d in saved.items() if d.role is Role.IN}
     values |= {n: ScalarArg.load(tracer, d) for n, d in saved.items() if d.role is Role.SCALAR}
     context = Context(values, variant.wanted, vjp)
@@ -422,10 +428,10 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     return program
 
 
-def check_cotangents(vjp: Vjp, outputs: Collection[str]) -> None:
-    """Raise for a parameter of a vjp that is meant to be the cotangent of an output and is not named so.
+def check_cotangents(vjp: Vjp, outputs: Mapping[str, Decl], variant: Variant) -> None:
+    """Raise for a parameter of a vjp that is meant to be a cotangent and has not the name or type of one.
 
-    outputs: of one variant. Other parameters are extra inputs, which a caller computes.
+    outputs: of a variant of the forward. Other parameters are extra inputs, which a caller computes.
     """
     cotangents = {f"d_{name}" for name in outputs}
     choices = ", ".join(sorted(cotangents))
@@ -437,6 +443,37 @@ def check_cotangents(vjp: Vjp, outputs: Collection[str]) -> None:
             raise SpecError(Code.VJP_COTANGENT, _loc(vjp.fn), op=vjp.op.name, name=name, choices=choices)
     if not any(f.name.startswith("d_") for f in vjp.formals):
         raise SpecError(Code.VJP_WITHOUT_COTANGENT, _loc(vjp.fn), op=vjp.op.name, choices=choices)
+    for formal in vjp.formals:
+        output = outputs.get(formal.name.removeprefix("d_")) if formal.name in cotangents else None
+        if output is not None:
+            _check_cotangent(vjp, formal, output, variant)
+
+
+def _check_cotangent(vjp: Vjp, formal: Formal, output: Decl, variant: Variant) -> None:
+    """Raise unless a cotangent is declared in the type that its output has in a variant."""
+    given = declared(formal, replace(variant, present=frozenset({formal.name})))
+    if given is not None and given.role is Role.IN and given.type == output.type:
+        return
+    dtype = _variable_of(vjp.op, output, variant) or output.type.dtype
+    annotation = TensorType(dtype, output.type.axes, formal.optional).written()
+    raise SpecError(
+        Code.VJP_COTANGENT_TYPE, _loc(vjp.fn), op=vjp.op.name, name=formal.name, output=output.name,
+        wanted=output.type, got="no tensor" if given is None else given.type, annotation=annotation,
+    )  # fmt: skip
+
+
+def _variable_of(op: Op, output: Decl, variant: Variant) -> DTypeVar | None:
+    """Return the dtype variable that an output's dtype follows; None where the dtype is always the same."""
+    bound = dict(variant.dtypes)
+    for var in dict.fromkeys(f.type.dtype for f in op.formals if isinstance(f.type, TensorType)):
+        if isinstance(var, DTypeVar) and bound[var.name] is output.type.dtype:
+            present = _forward_present(op, variant)
+            for other in (c for c in var.choices if c is not output.type.dtype):
+                there = Variant.of(bound | {var.name: other}, present, dict(variant.statics))
+                params = op.trace(there).kernels[0].params
+                if any(d.name == output.name and d.type.dtype is other for d in params):
+                    return var
+    return None
 
 
 def _stems(name: str) -> set[str]:
@@ -483,7 +520,7 @@ def _arguments(formals: tuple[Formal, ...], variant: Variant, tracer: Tracer) ->
     for formal in formals:
         decl = declared(formal, variant)
         if isinstance(formal.type, StaticType):
-            arguments[formal.name] = statics.get(formal.name, formal.default)
+            arguments[formal.name] = _static(formal, statics.get(formal.name, formal.default))
         elif decl is None:
             arguments[formal.name] = None
         elif decl.role is Role.SCALAR:
@@ -491,6 +528,30 @@ def _arguments(formals: tuple[Formal, ...], variant: Variant, tracer: Tracer) ->
         else:
             arguments[formal.name] = TensorArg(tracer, decl)
     return arguments
+
+
+class Needed(tuple[object, ...]):
+    """The value of a `Needs` parameter in a spec: asking for a name that it does not list is an error."""
+
+    name: str
+    choices: tuple[object, ...]
+
+    def __contains__(self, wanted: object) -> bool:
+        if wanted not in self.choices:
+            choices = ", ".join(map(str, self.choices))
+            raise SpecError(
+                Code.UNKNOWN_NAME, author(), what=f"name in {self.name}", name=wanted, choices=choices
+            )
+        return super().__contains__(wanted)
+
+
+def _static(formal: Formal, value: object) -> object:
+    """Return the value of a static as a spec sees it."""
+    if not (isinstance(formal.type, StaticType) and formal.type.several and isinstance(value, tuple)):
+        return value
+    found = Needed(value)
+    found.name, found.choices = formal.name, formal.type.choices
+    return found
 
 
 def _run(tracer: Tracer, name: str, spec: Loc, body: Callable[[], object]) -> Program:

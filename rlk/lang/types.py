@@ -32,6 +32,12 @@ class TensorType:
     def __or__(self, other: None) -> TensorType:
         return replace(self, optional=True)
 
+    def written(self) -> str:
+        """Return it as an author writes it, with its default."""
+        dtype = self.dtype.name if isinstance(self.dtype, DTypeVar) else self.dtype
+        dims = ", ".join(map(str, (dtype, *self.axes)))
+        return f"Tensor[{dims}]" + (" | None = None" if self.optional else "")
+
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:

@@ -15,9 +15,9 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
 from rlk.ir.types import DType
-from rlk.lang.op import Formal, Op, check_cotangents
+from rlk.lang.op import OWN, Formal, Op, check_cotangents
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
-from rlk.lang.variants import outputs
+from rlk.lang.variants import check_names, outputs
 from rlk.passes.pipeline import canonical, specialize
 from rlk.runtime.binding.checks import flag, integer, is_among, names_among, number, wrong_value
 from rlk.runtime.binding.invocation import Invocation, row_axis
@@ -100,6 +100,8 @@ def publish(op: Op, result: type | None = None) -> Operator:
     if op.gradient is not None:
         # no call would miss a gradient whose cotangent has another name: torch finds no connection
         check_cotangents(op.gradient, [decl.name for decl in outputs(op.trace(op.default_variant()))])
+    if op.fn.__module__.partition(".")[0] != OWN:  # rlk's generated specs save what one variant has
+        check_names(op)
     fn = made_from(op, result)
     op.calls.function = fn
     return published(fn, _reference_of(op, result), op)
@@ -185,7 +187,7 @@ def _lines(op: Op, result: type | None) -> Iterator[str]:
     statics = ", ".join(f"{f.name!r}: {_checked(op, f)}" for f in others if isinstance(f.type, StaticType))
     yield f"    made = call(op, tensors, scalars, {{{statics}}}{', math' if takes_math(op) else ''})"
     match list(op.returns):
-        case [only]:
+        case [only] if only in {decl.name for decl in outputs(op.trace(op.default_variant()))}:
             yield f"    return made[{only!r}]"
         case _:
             yield "    return results(made)"

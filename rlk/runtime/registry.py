@@ -12,7 +12,7 @@ import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
@@ -25,9 +25,13 @@ from typing import TYPE_CHECKING, Any
 from rlk.errors import Code, LaunchError, Loc, RlkError, SpecError
 from rlk.ir.nodes import Program
 from rlk.ir.numerics import Tier, numerics_id, tier
-from rlk.lang.op import OWN, Op
+from rlk.ir.types import TileType
+from rlk.lang.op import OWN, Op, axes_of
 from rlk.lang.record import Edge, Example, Record
+from rlk.lang.types import StaticType
 from rlk.passes.pipeline import specialize
+from rlk.passes.walk import walk
+from rlk.runtime.binding.checks import integer, names_among, wrong_type, wrong_value
 from rlk.runtime.call import library
 from rlk.runtime.operator import publish
 from rlk.target.facts import Target
@@ -69,8 +73,13 @@ def register(
     of that variant. usage: lines of Python for the operator's page, the tensors made in them. edges: (case,
     what happens, an expression that is true), f being the operator.
 
-    Returns the operator. Raises LaunchError for a name that is taken, or is no name.
+    Returns the operator. Raises LaunchError for a name that is taken, or is no name, and for arguments that
+    name what the operator has not.
     """
+    _check_record(op, extents, present, statics, usage, edges)
+    for argument, fn in (("reference", reference), ("inputs", inputs), ("gradient_inputs", gradient_inputs)):
+        if fn is not None and not callable(fn):
+            raise wrong_type("rlk.register", argument, fn, "function")
     _check_name("namespace", namespace)
     _check_name("op", op.name)
     name = f"{namespace}.{op.name}"
@@ -117,8 +126,65 @@ def _names_of_ops() -> set[str]:
 def _check_name(what: str, name: object) -> None:
     """Refuse what is no name of Python in lower case."""
     if not isinstance(name, str) or not _WORD.fullmatch(name) or keyword.iskeyword(name):
-        wanted = "a name of lower-case letters, digits and _"
+        is_keyword = isinstance(name, str) and keyword.iskeyword(name)
+        wanted = f"a name of lower-case letters, digits and _{', no keyword of Python' * is_keyword}"
         raise LaunchError(Code.ARG_VALUE, op="rlk.register", name=what, value=name, wanted=wanted)
+
+
+def _check_record(
+    op: object, extents: object, present: object, statics: object, usage: object, edges: object
+) -> None:
+    """Refuse facts of an operator that are of another kind, or name what it has not."""
+    at = "rlk.register"
+    if not isinstance(op, Op):
+        raise wrong_type(at, "op", op, "operator, a function under @op(...)")
+    for name, given in (("extents", extents), ("statics", statics)):
+        if given is not None and not isinstance(given, Mapping):
+            raise wrong_type(at, name, given, "dict")
+    for name, given in (("present", present), ("edges", edges)):
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise wrong_type(at, name, given, "list")
+    if not isinstance(usage, str):
+        raise wrong_type(at, "usage", usage, "str")
+    assert isinstance(present, Sequence) and isinstance(edges, Sequence)
+    for axis, size in _known(extents, "extents", _axes(op)):
+        integer(at, f"extents[{axis!r}]", size, 1, 2**31 - 1)
+    list(_known(dict.fromkeys(present), "present", {f.name for f in op.formals if f.optional}))
+    types = {f.name: f.type for f in op.formals if isinstance(f.type, StaticType)}
+    for name, value in _known(statics, "statics", types):
+        _check_static(f"statics[{name!r}]", types[name], value)
+    for edge in edges:
+        if not (isinstance(edge, Sequence) and len(edge) == 3 and all(isinstance(x, str) for x in edge)):
+            wanted = "three texts: (case, what happens, an expression that is true)"
+            raise wrong_value(at, "edges", edge, wanted)
+
+
+def _check_static(name: str, type: StaticType, value: object) -> None:
+    if type.several:
+        names_among("rlk.register", name, value, type.choices)
+    elif type.choices and not any(value == c and value.__class__ is c.__class__ for c in type.choices):
+        raise wrong_value("rlk.register", name, value, ", ".join(map(repr, type.choices)))
+
+
+def _known(given: object, what: str, names: Collection[str]) -> Iterator[tuple[str, object]]:
+    """Yield the members of a mapping; raise LaunchError for a name that is none of those there are."""
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if name not in names:
+            choices = ", ".join(sorted(names)) or "none: the operator has none"
+            raise LaunchError(
+                Code.UNKNOWN_NAME, what=f"rlk.register: name in {what}=", name=name, choices=choices
+            )
+        yield name, value
+
+
+def _axes(op: Op) -> set[str]:
+    """Return the names of the axes of an operator and of its gradient."""
+    formals = op.formals + (op.gradient.formals if op.gradient is not None else ())
+    found = {axis.name for axis in axes_of(formals)} | {axis for axis, _ in op.bounds}
+    kernels = op.trace(op.default_variant()).kernels
+    types = [let.type for k in kernels for let in walk(k.body) if isinstance(let.type, TileType)]
+    types += [d.type for k in kernels for d in k.params]
+    return found | {axis.whole.name for type in types for axis in type.axes}
 
 
 def _same_place(old: Op, new: Op) -> bool:

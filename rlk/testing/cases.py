@@ -16,7 +16,7 @@ from rlk.ir.nodes import Bits, Cast, Decl, Extent, Load, Map2, Pos, Program, Rol
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, TensorType
-from rlk.lang.variants import statics
+from rlk.lang.variants import cotangents, statics
 from rlk.passes.pipeline import canonical
 from rlk.passes.walk import walk
 from rlk.testing.examples import Example, Values
@@ -62,6 +62,10 @@ def gradient_program(op: Op, variant: Variant) -> Program:
 def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:
     """Return the variants to try: plain, everything present, and each value of each static."""
     made: list[Case] = []
+    plain = op.default_variant()
+    for turn in range(max((len(c) for c in _choices(op).values()), default=0)):
+        # also for dtypes that no case below has: a cotangent may follow a dtype that its output does not
+        cotangents(op, replace(plain, dtypes=tuple(sorted(_dtypes(op, turn).items()))))
     for label, present, chosen in _variants(op, example):
         dtypes = _dtypes(op, len(made))
         variant = Variant.of(dtypes, present, chosen)
@@ -89,8 +93,12 @@ def _variants(op: Op, example: Example) -> Iterator[tuple[str, frozenset[str], d
 
 def _dtypes(op: Op, turn: int) -> dict[str, DType]:
     """Return the dtype of every variable, another choice each turn."""
+    return {name: choices[turn % len(choices)] for name, choices in _choices(op).items()}
+
+
+def _choices(op: Op) -> dict[str, tuple[DType, ...]]:
     types = [f.type.dtype for f in op.formals if isinstance(f.type, TensorType)]
-    return {t.name: t.choices[turn % len(t.choices)] for t in types if isinstance(t, DTypeVar)}
+    return {t.name: t.choices for t in types if isinstance(t, DTypeVar)}
 
 
 def _slope(example: Example, name: str, value: object) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, TensorType
+from rlk.lang.variants import cotangents as cotangents_in
 from rlk.runtime.binding.arguments import TORCH_DTYPES, collapse
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, outputs_of
 from rlk.runtime.binding.selection import public_name
@@ -222,10 +223,14 @@ def _backward(invocation: Invocation, cotangents: frozenset[str], wanted: frozen
     op = invocation.spec
     assert isinstance(op, Op) and op.gradient is not None
     v = invocation.variant
-    required = {f.name for f in op.gradient.formals if f.name.startswith("d_") and not f.optional}
-    if not required <= cotangents:
-        missing = ", ".join(sorted(n.removeprefix("d_") for n in required - cotangents))
-        raise LaunchError(Code.ARG_MISSING, op=op.gradient.name, name=missing, why="to have a gradient")
+    cotangents_in(op, v)  # raises where one is declared in another type than its output
+    for f in op.gradient.formals:
+        if f.name.startswith("d_") and not f.optional and f.name not in cotangents:
+            assert isinstance(f.type, TensorType)
+            raise LaunchError(
+                Code.COTANGENT_MISSING, op.gradient.loc, op=op.gradient.name, name=f.name,
+                output=f.name.removeprefix("d_"), annotation=replace(f.type, optional=True).written(),
+            )  # fmt: skip
     return Invocation(
         op.gradient, Variant(v.dtypes, v.present | cotangents, v.statics, wanted), invocation.math
     )

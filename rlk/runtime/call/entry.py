@@ -111,7 +111,8 @@ def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math:
 
 
 def _refuse_unregistered(op: str) -> None:
-    raise LaunchError(Code.NOT_REGISTERED, op=op)
+    who = "torch.compile, fake tensors, opcheck and DTensors need it"
+    raise LaunchError(Code.NOT_REGISTERED, op=op, who=who)
 
 
 # the attribute of torch.compiler.assume_constant_result: a compiler runs it, and so shows what it says
