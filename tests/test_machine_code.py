@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -184,3 +184,26 @@ def test_the_marks_are_found_in_a_text_that_has_them() -> None:
     """The control: what the tests look for, as the disassembler writes it."""
     text = "WARPGROUP.ARRIVE\nHGMMA.64x256x16\nWARPGROUP.ARRIVE\n SEL R12, RZ, 0x7fff8, P0 ;\n STL [R1], R2 ;"
     assert Code.of(text) == Code(1, 2, 1, 1)
+
+
+FIRST = re.compile(r"wgmma\.mma_async[^;]*?, (%?\w+), 1, 1, 0, 0;", re.DOTALL)
+"""The operand of a product's first instruction that says whether it adds onto the accumulator: 0 starts it."""
+
+
+def test_a_bias_is_no_initial_value_of_an_accumulator(tmp_path: Path) -> None:
+    """Where a loop of one step is removed, Triton would fold a sum with the product into the accumulator."""
+    tensors = {
+        "hidden": torch.empty(300, 64, dtype=torch.bfloat16), "bias": torch.empty(5000, dtype=torch.bfloat16),
+        "weight": torch.empty(5000, 64, dtype=torch.bfloat16), "ids": torch.zeros(300, dtype=torch.int64),
+    }  # fmt: skip
+    statics = {"needs": (), "keep": False, "states": False}
+    emitted = source(selection.invoke(linear_logp, tensors, SCALARS, statics, None), tensors)
+    option = ", max_num_imprecise_acc=1"
+    assert option in emitted.source
+    found = {}
+    for name, text in (("ours", emitted.source), ("folded", emitted.source.replace(option, ""))):
+        (tmp_path / name).mkdir()
+        compile_triton(replace(emitted, source=text), "sm_90a", tmp_path / name)
+        ptx = "".join(file.read_text() for file in (tmp_path / name).glob("*.ptx"))
+        found[name] = FIRST.findall(ptx)[0]
+    assert found["ours"] == "0" and found["folded"] != "0", found  # the control is what Triton does by itself

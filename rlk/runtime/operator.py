@@ -99,7 +99,9 @@ def publish(op: Op, result: type | None = None) -> Operator:
     """
     if op.gradient is not None:
         # no call would miss a gradient whose cotangent has another name: torch finds no connection
-        check_cotangents(op.gradient, [decl.name for decl in outputs(op.trace(op.default_variant()))])
+        plain = op.default_variant()
+        made = {decl.name: decl for decl in outputs(op.trace(plain))}
+        check_cotangents(op.gradient, made, plain)
     if op.fn.__module__.partition(".")[0] != OWN:  # rlk's generated specs save what one variant has
         check_names(op)
     fn = made_from(op, result)

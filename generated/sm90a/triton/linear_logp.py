@@ -178,7 +178,7 @@ def linear_logp_1(
         for d_first in tl.range(0, 4096, 64):
             hidden = hidden_tiles.load([t_first, d_first])
             weight = weight_tiles.load([v_begin, d_first])
-            acc = tl.dot(hidden, weight.T, acc)
+            acc = tl.dot(hidden, weight.T, acc, max_num_imprecise_acc=1)
         z = acc * inv_temperature  # logp.py:57
         z_masked = tl.where(exists, z, float("-inf"))  # linear_logp.py:79
         m_chunk = max_over_v_lane(z_masked)

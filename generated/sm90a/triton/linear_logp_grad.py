@@ -90,7 +90,7 @@ def linear_logp_grad_2(
         for d_first in tl.range(0, 4096, 64):
             rows = rows_tiles.load([t_within_first, d_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            acc = tl.dot(rows, weight.T, acc)
+            acc = tl.dot(rows, weight.T, acc, max_num_imprecise_acc=1)
         lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:143
         entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:131
         d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)
@@ -152,7 +152,7 @@ def linear_logp_grad_3_0(
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            d_hidden = tl.dot(dz, weight, d_hidden)
+            d_hidden = tl.dot(dz, weight, d_hidden, max_num_imprecise_acc=1)
         tl.store(
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, d_hidden, mask=t_within_inside
         )
@@ -184,7 +184,7 @@ def linear_logp_grad_3_1(
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            d_hidden = tl.dot(dz, weight, d_hidden)
+            d_hidden = tl.dot(dz, weight, d_hidden, max_num_imprecise_acc=1)
         low, high = halves(d_hidden, 128, 128)
         low_2, high_2 = halves(low, 128, 64)
         low_3, high_3 = halves(high, 128, 64)
@@ -248,7 +248,7 @@ def linear_logp_grad_3_2(
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            d_hidden = tl.dot(dz, weight, d_hidden)
+            d_hidden = tl.dot(dz, weight, d_hidden, max_num_imprecise_acc=1)
         low, high = halves(d_hidden, 128, 128)
         low_2, high_2 = halves(low, 128, 64)
         low_3, high_3 = halves(high, 128, 64)
@@ -332,7 +332,7 @@ def linear_logp_grad_3_3(
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            d_hidden = tl.dot(dz, weight, d_hidden)
+            d_hidden = tl.dot(dz, weight, d_hidden, max_num_imprecise_acc=1)
         low, high = halves(d_hidden, 128, 128)
         low_2, high_2 = halves(low, 128, 64)
         low_3, high_3 = halves(high, 128, 64)
@@ -425,7 +425,7 @@ def linear_logp_grad_4(
         for t_within_first in tl.range(0, T_length, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             rows = rows_tiles.load([t_within_first, d_first])
-            d_weight = tl.dot(dz.T, rows, d_weight)
+            d_weight = tl.dot(dz.T, rows, d_weight, max_num_imprecise_acc=1)
         d_weight_bf16 = d_weight.to(tl.bfloat16)  # linear_logp.py:121
         tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, d_weight_bf16, mask=v_within_inside)
 

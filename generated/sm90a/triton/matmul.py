@@ -38,7 +38,7 @@ def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residua
         for k_first in tl.range(0, 4096, 64):
             x = x_tiles.load([t_first, k_first])
             w = w_tiles.load([n_first, k_first])
-            y = tl.dot(x, w.T, y)
+            y = tl.dot(x, w.T, y, max_num_imprecise_acc=1)
         low, high = halves(y, 128, 128)
         low_2, high_2 = halves(low, 128, 64)
         low_3, high_3 = halves(high, 128, 64)

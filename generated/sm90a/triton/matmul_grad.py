@@ -37,7 +37,7 @@ def matmul_grad_1(w_ptr, d_y_ptr, d_x_ptr, T, d_y_t_stride, w_n_stride, d_x_t_st
         for n_first in tl.range(0, 14336, 64):
             d_y = d_y_tiles.load([t_first, n_first])
             w = w_tiles.load([n_first, k_first])
-            acc = tl.dot(d_y, w, acc)
+            acc = tl.dot(d_y, w, acc, max_num_imprecise_acc=1)
         d_x_as_bf16 = acc.to(tl.bfloat16)  # matmul.py:130
         tl.store(d_x_ptr + t.to(tl.int64) * d_x_t_stride + k, d_x_as_bf16, mask=t_inside)
 
@@ -73,7 +73,7 @@ def matmul_grad_2(x_ptr, d_y_ptr, d_w_ptr, T, d_y_t_stride, x_t_stride, T_length
             t_within = t_within_first + tl.arange(0, 64)
             d_y = tl.load(d_y_start + t_within[None, :].to(tl.int64) * d_y_t_stride)
             x = tl.load(x_start + t_within[:, None].to(tl.int64) * x_t_stride)
-            acc = tl.dot(d_y, x, acc)
+            acc = tl.dot(d_y, x, acc, max_num_imprecise_acc=1)
         for t_within_first in tl.range(T_length // 64 * 64, T_length, 64):
             t_within = t_within_first + tl.arange(0, 64)
             d_y = tl.load(
@@ -83,7 +83,7 @@ def matmul_grad_2(x_ptr, d_y_ptr, d_w_ptr, T, d_y_t_stride, x_t_stride, T_length
             x = tl.load(
                 x_start + t_within[:, None].to(tl.int64) * x_t_stride, mask=(t_within[:, None] < T_length), other=0.0
             )
-            acc = tl.dot(d_y, x, acc)
+            acc = tl.dot(d_y, x, acc, max_num_imprecise_acc=1)
         d_w_as_bf16 = acc.to(tl.bfloat16)  # matmul.py:132
         tl.store(d_w_ptr + n.to(tl.int64) * d_w_n_stride + k, d_w_as_bf16)
 

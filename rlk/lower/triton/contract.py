@@ -202,7 +202,9 @@ class Dots:
                     spread = f"{along}[{'None, :' if side == 0 else ':, None'}]"
                     within = None if end is None else f"({spread} < {end})"
                     tiles.append(self.load(factor, rows[side], spread, self.mask(factor, within)))
-            self.e.line(f"{name} = tl.dot({tiles[0]}, {tiles[1]}, {name})")
+            # with the option, which is for 8-bit floats, Triton does not fold a sum with the product into the
+            # accumulator's initial value, as it would where a loop of one step is removed
+            self.e.line(f"{name} = tl.dot({tiles[0]}, {tiles[1]}, {name}, max_num_imprecise_acc=1)")
         self.e.names.taken.discard(first)
 
     def copied(self, contraction: Contraction, factor: Factor, first: str, turned: bool) -> str:

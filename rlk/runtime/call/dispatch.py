@@ -403,8 +403,17 @@ def _lowered(request: Request) -> Lowered:
 def _asked(on: Target, tensors: Tensors) -> tuple[str, ...]:
     """Return the backends of which the fastest runs a call."""
     if next(iter(tensors.values())).is_cuda or on.name not in TARGETS:
-        return asked_for(on)
+        asked = asked_for(on)
+        # a TMA descriptor of a tensor without elements is none: on an H200 the load is an illegal instruction
+        if all(t.numel() for t in tensors.values()) or not all(map(_may_fall_back, asked)):
+            return asked
+        return (complete().name,)
     return (_interpreted(),)
+
+
+def _may_fall_back(name: str) -> bool:
+    backend = of_name(name)
+    return backend.complete or backend.falls_back
 
 
 def bind_lowered(
