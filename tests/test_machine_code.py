@@ -187,7 +187,7 @@ def test_the_marks_are_found_in_a_text_that_has_them() -> None:
 
 
 FIRST = re.compile(r"wgmma\.mma_async[^;]*?, (%?\w+), 1, 1, 0, 0;", re.DOTALL)
-"""The operand of a product's first instruction that says whether it adds onto the accumulator: 0 starts it."""
+"""The operand of a product's instruction that says whether it adds onto the accumulator: 0 does not."""
 
 
 def test_a_bias_is_no_initial_value_of_an_accumulator(tmp_path: Path) -> None:

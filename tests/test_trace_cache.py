@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from copy import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from rlk.runtime.binding import shape_buckets as sizes
 from rlk.runtime.binding.invocation import Interface, Invocation, geometry_of, interface
 from rlk.runtime.binding.shape_buckets import STEPS, class_of, sizes_of
 from rlk.runtime.call import autograd, dispatch
+from rlk.lang.op import Op
 from rlk.runtime.call.entry import call
 from rlk.runtime.kernels import build, trace_cache
 from rlk.runtime.launch.record import MODULE, ModuleRecord
@@ -241,6 +243,13 @@ def test_what_was_found_with_text_that_changed_meanwhile_is_not_kept(
     assert machine.launches and not kept()
 
 
+def written_by(fn: object) -> Op:
+    """Return swiglu as if this function were its spec."""
+    made = copy(operators()["swiglu"])
+    made.fn = fn  # type: ignore[assignment]
+    return made
+
+
 @pytest.mark.parametrize("file", ["<stdin>", "x.py", str(Path(__file__))])
 def test_a_function_of_no_file_of_rlk_is_nobodys(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the working folder is the package's."""
@@ -248,7 +257,7 @@ def test_a_function_of_no_file_of_rlk_is_nobodys(file: str, monkeypatch: pytest.
     assert trace_cache.name_of(found) is not None
     monkeypatch.chdir(trace_cache.PACKAGE)
     fn = SimpleNamespace(__code__=SimpleNamespace(co_filename=file))
-    assert trace_cache.name_of(replace(found, spec=replace(operators()["swiglu"], fn=fn))) is None
+    assert trace_cache.name_of(replace(found, spec=written_by(fn))) is None
 
 
 def test_nothing_is_kept_by_a_process_whose_text_was_changed(
