@@ -93,6 +93,14 @@ def test_an_operator_that_is_there_is_not_written_over(
     assert (package / f"{NAMESPACE}_ops" / "square.py").read_text() == before
 
 
+def test_a_second_operator_is_added_to_the_matrix(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        assert main(["new-op", name, "--namespace", "pair", "-o", str(tmp_path)]) == 0
+    text = (tmp_path / "kernels.toml").read_text()
+    assert [c.op for c in read_matrix(str(tmp_path / "kernels.toml")).calls] == ["pair.first", "pair.second"]
+    assert text.count("# What `rlk aot build") == 1
+
+
 @pytest.mark.parametrize(
     "given", [["Square"], ["class"], ["a b"], ["x", "--namespace", "rlk"], ["x", "--package", "A"]]
 )
@@ -348,6 +356,13 @@ def test_commands_know_registered_operators(
     capsys.readouterr()
     assert main(["list"]) == 0
     assert "trial.square: y = scale * mean(x^2)" in capsys.readouterr().out
+
+
+def test_a_list_is_of_the_named_operators(square: Op, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "trial.square", "linear_policy_loss"]) == 0
+    said = capsys.readouterr().out
+    assert "trial.square: y = scale" in said and "linear_policy_loss: " in said and "\nrms_norm: " not in said
+    assert main(["list", "trial.squares"]) == 2 and "'trial.squares' is unknown" in capsys.readouterr().err
 
 
 def test_a_page_is_written_of_a_file_that_registers(
