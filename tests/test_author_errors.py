@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -307,6 +309,35 @@ def test_an_unknown_dtype_of_an_annotation_lists_those_there_are(annotation: Cal
 def test_a_dim_that_is_no_axis_is_refused() -> None:
     with pytest.raises(SpecError, match="the dim 'N' is no Axis"):
         Tensor[f32, T, "N"]
+
+
+# --- the tables of the guide ---
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "writing-a-spec.md").read_text()
+
+
+def table_of(head: str) -> list[list[set[str]]]:
+    """Return the names in each cell of a table of the guide, row by row."""
+    rows = GUIDE.partition(head)[2].partition("|---|")[2].partition("\n\n")[0].splitlines()[1:]
+    return [[set(re.findall(r"`\.?(\w+)", cell)) for cell in row.split("|")[1:-1]] for row in rows]
+
+
+def names_of(holder: type) -> set[str]:
+    hidden = {"what", "kind", "named", "reads", "states"}
+    return {name for name in dir(holder) if not name.startswith("_")} - hidden
+
+
+def test_the_guide_lists_every_function_of_the_language() -> None:
+    listed = [name for row in table_of("### Functions of L") for name in row[0]]
+    assert sorted(listed) == sorted(vars(L).keys() & names_of(L))
+
+
+def test_the_guide_lists_every_method_of_folds() -> None:
+    rows = table_of("### Methods of folds")
+    assert {name for row in rows for name in row[0]} | {"stream"} >= {"total", "carry", "top", "argmax"}
+    for names, inside, after in rows:
+        for name in names - {"softmax_states"}:
+            assert inside | after == names_of(getattr(L, name)), name
 
 
 # --- gradients ---
