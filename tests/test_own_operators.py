@@ -29,6 +29,8 @@ from rlk.pages.tried import page_failures
 from rlk.runtime import registry
 from rlk.runtime.binding.invocation import Invocation, label_of
 from rlk.runtime.call import library
+from rlk.testing.cases import cases
+from rlk.testing.examples import Example
 
 NAMESPACE = "trial"
 T = Axis("T", dynamic=True)
@@ -199,6 +201,21 @@ def test_options_select_results_and_are_checked() -> None:
     for call in (lambda: several(x), lambda: several(), lambda: several(x, 3, count=1)):
         with pytest.raises(TypeError, match="several()"):
             call()
+
+
+def test_each_result_of_needs_is_a_case_of_its_own() -> None:
+    """So that its source is run and compiled too; a static that chooses a formula is tried less."""
+    made = cases(several, Example(lambda rng: {"count": 3}))
+    needs = {case.label: case for case in made if case.label.startswith("needs=")}
+    assert {dict(c.variant.statics)["needs"] for c in needs.values()} == {("rest",), ("unused",), EXTRA}
+    assert not any(c.static for c in needs.values())
+    assert [c.static for c in made if c.label == "kind=half"] == [True]
+
+
+def test_a_page_says_what_a_call_does_not_return(registered: list[str]) -> None:
+    rlk.register(several, namespace="trial6", extents={"N": 64})
+    registered.append("trial6.several")
+    assert "not returned by a call: `hidden`." in page("trial6.several", ())
 
 
 # --- names ---
