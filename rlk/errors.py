@@ -125,6 +125,20 @@ class Code(Enum):
         "{what}: the number {value} has no dtype, and no tile beside it that has one",
         "write L.number({value}, i32), or with another dtype; a Python float is an f32",
     )
+    VALUE_WANTED = ("{what} needs a tile or a number, got {got}", "{instead}")
+    FOLD_AS_VALUE = ("fold {what} is used as a value", "write {instead}")
+    OPTIONAL_ABSENT = (
+        "{name} is None here: this variant is that of calls without it",
+        "write its terms under: if {name} is not None",
+    )
+    AXIS_WANTED = (
+        "{what}: {got!r} is no Axis",
+        'name the axis itself, as in over=N for N = Axis("N")',
+    )
+    ORDER_WANTED = (
+        "{what}: {got!r} is no order of a sum",
+        "write Tree.halving, Tree.pairwise or Tree.vector8",
+    )
     DTYPE_MIX = ("{what} mixes {a} and {b}", "cast one side with .to(dtype)")
     DTYPE_WANTED = ("{what} needs {wanted}, got {got}", "cast with .to(dtype)")
     QUOTIENT = (
@@ -240,6 +254,10 @@ class Code(Enum):
     COTANGENT_MISSING = (
         "{op}: {name} is required, but the result that is differentiated does not depend on {output}",
         "declare {name}: {annotation}, the last parameters, and leave its terms out where it is None",
+    )
+    READS_NOTHING = (
+        "{op} reads no tensor: nothing says where it runs and how large its results are",
+        "use a tensor parameter in the spec",
     )
     NOT_REGISTERED = (
         "{op} is not registered with torch, as {who}",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,6 +213,34 @@ SLIPS: dict[str, tuple[Callable[..., object], Code, str]] = {
         lambda x, n, k: L.place("z", (T, N), ({V: n.whole()}, x.whole())),
         Code.NO_SUCH_AXIS, "output z",
     ),
+    "a function of torch": (lambda x, n, k: torch.exp(x * 1.0), Code.TILE_OPERATOR, "L.exp(x)"),
+    "a function of torch in Python": (
+        lambda x, n, k: torch.nn.functional.softplus(x * 1.0), Code.TILE_OPERATOR, "L.log1p",
+    ),
+    "a function of torch written in Python": (
+        lambda x, n, k: torch.nn.functional.relu(x), Code.TILE_OPERATOR, "L.maximum(x, 0.0)",
+    ),
+    "a sum of torch": (lambda x, n, k: torch.sum(x), Code.TILE_OPERATOR, "L.sum(x, over=axis, tree="),
+    "a function of numpy of a parameter": (lambda x, n, k: np.exp(x), Code.TILE_OPERATOR, "L.exp(x)"),
+    "an absolute value of L": (lambda x, n, k: L.abs(x), Code.TILE_OPERATOR, "write abs(x)"),
+    "relu of L": (lambda x, n, k: L.relu(x), Code.TILE_OPERATOR, "L.maximum(x, 0.0)"),
+    "a mean of L": (lambda x, n, k: L.mean(x), Code.TILE_OPERATOR, "L.extent(axis)"),
+    "a power of L": (lambda x, n, k: L.pow(x, 2), Code.TILE_OPERATOR, "x * x"),
+    "nothing of L": (lambda x, n, k: L.frobnicate(x), Code.TILE_OPERATOR, "log1p, log2, max"),
+    "a total as a divisor": (lambda x, n, k: x / L.total(), Code.FOLD_AS_VALUE, "write .value after"),
+    "a total as a dividend": (lambda x, n, k: L.total() / 2.0, Code.FOLD_AS_VALUE, "write .value after"),
+    "a total plus a tile": (lambda x, n, k: L.total() + x, Code.FOLD_AS_VALUE, ".absorb(x) inside"),
+    "a softmax sum as an output": (lambda x, n, k: L.softmax_sum(), Code.FOLD_AS_VALUE, ".lse() or .sum"),
+    "the sum of a total": (lambda x, n, k: L.total().sum, Code.TILE_OPERATOR, ".absorb, .value"),
+    "an axis by name": (
+        lambda x, n, k: L.sum(x, over="N", tree=Tree.halving), Code.AXIS_WANTED, "'N' is no Axis",
+    ),
+    "a streamed axis by name": (lambda x, n, k: next(L.stream("V")), Code.AXIS_WANTED, "'V' is no Axis"),
+    "an order by name": (
+        lambda x, n, k: L.sum(x, over=N, tree="halving"), Code.ORDER_WANTED, "write Tree.halving",
+    ),
+    "None as a tile": (lambda x, n, k: x * None, Code.VALUE_WANTED, "write if x is not None"),
+    "a text as a tile": (lambda x, n, k: x * "a", Code.VALUE_WANTED, "got a str"),
     "an output named as an input": (
         lambda x, n, k: L.out(n=x.whole()), Code.OUTPUT_IS_INPUT, "output n has the name",
     ),
@@ -279,6 +309,35 @@ def test_an_unknown_dtype_of_an_annotation_lists_those_there_are(annotation: Cal
 def test_a_dim_that_is_no_axis_is_refused() -> None:
     with pytest.raises(SpecError, match="the dim 'N' is no Axis"):
         Tensor[f32, T, "N"]
+
+
+# --- the tables of the guide ---
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "writing-a-spec.md").read_text()
+
+
+def table_of(head: str) -> list[list[set[str]]]:
+    """Return the names in each cell of a table of the guide, row by row."""
+    rows = GUIDE.partition(head)[2].partition("|---|")[2].partition("\n\n")[0].splitlines()[1:]
+    return [[set(re.findall(r"`\.?(\w+)", cell)) for cell in row.split("|")[1:-1]] for row in rows]
+
+
+def names_of(holder: type) -> set[str]:
+    hidden = {"what", "kind", "named", "reads", "states"}
+    return {name for name in dir(holder) if not name.startswith("_")} - hidden
+
+
+def test_the_guide_lists_every_function_of_the_language() -> None:
+    listed = [name for row in table_of("### Functions of L") for name in row[0]]
+    assert sorted(listed) == sorted(vars(L).keys() & names_of(L))
+
+
+def test_the_guide_lists_every_method_of_folds() -> None:
+    rows = table_of("### Methods of folds")
+    assert {name for row in rows for name in row[0]} | {"stream"} >= {"total", "carry", "top", "argmax"}
+    for names, inside, after in rows:
+        for name in names - {"softmax_states"}:
+            assert inside | after == names_of(getattr(L, name)), name
 
 
 # --- gradients ---
@@ -453,6 +512,38 @@ def test_names_that_no_variant_has_are_refused() -> None:
         assert torch.equal(found, x * 2.0)
     pair = made(returns=("both",))
     assert torch.equal(pair(x, w=x, kind="b", needs=("z",)), x)
+
+
+@pytest.mark.parametrize("use", [lambda w: w[T], lambda w: w.at(T), lambda w: w.dtype])
+def test_an_absent_optional_input_is_said_to_be_absent(use: Callable[..., Tensor]) -> None:
+    @op()
+    def weighted(x: Tensor[f32, T], w: Tensor[f32, T] | None) -> Outputs:
+        more = use(w) if w is None else x  # w is used where it is absent
+        return L.out(y=x * more)
+
+    with pytest.raises(SpecError, match="w is None here(.|\n)*if w is not None") as caught:
+        weighted.trace(weighted.default_variant())
+    assert caught.value.code is Code.OPTIONAL_ABSENT and caught.value.diagnostics[0].loc.file == __file__
+
+
+def test_another_mistake_with_none_stays_what_it_is() -> None:
+    @op()
+    def weighted(x: Tensor[f32, T], w: Tensor[f32, T] | None) -> Outputs:
+        nothing = None
+        return L.out(y=x * nothing.value)
+
+    with pytest.raises(AttributeError, match="NoneType"):
+        weighted.trace(weighted.default_variant())
+
+
+def test_a_spec_that_reads_no_tensor_is_refused_at_its_line() -> None:
+    @op()
+    def constant(x: Tensor[f32, T], k: Scalar[f32]) -> Outputs:
+        return L.out(y=k * 2.0)
+
+    with pytest.raises(LaunchError, match="constant reads no tensor") as caught:
+        constant(torch.ones(3), k=1.0)
+    assert "use a tensor parameter" in str(caught.value) and __file__[-20:] in str(caught.value)
 
 
 def test_asking_for_a_need_that_is_not_listed_is_refused() -> None:

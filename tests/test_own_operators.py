@@ -30,6 +30,8 @@ from rlk.pages.tried import page_failures
 from rlk.runtime import registry
 from rlk.runtime.binding.invocation import Invocation, label_of
 from rlk.runtime.call import library
+from rlk.testing.cases import cases
+from rlk.testing.examples import Example
 
 NAMESPACE = "trial"
 T = Axis("T", dynamic=True)
@@ -92,6 +94,14 @@ def test_an_operator_that_is_there_is_not_written_over(
     assert main(["new-op", "square", "--namespace", NAMESPACE, "-o", str(package)]) == 2
     assert "is there already" in capsys.readouterr().err
     assert (package / f"{NAMESPACE}_ops" / "square.py").read_text() == before
+
+
+def test_a_second_operator_is_added_to_the_matrix(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        assert main(["new-op", name, "--namespace", "pair", "-o", str(tmp_path)]) == 0
+    text = (tmp_path / "kernels.toml").read_text()
+    assert [c.op for c in read_matrix(str(tmp_path / "kernels.toml")).calls] == ["pair.first", "pair.second"]
+    assert text.count("# What `rlk aot build") == 1
 
 
 @pytest.mark.parametrize(
@@ -236,6 +246,21 @@ def test_an_axis_without_elements_is_refused_where_results_have_some() -> None:
 
 def test_the_float64_form_gets_float64(square: Op) -> None:
     assert square.reference(torch.ones(2, 3)).dtype == torch.float64
+
+
+def test_each_result_of_needs_is_a_case_of_its_own() -> None:
+    """So that its source is run and compiled too; a static that chooses a formula is tried less."""
+    made = cases(several, Example(lambda rng: {"count": 3}))
+    needs = {case.label: case for case in made if case.label.startswith("needs=")}
+    assert {dict(c.variant.statics)["needs"] for c in needs.values()} == {("rest",), ("unused",), EXTRA}
+    assert not any(c.static for c in needs.values())
+    assert [c.static for c in made if c.label == "kind=half"] == [True]
+
+
+def test_a_page_says_what_a_call_does_not_return(registered: list[str]) -> None:
+    rlk.register(several, namespace="trial6", extents={"N": 64})
+    registered.append("trial6.several")
+    assert "not returned by a call: `hidden`." in page("trial6.several", ())
 
 
 # --- names ---
@@ -407,6 +432,13 @@ def test_commands_know_registered_operators(
     capsys.readouterr()
     assert main(["list"]) == 0
     assert "trial.square: y = scale * mean(x^2)" in capsys.readouterr().out
+
+
+def test_a_list_is_of_the_named_operators(square: Op, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "trial.square", "linear_policy_loss"]) == 0
+    said = capsys.readouterr().out
+    assert "trial.square: y = scale" in said and "linear_policy_loss: " in said and "\nrms_norm: " not in said
+    assert main(["list", "trial.squares"]) == 2 and "'trial.squares' is unknown" in capsys.readouterr().err
 
 
 def test_a_page_is_written_of_a_file_that_registers(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import sys
 import time
-from copy import copy
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from rlk.cache.known import Known
 from rlk.cli.cache import _list as listed
 from rlk.ir.text import parse_program, print_program
 from rlk.lang import Axis, L, Op, Outputs, Tensor, f32, op
+from rlk.lang.op import Op
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.lower import triton as triton_lowering
 from rlk.lower.common.emitted import Emitted
@@ -40,7 +41,6 @@ from rlk.runtime.binding import shape_buckets as sizes
 from rlk.runtime.binding.invocation import Interface, Invocation, geometry_of, interface
 from rlk.runtime.binding.shape_buckets import STEPS, class_of, sizes_of
 from rlk.runtime.call import autograd, dispatch
-from rlk.lang.op import Op
 from rlk.runtime.call.entry import call
 from rlk.runtime.kernels import build, trace_cache
 from rlk.runtime.launch.record import MODULE, ModuleRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from copy import copy
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,10 +135,7 @@ def test_an_interface_serves_calls_of_any_sizes(site: Path, traced: list[int]) -
     assert not traced and told == invocation.interface(found)
     others = copy(SPEC)
     others.fn = never
-    assert (
-        wheel_metadata.named(found)
-        and wheel_metadata.named(replace(found, spec=others)) is None
-    )
+    assert wheel_metadata.named(found) and wheel_metadata.named(replace(found, spec=others)) is None
 
 
 def test_a_backend_that_is_wanted_more_has_to_say_it_itself(

@@ -9,7 +9,7 @@ from spec_pairs import F, N, T, U, V, of_row, of_stream, pair, trace
 
 from rlk.errors import Code
 from rlk.ir.nodes import Program
-from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, bf16, f32, i32, i64, op
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i32, i64, op
 from rlk.lang.op import Variant
 from rlk.passes.pipeline import canonical
 
@@ -208,7 +208,7 @@ class ScoresOfInts:
         return of_stream(body)
 
 
-@pair(Code.DTYPE_WANTED)
+@pair(Code.VALUE_WANTED)
 class TextOperand:
     def wrong():
         return of_row(lambda x: L.out(y=x + "1"))  # <-
@@ -599,3 +599,86 @@ class NotSaved:
             return L.out(d_x=(d_y * ctx.x.to(f32)).to(ctx.x.dtype))
 
         return trace_gradient(spec, "x")
+
+
+@pair(Code.VJP_TWICE)
+class GradientNamedTwice:
+    def wrong():
+        @square().vjp("x", "x")  # <-
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=d_y)
+
+    right = GradientOfInts.right
+
+
+@pair(Code.VJP_COTANGENT_TYPE)
+class CotangentOfAnotherType:
+    def wrong():
+        spec = square()
+
+        @spec.vjp("x")  # <-
+        def gradient(ctx, d_y: Tensor[f32, T]) -> Outputs:
+            return L.out(d_x=(ctx.x.to(f32) * d_y).to(ctx.x.dtype))
+
+        return trace_gradient(spec, "x")
+
+    right = GradientMissing.right
+
+
+# --- values, axes and orders ---
+
+
+@pair(Code.FOLD_AS_VALUE)
+class TotalAsValue:
+    def wrong():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v])
+            return L.out(y=total / 2.0)  # <-
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v])
+            return L.out(y=total.value / 2.0)
+
+        return of_stream(body)
+
+
+@pair(Code.OPTIONAL_ABSENT)
+class AbsentBias:
+    def wrong():
+        @op()
+        def spec(x: Tensor[f32, T, N], bias: Tensor[f32, N] | None) -> Outputs:
+            return L.out(y=x + bias.whole())  # <-
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], bias: Tensor[f32, N] | None) -> Outputs:
+            return L.out(y=x * 1.0 if bias is None else x + bias)
+
+        return trace(spec)
+
+
+@pair(Code.AXIS_WANTED)
+class AxisByName:
+    def wrong():
+        return of_row(lambda x: L.out(y=L.max(x, over="N")))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=L.max(x, over=N)))
+
+
+@pair(Code.ORDER_WANTED)
+class OrderByName:
+    def wrong():
+        return of_row(lambda x: L.out(y=L.sum(x, over=N, tree="halving")))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=L.sum(x, over=N, tree=Tree.halving)))

@@ -20,23 +20,28 @@ from rlk.target.facts import Target, target
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `rlk list`."""
+    parser.add_argument("op", nargs="*", metavar="OP", help="only these; default: all")
     parser.add_argument(
         "--target", action="append", metavar="NAME", help=f"default: {' and '.join(TARGETS)}; may be repeated"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every operator."""
+    """Print the named operators, or every one."""
     targets = [target(name) for name in arguments.target or TARGETS]
-    for op in known().values():
+    composed = composites()
+    specs = [subject(name)[0] for name in arguments.op if name not in composed]
+    for op in specs if arguments.op else known().values():
         print(f"{op.qualified}: {op.doc.splitlines()[0] if op.doc else ''}")
         print(fields(_about(op, targets)))
         print()
-    for name, parts in composites().items():
+    for name, parts in composed.items():
+        if arguments.op and name not in arguments.op:
+            continue
         print(f"{name}: {(inspect.getdoc(public()[name]) or name).splitlines()[0]}")
         print(fields([("runs", ", ".join(parts))]))
         print()
-    if not others():
+    if not arguments.op and not others():
         print("(no operators of other packages: rlk new-op, docs/own-operators.md)\n")
     print("numerics: what rlk.ops.OP.numerics_id(device) says: equal ids, equal bits.")
     print("exact: the oracle predicts the bits of every output. pinned: they repeat.")

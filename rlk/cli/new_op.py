@@ -60,6 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
         if not (out / file).exists():
             (out / file).write_text(_rendered(file, words), encoding="utf-8")
             written.append(out / file)
+    matrix = out / "kernels.toml"
+    text = matrix.read_text(encoding="utf-8")
+    call = f'op = "{namespace}.{name}"'
+    if call not in text:  # an operator beside others
+        table = _rendered("kernels.toml", words).partition("[[call]]")
+        matrix.write_text(f"{text.rstrip()}\n\n{''.join(table[1:])}", encoding="utf-8")
+        written.append(matrix)
     for path in written:
         print(f"wrote  {path}")
     print(f"\nnext:  pip install -e {out} && pytest {out}/tests && rlk check {namespace}.{name}")

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             _show(op, arguments, on)
         except RlkError as error:
-            if error.code not in (Code.UNSUPPORTED, Code.NOT_DIFFERENTIABLE):
+            if error.code not in (Code.CANNOT_LOWER, Code.UNSUPPORTED, Code.NOT_DIFFERENTIABLE):
                 raise
             refused.append(error)
             print("".join(f"# {line}\n" for line in str(error).splitlines()), end="")

@@ -14,6 +14,18 @@ LN2 = 0.6931471805599453
 Operand = Tile | TensorArg | Number
 
 
+def an_axis(what: str, over: object) -> None:
+    """Raise for what is no axis, such as the name of one."""
+    if not isinstance(over, Axis):
+        raise SpecError(Code.AXIS_WANTED, author(), what=what, got=over)
+
+
+def an_order(what: str, given: object) -> None:
+    """Raise for what is no order of a sum, such as the name of one."""
+    if given is not None and not isinstance(given, Order):
+        raise SpecError(Code.ORDER_WANTED, author(), what=what, got=given)
+
+
 class _Fold(Folding):
     """A fold in a spec: absorb once inside a stream, read the state after it."""
 
@@ -25,6 +37,7 @@ class _Fold(Folding):
     ) -> None:  # fmt: skip
         """Declare a fold. open: do not merge the last piece. after: continue from `states` of such a fold."""
         self._absorbing: Absorbing | None = None
+        an_order(f"L.{self.what}", lanes)
         self._lanes, self._kept, self._open, self._after = lanes, kept, open, after
 
     def named(self, variable: str) -> dict[Value, str]:
@@ -78,6 +91,7 @@ class SoftmaxSum(_Fold):
     """
 
     what = "softmax_sum"
+    reads = (".lse()", ".sum", ".max")
     kind = Kind.SOFTMAX_SUM
 
     def __init__(
@@ -188,6 +202,7 @@ class Total(_Fold):
     """
 
     what = "total"
+    reads = (".value",)
 
     def absorb(self, x: Operand, by: Operand | None = None, times: Operand | None = None) -> None:
         """Absorb one chunk. by: 16-bit, contracted with x * times (rounded to its dtype) in one accumulator.
@@ -208,6 +223,7 @@ class Argmax(_Fold):
     """The largest score and its lowest index; kept: of each piece of the axis and each lane of a chunk."""
 
     what = "argmax"
+    reads = (".index", ".max")
 
     def absorb(self, z: Operand) -> None:
         self._absorb(Monoid(Kind.ARGMAX), z)
@@ -267,6 +283,7 @@ class Top(_Fold):
     """The three largest integers of each piece of the axis and each lane of a chunk."""
 
     what = "top"
+    reads = (".values",)
 
     def __init__(self) -> None:
         super().__init__(kept=True)

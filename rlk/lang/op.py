@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from traceback import walk_tb
 from typing import Any
 
 from rlk.digest import digest
-from rlk.errors import Code, LaunchError, Loc, SpecError, author
+from rlk.errors import Code, LaunchError, Loc, RlkError, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Kernel, Program, Role
 from rlk.ir.text import print_program
@@ -389,7 +390,7 @@ def _trace_op(op: Op, variant: Variant) -> Program:
     _check_statics(op, variant)
     tracer = Tracer({d.name: d for d in decls}, dims)
     arguments = _arguments(op.formals, variant, tracer)
-    return _run(tracer, op.name, op.loc, lambda: op.fn(**arguments))
+    return _run(tracer, op.name, op.loc, lambda: op.fn(**arguments), _absent(op.formals, variant))
 
 
 def _check_statics(op: Op, variant: Variant) -> None:
@@ -423,7 +424,8 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     values |= {n: ScalarArg.load(tracer, d) for n, d in saved.items() if d.role is Role.SCALAR}
     context = Context(values, variant.wanted, vjp)
     arguments = _arguments(vjp.formals, variant, tracer)
-    program = _run(tracer, vjp.name, _loc(vjp.fn), lambda: vjp.fn(context, **arguments))
+    absent = _absent(op.formals + vjp.formals, variant)
+    program = _run(tracer, vjp.name, vjp.loc, lambda: vjp.fn(context, **arguments), absent)
     _check_gradients(vjp, variant, program)
     return program
 
@@ -554,11 +556,32 @@ def _static(formal: Formal, value: object) -> object:
     return found
 
 
-def _run(tracer: Tracer, name: str, spec: Loc, body: Callable[[], object]) -> Program:
+def _place_in(error: Exception, file: str) -> Loc:
+    """Return the innermost line of a file that an error passed through."""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    return Loc(file, lines[-1] if lines else 0)
+
+
+def _absent(formals: tuple[Formal, ...], variant: Variant) -> tuple[str, ...]:
+    return tuple(f.name for f in formals if f.optional and f.name not in variant.present)
+
+
+def _run(
+    tracer: Tracer, name: str, spec: Loc, body: Callable[[], object], absent: tuple[str, ...]
+) -> Program:
+    """Trace a body. absent: the optional inputs that the variant has not."""
     activate(tracer)
     try:
         body()
         block = tracer.finish(spec)
+    except (TypeError, AttributeError) as error:
+        if isinstance(error, RlkError) or "'NoneType'" not in str(error):
+            raise
+        place = _place_in(error, spec.file)
+        named = [name for name in absent if place.mentions(name)]
+        if not named:
+            raise
+        raise SpecError(Code.OPTIONAL_ABSENT, place, name=named[0]) from error
     finally:
         deactivate()
     params = tuple(tracer.builder.params.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NoReturn
 
 from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis
@@ -26,8 +27,20 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Order
 from rlk.ir.types import DType, dtype_of
-from rlk.lang.folds import Argmax, Carry, Operand, PowerSum, SoftmaxStates, SoftmaxSum, Top, Total
+from rlk.lang.folds import (
+    Argmax,
+    Carry,
+    Operand,
+    PowerSum,
+    SoftmaxStates,
+    SoftmaxSum,
+    Top,
+    Total,
+    an_axis,
+    an_order,
+)
 from rlk.lang.trace import (
+    NoSuchName,
     Number,
     ScalarArg,
     StreamVar,
@@ -35,6 +48,7 @@ from rlk.lang.trace import (
     Tile,
     Tracer,
     as_tile,
+    hint,
     taken,
     tracer,
 )
@@ -46,7 +60,19 @@ class Outputs(dict[str, Tile]):
     """The result of a spec: named tiles, already stored."""
 
 
-class L:
+class _Names(type):
+    """The class of L: says what to write for a function that it has not."""
+
+    if not TYPE_CHECKING:  # where such a name is an error already
+
+        def __getattr__(cls, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            instead = hint(name) or f"one of: {', '.join(n for n in sorted(vars(cls)) if n[0] != '_')}"
+            raise NoSuchName(Code.TILE_OPERATOR, author(), what=f"L.{name}", instead=instead)
+
+
+class L(metaclass=_Names):
     """The functions of a spec. Tiles broadcast by axis name; numbers take the other operand's dtype."""
 
     # --- streams and folds ---
@@ -77,6 +103,7 @@ class L:
         states the folds continue; this stream takes the others. Chunks and pieces still count from `begin`.
         """
         t = tracer("stream")
+        an_axis("L.stream", axis)
         over, *place = (None, None, None) if rows is None else rows
         given = (begin, end, when, since, until, *place, after)
         bounds = [None if x is None else t.use(as_tile(t, x, DType.I32)) for x in given]
@@ -147,6 +174,9 @@ class L:
     @staticmethod
     def _reduce(fn: Combine, x: Operand, over: Axis, tree: Order | None) -> Tile:
         t = tracer("sum")
+        named = "sum" if fn is Combine.ADD else "any" if fn is Combine.OR else fn.value
+        an_axis(f"L.{named}(over=)", over)
+        an_order(f"L.{named}(tree=)", tree)
         tile = as_tile(t, x, what=fn.value)
         if over in t.streamed():
             raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=over)
@@ -164,6 +194,8 @@ class L:
         each: batch axes, which both tiles have; every index of them has a contraction of its own.
         """
         t = tracer("dot")
+        for axis in (over, *each):
+            an_axis("L.dot", axis)
         x, y = as_tile(t, a), as_tile(t, b)
         model = DotModel.FMA if x.dtype is DType.F32 else DotModel.CHAIN16
         begin = None if onto is None else t.use(as_tile(t, onto))
@@ -332,6 +364,7 @@ class L:
     def pos(axis: Axis) -> Tile:
         """Return the index along an axis, i32."""
         t = tracer("pos")
+        an_axis("L.pos", axis)
         if axis in t.streamed():
             raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=axis)
         return t.wrap(t.at().let(Pos(axis), axis.name.lower()))
@@ -340,6 +373,7 @@ class L:
     def extent(axis: Axis) -> Tile:
         """Return the extent of an axis, i32."""
         t = tracer("extent")
+        an_axis("L.extent", axis)
         return t.wrap(t.at().let(Extent(axis)))
 
     # --- effects ---

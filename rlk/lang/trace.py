@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from rlk.errors import NOWHERE, Code, Loc, SpecError, author, author_variables
 from rlk.ir.build import Builder
@@ -213,11 +215,43 @@ def _named(variable: str, x: object) -> Iterator[tuple[str, Value]]:
 
 
 class Folding:
-    """Something in a spec that has states once its stream is closed."""
+    """Something in a spec that has states once its stream is closed.
+
+    reads: how a spec reads them.
+    """
+
+    what = "fold"
+    reads: tuple[str, ...] = ()
 
     def named(self, variable: str) -> dict[Value, str]:
         """Return names of its states, under the author's name for it."""
         raise NotImplementedError
+
+    def _no_value(self, *_: object) -> NoReturn:
+        raise fold_as_value(self)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_value
+    __pow__ = __neg__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _no_value
+
+    if not TYPE_CHECKING:  # where a misspelled method is an error already
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            has = ", ".join(f".{n}" for n in dir(type(self)) if not n.startswith("_") and n not in _OF_FOLDS)
+            what = f".{name} of L.{self.what}()"
+            raise NoSuchName(Code.TILE_OPERATOR, author(), what=what, instead=f"one of {has}")
+
+
+_OF_FOLDS = ("what", "kind", "named", "reads", "states")
+
+
+def fold_as_value(fold: Folding) -> SpecError:
+    """Return the error of a fold in the place of a tile."""
+    return SpecError(
+        Code.FOLD_AS_VALUE, author(), what=f"L.{fold.what}()",
+        instead=f"{' or '.join(fold.reads)} after the stream; .absorb(x) inside it takes one chunk",
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -434,9 +468,17 @@ class Tile:
     def __array_ufunc__(self, function: object, *_: object, **__: object) -> NoReturn:
         name = getattr(function, "__name__", "")
         instead = (
-            "a Python number beside a tile" if name in ("add", "subtract", "multiply") else _method(name)
+            "a Python number beside a tile"
+            if name in ("add", "subtract", "multiply")
+            else written_instead(name)
         )
         self._undefined(f"numpy's {name}", instead)
+
+    @classmethod
+    def __torch_function__(cls, function: object, *_: object, **__: object) -> NoReturn:
+        name = getattr(function, "__name__", "")
+        what = f"torch's {name}"
+        raise SpecError(Code.TILE_OPERATOR, _above_torch(), what=what, instead=written_instead(name))
 
     def _python_number(self) -> NoReturn:
         self._undefined(
@@ -469,14 +511,26 @@ class Tile:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__") or name in Tile.__slots__:  # as Python and its libraries probe
             raise AttributeError(name)
-        raise TileAttributeError(Code.TILE_OPERATOR, author(), what=f".{name}", instead=_method(name))
+        raise NoSuchName(Code.TILE_OPERATOR, author(), what=f".{name}", instead=written_instead(name))
 
     def __repr__(self) -> str:
         return f"<%{self.value}: {self.type}>"
 
 
-class TileAttributeError(SpecError, AttributeError):
-    """A method or attribute that tiles do not have; `hasattr` is false for it."""
+def _above_torch() -> Loc:
+    """Return the author's line that called a function of torch, of which some are written in Python."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_back is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(("torch.", "rlk.lang.")):
+            break
+        frame = frame.f_back
+    assert frame is not None
+    return Loc(frame.f_code.co_filename, frame.f_lineno)
+
+
+class NoSuchName(SpecError, AttributeError):
+    """A method or attribute that tiles, folds or L do not have; `hasattr` is false for it."""
 
 
 _METHODS = {
@@ -496,21 +550,58 @@ _METHODS = {
     "matmul": "L.dot(a, b, over=axis)",
     "softmax": "e = L.exp(x - L.max(x, over=axis)), and e / L.sum(e, over=axis, tree=Tree.halving)",
     "argmax": "L.argmax() and absorb chunks of a stream",
+    "abs": "abs(x)",
+    "neg": "-x",
+    "not": "~x",
+    "logical_not": "~x",
+    "relu": "L.maximum(x, 0.0), which is 0 for NaN; L.where(x > 0.0, x, x * 0.0) keeps NaN",
+    "gelu": "x * 0.5 * (1.0 + L.erf(x * 0.7071067811865476))",
+    "silu": "x * L.sigmoid(x)",
+    "softplus": "L.maximum(x, 0.0) + L.log1p(L.exp(-abs(x)))",
+    "square": "x * x",
+    "reciprocal": "1.0 / x",
+    "ceil": "-L.floor(-x)",
+    "round": "L.floor(x + 0.5)",
+    "sign": "L.where(x > 0.0, 1.0, L.where(x < 0.0, -1.0, 0.0))",
+    "prod": "L.exp(L.sum(L.log(x), over=axis, tree=Tree.halving)), of positive numbers",
+    "amax": "L.max(x, over=axis)",
+    "amin": "L.min(x, over=axis)",
+    "logsumexp": "L.softmax_sum(), absorb chunks of a stream, and .lse()",
+    "cumsum": "L.carry(0.0, rows), along a stream with chunk=1",
+    "arange": "L.pos(axis)",
+    "zeros": "L.number(0.0, f32)",
+    "ones": "L.number(1.0, f32)",
+    "full": "L.number(x, dtype)",
+    "cast": ".to(dtype)",
+    "mm": "L.dot(a, b, over=axis)",
+    "einsum": "L.dot(a, b, over=axis)",
+    "gather": "the tensor's .at(...)",
+    "isinf": "abs(x) == math.inf",
+    "isfinite": "abs(x) < math.inf",
+    "clamp_min": "L.maximum(x, low)",
+    "clamp_max": "L.minimum(x, high)",
     "at": 'the tensor\'s .at(...); a computed value is first materialized: L.table(x, "name").at(...)',
     "T": "nothing: tiles are broadcast by the names of their axes; L.place orders the dims of an output",
     "view": "nothing: tiles are broadcast by the names of their axes; L.place orders the dims of an output",
 }
 
 
-def _method(name: str) -> str:
-    """Return what to write for a method of torch's or NumPy's arrays."""
-    known = {"transpose": "T", "permute": "T", "reshape": "view", "unsqueeze": "view", "squeeze": "view"}
-    name = known.get(name, name)
-    if name in _METHODS:
-        return _METHODS[name]
+def written_instead(name: str) -> str:
+    """Return what to write for a function or a method of torch's or NumPy's arrays."""
+    known = {
+        "transpose": "T", "permute": "T", "reshape": "view", "unsqueeze": "view", "squeeze": "view",
+        "absolute": "abs", "power": "pow", "clip": "clamp", "bmm": "mm",
+    }  # fmt: skip
+    found = hint(known.get(name, name))
     functions = {fn.value for fn in (*MathFn, *Fn1)} | {"max", "min", "any", "where"}
     more = ", over=axis" if name in ("max", "min", "any") else ""
-    return f"L.{name}(x{more})" if name in functions else "a function of L, or .to, .bits, .dtype, .axes"
+    other = f"L.{name}(x{more})" if name in functions else "a function of L, or .to, .bits, .dtype, .axes"
+    return found or other
+
+
+def hint(name: str) -> str:
+    """Return what to write for a function that L has not; an empty text where nothing stands for it."""
+    return _METHODS.get(name, "")
 
 
 @dataclass(slots=True)
@@ -634,10 +725,15 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             kind = DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
             made = tracer.builder.const(x, kind)
             return made if kind is dtype else tracer.builder.let(Cast(made, dtype))
+        case Folding():
+            raise fold_as_value(x)
+        case None:
+            instead = "an optional input is None where a call leaves it out: write if x is not None"
+            raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got="None", instead=instead)
         case _:
-            raise SpecError(
-                Code.DTYPE_WANTED, author(), what="arithmetic", wanted="a tile or a number", got=type(x)
-            )
+            instead = "use a parameter of the spec, a tile made of some, or a Python number"
+            got = f"a {type(x).__name__}"
+            raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got=got, instead=instead)
 
 
 def as_tile(tracer: Tracer, x: object, dtype: DType | None = None, what: str = "a number") -> Tile:
@@ -667,3 +763,5 @@ for _name in (
     "ne neg invert abs bool iter"
 ).split():
     setattr(TensorArg, f"__{_name}__", _forward(f"__{_name}__"))
+for _name in ("__torch_function__", "__array_ufunc__"):  # which torch and NumPy look for in the class
+    setattr(TensorArg, _name, getattr(Tile, _name))

@@ -240,6 +240,9 @@ def _shapes(name: str) -> Iterator[str]:
         made = [(d, "yes" if d.name in takes else "") for d in outputs(programs(spec)["forward"])]
         rows = [(f"`{d.name}`", d.type.dtype, _dims(d.type.axes), takes) for d, takes in made]
         yield from ("", *table(("output", "dtype, of the first variant", "dims", "takes a gradient"), rows))
+        kept = [f"`{d.name}`" for d, _ in made if spec.returns and d.name not in spec.returns]
+        if kept:
+            yield from ("", f"Kept for the gradient, and not returned by a call: {', '.join(kept)}.")
         yield from ("", *table(("axis", "extent", "role", "cut"), _axes(spec)))
 
     specs = specs_of(name)

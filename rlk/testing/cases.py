@@ -15,7 +15,7 @@ from rlk.ir.dims import Axis, Part
 from rlk.ir.nodes import Bits, Cast, Decl, Extent, Load, Map2, Pos, Program, Role, Select, Store, Value
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant
-from rlk.lang.types import DTypeVar, TensorType
+from rlk.lang.types import DTypeVar, StaticType, TensorType
 from rlk.lang.variants import cotangents, statics
 from rlk.passes.pipeline import canonical
 from rlk.passes.walk import walk
@@ -31,7 +31,7 @@ class Case:
     """One variant of an operator with inputs: floats as f64, not yet rounded to the variant's dtypes.
 
     slope: the variant whose derivative the gradient is; another one only for straight-through estimators.
-    static: whether the case differs from another one by a static alone.
+    static: whether the case differs from another one by a static alone, other than a choice of results.
     """
 
     label: str
@@ -63,6 +63,7 @@ def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:
     """Return the variants to try: plain, everything present, and each value of each static."""
     made: list[Case] = []
     plain = op.default_variant()
+    results = {f.name for f in op.formals if isinstance(f.type, StaticType) and f.type.several}
     for turn in range(max((len(c) for c in _choices(op).values()), default=0)):
         # also for dtypes that no case below has: a cotangent may follow a dtype that its output does not
         cotangents(op, replace(plain, dtypes=tuple(sorted(_dtypes(op, turn).items()))))
@@ -72,7 +73,8 @@ def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:
         slope = Variant.of(dtypes, present, {k: _slope(example, k, v) for k, v in chosen.items()})
         if (variant.present, variant.statics) not in [(c.variant.present, c.variant.statics) for c in made]:
             values = draw(forward_program(op, variant), example.inputs(np.random.default_rng(seed)), seed)
-            static = "=" in label and any(c.variant.present == present for c in made)
+            alone = "=" in label and label.partition("=")[0] not in results
+            static = alone and any(c.variant.present == present for c in made)
             made.append(Case(label, op, variant, slope, values, example, static))
     return tuple(made)
 
@@ -86,6 +88,9 @@ def _variants(op: Op, example: Example) -> Iterator[tuple[str, frozenset[str], d
     if everything:
         yield "every option", everything, default
     for name, choices in statics(op).items():
+        type = op.formal(name).type
+        if isinstance(type, StaticType) and type.several:  # each result alone, and all
+            choices = tuple(dict.fromkeys((*((c,) for c in choices), choices)))
         for value in example.statics.get(name, choices):
             text = ",".join(value) if isinstance(value, tuple) else str(value)
             yield f"{name}={text}", everything, {**default, name: value}
