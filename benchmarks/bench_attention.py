@@ -106,6 +106,7 @@ def fa4_cute_paged(
 def unmerged(x: Packed) -> Launch:
     """The same kernel over one piece, so that no states merge: other bits."""
     spec = one_piece().varlen_attention
+    rlk.register(spec, namespace="one_piece")
     tensors = {"q": x.q.unflatten(1, (SHARED, -1)), "k": x.k, "v": x.v}
     bounds = {f"{edge}_{n}": t for n in "qk" for edge, t in (("begin", x.cu[:-1]), ("end", x.cu[1:]))}
     scalars = {"scale": WIDTH**-0.5}

@@ -191,7 +191,7 @@ FIRST = re.compile(r"wgmma\.mma_async[^;]*?, (%?\w+), 1, 1, 0, 0;", re.DOTALL)
 
 
 def test_a_bias_is_no_initial_value_of_an_accumulator(tmp_path: Path) -> None:
-    """Where a loop of one step is removed, Triton would fold a sum with the product into the accumulator."""
+    """Triton would fold a sum with a product into the accumulator once it has removed a loop of one step."""
     tensors = {
         "hidden": torch.empty(300, 64, dtype=torch.bfloat16), "bias": torch.empty(5000, dtype=torch.bfloat16),
         "weight": torch.empty(5000, 64, dtype=torch.bfloat16), "ids": torch.zeros(300, dtype=torch.int64),

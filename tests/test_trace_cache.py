@@ -25,7 +25,6 @@ from rlk.cache.known import Known
 from rlk.cli.cache import _list as listed
 from rlk.ir.text import parse_program, print_program
 from rlk.lang import Axis, L, Op, Outputs, Tensor, f32, op
-from rlk.lang.op import Op
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.lower import triton as triton_lowering
 from rlk.lower.common.emitted import Emitted

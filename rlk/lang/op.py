@@ -260,7 +260,7 @@ def _refuse_in_a_compiler(name: str) -> None:
     """Raise for a first call that torch's compiler traces: it cannot trace how the call is made."""
     torch = sys.modules.get("torch")
     if torch is not None and torch._guards.TracingContext.try_get() is not None:
-        raise LaunchError(Code.NOT_REGISTERED, op=name)
+        raise LaunchError(Code.NOT_REGISTERED, op=name, who="torch.compile needs it")
 
 
 # the attribute of torch.compiler.assume_constant_result: the compiler runs it, and so shows what it raises

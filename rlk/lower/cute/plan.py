@@ -385,7 +385,9 @@ def _checked(kernel: Kernel, target: Target) -> Contraction:
         lacks = "a kernel of more than one contraction, or of one beside a stream"
         raise refused(lacks, target, instead='z = L.keep(z, "z") of each product but one')
     ((value, contraction),) = of.items()
-    if contraction.model is not DotModel.CHAIN16 or target.name != "sm_90a":
+    if target.name != "sm_90a":
+        raise refused("contractions for this target", target)
+    if contraction.model is not DotModel.CHAIN16:
         raise refused("contractions of f32", target, instead="factors of bf16 or f16")
     for factor in (contraction.a, contraction.b):
         guard = factor.load.guard
