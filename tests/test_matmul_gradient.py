@@ -349,3 +349,17 @@ def test_saved_tensors_are_those_that_gradients_read() -> None:
     for options in ({}, {"weight_grad_out": torch.zeros(4, 5)}):
         assert kept(it.x.clone().requires_grad_(), it.w, **options) == [(4, 5)]
         assert kept(it.x, it.w.clone().requires_grad_(), **options) == [(3, 5)]
+
+
+def test_rows_of_two_strides_have_the_gradients_of_contiguous_rows(runner: object) -> None:
+    """The gradient of w contracts the rows, and a kernel knows one stride of what it contracts."""
+    big, w, seed = (torch.randn(*shape).bfloat16() for shape in ((4, 10, 64), (48, 64), (4, 9, 48)))
+
+    def of(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given = [x.detach().requires_grad_(), w.clone().requires_grad_()]
+        return torch.autograd.grad(ops.matmul(*given), given, seed)
+
+    for mine, wanted in zip(of(big[:, :-1]), of(big[:, :-1].contiguous()), strict=True):
+        assert_same_bits(mine, wanted)
+    with pytest.raises(AssertionError):  # the comparison can fail
+        assert_same_bits(of(big[:, :-1])[1], of(big[:, 1:])[1])

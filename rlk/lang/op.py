@@ -447,7 +447,8 @@ def check_cotangents(vjp: Vjp, outputs: Mapping[str, Decl], variant: Variant) ->
         raise SpecError(Code.VJP_WITHOUT_COTANGENT, _loc(vjp.fn), op=vjp.op.name, choices=choices)
     for formal in vjp.formals:
         output = outputs.get(formal.name.removeprefix("d_")) if formal.name in cotangents else None
-        if output is not None:
+        # rlk's own may be of another dtype: its calls round cotangents to it
+        if output is not None and not vjp.fn.__module__.startswith(f"{OWN}."):
             _check_cotangent(vjp, formal, output, variant)
 
 

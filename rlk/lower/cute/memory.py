@@ -148,7 +148,11 @@ class Memory(Arguments):
     def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
         """Return the predicate of an access; None if it is always in bounds."""
         always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
-        terms = [] if guard is None or always else [self.e[guard]]
+        try:
+            terms = [] if guard is None or always else [self.e[guard]]
+        except KeyError:  # a support of listed ids, in the epilogue of a head
+            lacks = "an access in an epilogue whose guard is computed beside the product"
+            raise refused(lacks, self.plan.target) from None
         checked = {axis for axis in self.inside if axis in axes}
         if self.together is not None and self.together[0] <= checked:
             checked -= self.together[0]
