@@ -209,7 +209,7 @@ def test_machine_code_has_the_bits_of_the_oracle(form: str, on: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "new"),
     [
-        (r"s_step \* 64", "(most_q_g_2 - 1 - s_step) * 64"),  # the last chunk first
+        (r"s_step \* 64", "(imax_q_g_2 - 1 - s_step) * 64"),  # the last chunk first
         (r"if new_piece:", "if s_step < 0:"),  # one piece
         (r"thread // 16 % 4 \* 4 \+ i,", "(3 - thread // 16 % 4) * 4 + i,"),  # other values for the weights
     ],
