@@ -282,11 +282,13 @@ def test_a_reversed_loop_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_accumulators_that_are_added_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     later = "acc = acc + tl.dot(x, w)"
-    assert edited(monkeypatch, lambda text: text.replace("acc = tl.dot(x, w, acc)", later))
+    assert edited(
+        monkeypatch, lambda text: text.replace("acc = tl.dot(x, w, acc, max_num_imprecise_acc=1)", later)
+    )
 
 
 def test_the_edits_leave_a_text_that_agrees_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not edited(monkeypatch, lambda text: text.replace("tl.dot(x, w, acc)", "tl.dot(x, w, acc=acc)"))
+    assert not edited(monkeypatch, lambda text: text.replace("tl.dot(x, w, acc, ", "tl.dot(x, w, acc=acc, "))
 
 
 # --- refusals ---
