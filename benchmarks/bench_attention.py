@@ -25,6 +25,7 @@ from benchmarks.harness import Bar, Case, Checked, main, of_backend
 from benchmarks.identity import compare, describe
 from benchmarks.peers import Absent, Launch
 from benchmarks.turns import aside
+from rlk.runtime.call import library
 from rlk.runtime.call.entry import call
 from rlk.specs import attention
 from rlk.testing.bits import differing
@@ -106,7 +107,7 @@ def fa4_cute_paged(
 def unmerged(x: Packed) -> Launch:
     """The same kernel over one piece, so that no states merge: other bits."""
     spec = one_piece().varlen_attention
-    rlk.register(spec, namespace="one_piece")
+    library.register(spec, "one_piece")  # with torch alone: it is no operator of anyone
     tensors = {"q": x.q.unflatten(1, (SHARED, -1)), "k": x.k, "v": x.v}
     bounds = {f"{edge}_{n}": t for n in "qk" for edge, t in (("begin", x.cu[:-1]), ("end", x.cu[1:]))}
     scalars = {"scale": WIDTH**-0.5}

@@ -26,10 +26,10 @@ from rlk.errors import CompileError, InternalError, LaunchError, UnsupportedErro
 from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild
 from rlk.ops import swiglu
+from rlk.runtime import prefetch
 from rlk.runtime.binding.invocation import geometry_of
 from rlk.runtime.call import dispatch as dispatching
 from rlk.runtime.call import entry as calls
-from rlk.runtime.call import prefetch
 from rlk.runtime.call.dispatch import lowered
 from rlk.runtime.kernels import build, loader
 from rlk.runtime.kernels.pool import Pool

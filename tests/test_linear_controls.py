@@ -88,7 +88,7 @@ RULES = {
     "two accumulators": (
         (
             r"(\n +)for (\w+) in tl\.range\(0, 64, 64\):(.*)\n((?:.*\n)*?)"
-            r"( +)(\w+) = tl\.dot\((\w+), ([\w.]+), \6\)"
+            r"( +)(\w+) = tl\.dot\((\w+), ([\w.]+), \6, max_num_imprecise_acc=1\)"
         ),
         (
             r"\1for \2 in tl.range(0, 64, 64):\3\n\4"

@@ -364,17 +364,3 @@ def test_there_is_no_second_derivative(options: dict[str, Any]) -> None:
     with pytest.raises(LaunchError) as refused:
         found.float().square().sum().backward()
     assert refused.value.code is Code.DOUBLE_BACKWARD and "linear_logp" in str(refused.value)
-
-
-@pytest.mark.parametrize("other", [(), ("hidden",), ("hidden", "weight")])
-def test_a_bias_that_requires_a_gradient_is_refused(other: tuple[str, ...]) -> None:
-    hidden, weight, ids = head(ROWS)
-    for name, x in (("hidden", hidden), ("weight", weight)):
-        x.requires_grad_(name in other)
-    bias = torch.zeros(V, dtype=torch.bfloat16, requires_grad=True)
-    with pytest.raises(LaunchError) as refused:
-        ops.linear_logp(hidden, weight, ids, bias=bias)
-    assert refused.value.code is Code.NOT_DIFFERENTIABLE and "bias" in str(refused.value)
-    with torch.no_grad():
-        ops.linear_logp(hidden, weight, ids, bias=bias)
-    ops.linear_logp(hidden, weight, ids, bias=bias.detach())
