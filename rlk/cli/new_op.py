@@ -6,8 +6,6 @@ What is written passes as it is: pytest, and rlk check. Replace the formula by y
 from __future__ import annotations
 
 import argparse
-import keyword
-import re
 from pathlib import Path
 
 import jinja2
@@ -15,8 +13,7 @@ import jinja2
 from rlk.cli.text import made_folder
 from rlk.errors import Code, LaunchError
 from rlk.resources import templates
-
-_WORD = re.compile(r"[a-z_][a-z0-9_]*")
+from rlk.runtime.binding.checks import python_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write what is not there yet; a file that is there is left as it is, but for the operator's own."""
-    name, namespace = _word("NAME", arguments.name), _word("--namespace", arguments.namespace)
-    package = _word("--package", arguments.package or f"{namespace}_ops")
+    name, namespace = (
+        python_name("rlk new-op", "NAME", arguments.name),
+        python_name("rlk new-op", "--namespace", arguments.namespace),
+    )
+    package = python_name("rlk new-op", "--package", arguments.package or f"{namespace}_ops")
     if namespace == "rlk" or package in ("rlk", "torch"):
         taken = "rlk" if namespace == "rlk" else package
         raise LaunchError(Code.NAME_TAKEN, name=taken, by="it is another package's")
@@ -71,15 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"wrote  {path}")
     print(f"\nnext:  pip install -e {out} && pytest {out}/tests && rlk check {namespace}.{name}")
     return 0
-
-
-def _word(option: str, value: str) -> str:
-    if not _WORD.fullmatch(value) or keyword.iskeyword(value):
-        wanted = (
-            f"a name of lower-case letters, digits and _{', no keyword of Python' * keyword.iskeyword(value)}"
-        )
-        raise LaunchError(Code.ARG_VALUE, op="rlk new-op", name=option, value=value, wanted=wanted)
-    return value
 
 
 def _rendered(template: str, words: dict[str, str]) -> str:

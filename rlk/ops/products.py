@@ -92,7 +92,12 @@ def add_weight_gradient(d_y: torch.Tensor, x: torch.Tensor, buffer: torch.Tensor
 
     d_y: [..., N], rounded to the dtype of x. x: [..., K]. buffer: [N, K], contiguous.
     """
-    tensors = {"d_y": _rows(d_y.to(x.dtype)), "x": of_one_stride(x), "weight_grad": buffer, "d_w": buffer}
+    tensors = {
+        "d_y": d_y.to(x.dtype).contiguous(),
+        "x": of_one_stride(x),
+        "weight_grad": buffer,
+        "d_w": buffer,
+    }
     read = {n: t for n, t in tensors.items() if n != "d_w"}
     invocation = invoke(spec.matmul_backward, read, {}, {"wants": ("w",)}, None)
     dispatch(replace(invocation, into=frozenset({"d_w"})), tensors, {})
@@ -100,7 +105,7 @@ def add_weight_gradient(d_y: torch.Tensor, x: torch.Tensor, buffer: torch.Tensor
 
 def weight_gradient(d_y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return d_y^T x in the dtype of x, rounded once; arguments as of `add_weight_gradient`."""
-    tensors = {"d_y": _rows(d_y.to(x.dtype)), "x": of_one_stride(x)}
+    tensors = {"d_y": d_y.to(x.dtype).contiguous(), "x": of_one_stride(x)}
     return dispatch(invoke(spec.matmul_backward, tensors, {}, {"wants": ("w",)}, None), tensors, {})["d_w"]
 
 
@@ -110,7 +115,7 @@ def partial_input_gradient(d_y: torch.Tensor, w: torch.Tensor, leaves: int) -> t
     d_y: [..., N], rounded to the dtype of w. w: [N, K], of the rank. Raises LaunchError.
     """
     check_pieces("w.shape[0]", w.shape[0], leaves)
-    tensors = {"d_y": _rows(d_y.to(w.dtype)), "w": w}
+    tensors = {"d_y": d_y.to(w.dtype).contiguous(), "w": w}
     statics = {"wants": ("x",), "grad_leaves": leaves, "partial": True}
     return dispatch(invoke(spec.matmul_backward, tensors, {}, statics, None), tensors, {})["d_x"]
 
@@ -120,11 +125,6 @@ def check_pieces(name: str, extent: int, leaves: int) -> None:
     if leaves > 1 and extent % leaves:
         wanted = f"a multiple of {leaves}, the leaves that it is cut into"
         raise wrong_value(OP, name, extent, wanted)
-
-
-def _rows(x: torch.Tensor) -> torch.Tensor:
-    """Return a cotangent that a kernel can read."""
-    return x if x.is_contiguous() else x.contiguous()
 
 
 # --- torch.library ---

@@ -19,7 +19,7 @@ from rlk.lang.op import OWN, Formal, Op, check_cotangents
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import check_names, outputs
 from rlk.passes.pipeline import canonical, specialize
-from rlk.runtime.binding.checks import flag, integer, is_among, names_among, number, wrong_value
+from rlk.runtime.binding.checks import flag, integer, is_choice, names_among, number
 from rlk.runtime.binding.invocation import Invocation, row_axis
 from rlk.runtime.binding.selection import model
 from rlk.runtime.call.dispatch import Decision, decide
@@ -143,7 +143,7 @@ def made_from(op: Op, result: type | None = None) -> Callable[..., Any]:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     names: dict[str, Any] = {
         "op": op, "call": call, "results": Results(name, op.returns, result), "torch": torch,
-        "Literal": Literal, "number": number, "integer": integer, "flag": flag, "is_among": is_among,
+        "Literal": Literal, "number": number, "integer": integer, "flag": flag,
         "names_among": names_among, "is_choice": is_choice,
         **{f"choices_of_{f.name}": f.type.choices for f in op.formals if isinstance(f.type, StaticType)},
         **({} if result is None else {result.__name__: result}),
@@ -156,22 +156,14 @@ def made_from(op: Op, result: type | None = None) -> Callable[..., Any]:
     return fn
 
 
-def is_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> object:
-    """Return an option that is among the choices, of the same type; raise LaunchError for another."""
-    if not any(type(value) is type(choice) and value == choice for choice in choices):
-        raise wrong_value(op, name, value, ", ".join(map(repr, choices)))
-    return value
-
-
 def ordered(op: Op) -> tuple[Formal, ...]:
     """Return the parameters in the order of a call's: required tensors, then those by keyword."""
-    required = [f for f in op.formals if isinstance(f.type, TensorType) and not f.optional]
-    return (*required, *(f for f in op.formals if f not in required))
+    return tuple(sorted(op.formals, key=lambda formal: not _given(formal, TensorType)))
 
 
 def _lines(op: Op, result: type | None) -> Iterator[str]:
-    required = [f for f in op.formals if isinstance(f.type, TensorType) and not f.optional]
-    others = [f for f in op.formals if f not in required]
+    required = [f for f in op.formals if _given(f, TensorType)]
+    others = ordered(op)[len(required) :]
     parameters = [f"{f.name}: {annotation(f)}" for f in required]
     keywords = [f"{f.name}: {annotation(f)}{_default(f)}" for f in others]
     if takes_math(op):

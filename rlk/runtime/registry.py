@@ -5,11 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import keyword
-import logging
 import os
 import pkgutil
-import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,7 +28,7 @@ from rlk.lang.record import Edge, Example, Record
 from rlk.lang.types import StaticType
 from rlk.passes.pipeline import specialize
 from rlk.passes.walk import walk
-from rlk.runtime.binding.checks import integer, names_among, wrong_type, wrong_value
+from rlk.runtime.binding.checks import integer, is_choice, names_among, python_name, wrong_type, wrong_value
 from rlk.runtime.call import library
 from rlk.runtime.operator import publish
 from rlk.target.facts import Target
@@ -42,9 +39,7 @@ if TYPE_CHECKING:
 
 GROUP = "rlk.operators"
 """The group of entry points whose modules have operators; an entry point's name is their namespace."""
-_WORD = re.compile(r"[a-z_][a-z0-9_]*")
 _others: dict[str, Op] = {}
-logger = logging.getLogger("rlk.registry")
 
 
 def register(
@@ -80,8 +75,8 @@ def register(
     for argument, fn in (("reference", reference), ("inputs", inputs), ("gradient_inputs", gradient_inputs)):
         if fn is not None and not callable(fn):
             raise wrong_type("rlk.register", argument, fn, "function")
-    _check_name("namespace", namespace)
-    _check_name("op", op.name)
+    python_name("rlk.register", "namespace", namespace)
+    python_name("rlk.register", "op", op.name)
     name = f"{namespace}.{op.name}"
     if namespace in _TORCH or namespace in _names_of_ops():
         whose = "torch's own operators" if namespace in _TORCH else f"rlk.ops.{namespace}"
@@ -123,14 +118,6 @@ def _names_of_ops() -> set[str]:
     return own | {module.name for module in pkgutil.iter_modules([str(folder)])} | set(operators())
 
 
-def _check_name(what: str, name: object) -> None:
-    """Refuse what is no name of Python in lower case."""
-    if not isinstance(name, str) or not _WORD.fullmatch(name) or keyword.iskeyword(name):
-        is_keyword = isinstance(name, str) and keyword.iskeyword(name)
-        wanted = f"a name of lower-case letters, digits and _{', no keyword of Python' * is_keyword}"
-        raise LaunchError(Code.ARG_VALUE, op="rlk.register", name=what, value=name, wanted=wanted)
-
-
 def _check_record(
     op: object, extents: object, present: object, statics: object, usage: object, edges: object
 ) -> None:
@@ -162,8 +149,8 @@ def _check_record(
 def _check_static(name: str, type: StaticType, value: object) -> None:
     if type.several:
         names_among("rlk.register", name, value, type.choices)
-    elif type.choices and not any(value == c and value.__class__ is c.__class__ for c in type.choices):
-        raise wrong_value("rlk.register", name, value, ", ".join(map(repr, type.choices)))
+    elif type.choices:
+        is_choice("rlk.register", name, value, type.choices)
 
 
 def _known(given: object, what: str, names: Collection[str]) -> Iterator[tuple[str, object]]:

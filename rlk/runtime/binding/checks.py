@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 import numbers
+import re
 
 import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
 
+_WORD = re.compile(r"[a-z_][a-z0-9_]*")
 F32_MOST = float(np.finfo(np.float32).max)
 F32_LEAST = float(np.finfo(np.float32).smallest_subnormal)
 
@@ -66,6 +69,22 @@ def is_among(op: str, name: str, value: object, choices: tuple[str, ...]) -> Non
     """Raise LaunchError for an option outside of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise wrong_value(op, name, value, ", ".join(choices))
+
+
+def is_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> object:
+    """Return an option that is among the choices, of the same type; raise LaunchError for another."""
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        raise wrong_value(op, name, value, ", ".join(map(repr, choices)))
+    return value
+
+
+def python_name(op: str, name: str, value: object) -> str:
+    """Return a name of Python in lower case; raise LaunchError for anything else."""
+    is_keyword = isinstance(value, str) and keyword.iskeyword(value)
+    if not isinstance(value, str) or not _WORD.fullmatch(value) or is_keyword:
+        wanted = f"a name of lower-case letters, digits and _{', no keyword of Python' * is_keyword}"
+        raise wrong_value(op, name, value, wanted)
+    return value
 
 
 def wrong_value(op: str, name: str, value: object, wanted: object) -> LaunchError:
