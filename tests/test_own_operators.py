@@ -219,6 +219,26 @@ def test_a_misnamed_cotangent_is_an_error_of_the_first_call() -> None:
             use()
 
 
+def test_an_operator_whose_registration_failed_is_registered_once_mended(registered: list[str]) -> None:
+    def tripled(cotangent: str) -> Op:
+        @op(name="tripled", saves=("x",))
+        def made(x: Tensor[f32, T]) -> Outputs:
+            """3 x."""
+            return L.out(y=x * 3.0)
+
+        scope: dict[str, Any] = {"__name__": __name__, "Tensor": Tensor, "f32": f32, "T": T, "L": L}
+        exec(f"def grad(ctx, {cotangent}: Tensor[f32, T]): return L.out(d_x={cotangent} * 3.0)", scope)
+        made.vjp("x")(scope["grad"])
+        return made
+
+    with pytest.raises(SpecError):
+        rlk.register(tripled("dy"), namespace="trial7")
+    assert not library.defined("trial7", "tripled")
+    rlk.register(tripled("d_y"), namespace="trial7")
+    registered.append("trial7.tripled")
+    assert rlk.ops.trial7.tripled(torch.ones(1)).tolist() == [3.0]
+
+
 def test_a_first_call_in_a_compiler_says_to_register() -> None:
     @op()
     def quartered(x: Tensor[f32, T]) -> Outputs:

@@ -101,7 +101,11 @@ def register(
         inspect.cleandoc(usage), tuple(Edge(*edge) for edge in edges),
     )  # fmt: skip
     library.register(op, namespace)
-    publish(op)
+    try:
+        publish(op)
+    except BaseException:  # torch must not keep what is mended and registered again
+        library.unregister(op)
+        raise
     _others[name] = op
     return op
 
