@@ -14,12 +14,13 @@ LAZY: dict[str, tuple[str, str | None]] = {
     "ops": ("rlk.ops", None),
     "lang": ("rlk.lang", None),
     "Layout": ("rlk.ops.layout", "Layout"),
+    "nn": ("rlk.nn", None),
     "explain": ("rlk.runtime.prefetch", "explain"),
     "prefetch": ("rlk.runtime.prefetch", "prefetch"),
     "register": ("rlk.runtime.registry", "register"),
 }
 
-__all__ = ["Layout", "explain", "lang", "ops", "prefetch", "register"]
+__all__ = ["Layout", "explain", "lang", "nn", "ops", "prefetch", "register"]
 
 
 def __getattr__(name: str) -> Any:

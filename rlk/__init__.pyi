@@ -2,6 +2,7 @@
 """The names that `import rlk` offers."""
 
 from rlk import lang as lang
+from rlk import nn as nn
 from rlk import ops as ops
 from rlk.ops.layout import Layout as Layout
 from rlk.runtime.prefetch import explain as explain

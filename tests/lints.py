@@ -43,11 +43,12 @@ RANK = {
     "runtime": 16,
     "testing": 17,
     "ops": 18,
-    "aot": 19, "integrations": 19,
-    "tune": 19, "pages": 19,
-    "demo": 20,
-    "cli": 21,
-    "__main__": 22,
+    "nn": 19,
+    "aot": 20, "integrations": 20,
+    "tune": 20, "pages": 20,
+    "demo": 21,
+    "cli": 22,
+    "__main__": 23,
 }  # fmt: skip
 SPECS_IMPORT = frozenset({"", "lang"})
 KNOWS_SPECS = RANK["runtime"]  # from here up a package may import rlk.specs

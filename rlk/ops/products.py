@@ -109,14 +109,26 @@ def weight_gradient(d_y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return dispatch(invoke(spec.matmul_backward, tensors, {}, {"wants": ("w",)}, None), tensors, {})["d_w"]
 
 
+def input_gradient(d_y: torch.Tensor, w: torch.Tensor, leaves: int) -> torch.Tensor:
+    """Return d_y w in the dtype of w, N in `leaves` equal pieces added pairwise, rounded once.
+
+    d_y: [..., N], rounded to the dtype of w. w: [N, K]. Raises LaunchError.
+    """
+    return _input_gradient(d_y, w, leaves, partial=False)
+
+
 def partial_input_gradient(d_y: torch.Tensor, w: torch.Tensor, leaves: int) -> torch.Tensor:
     """Return d_y w in f32, N in `leaves` equal pieces added pairwise: one rank's subtree of d x.
 
     d_y: [..., N], rounded to the dtype of w. w: [N, K], of the rank. Raises LaunchError.
     """
+    return _input_gradient(d_y, w, leaves, partial=True)
+
+
+def _input_gradient(d_y: torch.Tensor, w: torch.Tensor, leaves: int, partial: bool) -> torch.Tensor:
     check_pieces("w.shape[0]", w.shape[0], leaves)
     tensors = {"d_y": d_y.to(w.dtype).contiguous(), "w": w}
-    statics = {"wants": ("x",), "grad_leaves": leaves, "partial": True}
+    statics = {"wants": ("x",), "grad_leaves": leaves, "partial": partial}
     return dispatch(invoke(spec.matmul_backward, tensors, {}, statics, None), tensors, {})["d_x"]
 
 

@@ -1,0 +1,230 @@
+"""The sizes, layers and roundings of a dense decoder, read from the config of a transformers model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rlk.errors import Code, LaunchError
+from rlk.ops.rotary import SCALINGS
+
+Activation = Literal["silu", "gelu_tanh"]
+LEAVES = "rlk_leaves"
+"""The entry of config.json that holds a model's number of leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """The angles of a layer's rotary embedding: base, elements of a head that rotate, type of scaling."""
+
+    theta: float
+    dim: int
+    scaling: tuple[tuple[str, float | str], ...] = (("rope_type", "default"),)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A dense decoder. Names are those of transformers' configs where they have one.
+
+    windows: of each layer, how many keys a query sees (its own included), None for all. ropes: of each
+    layer. norm_profile: of every norm, as `rlk.ops.rms_norm` takes it. sandwich_norms: norms follow attention
+    and MLP too (Gemma). embedding_scale: embeddings are multiplied by it, rounded to their dtype.
+    attention_scale: of scores. leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; part of the numerics.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    windows: tuple[int | None, ...]
+    ropes: tuple[Rope, ...]
+    attention_scale: float
+    norm_profile: str = "hf_llama"
+    activation: Activation = "silu"
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    sandwich_norms: bool = False
+    embedding_scale: float | None = None
+    attention_softcap: float | None = None
+    final_softcap: float | None = None
+    leaves: int = 1
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Return the number of decoder layers."""
+        return len(self.windows)
+
+    @staticmethod
+    def of(config: object, *, leaves: int | None = None) -> ModelConfig:
+        """Return what a config of transformers (or its dict, as in config.json) says.
+
+        leaves: by default what the config holds as "rlk_leaves", or 1. Raises LaunchError for a model or an
+        option that rlk does not have, naming what was found and what is supported.
+        """
+        given: Mapping[str, Any] = config if isinstance(config, Mapping) else config.to_dict()  # type: ignore[attr-defined]
+        kind = given.get("model_type")
+        if kind not in FAMILIES:
+            raise _refused("model_type", kind, f"one of {', '.join(FAMILIES)}")
+        heads, hidden = given["num_attention_heads"], given["hidden_size"]
+        head_dim = given.get("head_dim") or hidden // heads
+        layers = given["num_hidden_layers"]
+        made = {
+            "model_type": kind,
+            "vocab_size": given["vocab_size"],
+            "hidden_size": hidden,
+            "intermediate_size": given["intermediate_size"],
+            "num_attention_heads": heads,
+            "num_key_value_heads": given.get("num_key_value_heads") or heads,
+            "head_dim": head_dim,
+            "rms_norm_eps": given["rms_norm_eps"],
+            "max_position_embeddings": given["max_position_embeddings"],
+            "tie_word_embeddings": bool(given.get("tie_word_embeddings", False)),
+            "windows": _windows(given, layers),
+            "ropes": _ropes(given, layers, head_dim),
+            "attention_scale": head_dim**-0.5,
+            "leaves": given.get(LEAVES, 1) if leaves is None else leaves,
+        }
+        made |= FAMILIES[kind](given)
+        _check_activation(given, made.get("activation", "silu"))
+        found = ModelConfig(**made)
+        _check(found)
+        return found
+
+
+# --- families: what differs from Llama ---------------------------------------------------------------------
+
+
+def _llama(given: Mapping[str, Any]) -> dict[str, Any]:
+    bias = bool(given.get("attention_bias", False))
+    return {"qkv_bias": bias, "o_bias": bias, "mlp_bias": bool(given.get("mlp_bias", False))}
+
+
+def _mistral(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _qwen2(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"qkv_bias": True}
+
+
+def _qwen3(given: Mapping[str, Any]) -> dict[str, Any]:
+    bias = bool(given.get("attention_bias", False))
+    return {"qkv_bias": bias, "o_bias": bias, "qk_norm": True}
+
+
+def _gemma2(given: Mapping[str, Any]) -> dict[str, Any]:
+    bias = bool(given.get("attention_bias", False))
+    return {
+        "qkv_bias": bias,
+        "o_bias": bias,
+        "norm_profile": "gemma",
+        "activation": "gelu_tanh",
+        "sandwich_norms": True,
+        "embedding_scale": given["hidden_size"] ** 0.5,
+        "attention_scale": given["query_pre_attn_scalar"] ** -0.5,
+        "attention_softcap": given.get("attn_logit_softcapping"),
+        "final_softcap": given.get("final_logit_softcapping"),
+    }
+
+
+def _gemma3(given: Mapping[str, Any]) -> dict[str, Any]:
+    if given.get("use_bidirectional_attention"):
+        raise _refused("use_bidirectional_attention", True, "False: causal attention")
+    # transformers' Gemma 3 reads attn_logit_softcapping and does not use it
+    return _gemma2(given) | {"qk_norm": True, "attention_softcap": None}
+
+
+FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+}
+"""What each supported model_type of transformers has beside the parts of Llama."""
+ACTIVATIONS = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}
+
+
+def _check_activation(given: Mapping[str, Any], wanted: str) -> None:
+    name = given.get("hidden_activation") or given.get("hidden_act")
+    if name not in ACTIVATIONS[wanted]:
+        raise _refused("hidden_act", name, " or ".join(ACTIVATIONS[wanted]))
+
+
+def _windows(given: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
+    """Return the attention window of each layer."""
+    window = given.get("sliding_window")
+    if given.get("use_sliding_window") is False:
+        window = None
+    kinds = given.get("layer_types")
+    if kinds is None:
+        return (window,) * layers
+    known = ("full_attention", "sliding_attention")
+    for kind in kinds:
+        if kind not in known:
+            raise _refused("layer_types", kind, " or ".join(known))
+    if len(kinds) != layers:
+        raise _refused("layer_types", f"{len(kinds)} entries", f"one for each of {layers} layers")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _ropes(given: Mapping[str, Any], layers: int, head_dim: int) -> tuple[Rope, ...]:
+    """Return the rotary embedding of each layer, from `rope_parameters` or the older entries."""
+    kinds = given.get("layer_types") or ("full_attention",) * layers
+    found = given.get("rope_parameters")
+    if found and all(
+        isinstance(x, Mapping) or x is None for x in found.values()
+    ):  # one entry per kind of layer
+        return tuple(_rope(found[kind], given, head_dim) for kind in kinds)
+    if found:
+        return (_rope(found, given, head_dim),) * layers
+    local, scaling = given.get("rope_local_base_freq"), given.get("rope_scaling") or {}
+    full = _rope({"rope_theta": given.get("rope_theta", 10000.0), **scaling}, given, head_dim)
+    if local is None:
+        return (full,) * layers
+    sliding = _rope({"rope_theta": local}, given, head_dim)
+    return tuple(sliding if kind == "sliding_attention" else full for kind in kinds)
+
+
+def _rope(found: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> Rope:
+    numbers = {name: value for name, value in found.items() if value is not None}
+    kind = numbers.pop("rope_type", None) or numbers.pop("type", "default")
+    numbers.pop("type", None)
+    if kind not in SCALINGS:
+        raise _refused("rope_type", kind, f"one of {', '.join(SCALINGS)}")
+    theta = numbers.pop("rope_theta", given.get("rope_theta", 10000.0))
+    part = numbers.pop("partial_rotary_factor", given.get("partial_rotary_factor") or 1.0)
+    if missing := [name for name in SCALINGS[kind] if name not in numbers]:
+        raise _refused("rope_parameters", f"no {missing[0]}", f"{', '.join(SCALINGS[kind])} for {kind}")
+    scaling = {name: float(numbers[name]) for name in SCALINGS[kind]}
+    return Rope(float(theta), int(head_dim * part), (("rope_type", kind), *sorted(scaling.items())))
+
+
+def _check(config: ModelConfig) -> None:
+    """Raise LaunchError for sizes that no kernel can serve."""
+    if config.leaves not in (1, 2, 4, 8):
+        raise _refused(LEAVES, config.leaves, "1, 2, 4 or 8")
+    heads, shared = config.num_attention_heads, config.num_key_value_heads
+    if heads % shared:
+        raise _refused("num_attention_heads", heads, f"a multiple of num_key_value_heads = {shared}")
+    for name, n in (
+        ("num_attention_heads * head_dim", heads * config.head_dim),
+        ("num_key_value_heads * head_dim", shared * config.head_dim),
+        ("intermediate_size", config.intermediate_size),
+    ):
+        if n % config.leaves:
+            raise _refused(name, n, f"a multiple of leaves = {config.leaves}")
+
+
+def _refused(name: str, found: object, wanted: str) -> LaunchError:
+    return LaunchError(Code.ARG_VALUE, op="rlk.nn", name=f"config.{name}", value=found, wanted=wanted)

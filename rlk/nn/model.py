@@ -1,0 +1,170 @@
+"""A dense causal language model on `rlk.ops`: hidden states, log-probs without logits, decoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from rlk import ops
+from rlk.nn.cache import PagedCache
+from rlk.nn.config import ModelConfig
+from rlk.nn.identity import numerics_id
+from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out
+from rlk.nn.packed import Packed, pack_tokens
+from rlk.nn.rotary import tables_of
+from rlk.nn.tokens import PagedTokens, Tokens
+from rlk.ops.layout import Layout
+from rlk.ops.results import LogProbs
+
+
+class Decoder(torch.nn.Module):
+    """Embedding, decoder layers and the last norm: `model.` in the names of Hugging Face's parameters."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.embed_tokens = Embedding(
+            config.vocab_size, config.hidden_size, scale=config.embedding_scale, **made
+        )
+        tables = tables_of(config.ropes, config.max_position_embeddings)
+        self.layers = torch.nn.ModuleList(
+            DecoderLayer(config, i, each, **made) for i, each in enumerate(tables)
+        )
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, profile=config.norm_profile, **made)
+        self.gradient_checkpointing = False
+
+    def forward(self, ids: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        """Return the last hidden states [T, hidden] of packed ids [T]."""
+        x, residual = self.embed_tokens(ids), None
+        for layer in self.layers:
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                x, residual = checkpoint(layer, x, residual, tokens, use_reentrant=False)
+            else:
+                x, residual = layer(x, residual, tokens)
+        if residual is None:  # a model without layers
+            return self.norm(x)
+        return self.norm(x, residual)[0]
+
+
+class CausalLM(torch.nn.Module):
+    """A decoder with a linear head over the vocabulary: training, scoring and decoding give the same bits.
+
+    Its parameters have the names that transformers' model of the family has. Make one with `from_pretrained`
+    or from a `ModelConfig`; dtype: bf16 or f16.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Decoder(config, device=device, dtype=dtype)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False, device=device, dtype=dtype)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        lay_out(self)
+
+    # --- whole sequences --------------------------------------------------------------------------------
+
+    def forward(self, ids: torch.Tensor, layout: Layout | Packed | None = None) -> torch.Tensor:
+        """Return the last hidden states, after the last norm: [..., hidden], in the dtype of the model.
+
+        ids: int32 or int64 of the layout's token shape, [T] packed or [B, L] padded. layout: by default one
+        sequence [T], or B sequences of L tokens. Padding is removed first and its rows are 0; what the
+        layout's mask says changes nothing. Logits are `logits(hidden)`, log-probs are `logps`. Raises
+        LaunchError.
+        """
+        packed = pack_tokens(ids, layout)
+        return packed.restore(self.model(packed.ids, packed.tokens))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return f32 scores [..., V] of hidden states [..., hidden]: whose log softmax `logps` takes."""
+        if self.config.final_softcap is not None:
+            raise NotImplementedError
+        return ops.matmul(hidden, self.lm_head.weight, out_dtype=torch.float32)
+
+    def logps(
+        self,
+        ids: torch.Tensor,
+        layout: Layout | Packed | None = None,
+        *,
+        needs: tuple[str, ...] = ("logp",),
+        temperature: float = 1.0,
+        support: Any = None,
+    ) -> LogProbs:
+        """Return log p(ids[t] | ids before t) of every token, f32 of the shape of ids, by `ops.linear_logp`.
+
+        Logits never reach memory. The first token of a sequence and padding give 0. needs: of logp, lse,
+        entropy. ids, layout: as of `forward`. temperature, support: as of `ops.linear_logp`, of packed rows.
+        Differentiable in the parameters. Raises LaunchError.
+        """
+        packed = pack_tokens(ids, layout)
+        hidden = self.model(packed.ids, packed.tokens)
+        made = ops.linear_logp(
+            hidden, self.lm_head.weight, packed.next_ids, mask=packed.has_next, needs=needs,
+            temperature=temperature, softcap=self.config.final_softcap, support=support,
+        )  # fmt: skip
+        return LogProbs(*(None if x is None else packed.restore_next(x) for x in made))
+
+    # --- pages ------------------------------------------------------------------------------------------
+
+    def cache(self, pages: int, page_size: int = 16) -> PagedCache:
+        """Allocate pages of keys and values for all layers, in the dtype and on the device of the model."""
+        c, like = self.config, self.lm_head.weight
+        return PagedCache.empty(
+            c.num_hidden_layers, pages, page_size, c.num_key_value_heads, c.head_dim, like.dtype, like.device
+        )
+
+    @torch.no_grad()
+    def prefill(
+        self,
+        ids: torch.Tensor,
+        cache: PagedCache,
+        block_table: torch.Tensor,
+        context_lens: torch.Tensor,
+        cu_seqlens: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the last hidden states [T, hidden] of new tokens; their keys and values go into the cache.
+
+        ids: [T], the newest tokens of each sequence, of which cu_seqlens, int32 [B + 1], are the offsets: a
+        prompt, a chunk of one, or one token each. context_lens: int32 [B], with the new tokens. block_table:
+        int32 [B, M], as of `ops.paged_attention`. The rows are those of `forward`, bit for bit. Raises
+        LaunchError.
+        """
+        tokens = PagedTokens.of(cache, cu_seqlens, context_lens, block_table, len(ids))
+        return self.model(ids, tokens)
+
+    @torch.no_grad()
+    def decode(
+        self, ids: torch.Tensor, cache: PagedCache, block_table: torch.Tensor, context_lens: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the last hidden states [B, hidden] of one new token for each sequence; as `prefill`."""
+        each = torch.arange(len(ids) + 1, device=ids.device, dtype=torch.int32)
+        return self.prefill(ids, cache, block_table, context_lens, each)
+
+    # --- the model as a whole ---------------------------------------------------------------------------
+
+    def gradient_checkpointing_enable(self) -> None:
+        """Keep the input of each layer alone for backward, and run the layer again there: the same bits."""
+        self.model.gradient_checkpointing = True
+
+    def numerics_id(self, device: torch.device | str) -> str:
+        """Return the id of the whole model's numerics on a device: equal ids and weights give equal bits."""
+        return numerics_id(self.config, device)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> CausalLM:
+        super()._apply(fn, recurse)
+        lay_out(self)
+        return self

@@ -1,0 +1,226 @@
+"""Layers of a dense decoder as modules of torch, whose parameters have the names of Hugging Face's."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from rlk import ops
+from rlk.nn.compute import AttentionOptions, attention, gated_mlp
+from rlk.nn.config import ModelConfig
+from rlk.nn.products import column_linear, lay_adjacent, row_linear
+from rlk.nn.rotary import RotaryTables
+from rlk.nn.tokens import Tokens
+
+Parallel = Literal["columns", "rows"]
+
+
+class Linear(torch.nn.Linear):
+    """x w^T + bias by `rlk.ops.matmul`. weight: [out_features, in_features], bias: [out_features].
+
+    parallel: which of its two contractions ranks may share. "columns": d x, over out_features; "rows": the
+    product itself, over in_features. That one is summed in `leaves` equal pieces (1, 2, 4 or 8).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        parallel: Parallel = "columns",
+        leaves: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self.parallel, self.leaves = parallel, leaves
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [..., out_features] of x [..., in_features]."""
+        product = column_linear if self.parallel == "columns" else row_linear
+        return product(x, self.weight, self.bias, self.leaves)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, parallel={self.parallel}, leaves={self.leaves}"
+
+
+class RMSNorm(torch.nn.Module):
+    """`rlk.ops.rms_norm` with its weight. profile: "hf_llama", "gemma" (1 + weight) or "vllm"."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        eps: float = 1e-6,
+        profile: str = "hf_llama",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        make = torch.zeros if profile == "gemma" else torch.ones
+        self.weight = torch.nn.Parameter(make(size, device=device, dtype=dtype))
+        self.eps, self.profile = eps, profile
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of x [..., size]; given a residual, the norm of their rounded sum, and that sum."""
+        made = ops.rms_norm(x, self.weight, residual=residual, eps=self.eps, profile=self.profile)
+        return made if residual is None else (made.y, made.residual)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}, profile={self.profile}"
+
+
+class Embedding(torch.nn.Embedding):
+    """`rlk.ops.embedding`: rows of a weight [num_embeddings, embedding_dim]. scale: of its result."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        scale: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, device=device, dtype=dtype)
+        self.scale = scale
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return [..., embedding_dim] of ids [...]."""
+        x = ops.embedding(ids, self.weight)
+        if self.scale is None:
+            return x
+        # the factor is rounded to the dtype first, as transformers does; one product and rounding by torch
+        return x * float(torch.tensor(self.scale, dtype=x.dtype))
+
+
+class Attention(torch.nn.Module):
+    """Causal attention with grouped key heads, optional norms of heads, and rotary positions."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        tables: RotaryTables,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        made = {"device": device, "dtype": dtype}
+        hidden, leaves = config.hidden_size, config.leaves
+        queries, keys = (
+            n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads)
+        )
+        for name, size in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
+            setattr(self, name, Linear(hidden, size, config.qkv_bias, leaves=leaves, **made))
+        self.o_proj = Linear(queries, hidden, config.o_bias, parallel="rows", leaves=leaves, **made)
+        if config.qk_norm:
+            for name in ("q_norm", "k_norm"):
+                norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps, profile=config.norm_profile, **made)
+                setattr(self, name, norm)
+        self.options = AttentionOptions.of(config, layer, tables)
+
+    def forward(self, x: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        """Return [T, hidden] of x [T, hidden]."""
+        return attention(self, x, tokens, self.options)
+
+
+class GatedMLP(torch.nn.Module):
+    """down(activation(gate(x)) * up(x)): SwiGLU or GeGLU (Shazeer 2020)."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        made = {"device": device, "dtype": dtype}
+        hidden, inner, bias, leaves = (
+            config.hidden_size, config.intermediate_size, config.mlp_bias, config.leaves
+        )  # fmt: skip
+        self.gate_proj = Linear(hidden, inner, bias, leaves=leaves, **made)
+        self.up_proj = Linear(hidden, inner, bias, leaves=leaves, **made)
+        self.down_proj = Linear(inner, hidden, bias, parallel="rows", leaves=leaves, **made)
+        self.activation = config.activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, hidden] of x [T, hidden]."""
+        return gated_mlp(self, x, self.activation, self.down_proj.leaves)
+
+
+class DecoderLayer(torch.nn.Module):
+    """Attention and MLP with their norms; the sum of residuals is taken in the norm that follows it."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        tables: RotaryTables,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.self_attn = Attention(config, layer, tables, device=device, dtype=dtype)
+        self.mlp = GatedMLP(config, device=device, dtype=dtype)
+        names = ["input_layernorm", "post_attention_layernorm"]
+        if config.sandwich_norms:
+            names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        for name in names:
+            norm = RMSNorm(
+                config.hidden_size,
+                eps=config.rms_norm_eps,
+                profile=config.norm_profile,
+                device=device,
+                dtype=dtype,
+            )
+            setattr(self, name, norm)
+        self.sandwich = config.sandwich_norms
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the MLP's result and the residual that is to be added to it, [T, hidden] each.
+
+        x: what the layer before returned, or embeddings, whose residual is None.
+        """
+        x, residual = self.entered(x, residual)
+        x = self.self_attn(x, tokens)
+        if self.sandwich:
+            x = self.post_attention_layernorm(x)
+            x, residual = self.pre_feedforward_layernorm(x, residual)
+            return self.post_feedforward_layernorm(self.mlp(x)), residual
+        x, residual = self.post_attention_layernorm(x, residual)
+        return self.mlp(x), residual
+
+    def entered(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of the layer's input, and that input."""
+        if residual is None:
+            return self.input_layernorm(x), x
+        return self.input_layernorm(x, residual)
+
+
+def lay_out(model: torch.nn.Module) -> None:
+    """Lay weights of one input behind each other in memory, so that one product reads them all.
+
+    Bits do not depend on it. Call it again after a move that took them apart (`to(dtype)`, `load_state_dict`
+    with assign=True); `CausalLM` does after `to`.
+    """
+    for module in model.modules():
+        if isinstance(module, Attention):
+            group = (module.q_proj, module.k_proj, module.v_proj)
+        elif isinstance(module, GatedMLP):
+            group = (module.gate_proj, module.up_proj)
+        else:
+            continue
+        if all(type(m) is Linear for m in group):
+            lay_adjacent([m.weight for m in group])
+            if group[0].bias is not None:
+                lay_adjacent([m.bias for m in group])

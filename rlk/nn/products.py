@@ -1,0 +1,138 @@
+"""Products of a model's weights: column-parallel, row-parallel, and several that share their input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from rlk import ops
+from rlk.ops.products import check_pieces, input_gradient
+
+Bias = torch.Tensor | None
+
+
+def column_linear(x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int) -> torch.Tensor:
+    """Return x w^T + bias; d x is summed over N in `leaves` equal pieces, added pairwise.
+
+    x: [..., K], w: [N, K], bias: [N]. For weights whose rows (N) ranks share.
+    """
+    return ops.matmul(x, w, bias=bias, grad_leaves=leaves)
+
+
+def row_linear(x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int) -> torch.Tensor:
+    """Return x w^T + bias, summed over K in `leaves` equal pieces, added pairwise; bias is added after them.
+
+    x: [..., K], w: [N, K], bias: [N]. For weights whose columns (K) ranks share.
+    """
+    return ops.matmul(x, w, bias=bias, leaves=leaves)
+
+
+def merged_linear(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[Bias], leaves: int
+) -> tuple[torch.Tensor, ...]:
+    """Return x w^T + bias for each of several weights, by one product; views of one tensor [..., sum of N].
+
+    x: [..., K], weights: [N_i, K], biases: [N_i] each, or None for all of them. The bits are those of a
+    product for each. d x is one sum over the rows of all weights, rounded once: leaf i of `leaves` takes the
+    i-th piece of the first weight, then of the second, and so on. Weights that lie one behind the other in
+    memory (`adjacent`) are read where they are; others are copied for each call.
+    """
+    sizes = [w.shape[0] for w in weights]
+    w = _joined(weights)
+    given = [b for b in biases if b is not None]
+    bias = _joined(given) if len(given) == len(biases) and given else None
+    if leaves == 1:
+        made = ops.matmul(x, w, bias=bias)
+    else:
+        for n in sizes:
+            check_pieces("w.shape[0]", n, leaves)
+        made = _InputGradient.apply(ops.matmul(x.detach(), w, bias=bias), x, w.detach(), tuple(sizes), leaves)
+    return made.split(sizes, dim=-1)
+
+
+def adjacent(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether tensors are contiguous parts of one storage, each where the one before it ends."""
+    first, offset = tensors[0], tensors[0].storage_offset()
+    for t in tensors:
+        shares = t.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not shares or t.storage_offset() != offset or not t.is_contiguous() or t.dtype is not first.dtype:
+            return False
+        offset += t.numel()
+    return True
+
+
+def lay_adjacent(parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Move parameters [N_i, ...] into one storage, one behind the other, so that they can be read as one."""
+    with torch.no_grad():
+        joined = torch.cat([p.data for p in parameters])
+        for p, part in zip(parameters, joined.split([len(p) for p in parameters]), strict=True):
+            p.data = part
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return tensors [N_i, ...] as one [sum of N_i, ...]; no copy if they are adjacent."""
+    if torch.compiler.is_compiling() or not all(type(t) in _PLAIN for t in tensors) or not adjacent(tensors):
+        return torch.cat(tuple(tensors))
+    joined: torch.Tensor = _Joined.apply(*tensors)
+    return joined
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _alias(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the memory of adjacent tensors as one tensor."""
+    first = tensors[0]
+    shape = (sum(len(t) for t in tensors), *first.shape[1:])
+    made = torch.empty(0, dtype=first.dtype, device=first.device)
+    return made.set_(first.untyped_storage(), first.storage_offset(), shape)
+
+
+class _Joined(torch.autograd.Function):
+    """Adjacent tensors as one; the parts of its gradient are theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        # saved, so that one written between forward and backward raises: the alias has no version of its own
+        ctx.save_for_backward(*tensors)
+        return _alias(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return grad.split([len(t) for t in ctx.saved_tensors])
+
+
+class _InputGradient(torch.autograd.Function):
+    """A merged product as it is; backward adds d x, whose leaf i takes piece i of each weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...], leaves: int
+    ) -> torch.Tensor:
+        ctx.save_for_backward(w)
+        ctx.sizes, ctx.leaves = sizes, leaves
+        return y.view_as(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (w,) = ctx.saved_tensors
+        d_x = None
+        if ctx.needs_input_grad[1]:
+            rows = _by_leaves(ctx.sizes, ctx.leaves, w.device)
+            d_x = input_gradient(d_y[..., rows], w[rows], ctx.leaves)
+        return d_y, d_x, None, None, None
+
+
+def _by_leaves(sizes: tuple[int, ...], leaves: int, device: torch.device) -> torch.Tensor:
+    """Return the rows of merged weights in the order of leaves: piece 0 of each, piece 1 of each, ..."""
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    pieces = [
+        torch.arange(start + leaf * (n // leaves), start + (leaf + 1) * (n // leaves))
+        for leaf in range(leaves)
+        for start, n in zip(starts, sizes, strict=True)
+    ]
+    return torch.cat(pieces).to(device)
