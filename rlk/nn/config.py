@@ -30,7 +30,8 @@ class ModelConfig:
     windows: of each layer, how many keys a query sees (its own included), None for all. ropes: of each
     layer. norm_profile: of every norm, as `rlk.ops.rms_norm` takes it. sandwich_norms: norms follow attention
     and MLP too (Gemma). embedding_scale: embeddings are multiplied by it, rounded to their dtype.
-    attention_scale: of scores. leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; part of the numerics.
+    attention_scale: of scores. leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; part of
+    the numerics.
     """
 
     model_type: str
