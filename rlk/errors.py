@@ -287,6 +287,15 @@ class Code(Enum):
     PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
     SWAP_OFF = ("rlk's functions are not in {peer}", "call patch() first, once for each unpatch()")
     SWAP_LOST = ("another replaced {names} of {peer} after rlk did", "undo replacements in reverse order")
+    # checkpoints of models
+    CHECKPOINT_FILE = ("{path}: {what}", "{instead}")
+    CHECKPOINT_LACKS = ("{path}: {count} tensors are missing: {names}", "a {model} model has them")
+    CHECKPOINT_EXTRA = (
+        "{path}: {count} tensors are unknown: {names}",
+        "a {model} model with this config has no such tensors",
+    )
+    CHECKPOINT_SHAPE = ("{path}: {name} has shape {got}, expected {wanted}", "the config says so")
+    CHECKPOINT_DTYPE = ("{path}: {name} has dtype {got}", "expected {wanted}")
     # rlk itself
     INTERNAL = ("internal error: {what}", "please report it with the generated source")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,11 @@ from rlk.ops.rotary import SCALINGS
 Activation = Literal["silu", "gelu_tanh"]
 LEAVES = "rlk_leaves"
 """The entry of config.json that holds a model's number of leaves."""
+NEEDED = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "rms_norm_eps", "max_position_embeddings",
+)  # fmt: skip
+"""What a config must hold; the other entries have defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,39 +71,56 @@ class ModelConfig:
 
     @staticmethod
     def of(config: object, *, leaves: int | None = None) -> ModelConfig:
-        """Return what a config of transformers (or its dict, as in config.json) says.
+        """Return what a config of transformers (or its dict, with all defaults) says.
 
-        leaves: by default what the config holds as "rlk_leaves", or 1. Raises LaunchError for a model or an
-        option that rlk does not have, naming what was found and what is supported.
+        leaves: by default what the config holds as "rlk_leaves", or 1. Raises LaunchError for a model or
+        options that rlk does not have: one finding for each, with what was found and what is supported.
         """
         given: Mapping[str, Any] = config if isinstance(config, Mapping) else config.to_dict()  # type: ignore[attr-defined]
         kind = given.get("model_type")
         if kind not in FAMILIES:
             raise _refused("model_type", kind, f"one of {', '.join(FAMILIES)}")
-        heads, hidden = given["num_attention_heads"], given["hidden_size"]
-        head_dim = given.get("head_dim") or hidden // heads
-        layers = given["num_hidden_layers"]
+        if missing := [name for name in NEEDED if given.get(name) is None]:
+            raise joined([_refused(name, None, "a number") for name in missing])
+        problems: list[LaunchError] = []
+        heads, layers = given["num_attention_heads"], given["num_hidden_layers"]
+        head_dim = given.get("head_dim") or given["hidden_size"] // heads
+        own = _tried(problems, {}, FAMILIES[kind], given)
         made = {
+            **{name: given[name] for name in NEEDED if name != "num_hidden_layers"},
             "model_type": kind,
-            "vocab_size": given["vocab_size"],
-            "hidden_size": hidden,
-            "intermediate_size": given["intermediate_size"],
-            "num_attention_heads": heads,
             "num_key_value_heads": given.get("num_key_value_heads") or heads,
             "head_dim": head_dim,
-            "rms_norm_eps": given["rms_norm_eps"],
-            "max_position_embeddings": given["max_position_embeddings"],
             "tie_word_embeddings": bool(given.get("tie_word_embeddings", False)),
-            "windows": _windows(given, layers),
-            "ropes": _ropes(given, layers, head_dim),
+            "windows": _tried(problems, (None,) * layers, _windows, given, layers),
+            "ropes": _tried(problems, (), _ropes, given, layers, head_dim),
             "attention_scale": head_dim**-0.5,
             "leaves": given.get(LEAVES, 1) if leaves is None else leaves,
+            **own,
         }
-        made |= FAMILIES[kind](given)
-        _check_activation(given, made.get("activation", "silu"))
+        for check in (_check_activation, _check_weights):
+            _tried(problems, None, check, given)
         found = ModelConfig(**made)
-        _check(found)
+        problems += _problems(found)
+        if problems:
+            raise joined(problems)
         return found
+
+
+def joined(errors: Sequence[LaunchError]) -> LaunchError:
+    """Return one error with the findings of several."""
+    found = LaunchError.collected(tuple(d for error in errors for d in error.diagnostics))
+    assert isinstance(found, LaunchError)
+    return found
+
+
+def _tried(problems: list[LaunchError], default: Any, read: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function returns; note what it refuses, and return the default."""
+    try:
+        return read(*args)
+    except LaunchError as error:
+        problems.append(error)
+        return default
 
 
 # --- families: what differs from Llama ---------------------------------------------------------------------
@@ -153,13 +175,21 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "gemma3_text": _gemma3,
 }
 """What each supported model_type of transformers has beside the parts of Llama."""
+MIXED = ("qwen2", "qwen3", "gemma2", "gemma3_text")
+"""Families of which some layers have a window and others none."""
 ACTIVATIONS = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}
 
 
-def _check_activation(given: Mapping[str, Any], wanted: str) -> None:
+def _check_activation(given: Mapping[str, Any]) -> None:
+    wanted = "gelu_tanh" if given["model_type"].startswith("gemma") else "silu"
     name = given.get("hidden_activation") or given.get("hidden_act")
     if name not in ACTIVATIONS[wanted]:
         raise _refused("hidden_act", name, " or ".join(ACTIVATIONS[wanted]))
+
+
+def _check_weights(given: Mapping[str, Any]) -> None:
+    if given.get("quantization_config"):
+        raise _refused("quantization_config", given["quantization_config"], "none: weights of 16 or 32 bits")
 
 
 def _windows(given: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
@@ -169,6 +199,9 @@ def _windows(given: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
         window = None
     kinds = given.get("layer_types")
     if kinds is None:
+        if window is not None and given["model_type"] in MIXED:
+            wanted = "an entry for each layer, as AutoConfig of transformers makes it"
+            raise _refused("layer_types", None, wanted)
         return (window,) * layers
     known = ("full_attention", "sliding_attention")
     for kind in kinds:
@@ -185,8 +218,17 @@ def _ropes(given: Mapping[str, Any], layers: int, head_dim: int) -> tuple[Rope, 
     found = given.get("rope_parameters")
     if found and all(
         isinstance(x, Mapping) or x is None for x in found.values()
-    ):  # one entry per kind of layer
-        return tuple(_rope(found[kind], given, head_dim) for kind in kinds)
+    ):  # one of each kind of layer
+        missing = [kind for kind in dict.fromkeys(kinds) if not found.get(kind)]
+        if missing:
+            raise _refused("rope_parameters", f"none for {missing[0]}", "one for each kind of layer")
+        problems: list[LaunchError] = []
+        made = {
+            kind: _tried(problems, None, _rope, found[kind], given, head_dim) for kind in dict.fromkeys(kinds)
+        }
+        if problems:
+            raise joined(problems)
+        return tuple(made[kind] for kind in kinds)
     if found:
         return (_rope(found, given, head_dim),) * layers
     local, scaling = given.get("rope_local_base_freq"), given.get("rope_scaling") or {}
@@ -211,20 +253,23 @@ def _rope(found: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> 
     return Rope(float(theta), int(head_dim * part), (("rope_type", kind), *sorted(scaling.items())))
 
 
-def _check(config: ModelConfig) -> None:
-    """Raise LaunchError for sizes that no kernel can serve."""
+def _problems(config: ModelConfig) -> list[LaunchError]:
+    """Return an error for each size that no kernel can serve."""
     if config.leaves not in (1, 2, 4, 8):
-        raise _refused(LEAVES, config.leaves, "1, 2, 4 or 8")
+        return [_refused(LEAVES, config.leaves, "1, 2, 4 or 8")]
     heads, shared = config.num_attention_heads, config.num_key_value_heads
+    found = []
     if heads % shared:
-        raise _refused("num_attention_heads", heads, f"a multiple of num_key_value_heads = {shared}")
+        wanted = f"a multiple of num_key_value_heads = {shared}"
+        found.append(_refused("num_attention_heads", heads, wanted))
     for name, n in (
         ("num_attention_heads * head_dim", heads * config.head_dim),
         ("num_key_value_heads * head_dim", shared * config.head_dim),
         ("intermediate_size", config.intermediate_size),
     ):
         if n % config.leaves:
-            raise _refused(name, n, f"a multiple of leaves = {config.leaves}")
+            found.append(_refused(name, n, f"a multiple of leaves = {config.leaves}"))
+    return found
 
 
 def _refused(name: str, found: object, wanted: str) -> LaunchError:

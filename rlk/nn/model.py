@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
 from rlk import ops
+from rlk.errors import Code, LaunchError
 from rlk.nn.cache import PagedCache
+from rlk.nn.checkpoint import (
+    HEAD,
+    check_tensors,
+    config_of,
+    load_tensors,
+    read_checkpoint,
+    write_checkpoint,
+    written_config,
+)
 from rlk.nn.config import ModelConfig
 from rlk.nn.identity import numerics_id
-from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out
+from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
 from rlk.nn.packed import Packed, pack_tokens
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens
 from rlk.ops.layout import Layout
 from rlk.ops.results import LogProbs
+
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+def check_dtype(dtype: object) -> None:
+    """Raise LaunchError for a dtype that a model cannot have."""
+    if dtype not in DTYPES:
+        wanted = f"{DTYPES[0]} or {DTYPES[1]}: products take 16-bit factors"
+        raise LaunchError(Code.ARG_VALUE, op="CausalLM", name="dtype", value=dtype, wanted=wanted)
 
 
 class Decoder(torch.nn.Module):
@@ -58,7 +79,8 @@ class CausalLM(torch.nn.Module):
     """A decoder with a linear head over the vocabulary: training, scoring and decoding give the same bits.
 
     Its parameters have the names that transformers' model of the family has. Make one with `from_pretrained`
-    or from a `ModelConfig`; dtype: bf16 or f16.
+    or from a `ModelConfig`; dtype: bf16 or f16. source: config.json of the checkpoint it was loaded from.
+    Raises LaunchError.
     """
 
     def __init__(
@@ -69,12 +91,76 @@ class CausalLM(torch.nn.Module):
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         super().__init__()
+        check_dtype(dtype)
         self.config = config
+        self.source: Mapping[str, Any] | None = None
         self.model = Decoder(config, device=device, dtype=dtype)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False, device=device, dtype=dtype)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         lay_out(self)
+
+    # --- checkpoints ------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        dtype: torch.dtype = torch.bfloat16,
+        leaves: int | None = None,
+        device: torch.device | str | None = None,
+        **resolve: Any,
+    ) -> CausalLM:
+        """Load a model from a folder, or a repository of the Hugging Face hub: config.json and safetensors.
+
+        dtype: bf16 or f16, to which weights are rounded. leaves: by default "rlk_leaves" of config.json or 1.
+        resolve: as transformers finds files: revision, cache_dir, token, local_files_only. Everything is
+        checked before memory is taken. Raises LaunchError with all that is wrong: the architecture, options,
+        files, tensors that are missing, unknown or of another shape or dtype; UnsupportedError without the
+        packages transformers and safetensors.
+        """
+        check_dtype(dtype)
+        found, config = read_checkpoint(path, leaves, **resolve)
+        model = cls(config, device="meta", dtype=dtype)
+        sources = check_tensors(found, dict(model.named_parameters()), config)
+        take_memory(model, device)
+        load_tensors(model, found, sources)
+        model.source = found.config
+        return model
+
+    def save_pretrained(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        config: object | None = None,
+        max_shard_size: int | str = "5GB",
+    ) -> None:
+        """Write weights and config.json, which transformers and `from_pretrained` load, into a folder.
+
+        config: a config of transformers that says what the model is, for one that was not loaded from a
+        checkpoint. config.json is that of the checkpoint with "rlk_leaves" and the dtype. max_shard_size:
+        bytes, or "5GB". Generation settings and tokenizers are not written. Raises LaunchError.
+        """
+        raw = self.source if config is None else config_of(config)
+        if raw is None:
+            why = "for a model that was not loaded from a checkpoint"
+            raise LaunchError(Code.ARG_MISSING, op="save_pretrained", name="config", why=why)
+        if config is not None and ModelConfig.of(config, leaves=self.config.leaves) != self.config:
+            wanted = "a config of this model"
+            raise LaunchError(
+                Code.ARG_VALUE,
+                op="save_pretrained",
+                name="config",
+                value=type(config).__name__,
+                wanted=wanted,
+            )
+        tensors = dict(self.named_parameters())
+        if self.config.tie_word_embeddings:
+            tensors.pop(HEAD, None)
+        write_checkpoint(
+            folder, written_config(raw, self.config, self.lm_head.weight.dtype), tensors, max_shard_size
+        )
 
     # --- whole sequences --------------------------------------------------------------------------------
 

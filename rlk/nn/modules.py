@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -213,6 +214,33 @@ def lay_out(model: torch.nn.Module) -> None:
     Bits do not depend on it. Call it again after a move that took them apart (`to(dtype)`, `load_state_dict`
     with assign=True); `CausalLM` does after `to`.
     """
+    for group in merged_parameters(model):
+        lay_adjacent(group)
+
+
+def take_memory(model: torch.nn.Module, device: torch.device | str | None) -> None:
+    """Give a model on the meta device memory on another, laid out as by `lay_out`; its content is undefined.
+
+    Parameters that modules share stay shared.
+    """
+    on = torch.get_default_device() if device is None else device
+    made: dict[int, torch.nn.Parameter] = {}
+    before = {id(p): p for p in model.parameters()}  # kept until the end, so that no id is used again
+    for group in merged_parameters(model):
+        sizes = [len(p) for p in group]
+        memory = torch.empty(sum(sizes), *group[0].shape[1:], dtype=group[0].dtype, device=on)
+        for p, part in zip(group, memory.split(sizes), strict=True):
+            made[id(p)] = torch.nn.Parameter(part, p.requires_grad)
+    for key, p in before.items():
+        if key not in made:
+            made[key] = torch.nn.Parameter(torch.empty_like(p, device=on), p.requires_grad)
+    for module in model.modules():
+        for name, p in module.named_parameters(recurse=False):
+            setattr(module, name, made[id(p)])
+
+
+def merged_parameters(model: torch.nn.Module) -> Iterator[list[torch.nn.Parameter]]:
+    """Yield the parameters that one product reads: weights of one input, and their biases."""
     for module in model.modules():
         if isinstance(module, Attention):
             group = (module.q_proj, module.k_proj, module.v_proj)
@@ -221,6 +249,6 @@ def lay_out(model: torch.nn.Module) -> None:
         else:
             continue
         if all(type(m) is Linear for m in group):
-            lay_adjacent([m.weight for m in group])
+            yield [m.weight for m in group]
             if group[0].bias is not None:
-                lay_adjacent([m.bias for m in group])
+                yield [m.bias for m in group]

@@ -1,0 +1,344 @@
+"""A checkpoint is loaded as it is, or refused with all that is wrong with it before memory is taken."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from model_families import FAMILIES, equal, loaded, written
+from safetensors.torch import load_file, save_file
+
+from rlk.errors import Code, LaunchError
+from rlk.nn import CausalLM, ModelConfig
+from rlk.nn import model as nn_model
+from rlk.nn.checkpoint import EMBEDDING, HEAD
+from rlk.nn.modules import merged_parameters
+from rlk.nn.products import adjacent
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
+SHARDS = 40_000  # bytes, so that a tiny model has several
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A checkpoint of each family, f32 in one file."""
+    return {name: written(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
+
+
+@pytest.fixture
+def copy(folders: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that copies a family's checkpoint, to be changed."""
+    return lambda family: Path(shutil.copytree(folders[family], tmp_path / f"copy-{family}"))
+
+
+def edited(folder: Path, **entries: Any) -> Path:
+    """Change entries of config.json; None removes one."""
+    file = folder / "config.json"
+    found = json.loads(file.read_text()) | entries
+    file.write_text(json.dumps({name: value for name, value in found.items() if value is not None}))
+    return folder
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+    """Change the tensors of a checkpoint of one file."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def refusal(folder: Path, **options: Any) -> LaunchError:
+    """Return the error of a checkpoint that is refused before memory is taken."""
+    with pytest.raises(LaunchError) as caught, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn_model, "take_memory", lambda *_: pytest.fail("memory is taken"))
+        CausalLM.from_pretrained(folder, **options)
+    return caught.value
+
+
+def codes(error: LaunchError) -> list[Code]:
+    return [d.code for d in error.diagnostics]
+
+
+def without(*names: str) -> Callable[[dict[str, torch.Tensor]], None]:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        for name in names:
+            del tensors[name]
+
+    return change
+
+
+# --- loading ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_parameters_are_those_of_transformers_by_name_and_bits(
+    folders: dict[str, Path], family: str, dtype: torch.dtype
+) -> None:
+    found = CausalLM.from_pretrained(folders[family], dtype=dtype)
+    wanted = dict(loaded(folders[family], dtype).named_parameters())
+    given = dict(found.named_parameters())
+    assert given.keys() == wanted.keys()
+    assert all(equal(given[name], wanted[name]) for name in wanted)
+    assert not any(p.is_meta for p in given.values())
+    assert (found.lm_head.weight is found.model.embed_tokens.weight) == found.config.tie_word_embeddings
+    groups = list(merged_parameters(found))
+    assert groups and all(adjacent(group) for group in groups)
+
+
+def test_a_model_of_llama_3_has_its_scaled_angles(folders: dict[str, Path]) -> None:
+    config = CausalLM.from_pretrained(folders["llama"]).config
+    assert dict(config.ropes[0].scaling)["rope_type"] == "llama3"
+    assert config.ropes[0] != ModelConfig.of(transformers.LlamaConfig()).ropes[0]
+
+
+def test_windows_and_ropes_are_those_of_each_layer(folders: dict[str, Path]) -> None:
+    assert CausalLM.from_pretrained(folders["mistral"]).config.windows == (8, 8)
+    gemma = CausalLM.from_pretrained(folders["gemma3_text"]).config
+    assert gemma.windows == (8, None)
+    assert [rope.theta for rope in gemma.ropes] == [10000.0, 1000000.0]
+
+
+@pytest.mark.parametrize("family", ("qwen2", "qwen3"))
+def test_shards_are_one_checkpoint(folders: dict[str, Path], tmp_path: Path, family: str) -> None:
+    loaded(folders[family], torch.float32).save_pretrained(tmp_path, max_shard_size=SHARDS)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    whole, cut = (CausalLM.from_pretrained(path) for path in (folders[family], tmp_path))
+    pairs = zip(whole.state_dict().items(), cut.state_dict().items(), strict=True)
+    assert all(a == b and equal(x, y) for (a, x), (b, y) in pairs)
+
+
+def both(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[HEAD] = tensors[EMBEDDING].clone()
+
+
+def head_alone(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[HEAD] = tensors.pop(EMBEDDING)
+
+
+@pytest.mark.parametrize("change", (both, head_alone))
+def test_a_tied_head_may_stand_in_the_file(
+    folders: dict[str, Path], copy: Callable[[str], Path], change: Callable[[dict[str, torch.Tensor]], None]
+) -> None:
+    wanted = CausalLM.from_pretrained(folders["qwen2"])
+    found = CausalLM.from_pretrained(rewritten(copy("qwen2"), change))
+    assert equal(found.lm_head.weight, wanted.lm_head.weight)
+    assert found.lm_head.weight is found.model.embed_tokens.weight
+
+
+def test_buffers_that_older_versions_wrote_are_ignored(copy: Callable[[str], Path]) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8, dtype=torch.float64)
+        tensors["model.rotary_emb.inv_freq"] = torch.zeros(8)
+
+    CausalLM.from_pretrained(rewritten(copy("llama"), change))
+
+
+def test_a_repository_is_found_in_the_cache_of_the_hub(folders: dict[str, Path], tmp_path: Path) -> None:
+    home, commit = tmp_path / "models--some--model", "0" * 40
+    shutil.copytree(folders["qwen2"], home / "snapshots" / commit)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text(commit)
+    found = CausalLM.from_pretrained("some/model", cache_dir=tmp_path, local_files_only=True)
+    wanted = CausalLM.from_pretrained(folders["qwen2"])
+    assert equal(found.lm_head.weight, wanted.lm_head.weight)
+
+
+# --- refusals: what was found, and what is supported -----------------------------------------------------
+
+
+def test_all_that_is_wrong_with_tensors_is_one_message(copy: Callable[[str], Path]) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        for layer in range(2):
+            del tensors[f"model.layers.{layer}.mlp.up_proj.weight"]
+        tensors["score.weight"] = torch.zeros(2, 64)
+        tensors["model.norm.weight"] = torch.zeros(32)
+
+    error = refusal(rewritten(copy("qwen3"), change))
+    assert codes(error) == [Code.CHECKPOINT_LACKS, Code.CHECKPOINT_EXTRA, Code.CHECKPOINT_SHAPE]
+    for words in ("2 tensors are missing: model.layers.{0..1}.mlp.up_proj.weight", "score.weight",
+                  "model.norm.weight has shape [32], expected [64]"):  # fmt: skip
+        assert words in str(error)
+
+
+def test_a_head_that_is_not_tied_must_be_there(copy: Callable[[str], Path]) -> None:
+    assert HEAD in str(refusal(rewritten(copy("qwen3"), without(HEAD))))
+
+
+def test_a_head_that_differs_from_its_embedding_is_not_tied(copy: Callable[[str], Path]) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[HEAD] = tensors[EMBEDDING].clone()
+        tensors[HEAD][-1, -1] += 1.0
+
+    folder = rewritten(copy("qwen2"), change)
+    assert "tie_word_embeddings" in str(refusal(folder))
+    assert not CausalLM.from_pretrained(edited(folder, tie_word_embeddings=False)).config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("dtype", (torch.int8, torch.float8_e4m3fn, torch.float64))
+def test_other_dtypes_are_refused(copy: Callable[[str], Path], dtype: torch.dtype) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        name = "model.layers.1.mlp.down_proj.weight"
+        tensors[name] = tensors[name].to(dtype)
+
+    error = refusal(rewritten(copy("llama"), change))
+    assert codes(error) == [Code.CHECKPOINT_DTYPE]
+    assert "model.layers.1.mlp.down_proj.weight" in str(error) and "F32, BF16, F16" in str(error)
+
+
+def test_weights_beyond_f16_are_refused_in_f16(copy: Callable[[str], Path]) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.norm.weight"][3] = 1e5
+
+    folder = rewritten(copy("llama"), change)
+    with pytest.raises(LaunchError, match="model.norm.weight.*float16"):
+        CausalLM.from_pretrained(folder, dtype=torch.float16)
+    CausalLM.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"model_type": "gpt2"}, "llama, mistral, qwen2, qwen3, gemma2, gemma3_text"),
+        ({"model_type": "gemma3"}, "gemma3_text"),
+        ({"model_type": "no_model"}, "gemma3_text"),
+        ({"hidden_act": "relu"}, "silu"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "16 or 32 bits"),
+        ({"rope_parameters": YARN}, "default, linear, llama3"),
+        ({"rlk_leaves": 3}, "1, 2, 4 or 8"),
+    ],
+)  # fmt: skip
+def test_an_unsupported_config_names_what_is_supported(
+    copy: Callable[[str], Path], entries: dict[str, Any], words: str
+) -> None:
+    error = refusal(edited(copy("llama"), **entries))
+    assert codes(error) == [Code.ARG_VALUE] and words in str(error)
+    assert str(next(iter(entries))) in str(error) or "rope_type" in str(error)
+
+
+def test_all_that_is_wrong_with_a_config_is_one_message(copy: Callable[[str], Path]) -> None:
+    folder = rewritten(edited(copy("llama"), rope_parameters=YARN, hidden_act="relu"), quantized)
+    error = refusal(folder, leaves=5)
+    for words in ("yarn", "relu", "rlk_leaves=5", "I8"):
+        assert words in str(error)
+
+
+def quantized(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.int8)
+
+
+def test_leaves_must_divide_what_is_split(folders: dict[str, Path]) -> None:
+    error = refusal(folders["llama"], leaves=3)
+    assert "1, 2, 4 or 8" in str(error)
+    config = transformers.LlamaConfig(intermediate_size=100, num_attention_heads=4, head_dim=2, hidden_size=8)
+    with pytest.raises(LaunchError) as caught:
+        ModelConfig.of(config, leaves=8)
+    assert "intermediate_size=100" in str(caught.value) and "multiple of leaves = 8" in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_named(copy: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copy("llama")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])  # a copy that was cut off
+    assert str(file) in str(refusal(folder))
+    file.rename(folder / "pytorch_model.bin")
+    assert "save_pretrained" in str(refusal(folder))
+    (folder / "config.json").write_text("{")
+    assert "is no JSON" in str(refusal(folder))
+    (folder / "config.json").unlink()
+    assert "there is no config.json" in str(refusal(folder))
+
+
+def test_a_shard_that_is_missing_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    CausalLM.from_pretrained(folders["llama"]).save_pretrained(tmp_path, max_shard_size=SHARDS)
+    gone = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    gone.unlink()
+    assert gone.name in str(refusal(tmp_path))
+
+
+def test_float32_is_refused_when_a_model_is_made(folders: dict[str, Path]) -> None:
+    error = refusal(folders["llama"], dtype=torch.float32)
+    assert "torch.bfloat16 or torch.float16" in str(error)
+    with pytest.raises(LaunchError, match="torch.bfloat16 or torch.float16"):
+        CausalLM(ModelConfig.of(FAMILIES["llama"]()), dtype=torch.float32, device="meta")
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("size", (SHARDS, "5GB"))
+def test_what_is_written_is_read_by_both_bit_for_bit(
+    folders: dict[str, Path], tmp_path: Path, family: str, size: int | str
+) -> None:
+    model = CausalLM.from_pretrained(folders[family], leaves=2)
+    model.save_pretrained(tmp_path, max_shard_size=size)
+    assert (tmp_path / "model.safetensors").exists() == (size == "5GB")
+    wanted = dict(model.named_parameters())
+    theirs, config = loaded(tmp_path, "auto"), json.loads((tmp_path / "config.json").read_text())
+    ours = CausalLM.from_pretrained(tmp_path)
+    for other in (theirs, ours):
+        given = dict(other.named_parameters())
+        assert given.keys() == wanted.keys() and all(equal(given[n], wanted[n]) for n in wanted)
+    assert ours.config == model.config and ours.config.leaves == 2
+    before = json.loads((folders[family] / "config.json").read_text())
+    assert config == before | {"rlk_leaves": 2, "dtype": "bfloat16"}
+
+
+def test_files_of_an_earlier_checkpoint_are_replaced(folders: dict[str, Path], tmp_path: Path) -> None:
+    first, second = (CausalLM.from_pretrained(folders[name]) for name in ("llama", "qwen2"))
+    for sizes in (("5GB", SHARDS), (SHARDS, "5GB"), (SHARDS, 2 * SHARDS)):
+        for model, size in zip((first, second), sizes, strict=True):
+            model.save_pretrained(tmp_path, max_shard_size=size)
+        found = CausalLM.from_pretrained(tmp_path)
+        assert equal(found.lm_head.weight, second.lm_head.weight)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_no_shard_is_larger_than_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
+    model = CausalLM.from_pretrained(folders["qwen3"])
+    model.save_pretrained(tmp_path, max_shard_size="0.03MB")
+    for file in tmp_path.glob("model-*.safetensors"):
+        tensors = load_file(file)
+        assert len(tensors) == 1 or sum(t.numel() * t.element_size() for t in tensors.values()) <= 30_000
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(p.numel() * 2 for p in model.parameters())
+
+
+@pytest.mark.parametrize("size", (0, True, "5 gigabytes", 1.5))
+def test_a_shard_size_that_is_none_is_refused(folders: dict[str, Path], tmp_path: Path, size: Any) -> None:
+    with pytest.raises(LaunchError, match="max_shard_size"):
+        CausalLM.from_pretrained(folders["llama"]).save_pretrained(tmp_path, max_shard_size=size)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_was_not_loaded_is_written_with_its_config(tmp_path: Path) -> None:
+    config = FAMILIES["gemma3_text"]()
+    model = CausalLM(ModelConfig.of(config))
+    with pytest.raises(LaunchError, match="config is required"):
+        model.save_pretrained(tmp_path)
+    with pytest.raises(LaunchError, match="a config of this model"):
+        model.save_pretrained(tmp_path, config=FAMILIES["llama"]())
+    model.save_pretrained(tmp_path, config=config)
+    found = CausalLM.from_pretrained(tmp_path)
+    assert found.config == model.config and equal(found.lm_head.weight, model.lm_head.weight)
+    assert equal(dict(loaded(tmp_path, "auto").named_parameters())[EMBEDDING], model.lm_head.weight)
+
+
+def test_a_bit_that_is_lost_in_a_file_is_seen(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Negative control of `equal`: one changed bit of a weight that was written."""
+    model = CausalLM.from_pretrained(folders["qwen3"])
+    model.save_pretrained(tmp_path)
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[HEAD].view(torch.int16)[0, 0] ^= 1
+
+    assert not equal(
+        CausalLM.from_pretrained(rewritten(tmp_path, change)).lm_head.weight, model.lm_head.weight
+    )
