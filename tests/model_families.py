@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers
 
+transformers.logging.disable_progress_bar()
 VOCABULARY, WINDOW, LONGEST = 96, 8, 64
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,

@@ -21,6 +21,7 @@ from rlk.nn.checkpoint import (
     write_checkpoint,
     written_config,
 )
+from rlk.nn.compute import softcapped
 from rlk.nn.config import ModelConfig
 from rlk.nn.identity import numerics_id
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
@@ -176,10 +177,13 @@ class CausalLM(torch.nn.Module):
         return packed.restore(self.model(packed.ids, packed.tokens))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return f32 scores [..., V] of hidden states [..., hidden]: whose log softmax `logps` takes."""
-        if self.config.final_softcap is not None:
-            raise NotImplementedError
-        return ops.matmul(hidden, self.lm_head.weight, out_dtype=torch.float32)
+        """Return f32 logits [..., V] of hidden states [..., hidden], after the model's softcap if it has one.
+
+        `ops.logp(logits, ids)` has the bits of `logps`, and `ops.sample(logits)` draws from the model.
+        """
+        z = ops.matmul(hidden, self.lm_head.weight, out_dtype=torch.float32)
+        cap = self.config.final_softcap
+        return z if cap is None else softcapped(z, cap)
 
     def logps(
         self,

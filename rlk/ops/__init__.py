@@ -127,6 +127,7 @@ penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.pena
 sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _sampling.penalize, _logp.logp)
 
 for _spec in (
+    _logp.softcapped,
     _policy.policy_covariance,
     _policy.policy_covariance_of_sequences,
     _packing.take_whole,

@@ -211,3 +211,18 @@ def _of_p(d_logp: Tile | None, d_lse: Tile | None) -> Tile | float:
     if d_logp is None:
         return 0.0 if d_lse is None else d_lse
     return -d_logp if d_lse is None else d_lse - d_logp
+
+
+@op(saves=("logits",), returns=("y",))
+def softcapped(logits: Tensor[f32, T, V], softcap: Scalar[f32], inv_softcap: Scalar[f32]) -> Outputs:
+    """y = cap tanh(logits / cap), the scores of `logp` with a softcap and nothing else."""
+    y, _ = Scoring(None, softcap, inv_softcap, None).forward(logits, None)
+    return L.out(y=y)
+
+
+@softcapped.vjp("logits")
+def softcapped_grad(ctx, d_y: Tensor[f32, T, V]) -> Outputs:
+    """d logits = d y (1 - tanh^2)."""
+    scoring = Scoring(None, ctx.softcap, ctx.inv_softcap, None)
+    _, t = scoring.forward(ctx.logits, None)
+    return L.out(d_logits=scoring.backward(d_y, t))

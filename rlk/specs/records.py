@@ -19,7 +19,7 @@ from rlk.specs.linear_logp import (
     linear_logp_join,
     linear_logp_scores,
 )
-from rlk.specs.logp import logp
+from rlk.specs.logp import logp, softcapped
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
 from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
@@ -303,6 +303,10 @@ logp.record = Record(
     present=("inv_temperature",),
     statics={"needs": ("logp", "entropy")},
 )
+softcapped.record = Record(
+    example=Example(lambda rng: {"softcap": 20.0, "inv_softcap": 0.05}),
+    extents={"V": 128256}, unshown=(_SAME,),
+)  # fmt: skip
 linear_logp.record = Record(
     example=Example(
         _linear_logp,
