@@ -23,13 +23,13 @@ from rlk.nn.checkpoint import (
 )
 from rlk.nn.compute import softcapped
 from rlk.nn.config import ModelConfig
-from rlk.nn.identity import numerics_id
+from rlk.nn.identity import numerics_id, small
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
 from rlk.nn.packed import Packed, pack_tokens
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens
 from rlk.ops.layout import Layout
-from rlk.ops.results import LogProbs
+from rlk.ops.results import Csr, LogProbs, Support
 
 DTYPES = (torch.bfloat16, torch.float16)
 
@@ -251,8 +251,30 @@ class CausalLM(torch.nn.Module):
         self.model.gradient_checkpointing = True
 
     def numerics_id(self, device: torch.device | str) -> str:
-        """Return the id of the whole model's numerics on a device: equal ids and weights give equal bits."""
-        return numerics_id(self.config, device)
+        """Return the id of the whole model's numerics on a device: equal ids and weights give equal bits.
+
+        It digests the ids of all operators that `forward`, `logits`, `logps`, `prefill` and `decode` run, in
+        the variants that they run, and the options of the model, leaves among them; no names of families and
+        no number of positions. Nothing is launched.
+        """
+        dtype = self.lm_head.weight.dtype
+        like = CausalLM(small(self.config), dtype=dtype, device="meta")
+        take_memory(like, "cpu")
+        return numerics_id(self.config, dtype, device, like._every_view)
+
+    def _every_view(self) -> None:
+        """Call every view of the model on three tokens."""
+        ids = torch.zeros(3, dtype=torch.int64)
+        offsets, table = torch.tensor((0, 3), dtype=torch.int32), torch.zeros((1, 1), dtype=torch.int32)
+        self.logits(self(ids))
+        kept = torch.zeros(3, dtype=torch.int32)
+        supports = (None, Support(kept.float(), kept, kept), Csr(torch.arange(4), torch.zeros(3).long()))
+        for support in supports:
+            for needs in (("logp", "lse"), ("logp", "lse", "entropy")):
+                self.logps(ids, needs=needs, support=support)
+        cache = self.cache(1)
+        self.prefill(ids, cache, table, offsets[1:], offsets)
+        self.decode(ids[:1], cache, table, offsets[1:])
 
     def _apply(self, fn: Any, recurse: bool = True) -> CausalLM:
         super()._apply(fn, recurse)

@@ -77,7 +77,7 @@ def _reached(op: Public, args: tuple[Any, ...], options: dict[str, Any]) -> list
         found.append((selection.invoke(spec, tensors, scalars, statics, math), tensors))
         if len(found) == parts:
             raise _Reached
-        return _without_values(*found[-1])
+        return without_values(*found[-1])
 
     with calls.observed(observe):
         try:
@@ -87,7 +87,7 @@ def _reached(op: Public, args: tuple[Any, ...], options: dict[str, Any]) -> list
     raise LaunchError(Code.ARG_TYPE, op="rlk", name="op", wanted="operator of rlk.ops", got=op)
 
 
-def _without_values(invocation: Invocation, tensors: Tensors) -> Tensors:
+def without_values(invocation: Invocation, tensors: Tensors) -> Tensors:
     """Return outputs as a call would return them, never written."""
     geometry, first = geometry_of(invocation, tensors), next(iter(tensors.values()))
     return {
