@@ -12,9 +12,6 @@ from rlk.nn.config import Activation, ModelConfig
 from rlk.nn.products import merged_linear, row_linear
 from rlk.nn.rotary import RotaryTables
 from rlk.nn.tokens import Tokens
-from rlk.runtime.binding.checks import reciprocal
-from rlk.runtime.call.entry import call
-from rlk.specs import logp as logp_spec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,12 +72,6 @@ def gated_mlp(module: Any, x: torch.Tensor, activation: Activation, leaves: int)
     gate, up = projections(x, (module.gate_proj, module.up_proj), leaves)
     y = ops.swiglu(gate, up) if activation == "silu" else ops.geglu(gate, up, approximate="tanh")
     return output(y, module.down_proj, leaves)
-
-
-def softcapped(z: torch.Tensor, cap: float) -> torch.Tensor:
-    """Return cap tanh(z / cap) of f32 z [..., V], with the bits of `softcap` in `ops.logp`."""
-    scalars = {"softcap": float(cap), "inv_softcap": reciprocal("softcapped", "softcap", cap)}
-    return call(logp_spec.softcapped, {"logits": z}, scalars, {})["y"]
 
 
 def projections(x: torch.Tensor, modules: tuple[Any, ...], leaves: int) -> tuple[torch.Tensor, ...]:

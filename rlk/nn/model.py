@@ -21,11 +21,11 @@ from rlk.nn.checkpoint import (
     write_checkpoint,
     written_config,
 )
-from rlk.nn.compute import softcapped
 from rlk.nn.config import ModelConfig
 from rlk.nn.identity import numerics_id, small
+from rlk.nn.logits import head_logits
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
-from rlk.nn.packed import Packed, pack_tokens
+from rlk.nn.packed import Packed, check_tokens, pack_tokens
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens
 from rlk.ops.layout import Layout
@@ -171,9 +171,10 @@ class CausalLM(torch.nn.Module):
         ids: int32 or int64 of the layout's token shape, [T] packed or [B, L] padded. layout: by default one
         sequence [T], or B sequences of L tokens. Padding is removed first and its rows are 0; what the
         layout's mask says changes nothing. Logits are `logits(hidden)`, log-probs are `logps`. Raises
-        LaunchError.
+        LaunchError, also for ids outside the vocabulary and sequences of more than max_position_embeddings
+        tokens; where only a device knows them, they set its error word.
         """
-        packed = pack_tokens(ids, layout)
+        packed = self._packed(ids, layout)
         return packed.restore(self.model(packed.ids, packed.tokens))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -181,9 +182,7 @@ class CausalLM(torch.nn.Module):
 
         `ops.logp(logits, ids)` has the bits of `logps`, and `ops.sample(logits)` draws from the model.
         """
-        z = ops.matmul(hidden, self.lm_head.weight, out_dtype=torch.float32)
-        cap = self.config.final_softcap
-        return z if cap is None else softcapped(z, cap)
+        return head_logits(hidden, self.lm_head.weight, self.config.final_softcap)
 
     def logps(
         self,
@@ -200,13 +199,18 @@ class CausalLM(torch.nn.Module):
         entropy. ids, layout: as of `forward`. temperature, support: as of `ops.linear_logp`, of packed rows.
         Differentiable in the parameters. Raises LaunchError.
         """
-        packed = pack_tokens(ids, layout)
+        packed = self._packed(ids, layout)
         hidden = self.model(packed.ids, packed.tokens)
         made = ops.linear_logp(
             hidden, self.lm_head.weight, packed.next_ids, mask=packed.has_next, needs=needs,
             temperature=temperature, softcap=self.config.final_softcap, support=support,
         )  # fmt: skip
         return LogProbs(*(None if x is None else packed.restore_next(x) for x in made))
+
+    def _packed(self, ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
+        packed = pack_tokens(ids, layout)
+        check_tokens(packed, self.config.vocab_size, self.config.max_position_embeddings)
+        return packed
 
     # --- pages ------------------------------------------------------------------------------------------
 

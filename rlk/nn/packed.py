@@ -9,6 +9,11 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.nn.tokens import WholeSequences
 from rlk.ops.layout import Layout
+from rlk.ops.offsets import all_good, on_the_host
+from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_dims, wrong_type, wrong_value
+from rlk.specs.packing import POSITIONS
+
+OP = "CausalLM"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,16 +51,19 @@ def pack_tokens(ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
 
     Packed tokens are taken as they are, so that several calls pay for it once.
     """
-    if isinstance(layout, Packed):
-        return layout
+    has_dtype(OP, "ids", is_tensor(OP, "ids", ids), torch.int64, torch.int32)
+    if layout is not None and not isinstance(layout, (Layout, Packed)):
+        raise wrong_type(OP, "layout", layout, "Layout, Packed or None")
     if layout is None:
-        rows = ids.reshape(-1, ids.shape[-1])
-        lengths = torch.full((len(rows),), ids.shape[-1], device=ids.device)
+        if ids.dim() == 0:
+            raise wrong_dims(OP, "ids", ids.shape, "1 or more, [T] or [B, L]")
+        rows = ids.numel() // max(1, ids.shape[-1])
+        lengths = torch.full((rows,), ids.shape[-1], device=ids.device)
         return _packed(ids, lengths, None)
     if tuple(ids.shape) != layout.shape:
-        raise LaunchError(
-            Code.LAYOUT_MISMATCH, op="CausalLM", name="ids", got=tuple(ids.shape), wanted=layout.shape
-        )
+        raise LaunchError(Code.LAYOUT_MISMATCH, op=OP, name="ids", got=tuple(ids.shape), wanted=layout.shape)
+    if isinstance(layout, Packed):
+        return layout
     lengths = layout.lengths
     if int(lengths.sum()) == layout.tokens:
         return _packed(ids, lengths, None)
@@ -63,6 +71,28 @@ def pack_tokens(ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
     inside = at - layout.first[layout.sequence.reshape(-1).to(torch.int64)]
     exists = (inside >= 0) & (inside < lengths[layout.sequence.reshape(-1).to(torch.int64)])
     return _packed(ids, lengths, exists.nonzero().flatten())
+
+
+def check_tokens(packed: Packed, vocabulary: int, positions: int) -> None:
+    """Raise LaunchError for ids outside of a vocabulary, or sequences longer than tables of positions.
+
+    Offsets on a device are not waited for: a kernel looks at them, unless all tokens together fit, and sets
+    the error word. Ids on a device are looked at by the embedding.
+    """
+    ids, offsets = packed.ids, packed.tokens.cu_seqlens
+    if len(ids) and on_the_host(ids):
+        low, high = (int(x) for x in ids.aminmax())
+        if low < 0 or high >= vocabulary:
+            wanted = f"ids from 0 to {vocabulary - 1}"
+            raise wrong_value(OP, "ids", low if low < 0 else high, wanted)
+    if len(ids) <= positions:
+        return
+    lengths = offsets.diff()
+    if not on_the_host(offsets):
+        all_good(OP, lengths > positions, POSITIONS)
+    elif (longest := int(lengths.max())) > positions:
+        wanted = f"at most max_position_embeddings = {positions}"
+        raise wrong_value(OP, "the length of a sequence", longest, wanted)
 
 
 def _packed(ids: torch.Tensor, lengths: torch.Tensor, rows: torch.Tensor | None) -> Packed:

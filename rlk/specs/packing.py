@@ -30,6 +30,7 @@ TOKENS = "a count of tokens below 1"
 SPAN = "a span outside of its sequence"
 PAGE = "a page outside of the cache"
 CONTEXT = "a context outside of its pages"
+POSITIONS = "a length beyond the tables of positions"
 
 
 @op(saves=("x", "back"))
@@ -57,7 +58,8 @@ def take_whole(source: Tensor[i64, T], x: Tensor[Moved, R, D]) -> Outputs:
 
 @op()
 def reported(
-    bad: Tensor[boolean, B], what: Static[OFFSETS, LENGTH, SPAN, PAGE, CONTEXT, TOKENS] = OFFSETS
+    bad: Tensor[boolean, B],
+    what: Static[OFFSETS, LENGTH, SPAN, PAGE, CONTEXT, TOKENS, POSITIONS] = OFFSETS,
 ) -> Outputs:
     """Return which rows are good; bad ones set the error word."""
     L.check(bad, what)

@@ -1,0 +1,129 @@
+"""Calls of a model that cannot be served are refused by name; empty ones return nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from model_families import FAMILIES, LONGEST, VOCABULARY, equal
+
+from rlk import ops
+from rlk.errors import Code, LaunchError
+from rlk.nn import CausalLM, ModelConfig, packed
+from rlk.nn.packed import pack_tokens
+from rlk.ops.offsets import all_good
+from rlk.specs.packing import POSITIONS
+
+
+@pytest.fixture(scope="module")
+def model() -> CausalLM:
+    torch.manual_seed(0)
+    return CausalLM(ModelConfig.of(FAMILIES["llama"]())).requires_grad_(False)
+
+
+def ids(*shape: int) -> torch.Tensor:
+    return torch.arange(torch.Size(shape).numel()).remainder(VOCABULARY).view(shape)
+
+
+def packed_layout(*edges: int) -> ops.Layout:
+    return ops.Layout.packed(torch.tensor(edges), tokens=edges[-1])
+
+
+def padded_layout(width: int, *lengths: int, side: Any = "right") -> ops.Layout:
+    return ops.Layout.padded(torch.tensor(lengths), width, side=side)
+
+
+BAD: dict[str, tuple[Callable[[], tuple[Any, ...]], Code, str]] = {
+    "floats": (lambda: (ids(4).float(),), Code.ARG_DTYPE, "ids has dtype torch.float32"),
+    "short integers": (lambda: (ids(4).to(torch.int16),), Code.ARG_DTYPE, "torch.int64 or torch.int32"),
+    "a list": (lambda: ([1, 2],), Code.ARG_TYPE, "ids must be a torch.Tensor"),
+    "a number": (lambda: (torch.tensor(1),), Code.ARG_RANK, "ids has 0 dims"),
+    "offsets for a layout": (lambda: (ids(4), torch.tensor([0, 4])), Code.ARG_TYPE, "layout must be"),
+    "a layout of fewer": (lambda: (ids(4), packed_layout(0, 3)), Code.LAYOUT_MISMATCH, "ids has (4,)"),
+    "a layout of rows": (lambda: (ids(6), padded_layout(3, 1, 2)), Code.LAYOUT_MISMATCH, "(2, 3)"),
+    "other packed tokens": (lambda: (ids(4), pack_tokens(ids(3), None)), Code.LAYOUT_MISMATCH, "(3,)"),
+    "an id too large": (lambda: (torch.tensor([0, VOCABULARY]),), Code.ARG_VALUE, f"ids={VOCABULARY}"),
+    "a negative id": (lambda: (torch.tensor([0, -1]),), Code.ARG_VALUE, "ids=-1"),
+    "a sequence too long": (lambda: (ids(LONGEST + 1),), Code.ARG_VALUE, "max_position_embeddings = 64"),
+    "rows too long": (lambda: (ids(2, LONGEST + 1),), Code.ARG_VALUE, "max_position_embeddings = 64"),
+    "one of them too long": (
+        lambda: (ids(LONGEST + 9), packed_layout(0, 8, LONGEST + 9)), Code.ARG_VALUE, "sequence=65",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+@pytest.mark.parametrize("view", ("forward", "logps"))
+def test_bad_calls_name_what_was_found(model: CausalLM, what: str, view: str) -> None:
+    make, code, words = BAD[what]
+    with pytest.raises(LaunchError) as caught:
+        getattr(model, view)(*make())
+    assert caught.value.code is code and words in str(caught.value) and "CausalLM" in str(caught.value)
+
+
+def test_lengths_on_a_device_are_looked_at_by_a_kernel(
+    model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the host could not look: the kernel is given which sequences are too long, if any can be."""
+    asked: list[tuple[list[bool], str]] = []
+
+    def report(op: str, bad: torch.Tensor, what: str) -> torch.Tensor:
+        asked.append((bad.tolist(), what))
+        return all_good(op, bad, what)
+
+    monkeypatch.setattr(packed, "on_the_host", lambda x: False)
+    monkeypatch.setattr(packed, "all_good", report)
+    model(ids(LONGEST + 1), packed_layout(0, 1, LONGEST + 1))
+    model(ids(LONGEST + 4), packed_layout(0, 2, LONGEST + 3, LONGEST + 4))
+    model(ids(LONGEST))
+    assert asked == [([False, False], POSITIONS), ([False, True, False], POSITIONS)]
+
+
+def test_what_is_padding_is_not_looked_at(model: CausalLM) -> None:
+    rows = ids(1, LONGEST + 2)
+    rows[0, :2] = -100
+    found = model(rows, padded_layout(LONGEST + 2, LONGEST, side="left"))
+    assert equal(found[0, 2:], model(rows[0, 2:])) and not found[0, :2].any()
+
+
+def test_the_last_position_counts(model: CausalLM) -> None:
+    assert not model(ids(LONGEST)).isnan().any()
+
+
+@pytest.mark.parametrize("shape", ((0,), (0, 5), (3, 0)))
+def test_no_tokens_give_no_results(model: CausalLM, shape: tuple[int, ...]) -> None:
+    empty = ids(*shape)
+    assert model(empty).shape == (*shape, 64)
+    found = model.logps(empty, needs=("logp", "entropy"))
+    assert found.logp.shape == found.entropy.shape == shape
+
+
+def test_sequences_without_tokens_change_no_bit(model: CausalLM) -> None:
+    """Before, between and behind others, packed and padded; a sequence alone in its row is the control."""
+    tokens, lengths = ids(7), (3, 4)
+    wanted = torch.cat([model.logps(part).logp for part in tokens.split(lengths)])
+    gaps = packed_layout(0, 0, 3, 3, 3, 7, 7)
+    assert equal(model.logps(tokens, gaps).logp, wanted)
+    rows = torch.zeros(4, 4, dtype=torch.int64)
+    rows[1, :3], rows[3] = tokens[:3], tokens[3:]
+    found = model.logps(rows, padded_layout(4, 0, 3, 0, 4)).logp
+    assert equal(torch.cat((found[1, :3], found[3])), wanted)
+    assert not found[0].any() and not found[2].any() and not found[1, 3:].any()
+    assert not equal(model.logps(tokens).logp, wanted)
+
+
+def test_no_sequence_with_tokens_gives_zeros(model: CausalLM) -> None:
+    layout = padded_layout(4, 0, 0)
+    assert not model(ids(2, 4), layout).any() and not model.logps(ids(2, 4), layout).logp.any()
+
+
+@pytest.mark.parametrize("device", ("nothing", 1.5))
+def test_an_id_on_no_device_is_refused(model: CausalLM, device: Any) -> None:
+    with pytest.raises(LaunchError, match="a device of torch"):
+        model.numerics_id(device)
+
+
+def test_int32_ids_have_the_same_bits(model: CausalLM) -> None:
+    assert equal(model(ids(5).to(torch.int32)), model(ids(5)))
