@@ -19,6 +19,7 @@ from benchmarks.harness import Bar, Case, Checked, Room, Session, device_slug, l
 from benchmarks.merge import merged
 from benchmarks.peers import absent
 from benchmarks.timing import Ceilings, Launch, Timing
+from rlk.nn import rotary
 
 TIMES = {"ours": 0.5, "slow": 2.0, "fast": 0.4}
 
@@ -200,6 +201,8 @@ FAMILIES = sorted(file.stem for file in Path(harness.__file__).parent.glob("benc
 def test_every_row_can_be_built_and_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes alone: fake tensors have no memory, and no kernel runs."""
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    table = SimpleNamespace(rope_table=lambda count, dim, **_: torch.empty(2, count, dim // 2))
+    monkeypatch.setattr(rotary, "ops", table)  # numpy makes it, from numbers
     family = importlib.import_module(f"benchmarks.{name}")
     with FakeTensorMode(allow_non_fake_inputs=True), Told():
         for case in family.cases():
