@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import rlk
-from benchmarks import layers, peers
-from benchmarks.harness import Bar, Case, Checked, main
+from benchmarks import layers, peers, whole_model
+from benchmarks.harness import Bar, Case, Checked, Room, main
 from benchmarks.identity import describe, differing_there
 from benchmarks.layers import TorchLayer
-from benchmarks.timing import Launch, Timing, captured, measure_host
-from rlk.nn import DecoderLayer, ModelConfig, PagedTokens, WholeSequences
+from benchmarks.timing import Launch, Timing, captured, measure_host, measure_long
+from benchmarks.whole_model import Batch, Decoding
+from rlk.nn import CausalLM, DecoderLayer, ModelConfig, PagedTokens, WholeSequences
 from rlk.nn.identity import numerics_id
 
-PEER = "torch_compile_fa4"
+PEER, WHOLE_PEER = "torch_compile_fa4", "transformers_fa4_liger"
 TRAINING = ((4, 2048), (1, 8192), (1, 16384))
 """Sequences, and the tokens of each."""
+TRAINED = {"Qwen3-8B": ((4, 2048), (1, 16384)), "Llama-3-8B": ((4, 2048),), "Qwen3-0.6B": ((4, 2048),)}
 DECODES = ((1, 2048), (16, 2048), (64, 2048), (256, 2048), (64, 8192))
 """Sequences, and the keys of each."""
 SPLIT = 16  # sequences up to which a peer cuts its keys, to fill the device
@@ -184,6 +186,110 @@ def host(model: str, config: ModelConfig) -> Case:
     )
 
 
+# --- a layer, forward and backward ---
+
+
+def training(model: str, config: ModelConfig, batch: int, length: int) -> Case:
+    """Forward and backward of a layer. Compared: gradients of the first sequence alone, and of a repeat."""
+    tokens = batch * length
+    layer, at = layers.layer_of(config), layers.whole(batch, length)
+    given = tuple(t.requires_grad_() for t in layers.states(tokens, config.hidden_size))
+    seeds = tuple(torch.randn_like(t) for t in given)
+    inputs = (*given, *layer.parameters())
+
+    def peer() -> Launch:
+        torch_layer = TorchLayer.of(config, layer, grad=True)
+        attend = layers.attend_whole(at, torch_layer)
+        return peers.with_grad(lambda: torch_layer(*given, attend), (*given, *torch_layer.weights), seeds)
+
+    def check() -> Checked:
+        whole, again = (torch.autograd.grad(layer(*given, at), inputs, seeds) for _ in range(2))
+        few = tuple(t[:length].detach().requires_grad_() for t in given)
+        alone = torch.autograd.grad(
+            layer(*few, layers.whole(1, length)), few, tuple(t[:length] for t in seeds)
+        )
+        return Checked(differing=unequal(again, whole) + unequal(alone, tuple(t[:length] for t in whole[:2])))
+
+    return Case(
+        op="decoder_layer",
+        passes="fwd+bwd",
+        shape={"model": model, "B": batch, "S": length},
+        rlk=lambda: peers.with_grad(lambda: layer(*given, at), inputs, seeds),
+        peers={PEER: peer},
+        moved=6.0 * layers.weights_of(config),
+        flops=3.0 * flops(config, batch, length),
+        bar=Bar(1.06, PEER),
+        reference=PEER,
+        check=check,
+        describe=lambda: described(config),
+        notes={"compared": "a repeat, and the first sequence alone"},
+    )
+
+
+# --- a whole model ---
+
+
+def step(model: str, config: ModelConfig, batch: int, length: int) -> Case:
+    """Forward and backward of GRPO's loss, layers checkpointed. Compared: the first sequence alone."""
+    b = Batch.of(batch, length, config.vocab_size)
+    weights = config.num_hidden_layers * layers.weights_of(config) + config.hidden_size * config.vocab_size
+
+    def check() -> Checked:
+        made = whole_model.model_of(config)
+        with torch.no_grad():
+            return Checked(differing=unequal((made(b.ids[:1]),), (made(b.ids)[:1],)))
+
+    every = {
+        WHOLE_PEER: {"liger": True, "fa4": True, "loss": whole_model.chunked_loss},
+        f"{WHOLE_PEER}_grpo": {"liger": True, "fa4": True, "loss": whole_model.liger_loss},
+        "transformers_sdpa": {"liger": False, "fa4": False, "loss": whole_model.chunked_loss},
+    }
+    attention = config.num_hidden_layers * (
+        flops(config, batch, length) - 2.0 * batch * length * layers.weights_of(config)
+    )
+    return Case(
+        op="causal_lm",
+        passes="fwd+bwd",
+        shape={"model": model, "B": batch, "S": length},
+        rlk=lambda: whole_model.rlk_step(config, b),
+        peers={name: partial(whole_model.transformers_step, config, b, **how) for name, how in every.items()},
+        moved=8.0 * weights,
+        flops=4.0 * (2.0 * batch * length * weights + attention),
+        bar=Bar(1.05, WHOLE_PEER),
+        room=Room(1.0, WHOLE_PEER),
+        reference=WHOLE_PEER,
+        check=check,
+        describe=lambda: described(config),
+        timer=measure_long,
+        notes={"what": "GRPO's loss, layers checkpointed, no optimizer"},
+    )
+
+
+def decode_model(model: str, config: ModelConfig, batch: int, context: int) -> Case:
+    """A step of a whole model over pages up to its logits, as a CUDA graph."""
+
+    @cache
+    def made() -> tuple[CausalLM, Decoding]:
+        found = whole_model.model_of(config)
+        return found, Decoding.of(found, batch, context)
+
+    weights = config.num_hidden_layers * layers.weights_of(config) + config.hidden_size * config.vocab_size
+    seen = 4.0 * batch * context * config.num_key_value_heads * config.head_dim * config.num_hidden_layers
+    return Case(
+        op="causal_lm",
+        passes="decode",
+        shape={"model": model, "B": batch, "S": context},
+        rlk=lambda: captured(whole_model.rlk_decode(*made())),
+        peers={PEER: lambda: captured(whole_model.torch_decode(*made()))},
+        moved=2.0 * weights + seen,
+        bar=Bar(1.03, PEER),
+        reference=PEER,
+        describe=lambda: described(config),
+        extra=False,
+        notes={"page": layers.PAGE, "what": "hidden states and logits of one token of each sequence"},
+    )
+
+
 # --- the family ---
 
 
@@ -199,6 +305,16 @@ def cases() -> Iterator[Case]:
         torch.cuda.empty_cache()
         yield decode(main_model, found[main_model], batch, context)
     yield host(main_model, found[main_model])
+    for model, shapes in TRAINED.items():
+        for batch, length in shapes:
+            torch.cuda.empty_cache()
+            yield training(model, found[model], batch, length)
+    torch.cuda.empty_cache()
+    whole = layers.config_of("qwen3", 4096, 32, 8, 12288, layers=36)
+    yield step(main_model, whole, 8, 1024)
+    for batch in (1, 64):
+        torch.cuda.empty_cache()
+        yield decode_model(main_model, whole, batch, 2048)
 
 
 if __name__ == "__main__":

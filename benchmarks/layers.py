@@ -240,12 +240,12 @@ def attend_whole(tokens: WholeSequences, layer: TorchLayer) -> Callable[[TorchLa
 
 
 def attend_pages(
-    tokens: PagedTokens, layer: TorchLayer, **options: Any
+    tokens: PagedTokens, layer: TorchLayer, index: int = 0, **options: Any
 ) -> Callable[[TorchLayer, Tensor], Tensor]:
     """Return attention over pages, into which new keys and values are written before."""
     at = tokens.positions.long()
     cos, sin = layer.cos[at], layer.sin[at]
-    keys, values = tokens.cache.keys[0], tokens.cache.values[0]
+    keys, values = tokens.cache.keys[index], tokens.cache.values[index]
     given = {
         "cu_seqlens_q": tokens.cu_seqlens,
         "seqused_k": tokens.context_lens,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from on_cpu import OnCpu
 from torch import Tensor
 
-from benchmarks import bench_model, layers, peers
+from benchmarks import bench_model, layers, peers, whole_model
 from benchmarks.harness import Bar, Session, run_case
 from benchmarks.layers import TorchLayer
 from benchmarks.timing import Ceilings, Launch, Timing
@@ -43,10 +43,19 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> tuple[Tensor, None]
     return torch.cat(made), None
 
 
+def dense(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool) -> tuple[Tensor, None]:
+    """FlashAttention's function for [B, L, heads, E], by torch's."""
+    rows = (t.transpose(1, 2) for t in (q, k, v))
+    o = F.scaled_dot_product_attention(*rows, is_causal=causal, scale=softmax_scale, enable_gqa=True)
+    return o.transpose(1, 2), None
+
+
 @pytest.fixture
 def torch_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace FlashAttention by torch's attention, and compiled parts by the functions themselves."""
-    monkeypatch.setattr(peers, "module", lambda name: SimpleNamespace(flash_attn_varlen_func=varlen))
+    flash = SimpleNamespace(flash_attn_varlen_func=varlen, flash_attn_func=dense)
+    imported = peers.module
+    monkeypatch.setattr(peers, "module", lambda name: flash if "flash_attn" in name else imported(name))
     monkeypatch.setattr(layers, "fused", lambda call: call)
 
 
@@ -81,6 +90,61 @@ def test_the_layer_in_torch_is_the_layer_over_pages(config: ModelConfig) -> None
         got = other(*given, layers.attend_pages(at, other))
         near(got[0], want[0])
         near(at.cache.keys, written)
+
+
+@pytest.mark.parametrize("fa4", [True, False])
+@pytest.mark.usefixtures("torch_layer")
+def test_the_step_of_transformers_has_the_loss_of_the_model(
+    fa4: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="the peer")
+    torch.manual_seed(0)
+    config = replace(CONFIGS["qwen3"], windows=(None, None), ropes=2 * CONFIGS["qwen3"].ropes)
+    with OnCpu():
+        other = whole_model.transformers_model(config, whole_model.with_fa4() if fa4 else "sdpa")
+        assert isinstance(other, transformers.Qwen3ForCausalLM)
+        model = whole_model.model_of(config)
+        model.load_state_dict(other.state_dict())
+        monkeypatch.setattr(whole_model, "transformers_model", lambda *_: other)
+        monkeypatch.setattr(whole_model, "model_of", lambda *_: model)
+        monkeypatch.setattr(whole_model, "CHUNK", 16)
+        b = whole_model.Batch.of(2, 24, config.vocab_size)
+        how = {"liger": False, "fa4": fa4, "loss": whole_model.chunked_loss}
+        want, got = (
+            call()
+            for call in (
+                whole_model.rlk_step(config, b),
+                whole_model.transformers_step(config, b, **how),
+            )
+        )
+    near(got, want)
+
+
+@pytest.mark.usefixtures("torch_layer")
+def test_the_decoding_of_torch_has_the_logits_of_the_model() -> None:
+    torch.manual_seed(0)
+    config = replace(CONFIGS["qwen3"], windows=(None, None), ropes=2 * CONFIGS["qwen3"].ropes)
+    with OnCpu():
+        model = whole_model.model_of(config)
+        d = whole_model.Decoding.of(model, 3, CONTEXT)
+        near(whole_model.torch_decode(model, d)(), whole_model.rlk_decode(model, d)())
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.usefixtures("torch_layer")
+def test_the_layer_in_torch_has_the_gradients_of_the_layer(config: ModelConfig) -> None:
+    torch.manual_seed(0)
+    with OnCpu():
+        layer, at = layers.layer_of(config), layers.whole(*SHAPE)
+        given = [t.requires_grad_() for t in layers.states(SHAPE[0] * SHAPE[1], config.hidden_size)]
+        seeds = [torch.randn_like(t) for t in given]
+        other = TorchLayer.of(config, layer, grad=True)
+        want = torch.autograd.grad(layer(*given, at), (*given, layer.self_attn.v_proj.weight), seeds)
+        made = other(*given, layers.attend_whole(at, other))
+        got = torch.autograd.grad(made, (*given, other.qkv), seeds)
+    for a, b in zip(got[:2], want[:2], strict=True):
+        near(a, b)
+    near(got[2][-len(want[2]) :], want[2])
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)

@@ -66,6 +66,14 @@ def test_a_bar_is_a_time_or_a_ratio() -> None:
     assert [str(Bar(0.58)), str(Bar(1.08, "cublas_gemm"))] == ["<= 0.58 ms", "<= 1.08 x cublas_gemm"]
 
 
+def test_room_is_memory_or_a_ratio() -> None:
+    peers = {"liger": {"extra_mib": 50.0}, "quack": {"absent": "not installed"}}
+    assert Room(128.0).holds(128.0, {}) and not Room(128.0).holds(128.1, {})
+    assert Room(1.0, "liger").holds(50.0, peers) and not Room(1.0, "liger").holds(50.1, peers)
+    assert Room(1.0, "quack").holds(1.0, peers) is None
+    assert [str(Room(128.0)), str(Room(1.0, "liger"))] == ["<= 128 MiB", "<= 1 x liger"]
+
+
 def test_a_row_records_absent_peers_and_measures_the_reference_again() -> None:
     row = run_case(fake_case(Bar(1.2, "liger")), Session(Ceilings(4e12, None), 1.0, None))
     assert row["peers"]["quack"] == {"absent": "no such compiler"}
