@@ -242,6 +242,8 @@ def _write(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None
 
 def _run(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None:
     memory = {out: tensors[name] for name, out in WRITTEN.items() if name in tensors}
+    if "q" in tensors and tensors["q"].dim() != 3:
+        memory["q_out"] = tensors["q"].view(-1, *tensors["q"].shape[-2:])  # tokens are one dim of an output
     invocation = _writing(invoke(op, tensors, scalars, statics, None), frozenset(memory))
     dispatch(invocation, tensors | memory, scalars)
 
