@@ -11,10 +11,12 @@ import torch
 from rlk import ops
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
+from rlk.lang.op import Op
 from rlk.ops.heads import sum_of_heads, weight_partials
 from rlk.runtime.binding.invocation import geometry_of, target_of
 from rlk.runtime.call import dispatch as runtime
 from rlk.runtime.call.dispatch import dispatch
+from rlk.specs import heads as spec
 from rlk.testing.bits import assert_same_bits, differing
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -22,6 +24,7 @@ HEADS, KEYS, WIDTH = 6, 2, 16
 TOKENS = 150
 """Three pieces of 64 tokens, the last one short."""
 Tensors = dict[str, torch.Tensor]
+BF16 = torch.bfloat16
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +66,7 @@ def rotation(tokens: int, width: int = WIDTH) -> dict[str, Any]:
     return {"cos": cos, "sin": sin, "position_ids": position}
 
 
-# --- norms of q and k -------------------------------------------------------------------------------------------
+# --- norms of q and k -----------------------------------------------------
 
 ROTATED: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -123,7 +126,7 @@ def drawn(dtype: torch.dtype, tokens: int = TOKENS) -> tuple[torch.Tensor, torch
 @pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_weight_takes_its_heads_one_after_the_other(dtype: torch.dtype, runner: str) -> None:
-    """Each head's tokens as `rms_norm` of that head alone adds them, in f32; then heads; then one rounding."""
+    """Tokens of each head as `rms_norm` of that head adds them, in f32; then heads; then one rounding."""
     x, weight, g = drawn(dtype)
     RUNNERS[runner]()
     got = weight_gradient(x, weight, g)
@@ -197,7 +200,9 @@ def test_views_and_leading_dims_change_no_bit_of_a_weight() -> None:
 def test_a_norm_of_heads_is_near_its_float64_form(dtype: torch.dtype, profile: str, form: str) -> None:
     x, weight, g = drawn(dtype)
     eps = {torch.float32: 2.0**-22, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-9}[dtype]
-    leaves, wide = ([t.clone().requires_grad_() for t in (x.to(t), weight.to(t))] for t in (dtype, torch.float64))
+    leaves, wide = (
+        [t.clone().requires_grad_() for t in (x.to(t), weight.to(t))] for t in (dtype, torch.float64)
+    )
     got = ops.qk_norm(*leaves, profile=profile, **ROTATED[form])
     want = ops.qk_norm.reference(*wide, profile=profile, **ROTATED[form])
     pairs = [(got, want), *zip(torch.autograd.grad(got, leaves, g),
@@ -224,7 +229,7 @@ def test_a_token_alone_has_the_bits_of_the_token_in_a_batch() -> None:
         assert differing(ops.qk_norm(x[at], weight + 0.5, **alone), y[at])
 
 
-# --- writes into a cache -------------------------------------------------------------------------------------
+# --- writes into a cache -----------------------------------------------------
 
 PAGES, SLOTS = 7, 4
 STEP = 9
@@ -416,7 +421,9 @@ def test_tokens_may_have_several_leading_dims_and_none_at_all() -> None:
     assert_same_bits(made.flatten(0, 1), flat)
     assert_same_bits(got, want)
     got, k_cache, v_cache = nhd(torch.bfloat16)
-    one = ops.cache_qkv(qkv[0], k_cache, v_cache, slots()[0], **options | {"position_ids": options["position_ids"][0]})
+    one = ops.cache_qkv(
+        qkv[0], k_cache, v_cache, slots()[0], **options | {"position_ids": options["position_ids"][0]}
+    )
     assert_same_bits(one, flat[0])
     for count in (0, 1):
         none = {n: x[:count] if n == "position_ids" else x for n, x in options.items()}
@@ -470,9 +477,48 @@ def test_float64_forms_write_the_same_places() -> None:
             torch.testing.assert_close(mine.double(), theirs, rtol=1e-6, atol=2e-6, msg=form)
 
 
-# --- refusals ------------------------------------------------------------------------------------------------
+# --- under torch's tools -----------------------------------------------------------------------------
 
-BF16 = torch.bfloat16
+
+def arguments(op: Op) -> list[Any]:
+    """Return the arguments of an operator in torch's registry, every optional one among them."""
+    qkv, q, k, v = step(BF16)
+    _, k_cache, v_cache = hnd(BF16)
+    given = {
+        "qkv": qkv.unflatten(-1, (-1, WIDTH)), "q": torch.empty_like(q), "k": k, "v": v, "slots": slots(),
+        "k_cache": k_cache.clone(), "v_cache": v_cache.clone(), **rotation(STEP),
+        "q_weight": torch.ones(WIDTH), "k_weight": torch.ones(WIDTH),
+    }  # fmt: skip
+    return [given.get(f.name, f.default) for f in op.formals]
+
+
+@pytest.mark.parametrize("op", [spec.write_cache, spec.cache_qkv], ids=lambda op: op.name)
+def test_torch_accepts_operators_that_write_their_arguments(op: Op) -> None:
+    registered = getattr(torch.ops.rlk, op.name).default
+    written = {a.name for a in registered._schema.arguments if a.alias_info and a.alias_info.is_write}
+    assert written == {"k_cache", "v_cache"} | ({"q"} if op is spec.cache_qkv else set())
+    torch.library.opcheck(registered, tuple(arguments(op)))
+
+
+def test_a_graph_writes_the_caches_that_it_is_given() -> None:
+    """And what it reads of them afterwards was written before."""
+    qkv, *_ = step(BF16)
+    options = OPTIONS["rotated"]
+
+    def call(qkv: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> torch.Tensor:
+        q = ops.cache_qkv(qkv, k_cache, v_cache, slots(), **options)
+        return q + k_cache[0, 3, :1] + v_cache[0, 3, :1]
+
+    made = []
+    for run in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
+        whole, k_cache, v_cache = hnd(BF16)
+        made.append((run(qkv, k_cache, v_cache), whole))
+    for a, b in zip(*made, strict=True):
+        assert_same_bits(a, b)
+    assert differing(made[0][1], hnd(BF16)[0])
+
+
+# --- refusals -----------------------------------------------------
 
 
 def cached(**changes: Any) -> Any:
@@ -534,7 +580,7 @@ def test_bad_arguments_are_refused_by_name(case: str) -> None:
     assert name in str(caught.value)
 
 
-# --- memory that the caller gives -----------------------------------------------------------------------------
+# --- memory that the caller gives -----------------------------------------------------
 
 
 @pytest.mark.parametrize(("first", "aligned"), [(0, True), (1, False), (4, True)])
@@ -549,8 +595,9 @@ def test_vectors_are_stored_only_where_the_memory_that_is_given_begins_at_one(
         assert target_of(torch.device("cpu")) is None
         used = {n: t for n, t in tensors.items() if n != "weight_grad"}
         seen.append(
-            runtime.requested(invocation, runtime.model_of(invocation, tensors["x"].device), geometry, used, on)
-            .aligned
+            runtime.requested(
+                invocation, runtime.model_of(invocation, tensors["x"].device), geometry, used, on
+            ).aligned
         )
         return lambda given, scalars: given
 

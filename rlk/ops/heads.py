@@ -53,8 +53,8 @@ def qk_norm(
     result (cos, sin, position_ids, interleaved, rotary_dim: all as there). Differentiable in x and weight.
 
     The gradient of weight is made by heads, so that ranks which share heads agree: an f32 sum over the tokens
-    of each head, in pieces of 64, ascending; these sums are added by heads, ascending, and rounded once. (That
-    of `rms_norm` adds all rows, token by token.) Raises LaunchError.
+    of each head, in pieces of 64, ascending; these sums are added by heads, ascending, and rounded once.
+    (`rms_norm` adds all rows, token by token.) Raises LaunchError.
     """
     name = "qk_norm"
     are_tensors(name, x=x, weight=weight)
@@ -80,12 +80,12 @@ def write_cache(
 ) -> None:
     """Write keys and values of new tokens into a paged cache, in place; given tables, keys rotated.
 
-    k: [..., Hk, E], v: [..., Hk, F], bf16, f16 or f32, of any strides but the last. k_cache: [P, page, Hk, E],
-    v_cache: [P, page, Hk, F], of their dtype, as `paged_attention` reads them: any view whose last dim is
-    contiguous. slots: int32 or int64 [...]: slot s is the slot s % page of page s // page, -1 is padding and
-    not written. Slots of tokens differ from one another. A slot outside of the cache writes nothing and sets
-    the device's error word (raised under RLK_CHECK=1). cos, sin, position_ids, interleaved, rotary_dim: as in
-    `rope`, whose bits the rotated keys have.
+    k: [..., Hk, E], v: [..., Hk, F], bf16, f16 or f32, contiguous along the last dim. k_cache: [P, page,
+    Hk, E], v_cache: [P, page, Hk, F], of their dtype, as `paged_attention` reads them: any view that is
+    contiguous along its last dim. slots: int32 or int64 [...]: s is the slot s % page of page s // page, -1
+    is padding and not written; no two tokens have the same one. A slot outside of the cache writes nothing
+    and sets the device's error word (raised under RLK_CHECK=1). cos, sin, position_ids, interleaved,
+    rotary_dim: as in `rope`, with whose f32 arithmetic keys are rotated.
 
     One kernel where E = F, else two. Differentiable in nothing. Raises LaunchError.
     """
@@ -124,8 +124,8 @@ def cache_qkv(
 
     qkv: [..., (Hq + 2 Hk) E] bf16, f16 or f32, the result of one product: heads of q, of k, of v. k_cache,
     v_cache: [P, page, Hk, E], and slots [...], as `write_cache` takes them. q_weight, k_weight: [E], both or
-    none: q and k are normalised with them (eps, profile). cos, sin, position_ids, interleaved, rotary_dim: as in
-    `rope`; without tables nothing is rotated. Returns q [..., Hq, E].
+    none: q and k are normalised with them (eps, profile). cos, sin, position_ids, interleaved, rotary_dim: as
+    in `rope`; without tables nothing is rotated. Returns q [..., Hq, E].
 
     The bits are those of `qk_norm`, `rope` and `write_cache` apart, every rounding included. Inside f32.
     Differentiable in nothing. Raises LaunchError.
@@ -154,7 +154,7 @@ def cache_qkv(
     return q
 
 
-# --- arguments ------------------------------------------------------------------------------------------------
+# --- arguments -----------------------------------------------------
 
 _UNROTATED = {"interleaved": False, "partial": False}
 
@@ -216,7 +216,7 @@ def _rotation(
     return there, {"interleaved": interleaved, "partial": width < x.shape[-1]}
 
 
-# --- calls that write their arguments -----------------------------------------------------------------------
+# --- calls that write their arguments -----------------------------------------------------
 
 
 @cache
@@ -271,7 +271,7 @@ def _implementation(op: Op, args: tuple[Any, ...]) -> None:
     _run(op, tensors, scalars, statics)
 
 
-# --- the gradient of a norm's weight, by heads -----------------------------------------------------------------
+# --- the gradient of a norm's weight, by heads -----------------------------------------------------
 
 
 def weight_partials(

@@ -36,7 +36,7 @@ E = Axis("E")
 C = Axis("C")
 P = Axis("P", dynamic=True)
 B = Axis("B", dynamic=True)
-O = Axis("O", dynamic=True)  # noqa: E741  # slots of a page, as in `paged_attention`
+O = Axis("O", dynamic=True)  # slots of a page, as in `paged_attention`
 F = DTypeVar("F", (bf16, f16, f32))
 W = DTypeVar("W", (bf16, f16, f32))
 Table = DTypeVar("Table", (f32, bf16, f16))
@@ -50,8 +50,8 @@ SLOT = "a slot outside of the cache"
 class _Rotation:
     """The rotation of heads, element by element: the bits of `rope`.
 
-    partner: index of the other element of a pair. ahead: whether an element is the first of its pair. rotated:
-    which elements are; None: all.
+    partner: index of the other element of a pair. ahead: whether an element is the first of its pair.
+    rotated: which elements are; None: all.
     """
 
     cosine: Tile
@@ -96,7 +96,7 @@ def _normed(h: Tile, rstd: Tile, weight: Tile, dtype: DType, profile: str) -> Ti
     return (n * scale(weight, profile)).to(dtype)
 
 
-# --- norms of q and k ---------------------------------------------------------------------------------------
+# --- norms of q and k -----------------------------------------------------
 
 
 @op(saves=("x", "weight", "cos", "sin", "position_ids", "rstd"), returns=("y",))
@@ -111,9 +111,10 @@ def qk_norm(
     interleaved: Static[False, True] = False,
     partial: Static[False, True] = False,
 ) -> Outputs:
-    """y = x / sqrt(mean(x^2) + eps) * w of each head, with the bits of `rms_norm`; given tables, then rotated.
+    """y = x / sqrt(mean(x^2) + eps) * w of each head, and given tables its rotation.
 
-    The rotation has the bits of `rope`: the normalised element is rounded to x's dtype before it.
+    The bits are those of `rms_norm` and of `rope`: what is normalised is rounded to x's dtype before it is
+    rotated.
     """
     h = x.to(f32)
     rstd = _rstd(h, eps)
@@ -130,8 +131,8 @@ def qk_norm(
 def qk_norm_grad(ctx, d_y: Tensor[F, T, H, E]) -> Outputs:
     """g = d_y rotated back and rounded; dx = rstd (g w - n mean(g w n)), dw = sum of g n, n = x rstd.
 
-    dw: f32, for each head its tokens ascending in pieces of 64, pieces ascending; then heads ascending; rounded
-    once to the weight's dtype.
+    dw: f32, for each head its tokens ascending in pieces of 64, pieces ascending; then heads ascending;
+    rounded once to the weight's dtype.
     """
     dw = L.total()
     w = scale(ctx.weight, ctx.profile)
@@ -206,7 +207,7 @@ def sum_of_heads(partials: Tensor[f32, H, E]) -> Outputs:
     return L.out(d_weight=_of_heads(partials))
 
 
-# --- writes into a paged cache --------------------------------------------------------------------------------
+# --- writes into a paged cache -----------------------------------------------------
 
 
 def _places(slots: Tensor) -> tuple[dict[Axis, Tile], Tile]:  # type: ignore[valid-type]
@@ -264,7 +265,7 @@ def cache_qkv(
     interleaved: Static[False, True] = False,
     partial: Static[False, True] = False,
 ) -> Outputs:
-    """The heads of q to q_out, of k and v to the caches, of one product for all: `qk_norm`, then `write_cache`.
+    """Heads of q to q_out, of k and v to the caches, of one product: `qk_norm`, then `write_cache`.
 
     J: H heads of q, G of k, G of v. The bits are those of these operators apart. Weights: both or none.
     """

@@ -160,8 +160,9 @@ def _heads(rng: np.random.Generator) -> Values:
     """Heads of q, k and v, and slots of a cache: one is padding, one outside of it."""
     angle = rng.uniform(0, 6, (9, 8))
     return {
-        "x": rng.normal(size=(5, 3, 16)), "qkv": rng.normal(size=(5, 7, 16)), "q": rng.normal(size=(5, 3, 16)),
-        "k": rng.normal(size=(5, 2, 16)), "k_cache": rng.normal(size=(3, 4, 2, 16)),
+        "x": rng.normal(size=(5, 3, 16)), "q": rng.normal(size=(5, 3, 16)),
+        "qkv": rng.normal(size=(5, 7, 16)), "k": rng.normal(size=(5, 2, 16)),
+        "k_cache": rng.normal(size=(3, 4, 2, 16)),
         "cos": np.cos(angle), "sin": np.sin(angle), "position_ids": np.array([0, 8, 3, 1, 3]),
         "slots": np.array([7, -1, 0, 12, 11]), "eps": 1e-6,
     }  # fmt: skip
@@ -371,9 +372,7 @@ qk_norm.record = Record(
     extents={"H": 32, "E": 128, "C": 64},
     present=_ROTATED,
 )
-qk_norm_partials.record = Record(
-    example=Example(_heads, present=((), _ROTATED)), unshown=(_SAME,)
-)
+qk_norm_partials.record = Record(example=Example(_heads, present=((), _ROTATED)), unshown=(_SAME,))
 sum_of_heads.record = Record(unshown=(_SAME,))
 write_cache.record = Record(
     example=Example(_heads, present=(("v", "v_cache"), (*_ROTATED, "v", "v_cache"))), unshown=(_SAME,)
