@@ -88,7 +88,8 @@ WITHOUT_GRADIENT = {
         "linear_logp_backward", "linear_logp_scores", "linear_logp_join", "matmul_backward",
         "column_sums", "group_advantage",
         "scatter_rewards", "gae", "take_whole", "reported", "sample", "token_paths", "token_baseline",
-        "penalize", "qk_norm_partials", "sum_of_heads", "write_cache", "cache_qkv", "policy_covariance", "policy_covariance_of_sequences",
+        "penalize", "policy_covariance", "policy_covariance_of_sequences",
+        "qk_norm_partials", "sum_of_heads", "write_cache", "cache_qkv",
     )
 }  # fmt: skip
 WITHOUT_FORM = {"paged_attention_grad", "prefix_attention_grad"}
