@@ -244,7 +244,8 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     found = measure(name, row_axis(invocation.spec), sizes, given)
     if isinstance(invocation.spec, Op):  # whose gradient is not asked for where a call was refused
         check_nonempty(invocation.spec, found.extents)
-    return replace(found, extents=operator_of(invocation.spec).bounded(found.extents))
+    strides = found.strides | {name: tuple(tensors[name].stride()) for name in invocation.into}
+    return replace(found, extents=operator_of(invocation.spec).bounded(found.extents), strides=strides)
 
 
 def check_nonempty(op: Op, extents: Mapping[str, int]) -> None:
