@@ -75,7 +75,10 @@ def bind_oracle(invocation: Invocation, model: MathModel, geometry: Geometry) ->
         if Env.current().check and found.errors:
             what, row = next(iter(found.rows.items()))
             raise LaunchError(Code.BAD_ROW, op=invocation.spec.name, row=row, what=what)
-        made = {n: from_numpy(found[n], dtype, shape) for n, shape, dtype in outs if n not in kept}
+        made = {n: from_numpy(found[n], dtype, shape) for n, shape, dtype in outs}
+        for name in kept:
+            if not given[name].is_contiguous():  # the oracle wrote a copy
+                given[name].copy_(made[name])
         return {n: given[n] if n in kept else made[n] for n, _, _ in outs}
 
     return run
