@@ -9,9 +9,10 @@ import torch
 
 from rlk import ops
 from rlk.nn.config import Activation, ModelConfig
-from rlk.nn.products import merged_linear, row_linear
+from rlk.nn.products import joined_linear, merged_linear, row_linear
 from rlk.nn.rotary import RotaryTables
 from rlk.nn.tokens import Tokens
+from rlk.ops.gated import gated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +70,11 @@ def attention(module: Any, x: torch.Tensor, tokens: Tokens, at: AttentionOptions
 
 def gated_mlp(module: Any, x: torch.Tensor, activation: Activation, leaves: int) -> torch.Tensor:
     """Return down(activation(gate(x)) * up(x)). module: has gate_proj, up_proj and down_proj."""
-    gate, up = projections(x, (module.gate_proj, module.up_proj), leaves)
+    both = (module.gate_proj, module.up_proj)
+    if all(plain(m) for m in both):
+        joined = joined_linear(x, [m.weight for m in both], [m.bias for m in both], leaves)
+        return output(gated(joined, activation), module.down_proj, leaves)
+    gate, up = (m(x) for m in both)
     y = ops.swiglu(gate, up) if activation == "silu" else ops.geglu(gate, up, approximate="tanh")
     return output(y, module.down_proj, leaves)
 

@@ -107,6 +107,7 @@ def host_values(
     call: tuple[CallArg, ...], written: tuple[Decl, ...], geometry: Geometry
 ) -> list[tuple[str, Value]]:
     """Return the argument expression of each parameter of the host function."""
+    # memory that the caller gives for an output has strides of its own, as inputs do
     strides = {d.name: contiguous(d, geometry) for d in written} | geometry.strides
     found: list[tuple[str, Value]] = []
     for arg in call:
