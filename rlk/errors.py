@@ -287,6 +287,8 @@ class Code(Enum):
     PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
     SWAP_OFF = ("rlk's functions are not in {peer}", "call patch() first, once for each unpatch()")
     SWAP_LOST = ("another replaced {names} of {peer} after rlk did", "undo replacements in reverse order")
+    PATCH_PART = ("{where}: {what}: not exchanged", "{instead}, or patch with strict=False to leave it")
+    PATCH_TWICE = ("{where} is patched already", "undo the first patch")
     # rlk itself
     INTERNAL = ("internal error: {what}", "please report it with the generated source")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,6 @@ class AttentionOptions:
     scale: float
     softcap: float | None
     window: int | None
-    eps: float
-    norm_profile: str
     tables: RotaryTables
     leaves: int
 
@@ -42,8 +41,6 @@ class AttentionOptions:
             scale=config.attention_scale,
             softcap=config.attention_softcap,
             window=config.windows[layer],
-            eps=config.rms_norm_eps,
-            norm_profile=config.norm_profile,
             tables=tables,
             leaves=config.leaves,
         )
@@ -58,8 +55,7 @@ def attention(module: Any, x: torch.Tensor, tokens: Tokens, at: AttentionOptions
     q = q.unflatten(-1, (at.heads, at.head_dim))
     k, v = (y.unflatten(-1, (at.key_heads, at.head_dim)) for y in (k, v))
     if getattr(module, "q_norm", None) is not None:
-        q = ops.rms_norm(q, module.q_norm.weight, eps=at.eps, profile=at.norm_profile)
-        k = ops.rms_norm(k, module.k_norm.weight, eps=at.eps, profile=at.norm_profile)
+        q, k = module.q_norm(q), module.k_norm(k)
     cos, sin = at.tables.of(x)
     dim = at.tables.rope.dim
     part = None if dim == at.head_dim else dim
@@ -79,6 +75,25 @@ def gated_mlp(module: Any, x: torch.Tensor, activation: Activation, leaves: int)
     return output(y, module.down_proj, leaves)
 
 
+def decoder_layer(
+    module: Any, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens, sandwich: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the MLP's result and the residual that is to be added to it, [T, hidden] each.
+
+    x, residual: what the layer before returned, or embeddings and None. module: has the norms, self_attn and
+    mlp of a decoder layer; its norms take a residual and return its sum too. sandwich: norms follow attention
+    and MLP.
+    """
+    x, residual = (module.input_layernorm(x), x) if residual is None else module.input_layernorm(x, residual)
+    x = module.self_attn(x, tokens)
+    if sandwich:
+        x = module.post_attention_layernorm(x)
+        x, residual = module.pre_feedforward_layernorm(x, residual)
+        return module.post_feedforward_layernorm(module.mlp(x)), residual
+    x, residual = module.post_attention_layernorm(x, residual)
+    return module.mlp(x), residual
+
+
 def projections(x: torch.Tensor, modules: tuple[Any, ...], leaves: int) -> tuple[torch.Tensor, ...]:
     """Return the products of one input with several column-parallel weights.
 
@@ -94,7 +109,23 @@ def output(x: torch.Tensor, module: Any, leaves: int) -> torch.Tensor:
     return row_linear(x, module.weight, module.bias, leaves) if plain(module) else module(x)
 
 
+def product_alone(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Declare that a forward is the product of its module's weight by `rlk.ops` and nothing else."""
+    # the mark names the function that bears it: functools.wraps copies it to wrappers, which do more
+    forward.product_alone = forward  # type: ignore[attr-defined]
+    return forward
+
+
 def plain(module: torch.nn.Module) -> bool:
-    """Return whether a module is a linear layer whose weight may be read in place of calling it."""
-    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return isinstance(module, torch.nn.Linear) and not hooks and type(module).__name__ == "Linear"
+    """Return whether the weight of a linear layer may be read in place of calling the layer.
+
+    Its forward must be a `product_alone` and have no hooks: adapters, wrappers and torch's own product are
+    called.
+    """
+    hooks = (
+        module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    )  # fmt: skip
+    if any(hooks) or torch.nn.modules.module._has_any_global_hook():
+        return False
+    found = getattr(module.forward, "__func__", None)
+    return found is not None and getattr(found, "product_alone", None) is found

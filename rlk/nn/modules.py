@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from rlk import ops
-from rlk.nn.compute import AttentionOptions, attention, gated_mlp
+from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
 from rlk.nn.config import ModelConfig
 from rlk.nn.products import column_linear, lay_adjacent, row_linear
 from rlk.nn.rotary import RotaryTables
@@ -37,6 +37,7 @@ class Linear(torch.nn.Linear):
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.parallel, self.leaves = parallel, leaves
 
+    @product_alone
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [..., out_features] of x [..., in_features]."""
         product = column_linear if self.parallel == "columns" else row_linear
@@ -191,20 +192,7 @@ class DecoderLayer(torch.nn.Module):
 
         x: what the layer before returned, or embeddings, whose residual is None.
         """
-        x, residual = self.entered(x, residual)
-        x = self.self_attn(x, tokens)
-        if self.sandwich:
-            x = self.post_attention_layernorm(x)
-            x, residual = self.pre_feedforward_layernorm(x, residual)
-            return self.post_feedforward_layernorm(self.mlp(x)), residual
-        x, residual = self.post_attention_layernorm(x, residual)
-        return self.mlp(x), residual
-
-    def entered(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of the layer's input, and that input."""
-        if residual is None:
-            return self.input_layernorm(x), x
-        return self.input_layernorm(x, residual)
+        return decoder_layer(self, x, residual, tokens, self.sandwich)
 
 
 def lay_out(model: torch.nn.Module) -> None:
