@@ -6,43 +6,63 @@ from dataclasses import dataclass
 
 import torch
 
+from rlk.nn.config import ModelConfig
+from rlk.runtime.binding.checks import integer
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedCache:
-    """Keys and values of all layers, [layers, pages, page_size, key heads, head_dim] each."""
+    """Keys and values of all layers, [layers, pages + 1, page_size, key heads, head_dim] each.
+
+    The page behind the last takes what padding writes: no block table names it.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
 
     @staticmethod
-    def empty(
-        layers: int,
-        pages: int,
-        page_size: int,
-        heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
+    def of(
+        config: ModelConfig, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
     ) -> PagedCache:
-        """Allocate pages. Their content is undefined until it is written, and never read before."""
-        shape = (layers, pages, page_size, heads, head_dim)
-        return PagedCache(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)))
+        """Allocate pages for all layers of a model, `page_bytes` each and one for padding.
+
+        Their content is undefined until it is written, and never changes a result before. Raises LaunchError.
+        """
+        integer("PagedCache.of", "pages", pages, 1, 2**31 - 1)
+        integer("PagedCache.of", "page_size", page_size, 1, 2**31 - 1)
+        heads, width = config.num_key_value_heads, config.head_dim
+        shape = (config.num_hidden_layers, pages + 1, page_size, heads, width)
+        return PagedCache(*(torch.empty(shape, dtype=dtype, device=device) for _ in range(2)))
+
+    @staticmethod
+    def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
+        """Return the bytes of a page: keys and values of page_size tokens in all layers."""
+        elements = config.num_hidden_layers * page_size * config.num_key_value_heads * config.head_dim
+        return 2 * elements * dtype.itemsize
 
     @property
     def pages(self) -> int:
-        """Return the number of pages of a layer."""
-        return self.keys.shape[1]
+        """Return the number of pages of a layer that block tables may name."""
+        return self.keys.shape[1] - 1
 
     @property
     def page_size(self) -> int:
         """Return the number of slots of a page."""
         return self.keys.shape[2]
 
+    @property
+    def padding_slot(self) -> int:
+        """Return the slot that takes the keys and values of padding."""
+        return self.pages * self.page_size
+
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the pages of keys and values of a layer, [pages, page_size, key heads, head_dim] each."""
+        return self.keys[index, : self.pages], self.values[index, : self.pages]
+
     def write(
         self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write k and v [T, heads, head_dim] into slots [T] of a layer; return the layer's pages of both."""
-        keys, values = self.keys[layer], self.values[layer]
-        keys.view(-1, *keys.shape[2:]).index_copy_(0, slots, k)
-        values.view(-1, *values.shape[2:]).index_copy_(0, slots, v)
-        return keys, values
+        """Write k and v [T, heads, head_dim] into slots [T] of a layer; return `layer`'s pages of both."""
+        self.keys[layer].flatten(0, 1).index_copy_(0, slots, k)
+        self.values[layer].flatten(0, 1).index_copy_(0, slots, v)
+        return self.layer(layer)

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import torch
 
 from rlk import ops
+from rlk.errors import LaunchError
 from rlk.nn.cache import PagedCache
+from rlk.ops.attention import check_pages
 
 
 class Tokens(Protocol):
@@ -58,7 +60,7 @@ class PagedTokens:
 
     cu_seqlens: int32 [B + 1] of the new tokens. context_lens: int32 [B], keys of each sequence, the new ones
     included. block_table: int32 [B, M], pages of each sequence. slots: int64 [T], where the new keys and
-    values go, page * page_size + place.
+    values go, page * page_size + place; the cache's padding slot for tokens that are padding.
     """
 
     positions: torch.Tensor
@@ -75,23 +77,40 @@ class PagedTokens:
         context_lens: torch.Tensor,
         block_table: torch.Tensor,
         tokens: int,
+        *,
+        op: str = "PagedTokens.of",
     ) -> PagedTokens:
-        """Compute positions and slots of `tokens` new tokens, on the device, without waiting for it."""
+        """Lay out `tokens` new tokens; on a device nothing waits for it, and sizes alone decide what runs.
+
+        Padding fills buffers of a fixed size, as a CUDA graph has them: tokens behind cu_seqlens[-1], and
+        those of a sequence whose context is 0. It is at position 0, sees nothing and changes nothing.
+        Contexts that are longer than their row of the table, or shorter than their new tokens, pages outside
+        of the cache and offsets that descend raise LaunchError, named as of `op`, as `ops.paged_attention`
+        does: on the host, and on a device under RLK_CHECK=1. Without it they write into no other page.
+        """
+        try:
+            check_pages(op, cu_seqlens, tokens, context_lens, block_table, cache.layer(0)[0])
+        except LaunchError as error:
+            raise error.reworded(
+                name={"cu_seqlens_q": "cu_seqlens"}, other={"cu_seqlens_q": "cu_seqlens"}
+            ) from None
+        cu_seqlens = cu_seqlens.to(torch.int32)
+        rows, columns = block_table.shape
         at = torch.arange(tokens, device=cu_seqlens.device)
-        owner = torch.searchsorted(cu_seqlens[1:].contiguous(), at, right=True).clamp(
-            max=max(len(cu_seqlens) - 2, 0)
-        )
-        positions = at - cu_seqlens[owner + 1] + context_lens[owner]
-        page = block_table[owner, positions // cache.page_size].to(torch.int64)
-        slots = page * cache.page_size + positions % cache.page_size
-        return PagedTokens(
-            positions.to(torch.int32),
-            cu_seqlens.to(torch.int32),
-            context_lens.to(torch.int32),
-            block_table,
-            slots,
-            cache,
-        )
+        if rows == 0 or columns == 0:  # no sequence has a key: padding only
+            positions, slots = torch.zeros_like(at), torch.full_like(at, cache.padding_slot)
+        else:
+            owner = torch.searchsorted(cu_seqlens[1:].contiguous(), at, right=True).clamp(max=rows - 1)
+            positions = at - cu_seqlens[owner + 1] + context_lens[owner]
+            # clamped before they are indices: bad numbers on a device must not be bad addresses
+            column = (positions // cache.page_size).clamp(0, columns - 1)
+            page = block_table[owner, column].to(torch.int64)
+            exists = (at < cu_seqlens[-1]) & (positions >= 0) & (positions < columns * cache.page_size)
+            exists &= (page >= 0) & (page < cache.pages)
+            slots = page * cache.page_size + positions % cache.page_size
+            slots = torch.where(exists, slots, cache.padding_slot)
+            positions = torch.where(exists, positions, 0)
+        return PagedTokens(positions.to(torch.int32), cu_seqlens, context_lens, block_table, slots, cache)
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any
