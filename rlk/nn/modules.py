@@ -9,6 +9,7 @@ import torch
 from rlk import ops
 from rlk.nn.compute import AttentionOptions, attention, gated_mlp
 from rlk.nn.config import ModelConfig
+from rlk.nn.normed import norm_of_total
 from rlk.nn.products import column_linear, lay_adjacent, row_linear
 from rlk.nn.rotary import RotaryTables
 from rlk.nn.tokens import Tokens
@@ -185,13 +186,18 @@ class DecoderLayer(torch.nn.Module):
         self.sandwich = config.sandwich_norms
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens
+        self, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens, *, summed: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the MLP's result and the residual that is to be added to it, [T, hidden] each.
 
-        x: what the layer before returned, or embeddings, whose residual is None.
+        x: what the layer before returned, or embeddings, whose residual is None. summed: x is what the layer
+        before returned, both added; gradients are the same, those of a sum within the norm.
         """
-        x, residual = self.entered(x, residual)
+        if summed:
+            norm = self.input_layernorm
+            x, residual = norm_of_total(x, norm.weight, norm.eps, norm.profile)
+        else:
+            x, residual = self.entered(x, residual)
         x = self.self_attn(x, tokens)
         if self.sandwich:
             x = self.post_attention_layernorm(x)
@@ -199,6 +205,11 @@ class DecoderLayer(torch.nn.Module):
             return self.post_feedforward_layernorm(self.mlp(x)), residual
         x, residual = self.post_attention_layernorm(x, residual)
         return self.mlp(x), residual
+
+    @property
+    def sums_alike(self) -> bool:
+        """Return whether the norm of two streams is that of their rounded sum."""
+        return self.input_layernorm.profile != "vllm"
 
     def entered(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the norm of the layer's input, and that input."""
