@@ -12,10 +12,7 @@ from rlk.runtime.binding.checks import integer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedCache:
-    """Keys and values of all layers, [layers, pages + 1, page_size, key heads, head_dim] each.
-
-    The page behind the last takes what padding writes: no block table names it.
-    """
+    """Keys and values of all layers, [layers, pages, page_size, key heads, head_dim] each."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -24,14 +21,14 @@ class PagedCache:
     def of(
         config: ModelConfig, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
     ) -> PagedCache:
-        """Allocate pages for all layers of a model, `page_bytes` each and one for padding.
+        """Allocate pages for all layers of a model, `page_bytes` each.
 
         Their content is undefined until it is written, and never changes a result before. Raises LaunchError.
         """
         integer("PagedCache.of", "pages", pages, 1, 2**31 - 1)
         integer("PagedCache.of", "page_size", page_size, 1, 2**31 - 1)
         heads, width = config.num_key_value_heads, config.head_dim
-        shape = (config.num_hidden_layers, pages + 1, page_size, heads, width)
+        shape = (config.num_hidden_layers, pages, page_size, heads, width)
         return PagedCache(*(torch.empty(shape, dtype=dtype, device=device) for _ in range(2)))
 
     @staticmethod
@@ -42,27 +39,14 @@ class PagedCache:
 
     @property
     def pages(self) -> int:
-        """Return the number of pages of a layer that block tables may name."""
-        return self.keys.shape[1] - 1
+        """Return the number of pages of a layer."""
+        return self.keys.shape[1]
 
     @property
     def page_size(self) -> int:
         """Return the number of slots of a page."""
         return self.keys.shape[2]
 
-    @property
-    def padding_slot(self) -> int:
-        """Return the slot that takes the keys and values of padding."""
-        return self.pages * self.page_size
-
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the pages of keys and values of a layer, [pages, page_size, key heads, head_dim] each."""
-        return self.keys[index, : self.pages], self.values[index, : self.pages]
-
-    def write(
-        self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write k and v [T, heads, head_dim] into slots [T] of a layer; return `layer`'s pages of both."""
-        self.keys[layer].flatten(0, 1).index_copy_(0, slots, k)
-        self.values[layer].flatten(0, 1).index_copy_(0, slots, v)
-        return self.layer(layer)
+        return self.keys[index], self.values[index]

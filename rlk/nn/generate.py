@@ -104,7 +104,7 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A sequence that grows. ids: prompt and drawn tokens; cached: how many of them have keys in its pages."""
+    """A sequence that grows. ids: prompt and drawn tokens; cached: how many have keys in its pages."""
 
     id: int
     seed: int
@@ -325,9 +325,7 @@ def _ends(step: Step) -> list[int]:
     return ends
 
 
-def _draw(
-    model: Model, hidden: torch.Tensor, requests: list[Request], sampling: Sampling
-) -> list[Sample]:
+def _draw(model: Model, hidden: torch.Tensor, requests: list[Request], sampling: Sampling) -> list[Sample]:
     """Return a draw for each row, on the host. Raises LaunchError for scores that are no distribution."""
 
     def column(numbers: list[int]) -> torch.Tensor:

@@ -14,6 +14,7 @@ from rlk.nn.config import ModelConfig
 from rlk.nn.generate import Generation, Limits, Sampling, generate, requests_of
 from rlk.nn.identity import numerics_id
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out
+from rlk.nn.normed import watched
 from rlk.nn.packed import Packed, pack_tokens
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens
@@ -50,12 +51,24 @@ class Decoder(torch.nn.Module):
         x, residual = self.embed_tokens(ids), None
         for layer in self.layers:
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                x, residual = checkpoint(layer, x, residual, tokens, use_reentrant=False)
+                x, residual = checkpointed(layer, x, residual, tokens)
             else:
                 x, residual = layer(x, residual, tokens)
         if residual is None:  # a model without layers
             return self.norm(x)
         return self.norm(x, residual)[0]
+
+
+def checkpointed(
+    layer: DecoderLayer, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a layer returns, and run it again in backward; the sum of its inputs alone is kept."""
+    if residual is None or not layer.sums_alike or watched(x):
+        made: tuple[torch.Tensor, torch.Tensor] = checkpoint(layer, x, residual, tokens, use_reentrant=False)
+        return made
+    # one rounding of an f32 sum, as in the norm
+    made = checkpoint(layer, x + residual, None, tokens, summed=True, use_reentrant=False)
+    return made
 
 
 class CausalLM(torch.nn.Module):
@@ -199,8 +212,8 @@ class CausalLM(torch.nn.Module):
     ) -> list[Generation]:
         """Continue prompts by sampled tokens, over pages, in one changing batch; in the order of the prompts.
 
-        A small loop for tests and examples: it launches each step anew and waits for its tokens. prompts: ids,
-        at least one each. max_new_tokens, seed: of all requests, or of each. temperature, top_k, top_p,
+        A small loop for tests and examples: it launches each step anew and waits for its tokens. prompts:
+        ids, at least one each. max_new_tokens, seed: of all requests, or of each. temperature, top_k, top_p,
         min_p: as of `ops.sample`, None is off. eos_ids: tokens that end a sequence, kept as its last.
         request_ids: by default the places in prompts. supports: return what draws ran over too.
 

@@ -32,17 +32,6 @@ def row_linear(x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int) -> tor
 
 def merged_linear(
     x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[Bias], leaves: int
-) -> tuple[torch.Tensor, ...]:
-    """Return x w^T + bias for each of several weights, by one product; views of one tensor [..., sum of N].
-
-    As `joined_linear`, which returns that tensor.
-    """
-    sizes = [w.shape[0] for w in weights]
-    return joined_linear(x, weights, biases, leaves).split(sizes, dim=-1)
-
-
-def joined_linear(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[Bias], leaves: int
 ) -> torch.Tensor:
     """Return the products of one input with several weights side by side, [..., sum of N].
 
