@@ -201,8 +201,8 @@ BAD: dict[str, tuple[Callable[[CausalLM, torch.Tensor, PagedCache], Any], str]] 
         lambda m, x, c: m.decode(x[:1], m.cache(600, 1), torch.arange(600).int()[None], integers(513)),
         r"max\(context_lens\)=513 .*at most max_position_embeddings = 512",
     ),
-    "no page": (lambda m, x, c: m.cache(0), r"PagedCache.of: pages=0 "),
-    "pages without slots": (lambda m, x, c: m.cache(1, 0), r"PagedCache.of: page_size=0 "),
+    "no page": (lambda m, x, c: m.cache(0), r"PagedCache.empty: pages=0 "),
+    "pages without slots": (lambda m, x, c: m.cache(1, 0), r"PagedCache.empty: page_size=0 "),
     "half a page": (lambda m, x, c: m.cache(1.5), r"pages must be a int"),  # type: ignore[arg-type]
 }
 
