@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -91,8 +91,8 @@ def whole(batch: int, length: int, device: str = "cuda") -> WholeSequences:
 def pages(config: ModelConfig, batch: int, context: int, device: str = "cuda") -> PagedTokens:
     """Lay out one new token of each sequence, whose other keys lie in pages in any order."""
     count = -(-context // PAGE)
-    one = replace(config, windows=config.windows[:1], ropes=config.ropes[:1])
-    cache = PagedCache.of(one, batch * count, PAGE, torch.bfloat16, torch.device(device))
+    heads, width = config.num_key_value_heads, config.head_dim
+    cache = PagedCache.empty(1, batch * count, PAGE, heads, width, torch.bfloat16, torch.device(device))
     for part in (cache.keys, cache.values):
         part.normal_()
     table = torch.randperm(batch * count, device=device).int().reshape(batch, count)

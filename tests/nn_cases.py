@@ -44,9 +44,9 @@ def integers(*numbers: int, device: torch.device | str = "cpu") -> torch.Tensor:
 class TorchLinear(torch.nn.Module):
     """The control: the product of torch."""
 
-    def __init__(self, like: torch.nn.Linear) -> None:
+    def __init__(self, like: Any) -> None:
         super().__init__()
-        self.weight, self.bias = like.weight, like.bias
+        self.weight, self.bias, self.leaves = like.weight, like.bias, like.leaves
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.linear(x, self.weight, self.bias)

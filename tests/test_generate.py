@@ -13,9 +13,9 @@ from rlk.errors import LaunchError
 from rlk.nn import CausalLM, Generation, packed_support
 from rlk.testing.bits import differing
 
-NEW, EOS = 12, (5, 9)
+NEW, EOS = 8, tuple(range(8))
 CUT: dict[str, Any] = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.01}
-PROMPTS = texts((5, 33, 17, 1, 64, 20))
+PROMPTS = texts((5, 33, 17, 1, 40, 20))
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,8 @@ def test_a_request_is_the_same_alone(lm: CausalLM, want: list[Generation]) -> No
     "limits",
     [
         {"max_batch": 2, "chunk": 7},
-        {"chunk": 1, "page_size": 3},
-        {"page_size": 64, "chunk": 50},
-        {"page_size": 4, "pages": 24, "chunk": 16},
+        {"chunk": 3, "page_size": 1},
+        {"page_size": 64, "chunk": 50, "pages": 3},
     ],
     ids=str,
 )
@@ -82,9 +81,9 @@ def test_batch_chunk_and_page_size_change_no_draw(
 
 def test_draws_after_a_preemption_are_the_same(lm: CausalLM) -> None:
     """Three short prompts fit into the pages that their long continuations do not."""
-    prompts, options = texts((9, 11, 10)), {"max_new_tokens": 20, "eos_ids": (), "page_size": 2}
+    prompts, options = texts((6, 8, 7)), {"max_new_tokens": 10, "eos_ids": (), "page_size": 2}
     want = made(lm, prompts, **options)
-    got = made(lm, prompts, **options, pages=20)
+    got = made(lm, prompts, **options, pages=17)
     assert not any(x.preempted for x in want)
     assert got[0].preempted == 0 and got[2].preempted > 0
     assert [unequal(a, b) for a, b in zip(got, want, strict=True)] == [0, 0, 0]
@@ -115,21 +114,24 @@ def test_log_probs_are_those_of_whole_sequences(lm: CausalLM, want: list[Generat
 
 def test_log_probs_of_another_temperature_differ(lm: CausalLM, want: list[Generation]) -> None:
     """The control of the replay: another temperature, and no support."""
+    uncertain = sum(int((x.logps < 0).sum()) for x in want)  # the others' supports are one token
     for options in ({"temperature": 0.71, "support": packed_support(want)}, {"temperature": 0.7}):
         other = replayed(lm, want, **options)
-        for got, x in zip(other, want, strict=True):
-            # a draw whose support is one token has probability 1 at every temperature
-            assert differing(got, x.logps) >= int((x.logps < 0).sum()) // 2 > 0
+        assert sum(differing(a, x.logps) for a, x in zip(other, want, strict=True)) >= uncertain // 2 > 5
 
 
-@pytest.mark.parametrize("name", ["self_attn.o_proj", "mlp.down_proj"])
-def test_a_product_of_torch_is_seen(name: str, lm: CausalLM, want: list[Generation]) -> None:
-    """The control of the model: one linear layer by torch, in training alone."""
-    other = model()
-    layer = other.model.layers[0]
-    layer.set_submodule(name, TorchLinear(layer.get_submodule(name)))
-    raw = replayed(other, want)
-    assert sum(differing(a, x.raw_logps) for a, x in zip(raw, want, strict=True)) > 20
+def test_a_product_of_torch_is_seen() -> None:
+    """The control of the model: one kind of linear layer by torch, in training alone."""
+    sizes = {"hidden_size": 64, "intermediate_size": 2048}  # sums of 64 numbers seldom tell their order
+    lm, other = model(**sizes), model(**sizes)
+    for layer in other.model.layers:
+        layer.mlp.down_proj = TorchLinear(layer.mlp.down_proj)
+    found = made(lm, texts((60, 60)), temperature=1.0, top_k=None, top_p=None, min_p=None, eos_ids=())
+    counts = [
+        sum(differing(a, x.raw_logps) for a, x in zip(replayed(m, found), found, strict=True))
+        for m in (lm, other)
+    ]
+    assert counts[0] == 0 and counts[1] > 0
 
 
 def test_requests_may_have_seeds_and_lengths_of_their_own(lm: CausalLM) -> None:
@@ -160,7 +162,7 @@ def test_no_prompts_give_no_generations(lm: CausalLM) -> None:
         ([[1, 96]], {}, r"prompts\[0\]=96 .*ids from 0 to 95"),
         ([[1]], {"max_new_tokens": 0}, r"max_new_tokens\[0\]=0 .*1 to"),
         ([[1]], {"max_new_tokens": 600}, r"max_new_tokens\[0\]=600 .*within 512 positions"),
-        ([[1] * 40], {"pages": 3}, r"pages=3 .*at least 4, which the longest request fills"),
+        ([[1] * 42], {"pages": 3}, r"pages=3 .*at least 4, which the longest request fills"),
         ([[1]], {"pages": 0}, r"pages=0 "),
         ([[1]], {"page_size": 0}, r"page_size=0 "),
         ([[1]], {"chunk": 0}, r"chunk=0 "),

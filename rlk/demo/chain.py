@@ -17,10 +17,10 @@ from torch import Tensor
 
 import rlk
 from rlk import ops
+from rlk.demo.measure import same_bits
 from rlk.demo.report import RLK, TORCH, BitsRow, ViewRow
 from rlk.demo.text import Sample
 from rlk.nn import CausalLM, ModelConfig
-from rlk.testing.bits import differing
 
 ALONE = "one by one"
 RIGHT = "one batch, padded on the right"
@@ -55,7 +55,7 @@ def rows(found: Sequence[View]) -> tuple[ViewRow, ...]:
     for view in found[1:]:
         counts: list[Any] = []
         for got, want in ((view.stock, first.stock), (view.rlk, first.rlk)):
-            counts += [differing(got.cpu(), want.cpu()), float((got - want).abs().max())]
+            counts += [same_bits(view.name, first.name, got, want).differing, float((got - want).abs().max())]
         made.append(ViewRow(view.name, first.rlk.numel(), *counts))
     return tuple(made)
 

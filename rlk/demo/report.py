@@ -43,7 +43,7 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """How many log-probs of a view differ from those of sequences alone, and by how much at most."""
+    """The count and the largest difference of a view's log-probs that are not those of sequences alone."""
 
     view: str
     compared: int

@@ -18,17 +18,22 @@ class PagedCache:
     values: torch.Tensor
 
     @staticmethod
-    def of(
-        config: ModelConfig, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
+    def empty(
+        layers: int,
+        pages: int,
+        page_size: int,
+        heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> PagedCache:
-        """Allocate pages for all layers of a model, `page_bytes` each.
+        """Allocate pages for all layers.
 
-        Their content is undefined until it is written, and never changes a result before. Raises LaunchError.
+        Their content is undefined until it is written, and changes no result before. Raises LaunchError.
         """
-        integer("PagedCache.of", "pages", pages, 1, 2**31 - 1)
-        integer("PagedCache.of", "page_size", page_size, 1, 2**31 - 1)
-        heads, width = config.num_key_value_heads, config.head_dim
-        shape = (config.num_hidden_layers, pages, page_size, heads, width)
+        integer("PagedCache.empty", "pages", pages, 1, 2**31 - 1)
+        integer("PagedCache.empty", "page_size", page_size, 1, 2**31 - 1)
+        shape = (layers, pages, page_size, heads, head_dim)
         return PagedCache(*(torch.empty(shape, dtype=dtype, device=device) for _ in range(2)))
 
     @staticmethod

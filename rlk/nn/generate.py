@@ -195,9 +195,9 @@ def generate(
     supports: bool,
 ) -> list[Generation]:
     """Return a generation for each request, in their order. Raises LaunchError."""
-    pages = _enough_pages(model.config, requests, limits)
     if not requests:
         return []
+    pages = _enough_pages(model.config, requests, limits)
     cache = model.cache(pages, limits.page_size)
     queue = Scheduler(limits, list(reversed(range(pages))), deque(requests))
     while queue.waiting or queue.running:
@@ -217,7 +217,7 @@ def generate(
 
 def _enough_pages(config: ModelConfig, requests: list[Request], limits: Limits) -> int:
     """Return the number of pages; raise LaunchError for a request that no batch could hold or read."""
-    most = max((limits.pages_of(r.longest) for r in requests), default=1)
+    most = max(limits.pages_of(r.longest) for r in requests)
     pages = limits.pages if limits.pages is not None else most * min(len(requests), limits.max_batch)
     for i, r in enumerate(requests):
         for token in r.prompt:

@@ -142,8 +142,10 @@ class CausalLM(torch.nn.Module):
 
         `PagedCache.page_bytes(config, page_size, dtype)` are the bytes of one. Raises LaunchError.
         """
-        like = self.lm_head.weight
-        return PagedCache.of(self.config, pages, page_size, like.dtype, like.device)
+        c, like = self.config, self.lm_head.weight
+        return PagedCache.empty(
+            c.num_hidden_layers, pages, page_size, c.num_key_value_heads, c.head_dim, like.dtype, like.device
+        )
 
     @torch.no_grad()
     def prefill(

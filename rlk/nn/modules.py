@@ -157,11 +157,11 @@ class GatedMLP(torch.nn.Module):
         self.gate_proj = Linear(hidden, inner, bias, leaves=leaves, **made)
         self.up_proj = Linear(hidden, inner, bias, leaves=leaves, **made)
         self.down_proj = Linear(inner, hidden, bias, parallel="rows", leaves=leaves, **made)
-        self.activation = config.activation
+        self.activation, self.leaves = config.activation, leaves
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, hidden] of x [T, hidden]."""
-        return gated_mlp(self, x, self.activation, self.down_proj.leaves)
+        return gated_mlp(self, x, self.activation, self.leaves)
 
 
 class DecoderLayer(torch.nn.Module):
