@@ -15,12 +15,13 @@ LAZY: dict[str, tuple[str, str | None]] = {
     "lang": ("rlk.lang", None),
     "Layout": ("rlk.ops.layout", "Layout"),
     "nn": ("rlk.nn", None),
+    "patch": ("rlk.integrations.patching", "patch"),
     "explain": ("rlk.runtime.prefetch", "explain"),
     "prefetch": ("rlk.runtime.prefetch", "prefetch"),
     "register": ("rlk.runtime.registry", "register"),
 }
 
-__all__ = ["Layout", "explain", "lang", "nn", "ops", "prefetch", "register"]
+__all__ = ["Layout", "explain", "lang", "nn", "ops", "patch", "prefetch", "register"]
 
 
 def __getattr__(name: str) -> Any:

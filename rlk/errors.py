@@ -287,6 +287,8 @@ class Code(Enum):
     PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
     SWAP_OFF = ("rlk's functions are not in {peer}", "call patch() first, once for each unpatch()")
     SWAP_LOST = ("another replaced {names} of {peer} after rlk did", "undo replacements in reverse order")
+    PATCH_PART = ("{where}: {what}: not exchanged", "{instead}, or patch with strict=False to leave it")
+    PATCH_TWICE = ("{where} is patched already", "undo the first patch")
     # checkpoints of models
     CHECKPOINT_FILE = ("{path}: {what}", "{instead}")
     CHECKPOINT_LACKS = ("{path}: {count} tensors are missing: {names}", "a {model} model has them")

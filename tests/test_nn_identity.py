@@ -32,7 +32,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "leaves": {"leaves": 2},
     "more leaves": {"leaves": 8},
     "the profile of norms": {"norm_profile": "gemma"},
-    "another profile of norms": {"norm_profile": "vllm"},
     "eps": {"rms_norm_eps": 1e-5},
     "the base of angles": ropes(lambda rope: replace(rope, theta=5e5)),
     "the scaling of angles": ropes(lambda rope: replace(rope, scaling=(("rope_type", "default"),))),

@@ -20,6 +20,50 @@ Place = tuple[Holder, str, Any]
 """Where an object of a package is bound: a namespace or registry, or a class; the name; and the object."""
 
 
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The releases of a package from the oldest to the newest, both tested; those between are accepted."""
+
+    oldest: str
+    newest: str
+
+    def __contains__(self, version: str) -> bool:
+        try:
+            low, got, high = (tuple(map(int, v.split("."))) for v in (self.oldest, version, self.newest))
+        except ValueError:  # a development version
+            return False
+        return low <= got <= high
+
+    def __str__(self) -> str:
+        return f"{self.oldest} to {self.newest}"
+
+
+Known = tuple[str, ...] | Versions
+
+
+def listed(versions: Known) -> str:
+    """Return versions as messages name them."""
+    return str(versions) if isinstance(versions, Versions) else ", ".join(versions)
+
+
+Looked = tuple[Sequence[str], list[str]]
+"""Functions that were looked for, and descriptions of missing or changed ones."""
+
+
+def known_version(peer: str, versions: Known, look: Callable[[], Looked] = lambda: ((), [])) -> None:
+    """Raise UnsupportedError for a package that is absent, of another version, or lacks what `look` says."""
+    try:
+        got = version(peer)
+    except PackageNotFoundError:
+        raise UnsupportedError(Code.PEER_ABSENT, peer=peer, versions=listed(versions)) from None
+    looked, missing = look()
+    if missing or got not in versions:
+        raise UnsupportedError(
+            Code.PEER_UNKNOWN, peer=peer, got=got, versions=listed(versions),
+            missing="; ".join(missing) or "nothing", looked=", ".join(looked) or "its version",
+        )  # fmt: skip
+
+
 class Switch(ABC):
     """Something that is switched on and off; `patched` does both."""
 
@@ -51,24 +95,13 @@ class Change(Switch):
     """
 
     peer: str
-    versions: tuple[str, ...]
+    versions: Known
     depth: int = field(default=0, init=False)
 
     def patch(self) -> None:
         """Switch on; raise UnsupportedError for a package, version, name or signature that is not known."""
         if self.depth == 0:
-            try:
-                got = version(self.peer)
-            except PackageNotFoundError:
-                raise UnsupportedError(
-                    Code.PEER_ABSENT, peer=self.peer, versions=", ".join(self.versions)
-                ) from None
-            looked, missing = self._look()
-            if missing or got not in self.versions:
-                raise UnsupportedError(
-                    Code.PEER_UNKNOWN, peer=self.peer, got=got, versions=", ".join(self.versions),
-                    missing="; ".join(missing) or "nothing", looked=", ".join(looked),
-                )  # fmt: skip
+            known_version(self.peer, self.versions, self._look)
             self._put()
         self.depth += 1
 

@@ -11,11 +11,11 @@ import torch
 
 from rlk import ops
 from rlk.errors import UnsupportedError
-from rlk.integrations.swap import Entry
+from rlk.integrations.swap import Entry, Versions
 from rlk.integrations.tensors import SHORT, no_form
 
 NAME, PEER = "rlk", "transformers"
-VERSIONS = ("5.23.0",)
+VERSIONS = Versions("5.17.0", "5.23.0")
 IGNORED = frozenset(
     "position_ids cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k num_items_in_batch use_cache "
     "cache_position output_hidden_states output_router_logits".split()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from rlk import ops
 from rlk.nn.config import Activation, ModelConfig
 from rlk.nn.products import merged_linear, row_linear
 from rlk.nn.rotary import RotaryTables
-from rlk.nn.tokens import Tokens
+from rlk.nn.tokens import Heads, Tokens
+from rlk.ops.gated import gated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,41 +48,68 @@ class AttentionOptions:
             leaves=config.leaves,
         )
 
+    def heads_of(self, module: Any, cos: torch.Tensor, sin: torch.Tensor) -> Heads:
+        """Return the heads of a module of attention, which may have q_norm and k_norm, and its rotation."""
+        norms = (getattr(module, name, None) for name in ("q_norm", "k_norm"))
+        q_weight, k_weight = (None if norm is None else norm.weight for norm in norms)
+        dim = self.tables.rope.dim
+        return Heads(
+            self.heads, self.key_heads, self.head_dim, q_weight, k_weight, self.eps, self.norm_profile,
+            cos, sin, None if dim == self.head_dim else dim,
+        )  # fmt: skip
+
 
 def attention(module: Any, x: torch.Tensor, tokens: Tokens, at: AttentionOptions) -> torch.Tensor:
     """Return the attention of a layer: products, norms of heads, rotation, scores, output product.
 
     module: has q_proj, k_proj, v_proj, o_proj and may have q_norm and k_norm. x: [T, hidden].
     """
-    q, k, v = projections(x, (module.q_proj, module.k_proj, module.v_proj), at.leaves)
-    q = q.unflatten(-1, (at.heads, at.head_dim))
-    k, v = (y.unflatten(-1, (at.key_heads, at.head_dim)) for y in (k, v))
-    if getattr(module, "q_norm", None) is not None:
-        q = ops.rms_norm(q, module.q_norm.weight, eps=at.eps, profile=at.norm_profile)
-        k = ops.rms_norm(k, module.k_norm.weight, eps=at.eps, profile=at.norm_profile)
-    cos, sin = at.tables.of(x)
-    dim = at.tables.rope.dim
-    part = None if dim == at.head_dim else dim
-    q, k = ops.rope(q, k, cos, sin, position_ids=tokens.positions, rotary_dim=part)
-    o = tokens.attend(at.layer, q, k, v, window=at.window, softcap=at.softcap, scale=at.scale)
+    qkv = projections(x, (module.q_proj, module.k_proj, module.v_proj), at.leaves)
+    heads = at.heads_of(module, *at.tables.of(x))
+    o = tokens.attend(at.layer, qkv, heads, window=at.window, softcap=at.softcap, scale=at.scale)
     return output(o.flatten(-2), module.o_proj, at.leaves)
 
 
 def gated_mlp(module: Any, x: torch.Tensor, activation: Activation, leaves: int) -> torch.Tensor:
     """Return down(activation(gate(x)) * up(x)). module: has gate_proj, up_proj and down_proj."""
-    gate, up = projections(x, (module.gate_proj, module.up_proj), leaves)
-    y = ops.swiglu(gate, up) if activation == "silu" else ops.geglu(gate, up, approximate="tanh")
-    return output(y, module.down_proj, leaves)
+    both = projections(x, (module.gate_proj, module.up_proj), leaves)
+    return output(gated(both, activation), module.down_proj, leaves)
 
 
-def projections(x: torch.Tensor, modules: tuple[Any, ...], leaves: int) -> tuple[torch.Tensor, ...]:
-    """Return the products of one input with several column-parallel weights.
+def decoder_layer(
+    module: Any, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens, sandwich: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the MLP's result and the residual that is to be added to it, [T, hidden] each.
+
+    x, residual: what the layer before returned, or embeddings and None. module: has the norms, self_attn and
+    mlp of a decoder layer; its norms take a residual and return its sum too. sandwich: norms follow attention
+    and MLP.
+    """
+    x, residual = (module.input_layernorm(x), x) if residual is None else module.input_layernorm(x, residual)
+    return after_norm(module, x, residual, tokens, sandwich)
+
+
+def after_norm(
+    module: Any, x: torch.Tensor, residual: torch.Tensor, tokens: Tokens, sandwich: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `decoder_layer` returns, given the norm of its input, and that input."""
+    x = module.self_attn(x, tokens)
+    if sandwich:
+        x = module.post_attention_layernorm(x)
+        x, residual = module.pre_feedforward_layernorm(x, residual)
+        return module.post_feedforward_layernorm(module.mlp(x)), residual
+    x, residual = module.post_attention_layernorm(x, residual)
+    return module.mlp(x), residual
+
+
+def projections(x: torch.Tensor, modules: tuple[Any, ...], leaves: int) -> torch.Tensor:
+    """Return the products of one input with several column-parallel weights, side by side.
 
     One product where every module is a plain linear layer; else (adapters) each module is called.
     """
     if all(plain(m) for m in modules):
         return merged_linear(x, [m.weight for m in modules], [m.bias for m in modules], leaves)
-    return tuple(m(x) for m in modules)
+    return torch.cat([m(x) for m in modules], -1)
 
 
 def output(x: torch.Tensor, module: Any, leaves: int) -> torch.Tensor:
@@ -89,7 +117,25 @@ def output(x: torch.Tensor, module: Any, leaves: int) -> torch.Tensor:
     return row_linear(x, module.weight, module.bias, leaves) if plain(module) else module(x)
 
 
+def product_alone(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Declare that a forward is the product of its module's weight by `rlk.ops` and nothing else."""
+    # the mark names the function that bears it: functools.wraps copies it to wrappers, which do more
+    forward.product_alone = forward  # type: ignore[attr-defined]
+    return forward
+
+
+# a graph of torch.compile cannot compare functions of modules, and would call each layer: other bits of d x
+@torch.compiler.assume_constant_result
 def plain(module: torch.nn.Module) -> bool:
-    """Return whether a module is a linear layer whose weight may be read in place of calling it."""
-    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return isinstance(module, torch.nn.Linear) and not hooks and type(module).__name__ == "Linear"
+    """Return whether the weight of a linear layer may be read in place of calling the layer.
+
+    Its forward must be a `product_alone` and have no hooks: adapters, wrappers and torch's own product are
+    called.
+    """
+    hooks = (
+        module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    )  # fmt: skip
+    if any(hooks) or torch.nn.modules.module._has_any_global_hook():
+        return False
+    found = getattr(module.forward, "__func__", None)
+    return found is not None and getattr(found, "product_alone", None) is found

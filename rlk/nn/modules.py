@@ -8,8 +8,16 @@ from typing import Literal
 import torch
 
 from rlk import ops
-from rlk.nn.compute import AttentionOptions, attention, gated_mlp
+from rlk.nn.compute import (
+    AttentionOptions,
+    after_norm,
+    attention,
+    decoder_layer,
+    gated_mlp,
+    product_alone,
+)
 from rlk.nn.config import ModelConfig
+from rlk.nn.normed import norm_of_total
 from rlk.nn.products import column_linear, lay_adjacent, row_linear
 from rlk.nn.rotary import RotaryTables
 from rlk.nn.tokens import Tokens
@@ -38,6 +46,7 @@ class Linear(torch.nn.Linear):
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.parallel, self.leaves = parallel, leaves
 
+    @product_alone
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [..., out_features] of x [..., in_features]."""
         product = column_linear if self.parallel == "columns" else row_linear
@@ -149,11 +158,11 @@ class GatedMLP(torch.nn.Module):
         self.gate_proj = Linear(hidden, inner, bias, leaves=leaves, **made)
         self.up_proj = Linear(hidden, inner, bias, leaves=leaves, **made)
         self.down_proj = Linear(inner, hidden, bias, parallel="rows", leaves=leaves, **made)
-        self.activation = config.activation
+        self.activation, self.leaves = config.activation, leaves
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, hidden] of x [T, hidden]."""
-        return gated_mlp(self, x, self.activation, self.down_proj.leaves)
+        return gated_mlp(self, x, self.activation, self.leaves)
 
 
 class DecoderLayer(torch.nn.Module):
@@ -186,26 +195,23 @@ class DecoderLayer(torch.nn.Module):
         self.sandwich = config.sandwich_norms
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens
+        self, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens, *, summed: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the MLP's result and the residual that is to be added to it, [T, hidden] each.
 
-        x: what the layer before returned, or embeddings, whose residual is None.
+        x: what the layer before returned, or embeddings, whose residual is None. summed: x is what the layer
+        before returned, both added; gradients are the same, those of a sum within the norm.
         """
-        x, residual = self.entered(x, residual)
-        x = self.self_attn(x, tokens)
-        if self.sandwich:
-            x = self.post_attention_layernorm(x)
-            x, residual = self.pre_feedforward_layernorm(x, residual)
-            return self.post_feedforward_layernorm(self.mlp(x)), residual
-        x, residual = self.post_attention_layernorm(x, residual)
-        return self.mlp(x), residual
+        norm = self.input_layernorm
+        if summed:
+            x, residual = norm_of_total(x, norm.weight, norm.eps, norm.profile)
+            return after_norm(self, x, residual, tokens, self.sandwich)
+        return decoder_layer(self, x, residual, tokens, self.sandwich)
 
-    def entered(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of the layer's input, and that input."""
-        if residual is None:
-            return self.input_layernorm(x), x
-        return self.input_layernorm(x, residual)
+    @property
+    def sums_alike(self) -> bool:
+        """Return whether the norm of two streams is that of their rounded sum."""
+        return self.input_layernorm.profile != "vllm"
 
 
 def lay_out(model: torch.nn.Module) -> None:

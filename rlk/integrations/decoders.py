@@ -1,0 +1,400 @@
+"""Forwards that `rlk.patch` puts into a transformers model, in place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
+from transformers.loss.loss_utils import ForCausalLMLoss
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+from rlk import ops
+from rlk.integrations import batch as batches
+from rlk.integrations.batch import PEER, Batch
+from rlk.integrations.tensors import SHORT, no_form
+from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
+from rlk.nn.config import ModelConfig
+from rlk.nn.products import column_linear, row_linear
+from rlk.nn.rotary import tables_of
+from rlk.nn.tokens import Tokens, WholeSequences
+from rlk.ops.results import LogProbs
+
+Forward = Callable[..., Any]
+IGNORED = frozenset(
+    "cache_position cu_seq_lens_k max_length_q max_length_k num_items_in_batch is_causal".split()
+)
+"""Keywords that change nothing here; any other that says something is refused."""
+CHECKPOINTED_OUTSIDE = "__call__" in vars(GradientCheckpointingLayer)
+"""Whether transformers checkpoints around a layer's forward (5.17), not inside of it (5.23)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoding:
+    """Options of one model's forwards. logits_dtype: of logits, None for the model's own.
+
+    loss_logits: a training forward with labels returns logits too.
+    """
+
+    config: ModelConfig
+    layers: tuple[AttentionOptions, ...]
+    logits_dtype: torch.dtype | None
+    loss_logits: bool
+
+    @staticmethod
+    def of(config: ModelConfig, logits_dtype: torch.dtype | None, loss_logits: bool) -> Decoding:
+        tables = tables_of(config.ropes, config.max_position_embeddings)
+        layers = tuple(AttentionOptions.of(config, i, each) for i, each in enumerate(tables))
+        return Decoding(config, layers, logits_dtype, loss_logits)
+
+
+# --- modules with the arguments that transformers gives them -----------------------------------------------
+
+
+@cache
+def linear_forward(rows: bool, leaves: int) -> Forward:
+    """Return the forward of a linear layer. rows: its input features may be shared by ranks."""
+    product = row_linear if rows else column_linear
+
+    @product_alone
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+        x, w, bias = input, self.weight, self.bias
+        if w.dtype not in SHORT or x.dtype != w.dtype:
+            x, w, bias = _autocast(x, w, bias)
+        return product(x, w, bias, leaves)
+
+    return forward
+
+
+def _autocast(x: torch.Tensor, *rest: torch.Tensor | None) -> list[Any]:
+    """Return tensors in the dtype of autocast, as torch's own product takes them there."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind):
+        dtypes = ", ".join(sorted({str(t.dtype) for t in (x, *rest) if t is not None}))
+        raise no_form(
+            PEER, f"a linear layer of {dtypes}",
+            "use one 16-bit dtype (peft: autocast_adapter_dtype=False), or torch.autocast",
+        )  # fmt: skip
+    dtype = torch.get_autocast_dtype(kind)
+    return [None if t is None else t.to(dtype) for t in (x, *rest)]
+
+
+@cache
+def norm_forward(profile: str, eps: str) -> Forward:
+    """Return the forward of an RMSNorm. eps: the name of its attribute."""
+
+    def forward(
+        self: Any, hidden_states: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        made = ops.rms_norm(
+            hidden_states, self.weight, residual=residual, eps=getattr(self, eps), profile=profile
+        )
+        return made if residual is None else (made.y, made.residual)
+
+    return forward
+
+
+def embedding_forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+    """Return rows of an embedding, times its `embed_scale` if it has one; `padding_idx` gets no gradient."""
+    x: torch.Tensor = ops.embedding(input, self.weight)
+    if self.padding_idx is not None and x.requires_grad:
+        x = torch.where((input == self.padding_idx)[..., None], x.detach(), x)
+    scale = getattr(self, "embed_scale", None)
+    return x if scale is None else x * scale.to(x.dtype)
+
+
+@cache
+def head_forward(dtype: torch.dtype | None) -> Forward:
+    """Return the forward of a head: logits of a dtype, or log-probs of ids without them."""
+
+    def forward(
+        self: Any, input: torch.Tensor, ids: torch.Tensor | None = None, **options: Any
+    ) -> torch.Tensor | LogProbs:
+        if ids is None:
+            return ops.matmul(input, self.weight, bias=self.bias, out_dtype=dtype)
+        return ops.linear_logp(input, self.weight, ids, bias=self.bias, **options)
+
+    forward.gives_log_probs = forward  # type: ignore[attr-defined]
+    return forward
+
+
+# --- modules with the arguments that the forwards below give them -------------------------------------------
+
+
+def attention_forward(at: AttentionOptions) -> Forward:
+    """Return the forward of an attention layer."""
+
+    def forward(self: Any, x: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        if self.training and getattr(self, "attention_dropout", 0.0):
+            raise no_form(PEER, f"attention_dropout={self.attention_dropout} in training", "set it to 0")
+        return attention(self, x, tokens, at)
+
+    return forward
+
+
+def mlp_forward(config: ModelConfig) -> Forward:
+    """Return the forward of a gated MLP."""
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return gated_mlp(self, x, config.activation, config.leaves)
+
+    return forward
+
+
+def layer_forward(sandwich: bool) -> Forward:
+    """Return the forward of a decoder layer: of a pair (x, residual), whose sum the next norm takes."""
+
+    def forward(
+        self: Any, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        run = partial(decoder_layer, self, sandwich=sandwich)
+        if self.gradient_checkpointing and self.training and not CHECKPOINTED_OUTSIDE:
+            return self._gradient_checkpointing_func(run, x, residual, tokens)
+        return run(x, residual, tokens)
+
+    return forward
+
+
+def model_forward(at: Decoding) -> Forward:
+    """Return the forward of a decoder without its head: padding removed, layers, norm, padding restored."""
+
+    def forward(
+        self: Any,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None or (input_ids is not None and inputs_embeds is not None):
+            raise no_form(PEER, "not exactly one of input_ids and inputs_embeds", "give one")
+        hidden_states, as_dict = _read_options(self, kwargs)
+        held = _cache(self, past_key_values, use_cache)
+        batch = kwargs.pop("batch", None) or read_batch(
+            at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None)
+        )
+        _refuse(kwargs)
+        x = self.embed_tokens(batch.pack(input_ids)) if inputs_embeds is None else batch.pack(inputs_embeds)
+        if x.dtype not in SHORT:
+            raise no_form(PEER, f"hidden states of {x.dtype}", "load the model with dtype=torch.bfloat16")
+        residual, seen = None, []
+        for layer in self.layers[: at.config.num_hidden_layers]:
+            if hidden_states:
+                seen.append(batch.restore(x if residual is None else residual + x))
+            x, residual = layer(x, residual, batch.tokens)
+        x = batch.restore(self.norm(x) if residual is None else self.norm(x, residual)[0])
+        made = BaseModelOutputWithPast(
+            last_hidden_state=x, past_key_values=held, hidden_states=(*seen, x) if hidden_states else None
+        )
+        return made if as_dict else made.to_tuple()
+
+    return forward
+
+
+def causal_forward(at: Decoding) -> Forward:
+    """Return the forward of a causal language model. needs: return log-probs of input_ids, without logits."""
+
+    def forward(
+        self: Any,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        *,
+        needs: tuple[str, ...] = (),
+        temperature: float = 1.0,
+        **kwargs: Any,
+    ) -> Any:
+        loss_options = {n: kwargs.pop(n) for n in LOSS_OPTIONS if n in kwargs}
+        skip = kwargs.pop("skip_logits", None)
+        as_dict = kwargs.pop("return_dict", None)
+        held = _cache(self.model, past_key_values, False if needs else use_cache)
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        batch = read_batch(at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None))
+        out = self.model(
+            input_ids=input_ids, past_key_values=held, inputs_embeds=inputs_embeds,
+            use_cache=held is not None, batch=batch, return_dict=True, **kwargs,
+        )  # fmt: skip
+        if needs:
+            return _log_probs(self, at, batch, out.last_hidden_state, input_ids, needs, temperature)
+        loss = logits = None
+        fused = labels is not None and self.loss_function is ForCausalLMLoss
+        if fused:
+            loss = _loss(self, at, batch, out.last_hidden_state, labels, **loss_options)
+            skip = self.training and not at.loss_logits if skip is None else skip
+        if not (fused and skip):
+            logits = _logits(self, at, batch, out.last_hidden_state, logits_to_keep)
+        if labels is not None and not fused:
+            options = {"vocab_size": at.config.vocab_size, **loss_options}
+            loss = self.loss_function(logits=logits, labels=labels, **options)
+        made = CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=out.past_key_values, hidden_states=out.hidden_states
+        )
+        return made if (self.config.return_dict if as_dict is None else as_dict) else made.to_tuple()
+
+    return forward
+
+
+LOSS_OPTIONS = ("num_items_in_batch", "ignore_index", "shift_labels")
+
+
+def read_batch(
+    at: Decoding,
+    given: torch.Tensor | None,
+    mask: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    held: Any,
+    cu_seqlens: torch.Tensor | None,
+) -> Batch:
+    """Return the packed tokens of ids [B, L] or embeddings [B, L, hidden]."""
+    if given is None:
+        raise no_form(PEER, "not exactly one of input_ids and inputs_embeds", "give one")
+    shape = (given.shape[0], given.shape[1])
+    return batches.read(
+        shape, given.device, mask=mask, positions=positions, cu_seqlens=cu_seqlens, cache=held,
+        window=any(w is not None for w in at.config.windows), longest=at.config.max_position_embeddings,
+    )  # fmt: skip
+
+
+# --- the head ---------------------------------------------------------------------------------------------
+
+
+def _scores(self: Any, at: Decoding, hidden: torch.Tensor) -> torch.Tensor:
+    """Return logits [..., V] of hidden states, softcapped."""
+    z: torch.Tensor = self.lm_head(hidden)
+    if at.config.final_softcap is None:
+        return z
+    return (torch.tanh(z.float() / at.config.final_softcap) * at.config.final_softcap).to(z.dtype)
+
+
+def _scored(self: Any, at: Decoding, hidden: torch.Tensor, ids: torch.Tensor, **options: Any) -> LogProbs:
+    """Return log-probs of ids [T] after hidden states [T, hidden]; without logits if the head is plain."""
+    found = getattr(self.lm_head.forward, "__func__", None)
+    if found is not None and getattr(found, "gives_log_probs", None) is found:
+        # through the module, so that its hooks run: they may gather its weight
+        made: LogProbs = self.lm_head(hidden, ids, softcap=at.config.final_softcap, **options)
+        return made
+    return ops.logp(_scores(self, at, hidden), ids, **options)
+
+
+def _log_probs(
+    self: Any,
+    at: Decoding,
+    batch: Batch,
+    hidden: torch.Tensor,
+    ids: torch.Tensor | None,
+    needs: tuple[str, ...],
+    temperature: float,
+) -> LogProbs:
+    """Return log p(ids[t] | ids before t) [B, L]; 0 at padding and at the first token of a sequence."""
+    if ids is None or not isinstance(batch.tokens, WholeSequences):
+        raise no_form(PEER, "log-probs without ids or beside a cache", "give input_ids of whole sequences")
+    flat, cu = batch.pack(ids), batch.tokens.cu_seqlens
+    has_next = torch.ones(len(flat), dtype=torch.bool, device=flat.device)
+    has_next[(cu[1:] - 1)[cu[1:] > cu[:-1]].to(torch.int64)] = False
+    following = torch.nn.functional.pad(flat[1:], (0, 1))
+    made = _scored(
+        self, at, batch.pack(hidden), following, mask=has_next, needs=needs, temperature=temperature
+    )
+
+    def behind(x: torch.Tensor) -> torch.Tensor:
+        return batch.restore(torch.nn.functional.pad(x[:-1], (1, 0)) if len(x) else x)
+
+    return LogProbs(*(None if x is None else behind(x) for x in made))
+
+
+def _loss(
+    self: Any,
+    at: Decoding,
+    batch: Batch,
+    hidden: torch.Tensor,
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    ignore_index: int = -100,
+    shift_labels: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return transformers' ForCausalLMLoss of the tokens that exist: their mean, or sum / num_items."""
+    if shift_labels is None:
+        shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    targets = batch.pack(shift_labels.to(hidden.device))
+    logp = _scored(self, at, batch.pack(hidden), targets, ignore_index=ignore_index).logp
+    assert logp is not None
+    count = (targets != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
+    return -logp.sum() / (count.to(logp.device) if isinstance(count, torch.Tensor) else count)
+
+
+def _logits(
+    self: Any, at: Decoding, batch: Batch, hidden: torch.Tensor, keep: int | torch.Tensor
+) -> torch.Tensor:
+    """Return logits of all positions, or of those to keep; 0 at padding."""
+    if isinstance(keep, torch.Tensor) and keep.ndim == 2:
+        if keep.dtype == torch.bool:
+            return _scores(self, at, hidden[keep])
+        return _scores(self, at, torch.take_along_dim(hidden, keep[..., None], dim=1))
+    if isinstance(keep, int) and keep == 0:
+        return batch.restore(_scores(self, at, batch.pack(hidden)))
+    part = slice(-keep, None) if isinstance(keep, int) else keep
+    hidden = hidden[:, part]
+    rows = None
+    if batch.rows is not None:  # tokens of a product are counted without padding
+        real = torch.zeros(batch.shape, dtype=torch.bool, device=hidden.device).flatten()
+        rows = real.index_fill(0, batch.rows, True).view(batch.shape)[:, part].flatten().nonzero().flatten()
+    shape = (hidden.shape[0], hidden.shape[1])
+    flat = hidden.flatten(0, 1)
+    return batches.spread(_scores(self, at, flat if rows is None else flat[rows]), rows, shape)
+
+
+# --- options and caches -----------------------------------------------------------------------------------
+
+
+def _read_options(self: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
+    """Take output_hidden_states and return_dict from keywords; refuse attentions."""
+    found = []
+    for name in ("output_attentions", "output_hidden_states", "return_dict"):
+        said = kwargs.pop(name, None)
+        found.append(bool(getattr(self.config, name, False) if said is None else said))
+    if found[0]:
+        raise no_form(PEER, "output_attentions", "leave it out: probabilities never reach memory")
+    return found[1], found[2]
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    """Raise UnsupportedError for keywords that ask for something else."""
+    if kwargs.get("is_causal") is False:
+        raise no_form(PEER, "is_causal=False", "decoders are causal")
+    unknown = sorted(n for n, x in kwargs.items() if n not in IGNORED and x is not None and x is not False)
+    if unknown:
+        raise no_form(PEER, f"a forward with {', '.join(unknown)}", "leave it out")
+
+
+def _cache(self: Any, held: Any, use_cache: bool | None) -> Any:
+    """Return the cache of a call, which keeps all keys, or None; refuse caches of other layers."""
+    use_cache = self.config.use_cache if use_cache is None else use_cache
+    if self.gradient_checkpointing and self.training:
+        if held is not None and int(held.get_seq_length()):
+            raise no_form(PEER, "gradient checkpointing beside a cache with keys", "use one of them")
+        return None
+    if held is None:
+        return DynamicCache() if use_cache else None
+    if not isinstance(held, Cache):
+        raise no_form(PEER, f"past_key_values of {type(held).__name__}", "give a DynamicCache or StaticCache")
+    for i, layer in enumerate(held.layers):
+        if type(layer) is DynamicSlidingWindowLayer and not layer.get_seq_length():
+            held.layers[i] = layer = DynamicLayer()  # keys are counted from the start of a sequence
+        if type(layer) not in (DynamicLayer, StaticLayer):
+            raise no_form(PEER, f"a cache of {type(layer).__name__}", "give a DynamicCache or StaticCache")
+    made = held.layer_class_to_replicate
+    if made not in (None, DynamicLayer):
+        raise no_form(PEER, f"a cache of {made.__name__}", "give a DynamicCache or StaticCache")
+    return held

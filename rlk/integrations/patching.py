@@ -1,0 +1,363 @@
+"""`rlk.patch`: a loaded transformers model whose modules compute by rlk, its parameters left as they are."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MethodType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from rlk.errors import NOWHERE, Code, Diagnostic, LaunchError, UnsupportedError
+from rlk.integrations.batch import PEER
+from rlk.integrations.swap import known_version
+from rlk.integrations.tensors import SHORT
+from rlk.integrations.transformers import VERSIONS
+from rlk.nn.config import LEAVES, ModelConfig
+from rlk.nn.products import adjacent, lay_adjacent
+from rlk.ops.results import LogProbs
+
+if TYPE_CHECKING:
+    from rlk.integrations.decoders import Decoding, Forward
+
+FAMILIES = {
+    "llama": ("Llama", "LlamaModel", "hf_llama"),
+    "mistral": ("Mistral", "MistralModel", "hf_llama"),
+    "qwen2": ("Qwen2", "Qwen2Model", "hf_llama"),
+    "qwen3": ("Qwen3", "Qwen3Model", "hf_llama"),
+    "gemma2": ("Gemma2", "Gemma2Model", "gemma"),
+    "gemma3": ("Gemma3", "Gemma3TextModel", "gemma"),
+}
+"""By the module of transformers: how its classes begin, its decoder's class, the profile of its norms."""
+LAYER_NORMS = ("input_layernorm", "post_attention_layernorm")
+SANDWICH_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+ROLES = {
+    "RMSNorm": "norm",
+    "Attention": "attention",
+    "MLP": "mlp",
+    "DecoderLayer": "layer",
+    "ForCausalLM": "head",
+}
+"""By the end of a class's name."""
+GROUPS = (("self_attn", ("q_proj", "k_proj", "v_proj")), ("mlp", ("gate_proj", "up_proj")))
+"""Linear layers of one input, by the module that holds them."""
+ROW_PARALLEL = ("o_proj", "down_proj")
+ABSENT = object()
+
+Logits = Literal["float32", "model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something of a model that is not exchanged. whole: then layers and attention are not either."""
+
+    where: str
+    what: str
+    instead: str
+    whole: bool = False
+
+    def said(self) -> Diagnostic:
+        fields = (("where", self.where), ("what", self.what), ("instead", self.instead))
+        return Diagnostic(Code.PATCH_PART, NOWHERE, fields)
+
+
+@dataclass(slots=True, eq=False)
+class Patched:
+    """A patched model; a context manager that undoes the patch. problems: what was not exchanged."""
+
+    model: torch.nn.Module
+    problems: tuple[str, ...]
+    done: list[tuple[Any, str, Any, Any]] = field(default_factory=list, repr=False)
+
+    def undo(self) -> None:
+        """Put everything back; a second call does nothing.
+
+        Weights that were moved behind each other stay there. Raises LaunchError, with all else put back, if
+        other code replaced a forward after the patch did.
+        """
+        lost = []
+        while self.done:
+            owner, name, ours, before = self.done.pop()
+            if vars(owner).get(name, ABSENT) != ours:
+                lost.append(f"{type(owner).__name__}.{name}")
+            elif before is ABSENT:
+                vars(owner).pop(name)
+            else:
+                setattr(owner, name, before)
+        if lost:
+            raise LaunchError(Code.SWAP_LOST, peer=PEER, names=", ".join(sorted(set(lost))))
+
+    def logps(self, input_ids: torch.Tensor, *, temperature: float = 1.0, **inputs: Any) -> LogProbs:
+        """Return log p(ids[t] | ids before t), f32 [B, L], without logits: 0 at padding and at first tokens.
+
+        inputs: others of the model's forward, such as attention_mask or position_ids; and `needs`, names of
+        the results, of logp, lse and entropy. Differentiable in the parameters. Raises UnsupportedError.
+        """
+        inputs = {"needs": ("logp",), "use_cache": False, **inputs}
+        found: LogProbs = self.model(input_ids=input_ids, temperature=temperature, **inputs)
+        return found
+
+    def __enter__(self) -> Patched:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def _put(self, owner: Any, name: str, ours: Any) -> None:
+        self.done.append((owner, name, ours, vars(owner).get(name, ABSENT)))
+        setattr(owner, name, ours)
+
+    def _exchange(self, module: torch.nn.Module, forward: Forward) -> None:
+        self._put(module, "forward", MethodType(forward, module))
+
+
+def patch(
+    model: torch.nn.Module,
+    *,
+    leaves: int | None = None,
+    strict: bool = True,
+    logits: Logits = "float32",
+    loss_logits: bool = False,
+) -> Patched:
+    """Exchange the computations of a loaded transformers model for rlk's, in place, until it is undone.
+
+    model: Llama, Mistral, Qwen2, Qwen3, Gemma 2 or Gemma 3 (text), in bf16 or f16, or a module that holds
+    one: peft's, a reward model. Parameters keep identity, names and values; weights of one input are moved
+    behind each other in memory. Use it as `with rlk.patch(model):` or keep the result and call `.undo()`.
+
+    leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; by default `config.rlk_leaves`, or 1.
+    strict: raise UnsupportedError, which lists everything that cannot be exchanged, with nothing exchanged;
+    False prints the list and exchanges the rest. logits: "float32", whose log softmax `logps` takes, or
+    "model": rounded to the model's dtype, as transformers does. loss_logits: a training forward with labels
+    returns logits beside its loss too. Raises LaunchError for a model that is patched already.
+    """
+    known_version(PEER, VERSIONS)
+    if logits not in ("float32", "model"):
+        raise LaunchError(
+            Code.ARG_VALUE, op="patch", name="logits", value=logits, wanted='"float32" or "model"'
+        )
+    parts = _Parts.of(model, leaves)
+    if strict and parts.problems:
+        raise UnsupportedError.collected(tuple(p.said() for p in parts.problems))
+    for problem in parts.problems:
+        print(f"rlk.patch: {problem.said()}")
+    made = Patched(model, tuple(str(p.said()) for p in parts.problems))
+    try:
+        _exchange(made, parts, torch.float32 if logits == "float32" else None, loss_logits)
+    except BaseException:
+        made.undo()
+        raise
+    return made
+
+
+# --- what a model consists of ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """The modules of a model that are exchanged. decoders: with their configs, and the whole of each."""
+
+    linears: dict[str, torch.nn.Module]
+    norms: dict[str, tuple[torch.nn.Module, str, str]]
+    embeddings: dict[str, torch.nn.Module]
+    decoders: dict[str, tuple[Any, ModelConfig]]
+    heads: list[Any]
+    problems: list[Problem]
+
+    @staticmethod
+    def of(model: torch.nn.Module, leaves: int | None) -> _Parts:
+        parts = _Parts({}, {}, {}, {}, [], [])
+        for name, module in model.named_modules():
+            parts._sort(name, module, leaves)
+        if not parts.decoders:
+            known = ", ".join(decoder for _, decoder, _ in FAMILIES.values())
+            parts.problems.append(Problem("the model", f"{type(model).__name__} has no {known}", known, True))
+        return parts
+
+    @property
+    def whole(self) -> bool:
+        return not any(p.whole for p in self.problems)
+
+    def _sort(self, name: str, module: torch.nn.Module, leaves: int | None) -> None:
+        """Put one module where it belongs, or say why it is not exchanged."""
+        role, profile = _role(module)
+        linear, embedding = (isinstance(module, kind) for kind in (torch.nn.Linear, torch.nn.Embedding))
+        if role is None and not linear and not embedding:
+            if _is_quantized(module):
+                self._problem(name, *_unknown(module))
+        elif (forward := vars(module).get("forward")) is not None:
+            self._replaced(name, forward)
+        elif role == "other":
+            self._problem(
+                name, f"a {type(module).__name__} with a forward of its own", "use the own class", True
+            )
+        elif role == "norm":
+            eps = "variance_epsilon" if hasattr(module, "variance_epsilon") else "eps"
+            if self._loaded(name, module):
+                self.norms[name] = (module, profile, eps)
+        elif role == "decoder":
+            self._decoder(name, module, leaves)
+        elif role == "head":
+            self.heads.append(module)
+        elif linear:
+            if not _same(type(module), torch.nn.Linear):
+                self._problem(name, *_unknown(module))
+            elif self._loaded(name, module):
+                self.linears[name] = module
+        elif embedding:
+            self._embedding(name, module)
+
+    def _problem(self, name: str, what: str, instead: str, whole: bool = False) -> None:
+        self.problems.append(Problem(name or "the model", what, instead, whole))
+
+    def _replaced(self, name: str, forward: Any) -> None:
+        if str(getattr(getattr(forward, "__func__", None), "__module__", "")).startswith("rlk."):
+            raise LaunchError(Code.PATCH_TWICE, where=name or "the model")
+        self._problem(name, "a forward that other code put on the object", "patch before it does", True)
+
+    def _loaded(self, name: str, module: torch.nn.Module) -> bool:
+        """Return whether parameters are tensors of 16 bits, or shards, which may be cast when gathered."""
+        for p in module.parameters(recurse=False):
+            kind = type(p.data).__name__
+            if kind not in ("Tensor", "DTensor"):
+                self._problem(name, f"a weight of {kind}", "load the model unquantized")
+                return False
+            if kind == "Tensor" and p.dtype not in SHORT and ".lora_" not in name:
+                self._problem(
+                    name, f"parameters of {p.dtype}", "load the model with dtype=torch.bfloat16", True
+                )
+                return False
+        return True
+
+    def _embedding(self, name: str, module: torch.nn.Module) -> None:
+        odd = [n for n in ("max_norm", "scale_grad_by_freq", "sparse") if getattr(module, n)]
+        scaled = any(cls.__name__.endswith("TextScaledWordEmbedding") for cls in type(module).__mro__)
+        if odd:
+            self._problem(name, f"an embedding with {', '.join(odd)}", "leave it out")
+        elif not scaled and not _same(type(module), torch.nn.Embedding):
+            self._problem(name, *_unknown(module))
+        elif self._loaded(name, module):
+            self.embeddings[name] = module
+
+    def _decoder(self, name: str, module: Any, leaves: int | None) -> None:
+        config = module.config
+        if module.training and getattr(config, "attention_dropout", 0.0):
+            what = f"attention_dropout={config.attention_dropout} in training"
+            self._problem(name, what, "load the model with attention_dropout=0", True)
+        if (getattr(module, "_tp_size", None) or 1) > 1:
+            self._problem(name, "tensor parallelism of transformers", "load the model without", True)
+        try:
+            found = ModelConfig.of(config, leaves=leaves)
+        except LaunchError as error:
+            first = error.diagnostics[0]
+            self._problem(name, first.message, "; ".join(first.fix), True)
+            return
+        self.decoders[name] = (module, found)
+        roles = {"": "layer", "self_attn": "attention", "mlp": "mlp"} | dict.fromkeys(LAYER_NORMS, "norm")
+        roles |= dict.fromkeys(SANDWICH_NORMS if found.sandwich_norms else (), "norm")
+        roles |= dict.fromkeys(HEAD_NORMS if found.qk_norm else (), "norm")
+        for i, layer in enumerate(module.layers):
+            for part, role in roles.items():
+                each = layer.get_submodule(part)
+                if _role(each)[0] not in (role, "other"):  # others are told already
+                    where = ".".join(x for x in (name, "layers", str(i), part) if x)
+                    self._problem(where, f"a {type(each).__name__}", f"use the model's own {role}", True)
+
+
+def _role(module: torch.nn.Module) -> tuple[str | None, str]:
+    """Return what a module is in a supported model, and the model's norm profile; None for all else."""
+    for cls in type(module).__mro__:  # FSDP2 makes a subclass of a module's class
+        path = cls.__module__.split(".")
+        if path[:2] == ["transformers", "models"] and path[2:3] and path[2] in FAMILIES:
+            begins, decoder, profile = FAMILIES[path[2]]
+            roles = {begins + name: role for name, role in ROLES.items()} | {decoder: "decoder"}
+            role = roles.get(cls.__name__)
+            return role if role is None or _same(type(module), cls) else "other", profile
+    return None, ""
+
+
+def _same(found: type, known: type) -> bool:
+    """Return whether a class has the forward of a known one; wrappers of transformers are looked through."""
+    return inspect.unwrap(found.forward) is inspect.unwrap(known.forward)  # type: ignore[attr-defined]
+
+
+def _is_quantized(module: torch.nn.Module) -> bool:
+    """Return whether a module looks like a linear layer of other bits: its weight is no float."""
+    weight = getattr(module, "weight", getattr(module, "qweight", None))
+    return isinstance(weight, torch.Tensor) and not weight.is_floating_point()
+
+
+def _unknown(module: torch.nn.Module) -> tuple[str, str]:
+    return f"a {type(module).__name__}, quantized or unknown", "load the model unquantized"
+
+
+# --- the exchange -------------------------------------------------------------------------------------------
+
+
+def _exchange(made: Patched, parts: _Parts, logits_dtype: torch.dtype | None, loss_logits: bool) -> None:
+    """Put forwards on the modules of a model: of leaves alone, or of the whole."""
+    forwards = import_module("rlk.integrations.decoders")  # imports transformers, which is there now
+    for name, module in parts.linears.items():
+        made._exchange(module, _linear(forwards, name, logits_dtype, parts))
+    for module, profile, eps in parts.norms.values():
+        made._exchange(module, forwards.norm_forward(profile, eps))
+    for module in parts.embeddings.values():
+        made._exchange(module, forwards.embedding_forward)
+    if not parts.whole:
+        return
+    for module, config in parts.decoders.values():
+        at = forwards.Decoding.of(config, logits_dtype, loss_logits)
+        if config.leaves != getattr(module.config, LEAVES, 1):
+            made._put(module.config, LEAVES, config.leaves)
+        _exchange_decoder(made, forwards, module, at)
+        for head in parts.heads:
+            if head.model is module:
+                made._exchange(head, forwards.causal_forward(at))
+                made._put(head, "create_masks_for_generate", _mask_as_given)
+
+
+def _exchange_decoder(made: Patched, forwards: Any, module: Any, at: Decoding) -> None:
+    made._exchange(module, forwards.model_forward(at))
+    for layer, options in zip(module.layers, at.layers, strict=True):
+        for holder, names in GROUPS:
+            _lay_out([getattr(getattr(layer, holder), name) for name in names])
+        made._exchange(layer, forwards.layer_forward(at.config.sandwich_norms))
+        made._exchange(layer.self_attn, forwards.attention_forward(options))
+        made._exchange(layer.mlp, forwards.mlp_forward(at.config))
+
+
+def _linear(forwards: Any, name: str, logits_dtype: torch.dtype | None, parts: _Parts) -> Forward:
+    """Return the forward of a linear layer by its place: head, row-parallel, or any other."""
+    path = name.split(".")
+    if any(part.startswith("lora_") for part in path):
+        return forwards.linear_forward(False, 1)
+    if "lm_head" in path and parts.whole:
+        return forwards.head_forward(logits_dtype)
+    inside = [c.leaves for prefix, (_, c) in parts.decoders.items() if name.startswith(prefix)]
+    return forwards.linear_forward(any(part in ROW_PARALLEL for part in path), inside[0] if inside else 1)
+
+
+def _mask_as_given(attention_mask: torch.Tensor | None = None, **_: object) -> torch.Tensor | None:
+    """Return the mask of padding that `generate` has, where it would make one of all pairs."""
+    return attention_mask
+
+
+def _lay_out(modules: list[Any]) -> None:
+    """Move the weights of one input behind each other, if they are plain tensors of this process."""
+    if any(not _same(type(m), torch.nn.Linear) for m in modules):
+        return
+    for name in ("weight", "bias"):
+        group = [getattr(m, name) for m in modules]
+        if all(_movable(p) for p in group) and len({(p.dtype, p.device) for p in group}) == 1:
+            if not adjacent(group):
+                lay_adjacent(group)
+
+
+def _movable(p: Any) -> bool:
+    plain = type(p) is torch.nn.Parameter and type(p.data) is torch.Tensor and p.device.type != "meta"
+    return plain and p.is_contiguous() and not (p.device.type == "cpu" and p.is_shared())
