@@ -281,6 +281,18 @@ def test_the_page_about_attention_runs() -> None:
         assert scope["logits"].shape == (1, 8, 50)
 
 
+def test_the_page_about_models_runs(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from model_families import written
+
+    (block,) = blocks("docs/models.md")
+    path, folder = written("qwen3", tmp_path / "given"), tmp_path / "made"
+    scope: dict[str, Any] = {"path": path, "folder": folder}
+    exec(compile(block, "models.py", "exec"), scope)
+    assert (folder / "model.safetensors").exists() and scope["model"].lm_head.weight.grad.any()
+    assert scope["prompt"].any()
+
+
 def test_the_matrix_of_the_guide_is_one(tmp_path: Path) -> None:
     from rlk.aot.matrix import read_matrix
 
