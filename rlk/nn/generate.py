@@ -325,9 +325,7 @@ def _ends(step: Step) -> list[int]:
     return ends
 
 
-def _draw(
-    model: Model, hidden: torch.Tensor, requests: list[Request], sampling: Sampling
-) -> list[Sample]:
+def _draw(model: Model, hidden: torch.Tensor, requests: list[Request], sampling: Sampling) -> list[Sample]:
     """Return a draw for each row, on the host. Raises LaunchError for scores that are no distribution."""
 
     def column(numbers: list[int]) -> torch.Tensor:
