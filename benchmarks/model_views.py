@@ -1,8 +1,8 @@
-"""Bits of a whole model in all its views: training, scoring, padding, prefill, decoding, graphs; and controls.
+"""Comparison of a model's views, bit for bit: training, scoring, padding, prefill, decoding; and controls.
 
-`python -m benchmarks.model_views --shape qwen3-8b --layers 4 --tokens 200000 --seconds 500 --out FILE` gives a
-model random weights, takes a digest of each token's f32 logits over the whole vocabulary in a packed pass with
-gradients, and counts the tokens whose digest is another one in each other view. Rows of controls must differ.
+`python -m benchmarks.model_views --shape qwen3-8b --layers 4 --tokens 200000 --seconds 500 --out FILE` gives
+a model random weights, takes a digest of each token's f32 logits over the whole vocabulary in a packed pass
+with gradients, and counts the tokens whose digest is another one in each view. Rows of controls must differ.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def _shape(kind: str, hidden: int, inner: int, heads: int, keys: int, **more: An
     return {
         "model_type": kind, "hidden_size": hidden, "intermediate_size": inner, "hidden_act": "silu",
         "num_attention_heads": heads, "num_key_value_heads": keys, "head_dim": 128, "rms_norm_eps": 1e-6,
-        "vocab_size": 151936, "rope_theta": 1e6, "num_hidden_layers": 36, "tie_word_embeddings": False, **more,
+        "vocab_size": 151936, "rope_theta": 1e6, "num_hidden_layers": 36, "tie_word_embeddings": False,
+        **more,
     }  # fmt: skip
 
 

@@ -201,8 +201,8 @@ class CausalLM(torch.nn.Module):
     ) -> list[Generation]:
         """Continue prompts by sampled tokens, over pages, in one changing batch; in the order of the prompts.
 
-        A small loop for tests and examples: it launches each step anew and waits for its tokens. prompts: ids,
-        at least one each. max_new_tokens, seed: of all requests, or of each. temperature, top_k, top_p,
+        A small loop for tests and examples: it launches each step anew and waits for its tokens. prompts:
+        ids, at least one each. max_new_tokens, seed: of all requests, or of each. temperature, top_k, top_p,
         min_p: as of `ops.sample`, None is off. eos_ids: tokens that end a sequence, kept as its last.
         request_ids: by default the places in prompts. supports: return what draws ran over too.
 

@@ -1,4 +1,4 @@
-"""Digests of rows of numbers, made where the numbers are: comparing views of a model without keeping logits."""
+"""Digests of rows of numbers, made on their device, to compare views of a model without keeping logits."""
 
 from __future__ import annotations
 
