@@ -281,6 +281,15 @@ def test_the_page_about_attention_runs() -> None:
         assert scope["logits"].shape == (1, 8, 50)
 
 
+def test_the_page_about_decoding_runs() -> None:
+    (block,) = blocks("docs/decoding.md")
+    found: dict[str, Any] = {}
+    exec(block, found)
+    # the control: the log-probs of the whole softmax are others
+    raw = found["model"].logps(found["ids"], found["layout"]).logp
+    assert (raw != found["trained"]).sum() > len(raw) // 3
+
+
 def test_the_matrix_of_the_guide_is_one(tmp_path: Path) -> None:
     from rlk.aot.matrix import read_matrix
 
