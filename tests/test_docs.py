@@ -293,6 +293,15 @@ def test_the_page_about_models_runs(tmp_path: Path) -> None:
     assert scope["prompt"].any()
 
 
+def test_the_page_about_decoding_runs() -> None:
+    (block,) = blocks("docs/decoding.md")
+    found: dict[str, Any] = {}
+    exec(block, found)
+    # the control: the log-probs of the whole softmax are others
+    raw = found["model"].logps(found["ids"], found["layout"]).logp
+    assert (raw != found["trained"]).sum() > len(raw) // 3
+
+
 def test_the_matrix_of_the_guide_is_one(tmp_path: Path) -> None:
     from rlk.aot.matrix import read_matrix
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from nn_cases import TorchLinear, integers, model, texts
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 import rlk
 from rlk.errors import LaunchError
@@ -149,6 +150,25 @@ def test_nothing_is_a_batch(lm: CausalLM) -> None:
         assert lm.prefill(ids[:new], cache, table[:rows], lens, cu).shape == (new, 32)
     assert lm.prefill(ids, cache, table[:, :0], integers(0), integers(0, 0)).shape == (3, 32)
     assert lm.decode(ids[:0], cache, table[:0], none).shape == (0, 32)
+
+
+def test_a_step_reads_no_number_that_is_on_a_device(lm: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fake tensors have sizes and no numbers: what waits for one raises. So sizes alone decide what runs."""
+    tables = (torch.empty(512, 8), torch.empty(512, 8))  # made once on the host, before anything is captured
+    monkeypatch.setattr("rlk.nn.rotary.ops.rope_table", lambda *a, **k: tables)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.int32)
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = CausalLM(lm.config)
+        cache = fake.cache(4, 4)
+        for rows, columns, tokens in ((3, 4, 3), (2, 4, 9), (1, 0, 2), (0, 4, 2)):
+            given = numbers(rows, columns), numbers(rows), numbers(rows + 1)
+            assert fake.prefill(numbers(tokens), cache, *given).shape == (tokens, 32)
+        assert fake.logits(fake.decode(numbers(3), cache, numbers(3, 4), numbers(3))).shape == (3, 96)
+        with pytest.raises(DataDependentOutputException):  # the control: a step that looks at its contexts
+            fake.decode(numbers(int(numbers(1)[0])), cache, numbers(3, 4), numbers(3))
 
 
 T = torch.arange(4, dtype=torch.int32)[None]

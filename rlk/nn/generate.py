@@ -104,7 +104,7 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A sequence that grows. ids: prompt and drawn tokens; cached: how many have keys in its pages."""
+    """A sequence that grows. ids: prompt and drawn tokens. cached: how many have keys in its pages."""
 
     id: int
     seed: int

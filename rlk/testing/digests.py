@@ -1,4 +1,4 @@
-"""Digests of rows of numbers, made where they are: views of a model compared without keeping logits."""
+"""Digests of rows of numbers, made on their device, to compare views of a model without keeping logits."""
 
 from __future__ import annotations
 

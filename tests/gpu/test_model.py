@@ -91,7 +91,7 @@ def test_prefill_eager_decoding_and_a_graph_have_the_bits_of_training(batch: int
     for at in range(3):  # eager; the steps of the graph write the same keys again
         ids.copy_(newest[:, at])
         lens += 1
-        with no_waiting() if at else nullcontext():  # the first one compiles
+        with NoWaiting() if at else nullcontext():  # the first one compiles
             made = step()
         assert torch.equal(row_digests(made), ends[:, at]), at
     begin = lens - 3
@@ -162,7 +162,7 @@ def captured(step: object) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
     return graph, made
 
 
-class no_waiting:
+class NoWaiting:
     """Raise where the host waits for the device."""
 
     def __enter__(self) -> None:
