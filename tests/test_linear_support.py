@@ -165,6 +165,16 @@ def test_a_compiled_call_has_the_bits_of_an_eager_one() -> None:
         assert_same_bits(a, b)
 
 
+def test_a_support_is_refused_where_ranks_share_the_vocabulary() -> None:
+    """Before anything is sent, and whatever the group is: the message says what is needed instead."""
+    hidden, weight, ids = head((ROWS,), DEPTH, V)
+    token, support = sampled(hidden, weight)
+    for given, which in ((token, support), (ids, csr_of(ids))):
+        with pytest.raises(LaunchError, match="None with a group: .* whole vocabulary") as refused:
+            ops.linear_logp(hidden, weight, given, support=which, group=object())
+        assert refused.value.code is Code.ARG_VALUE and "support" in str(refused.value)
+
+
 def test_bad_supports_are_refused_by_name() -> None:
     hidden, weight, ids = head((ROWS,), DEPTH, V)
     token, support = sampled(hidden, weight)

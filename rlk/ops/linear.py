@@ -89,7 +89,8 @@ def linear_logp(
     scalars["ignore_index"] = integer("linear_logp", "ignore_index", ignore_index)
     if support is not None:
         if group is not None:
-            raise wrong_value("linear_logp", "support", type(support).__name__, "None, with a group")
+            wanted = "None with a group: a support is replayed where one rank holds the whole vocabulary"
+            raise wrong_value("linear_logp", "support", type(support).__name__, wanted)
         tensors |= kept_tokens("linear_logp", support, weight.shape[0], ids)
     extra = tuple(n for n in NEEDS[2:3] if n in needs)
     statics = {"needs": extra, "keep": _keeps(keep_logits, hidden, weight), "states": False}
