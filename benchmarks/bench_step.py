@@ -115,6 +115,41 @@ def decode(model: str, tokens: int) -> Case:
     )
 
 
+def written(model: str, tokens: int) -> Case:
+    """Keys and values of new tokens that lie inside the result of a product, written as they are."""
+    s = drawn(tokens, MODELS[model])
+    _, k, v = s.split
+
+    def by_rlk() -> None:
+        rlk.ops.write_cache(k, v, *s.caches, s.slots)
+
+    def by_index() -> None:
+        page, slot = s.slots // PAGE, s.slots % PAGE
+        for cache, x in zip(s.caches, (k, v), strict=True):
+            cache[page, slot] = x
+
+    def same() -> Checked:
+        made = []
+        for call in (by_rlk, by_index):
+            for cache in s.caches:
+                cache.zero_()
+            call()
+            made.append([cache.clone() for cache in s.caches])
+        return Checked(0.0, sum(differing(a.cpu(), b.cpu()) for a, b in zip(*made, strict=True)))
+
+    return Case(
+        op="write_cache",
+        passes="fwd",
+        shape={"model": model, "M": tokens},
+        rlk=lambda: without_grad(by_rlk),
+        peers={"torch_eager": lambda: without_grad(by_index)},
+        moved=4.0 * k.numel() * k.element_size(),
+        reference="torch_eager",
+        check=same,
+        describe=lambda: describe(rlk.ops.write_cache.explain("cuda")),
+    )
+
+
 def training(model: str, passes: str) -> Case:
     """Norm and rotation of q in training, inside the result of a product."""
     s = drawn(TRAINING, MODELS[model])
@@ -155,9 +190,11 @@ def cases() -> Iterator[Case]:
     for model in MODELS:
         for tokens in DECODE:
             yield decode(model, tokens)
+            yield written(model, tokens)
         for passes in ("fwd", "bwd"):
             yield training(model, passes)
         yield decode(model, TRAINING)
+        yield written(model, TRAINING)
 
 
 if __name__ == "__main__":
