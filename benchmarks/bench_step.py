@@ -91,7 +91,12 @@ def check(s: Step) -> Checked:
             for cache in s.caches:
                 cache.zero_()
             made.append([call(s), *(cache.clone() for cache in s.caches)])
-    pairs = list(zip(*made, strict=True))
+    return compared(*made)
+
+
+def compared(got: list[Tensor], want: list[Tensor]) -> Checked:
+    """Return how far results are from others, and how many differ in a bit."""
+    pairs = list(zip(got, want, strict=True))
     worst = max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
     return Checked(worst, sum(differing(a.cpu(), b.cpu()) for a, b in pairs))
 
@@ -135,7 +140,7 @@ def written(model: str, tokens: int) -> Case:
                 cache.zero_()
             call()
             made.append([cache.clone() for cache in s.caches])
-        return Checked(0.0, sum(differing(a.cpu(), b.cpu()) for a, b in zip(*made, strict=True)))
+        return compared(*made)
 
     return Case(
         op="write_cache",
@@ -168,8 +173,11 @@ def training(model: str, passes: str) -> Case:
         return lambda: without_grad(call) if passes == "fwd" else backward_of(call, (x, weight), seed)
 
     def same() -> Checked:
-        (mine,), (theirs,) = (torch.autograd.grad(call(), (x,), seed) for call in (whole, parts))
-        return Checked(0.0, differing(mine.cpu(), theirs.cpu()) + differing(whole().cpu(), parts().cpu()))
+        made = []
+        for call in (whole, parts):
+            y = call()
+            made.append([y.detach(), *torch.autograd.grad(y, (x,), seed)])
+        return compared(*made)
 
     size = x.numel() * x.element_size()
     return Case(

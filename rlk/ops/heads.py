@@ -275,15 +275,27 @@ def _implementation(op: Op, args: tuple[Any, ...]) -> None:
 
 
 def weight_partials(
-    d_y: torch.Tensor, x: torch.Tensor, *, eps: float = 1e-6, profile: str = "hf_llama"
+    d_y: torch.Tensor,
+    x: torch.Tensor,
+    *,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    profile: str = "hf_llama",
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
 ) -> torch.Tensor:
-    """Return the f32 sum of each head [H, E] in the gradient of the weight of `qk_norm` without a rotation.
+    """Return the f32 sum of each head [H, E] in the gradient of the weight of `qk_norm`.
 
-    d_y, x: [..., H, E], of the heads of one rank. Ranks gather them in the order of heads for `sum_of_heads`.
+    d_y: the cotangent of its result, x: [..., H, E], both of the heads of one rank; the options are those of
+    `qk_norm`. Ranks gather these sums in the order of heads for `sum_of_heads`.
     """
-    scalars, statics = _profile("qk_norm", eps, profile)
-    tensors = {"d_y": d_y.to(x.dtype), "x": x}
-    return call(spec.qk_norm_partials, tensors, scalars, statics | _UNROTATED)["partials"]
+    name = "qk_norm"
+    tensors, turned = _rotation(name, "x", x, cos, sin, position_ids, interleaved, rotary_dim)
+    scalars, statics = _profile(name, eps, profile)
+    tensors |= {"d_y": d_y.to(x.dtype).contiguous(), "x": x}
+    return call(spec.qk_norm_partials, tensors, scalars, statics | turned)["partials"]
 
 
 def sum_of_heads(partials: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
