@@ -91,7 +91,12 @@ def check(s: Step) -> Checked:
             for cache in s.caches:
                 cache.zero_()
             made.append([call(s), *(cache.clone() for cache in s.caches)])
-    pairs = list(zip(*made, strict=True))
+    return compared(*made)
+
+
+def compared(got: list[Tensor], want: list[Tensor]) -> Checked:
+    """Return how far results are from others, and how many differ in a bit."""
+    pairs = list(zip(got, want, strict=True))
     worst = max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
     return Checked(worst, sum(differing(a.cpu(), b.cpu()) for a, b in pairs))
 
@@ -115,6 +120,41 @@ def decode(model: str, tokens: int) -> Case:
     )
 
 
+def written(model: str, tokens: int) -> Case:
+    """Keys and values of new tokens that lie inside the result of a product, written as they are."""
+    s = drawn(tokens, MODELS[model])
+    _, k, v = s.split
+
+    def by_rlk() -> None:
+        rlk.ops.write_cache(k, v, *s.caches, s.slots)
+
+    def by_index() -> None:
+        page, slot = s.slots // PAGE, s.slots % PAGE
+        for cache, x in zip(s.caches, (k, v), strict=True):
+            cache[page, slot] = x
+
+    def same() -> Checked:
+        made = []
+        for call in (by_rlk, by_index):
+            for cache in s.caches:
+                cache.zero_()
+            call()
+            made.append([cache.clone() for cache in s.caches])
+        return compared(*made)
+
+    return Case(
+        op="write_cache",
+        passes="fwd",
+        shape={"model": model, "M": tokens},
+        rlk=lambda: without_grad(by_rlk),
+        peers={"torch_eager": lambda: without_grad(by_index)},
+        moved=4.0 * k.numel() * k.element_size(),
+        reference="torch_eager",
+        check=same,
+        describe=lambda: describe(rlk.ops.write_cache.explain("cuda")),
+    )
+
+
 def training(model: str, passes: str) -> Case:
     """Norm and rotation of q in training, inside the result of a product."""
     s = drawn(TRAINING, MODELS[model])
@@ -133,8 +173,11 @@ def training(model: str, passes: str) -> Case:
         return lambda: without_grad(call) if passes == "fwd" else backward_of(call, (x, weight), seed)
 
     def same() -> Checked:
-        (mine,), (theirs,) = (torch.autograd.grad(call(), (x,), seed) for call in (whole, parts))
-        return Checked(0.0, differing(mine.cpu(), theirs.cpu()) + differing(whole().cpu(), parts().cpu()))
+        made = []
+        for call in (whole, parts):
+            y = call()
+            made.append([y.detach(), *torch.autograd.grad(y, (x,), seed)])
+        return compared(*made)
 
     size = x.numel() * x.element_size()
     return Case(
@@ -155,9 +198,11 @@ def cases() -> Iterator[Case]:
     for model in MODELS:
         for tokens in DECODE:
             yield decode(model, tokens)
+            yield written(model, tokens)
         for passes in ("fwd", "bwd"):
             yield training(model, passes)
         yield decode(model, TRAINING)
+        yield written(model, TRAINING)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -67,6 +68,12 @@ HEADS: dict[str, Head] = {
     "a buffer, and all options": Head(
         ("bias", *TEMPERATURE, *IGNORED), keep=True, buffer=True, edges=True, dtype=torch.bfloat16
     ),
+    "a support by thresholds": Head(("threshold",)),
+    "a support of ids": Head(("listed", *TEMPERATURE), edges=True),
+    "a support of ids, a buffer, bf16": Head(("listed", *IGNORED), buffer=True, dtype=torch.bfloat16),
+    "a support by thresholds, and all options": Head(
+        ("threshold", *TEMPERATURE, *IGNORED), keep=True, buffer=True, edges=True
+    ),
     "one row": Head(rows=(1,), dtype=torch.bfloat16),
     "no row": Head(rows=(0,)),
     "as many words as ranks": Head(rows=(5,), depth=3, vocabulary=PARTS),
@@ -84,15 +91,37 @@ def drawn(head_: Head) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[s
     """Return hidden, weight, ids and options of the whole vocabulary."""
     size, count = head_.vocabulary, head_.vocabulary // PARTS
     known = options_of(head_.rows, size, head_.dtype)
-    options = {name: x for option in head_.options for name, x in known[option].items()}
-    ignored = options.get("ignore_index", -100)
+    ignored = known["ignore_index"]["ignore_index"] if "ignore_index" in head_.options else -100
     hidden, weight, ids = head(head_.rows, head_.depth, size, head_.dtype, ignored=ignored)
+    known |= supports_of(hidden, weight) if {"threshold", "listed"} & {*head_.options} else {}
+    options = {name: x for option in head_.options for name, x in known[option].items()}
     if head_.edges:
         flat = ids.view(-1)
         # what is left of these by subtracting where a shard begins is the ignored id
         flat[6:13] = ignored + count * torch.arange(1, PARTS)
         flat[13:21] = torch.tensor([0, count - 1, count, size // 2, size - 1, size, size + 5, -5])
     return hidden, weight, ids.to(head_.ids), options
+
+
+def supports_of(hidden: torch.Tensor, weight: torch.Tensor) -> dict[str, dict[str, Any]]:
+    """Return a support of each row by a threshold, and one of ids drawn by row.
+
+    A threshold is the score of a token, which every other row keeps. In some rows no id is of the first
+    shards; the last row keeps one id alone.
+    """
+    rows, size = hidden.shape[:-1], len(weight)
+    count = math.prod(rows)
+    scores = ops.matmul(hidden, weight, out_dtype=torch.float32).reshape(count, size)
+    at = torch.arange(count) * (size // count)
+    edge = scores[torch.arange(count), at].reshape(rows)
+    last = (at - torch.arange(count) % 2).to(torch.int32).reshape(rows)
+    kept = torch.rand(count, size, generator=torch.Generator().manual_seed(6)) < 0.5
+    kept[: count // 2, : size // 3] = False
+    kept[count - 1 :, :-1] = False
+    kept[count - 1 :, -1] = True
+    listed = ops.Csr(torch.tensor([0, *kept.sum(-1).cumsum(0)]), kept.nonzero()[:, 1])
+    by_threshold = ops.Support(edge, torch.ones(rows, dtype=torch.int32), last)
+    return {"threshold": {"support": by_threshold}, "listed": {"support": listed}}
 
 
 def shard_of(rank: int, world: int, vocabulary: int) -> slice:
@@ -116,6 +145,8 @@ def computed(
     part = shard_of(rank, world, len(weight))
     options |= {"bias": options["bias"][part]} if "bias" in options else {}
     options = {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+    if "support" in options:
+        options["support"] = type(options["support"])(*(x.to(device) for x in options["support"]))
     options |= {"math": head_.math} if head_.math else {}
     options |= {"group": group, "vocab_start": part.start} if group is not None else {}
     options |= {"keep_logits": MANY} if head_.keep else {}

@@ -140,12 +140,16 @@ def test_a_weight_takes_its_heads_one_after_the_other(dtype: torch.dtype, runner
     assert_same_bits(got, ascending(parts).to(dtype))
 
 
+@pytest.mark.parametrize("form", ROTATED)
+@pytest.mark.parametrize("profile", ["hf_llama", "gemma"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_ranks_that_share_heads_have_the_sum_of_one_rank(dtype: torch.dtype) -> None:
+def test_ranks_that_share_heads_have_the_sum_of_one_rank(dtype: torch.dtype, profile: str, form: str) -> None:
     x, weight, g = drawn(dtype)
-    want = weight_gradient(x, weight, g)
+    options = {"profile": profile, **ROTATED[form]}
+    want = weight_gradient(x, weight, g, **options)
     for at in (1, 2, 5):
-        shares = [weight_partials(g[:, part], x[:, part]) for part in (slice(0, at), slice(at, HEADS))]
+        parts = slice(0, at), slice(at, HEADS)
+        shares = [weight_partials(g[:, part], x[:, part], **options) for part in parts]
         assert [len(s) for s in shares] == [at, HEADS - at]
         assert_same_bits(sum_of_heads(torch.cat(shares), dtype), want, f"heads from {at}")
 

@@ -15,6 +15,7 @@ from linear_cases import NEEDS, active_rows, cotangents, head, hidden_gradient, 
 from rlk import Layout, ops
 from rlk.errors import Code, LaunchError
 from rlk.ops import Csr
+from rlk.ops.support import kept_tokens, words_from
 from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simulators.interpreter import interpret
@@ -163,6 +164,25 @@ def test_a_compiled_call_has_the_bits_of_an_eager_one() -> None:
         found.append((made.detach(), h.grad, w.grad))
     for a, b in zip(*found, strict=True):
         assert_same_bits(a, b)
+
+
+@pytest.mark.parametrize("start", [0, 1, 31, 32, 33, 64, 190, 271])
+def test_the_bits_of_a_shard_begin_at_its_first_token(start: int) -> None:
+    """Words of tokens from any one on are those of a support that begins there."""
+    kept = torch.rand(ROWS, V, generator=torch.Generator().manual_seed(4)) < 0.5
+    count = min(40, V - start)
+    bits = torch.arange(32, dtype=torch.int32)
+
+    def unpacked(words: torch.Tensor) -> torch.Tensor:
+        return ((words[..., None] >> bits) & 1).flatten(1).bool()
+
+    def words_of(kept: torch.Tensor) -> torch.Tensor:
+        csr = Csr(torch.tensor([0, *kept.sum(-1).cumsum(0)]), kept.nonzero()[:, 1])
+        return kept_tokens("test", csr, kept.shape[1], torch.zeros(ROWS))["words"]
+
+    whole = words_of(kept)
+    assert torch.equal(unpacked(whole)[:, :V], kept)
+    assert torch.equal(unpacked(words_from(whole, start, count))[:, :count], kept[:, start : start + count])
 
 
 def test_bad_supports_are_refused_by_name() -> None:

@@ -20,6 +20,8 @@ from rank_turns import Exchange, in_turn, tree
 from rlk import ops
 from rlk.interp.run import run
 from rlk.ir.text import parse_program, print_program
+from rlk.ops import sharded
+from rlk.ops.support import words_from
 from rlk.passes.pipeline import canonical
 from rlk.specs.linear_logp import linear_logp_join
 from rlk.testing.bits import assert_same_bits, differing
@@ -97,6 +99,26 @@ def test_any_number_of_ranks_has_the_policy_loss_of_one(name: str, world: int) -
 
     for rank, found in enumerate(in_turn(step, Exchange(world))):
         assert_same_found(found, alone("policies", name), world, rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "broken"),
+    [
+        ("a support by thresholds", "last", lambda words, start, count: words),
+        ("a support of ids", "words", lambda words, start, count: words[..., : -(-count // 32)]),
+        ("a support of ids", "words", lambda words, start, count: words_from(words, start + 1, count)),
+    ],
+)
+def test_a_support_that_is_not_cut_with_the_vocabulary_is_seen(name: str, what: str, broken: Any) -> None:
+    """The control: ranks that count the tokens of a support from the wrong one."""
+
+    def local(tensors: Any, scalars: Any, shard: Any) -> Any:
+        return cut(tensors, scalars, shard) | ({"last": tensors["last"]} if what == "last" else {})
+
+    cut = sharded._local
+    with patch.object(sharded, "_local", local), patch.object(sharded, "words_from", broken):
+        got = heads(HEADS[name], 4)
+    assert differing(got[0]["lse"], alone("heads", name)["lse"])
 
 
 def test_ids_outside_the_vocabulary_are_nan_in_their_rows_only() -> None:

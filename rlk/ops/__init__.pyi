@@ -326,8 +326,9 @@ class _LinearLogp(Operator):
         rank with the whole weight.
         weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place:
         weight.grad stays as it is.
-        support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids; not with a
-        group. The bits are those of `logp(matmul(...), ids, support=support)`. Raises LaunchError.
+        support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids, of the whole
+        vocabulary on every rank. The bits are those of `logp(matmul(...), ids, support=support)`. Raises
+        LaunchError.
         """
 
 linear_logp: _LinearLogp

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import OWN, Op
 from rlk.ops.sharded import check_plain
+from rlk.runtime.binding.arguments import VECTOR
 from rlk.runtime.binding.checks import (
     are_tensors,
     flag,
@@ -21,10 +21,10 @@ from rlk.runtime.binding.checks import (
     wrong_dims,
     wrong_value,
 )
-from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors
+from rlk.runtime.binding.invocation import Run, Scalars, Tensors
 from rlk.runtime.binding.selection import Statics, check_differentiable, invoke
 from rlk.runtime.call import library
-from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
 from rlk.runtime.call.entry import _PLAIN, _modes, call, observing
 from rlk.specs import heads as spec
 
@@ -143,7 +143,7 @@ def cache_qkv(
     if qkv.shape[-1] % width or heads < 1:
         wanted = f"(Hq + 2 Hk) E, for E = {width} and Hk = {keys} of k_cache"
         raise wrong_value(name, "qkv.shape[-1]", qkv.shape[-1], wanted)
-    x = qkv.unflatten(-1, (heads + 2 * keys, width))
+    x = qkv.view(*qkv.shape[:-1], heads + 2 * keys, width)
     tables, statics = _rotation(name, "qkv", x, cos, sin, position_ids, interleaved, rotary_dim)
     scalars, profiled = _profile(name, eps, profile)
     q = x.new_empty((*x.shape[:-2], heads, width))
@@ -219,9 +219,8 @@ def _rotation(
 # --- calls that write their arguments -----------------------------------------------------
 
 
-@cache
-def _writing(invocation: Invocation, names: frozenset[str]) -> Invocation:
-    return replace(invocation, into=names)
+_known: dict[object, Run] = {}
+dispatch.forgets(_known.clear)
 
 
 def _write(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None:
@@ -229,23 +228,34 @@ def _write(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None
     if observing():
         call(op, tensors, scalars, statics)
         return
-    check_plain(op.name, tensors)
-    if torch.is_grad_enabled():
-        check_differentiable(op, tensors)
-    known = all(type(t) in _PLAIN for t in tensors.values())
-    if not known or torch.compiler.is_compiling() or _modes():
-        arguments = library.encoded(op, tensors, scalars, statics, None)[:-1]
-        getattr(torch.ops.rlk, op.name)(*arguments)
+    plain = True
+    for t in tensors.values():
+        plain = plain and type(t) in _PLAIN
+        if t.requires_grad and torch.is_grad_enabled():
+            check_differentiable(op, tensors)
+    if plain and not torch.compiler.is_compiling() and not _modes():
+        _run(op, tensors, scalars, statics)
         return
-    _run(op, tensors, scalars, statics)
+    check_plain(op.name, tensors)
+    arguments = library.encoded(op, tensors, scalars, statics, None)[:-1]
+    getattr(torch.ops.rlk, op.name)(*arguments)
 
 
 def _run(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None:
-    memory = {out: tensors[name] for name, out in WRITTEN.items() if name in tensors}
+    # one key for everything that selects code, as for calls that return their results
+    sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in tensors.values()]
+    key = (id(op), *tensors, *statics.values(), *sizes)
+    given = tensors | {out: tensors[name] for name, out in WRITTEN.items() if name in tensors}
     if "q" in tensors and tensors["q"].dim() != 3:
-        memory["q_out"] = tensors["q"].view(-1, *tensors["q"].shape[-2:])  # tokens are one dim of an output
-    invocation = _writing(invoke(op, tensors, scalars, statics, None), frozenset(memory))
-    dispatch(invocation, tensors | memory, scalars)
+        given["q_out"] = tensors["q"].view(-1, *tensors["q"].shape[-2:])  # tokens are one dim of an output
+    run = _known.get(key)
+    if run is None:
+        memory = frozenset(given.keys() - tensors.keys())
+        invocation = replace(invoke(op, tensors, scalars, statics, None), into=memory)
+        if len(_known) >= MOST_SHAPES:
+            _known.clear()
+        run = _known[key] = dispatch.find(invocation, given)
+    run(given, scalars)
 
 
 def register() -> None:
@@ -275,15 +285,27 @@ def _implementation(op: Op, args: tuple[Any, ...]) -> None:
 
 
 def weight_partials(
-    d_y: torch.Tensor, x: torch.Tensor, *, eps: float = 1e-6, profile: str = "hf_llama"
+    d_y: torch.Tensor,
+    x: torch.Tensor,
+    *,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    profile: str = "hf_llama",
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
 ) -> torch.Tensor:
-    """Return the f32 sum of each head [H, E] in the gradient of the weight of `qk_norm` without a rotation.
+    """Return the f32 sum of each head [H, E] in the gradient of the weight of `qk_norm`.
 
-    d_y, x: [..., H, E], of the heads of one rank. Ranks gather them in the order of heads for `sum_of_heads`.
+    d_y: the cotangent of its result, x: [..., H, E], both of the heads of one rank; the options are those of
+    `qk_norm`. Ranks gather these sums in the order of heads for `sum_of_heads`.
     """
-    scalars, statics = _profile("qk_norm", eps, profile)
-    tensors = {"d_y": d_y.to(x.dtype), "x": x}
-    return call(spec.qk_norm_partials, tensors, scalars, statics | _UNROTATED)["partials"]
+    name = "qk_norm"
+    tensors, turned = _rotation(name, "x", x, cos, sin, position_ids, interleaved, rotary_dim)
+    scalars, statics = _profile(name, eps, profile)
+    tensors |= {"d_y": d_y.to(x.dtype).contiguous(), "x": x}
+    return call(spec.qk_norm_partials, tensors, scalars, statics | turned)["partials"]
 
 
 def sum_of_heads(partials: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

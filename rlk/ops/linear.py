@@ -76,8 +76,9 @@ def linear_logp(
     rank with the whole weight.
     weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place:
     weight.grad stays as it is.
-    support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids; not with a
-    group. The bits are those of `logp(matmul(...), ids, support=support)`. Raises LaunchError.
+    support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids, of the whole
+    vocabulary on every rank. The bits are those of `logp(matmul(...), ids, support=support)`. Raises
+    LaunchError.
     """
     needs = names_among("linear_logp", "needs", needs, NEEDS[:3])
     are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
@@ -87,16 +88,16 @@ def linear_logp(
     tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
     _scoring("linear_logp", tensors, scalars, temperature, softcap, logit_scale)
     scalars["ignore_index"] = integer("linear_logp", "ignore_index", ignore_index)
+    whole = group is None and vocab_start == 0 and weight_grad_out is None
+    shard = None if whole else Shard.of(group, vocab_start, weight, weight_grad_out)
     if support is not None:
-        if group is not None:
-            raise wrong_value("linear_logp", "support", type(support).__name__, "None, with a group")
-        tensors |= kept_tokens("linear_logp", support, weight.shape[0], ids)
+        vocabulary = weight.shape[0] * (1 if shard is None else shard.ranks)
+        tensors |= kept_tokens("linear_logp", support, vocabulary, ids)
     extra = tuple(n for n in NEEDS[2:3] if n in needs)
     statics = {"needs": extra, "keep": _keeps(keep_logits, hidden, weight), "states": False}
-    if group is None and vocab_start == 0 and weight_grad_out is None:
+    if shard is None:
         made = call(linear_spec.linear_logp, tensors, scalars, statics, math)
     else:
-        shard = Shard.of(group, vocab_start, weight, weight_grad_out)
         made = sharded_linear_logp(tensors, scalars, statics, math, shard)
     return LogProbs(**{n: made.get(n) if n in needs else None for n in NEEDS})
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from rlk.ops.active_rows import active, compacted
 from rlk.ops.head_bias import bias_gradient
+from rlk.ops.support import words_from
 from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.binding.selection import check_differentiable, invoke, model
@@ -134,7 +135,10 @@ def forward(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | No
 
 def _local(tensors: Tensors, scalars: Scalars, shard: Shard) -> Tensors:
     """Return the inputs of one rank: ids count from its first row, the mask says which rows count."""
-    return tensors | {"ids": tensors["ids"] - shard.start, "mask": active(tensors, scalars)}
+    local = tensors | {n: tensors[n] - shard.start for n in ("ids", "last") if n in tensors}
+    if "words" in tensors:
+        local["words"] = words_from(tensors["words"], shard.start, shard.size)
+    return local | {"mask": active(tensors, scalars)}
 
 
 class _Head(torch.autograd.Function):

@@ -85,3 +85,17 @@ def _words(csr: Csr, vocabulary: int) -> torch.Tensor:
     spoiled.index_add_(0, row, (~good).to(torch.int64))
     kept = words[:-1].to(torch.int32).reshape(rows, width)
     return torch.where(spoiled[:-1, None] > 0, 0, kept)
+
+
+def words_from(words: torch.Tensor, start: int, count: int) -> torch.Tensor:
+    """Return the bits of tokens [start, start + count) as words of their own, i32 [..., ceil(count / 32)].
+
+    Bits of tokens beyond these may follow: no kernel reads them.
+    """
+    first, shift, width = start // WORD, start % WORD, -(-count // WORD)
+    if not shift:
+        return words[..., first : first + width]
+    # the words that hold the first bits of each new one, and the rest; the last has no successor
+    wide = torch.nn.functional.pad(words.to(torch.int64) & 0xFFFFFFFF, (0, 1))[..., first:]
+    low, high = wide[..., :width] >> shift, wide[..., 1 : width + 1] << (WORD - shift)
+    return ((low | high) & 0xFFFFFFFF).to(torch.int32)
