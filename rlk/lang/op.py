@@ -228,7 +228,7 @@ class Op:
         """
         function = self.calls.function
         if function is None:
-            _refuse_in_a_compiler(self.name)
+            refuse_unregistered(self.name, if_compiled=True)
             function = self.public
         return function(*args, **options)
 
@@ -295,15 +295,20 @@ class Op:
         return register
 
 
-def _refuse_in_a_compiler(name: str) -> None:
-    """Raise for a first call that torch's compiler traces: it cannot trace how the call is made."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch._guards.TracingContext.try_get() is not None:
-        raise LaunchError(Code.NOT_REGISTERED, op=name, who="torch.compile needs it")
+def refuse_unregistered(name: str, *, if_compiled: bool = False) -> None:
+    """Raise for a call that goes through torch's dispatcher, of an operator that torch does not know.
+
+    if_compiled: only where torch's compiler traces the call, which cannot trace how a first call is made.
+    """
+    torch = sys.modules.get("torch") if if_compiled else None
+    if if_compiled and (torch is None or torch._guards.TracingContext.try_get() is None):
+        return
+    who = "torch.compile, fake tensors, opcheck and DTensors need it"
+    raise LaunchError(Code.NOT_REGISTERED, op=name, who=who)
 
 
 # the attribute of torch.compiler.assume_constant_result: the compiler runs it, and so shows what it raises
-_refuse_in_a_compiler._dynamo_marked_constant = True  # type: ignore[attr-defined]
+refuse_unregistered._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def op(

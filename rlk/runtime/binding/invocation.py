@@ -234,10 +234,7 @@ def _check_static_extents(invocation: Invocation, geometry: Geometry, empty: set
         return
     shown = [d for d in outputs_of(invocation) if not op.returns or d.name in op.returns]
     if any(0 not in output_shape(decl, geometry) for decl in shown):
-        axis = sorted(empty)[0]
-        raise LaunchError(
-            Code.ARG_VALUE, op=op.qualified, name=f"the extent of {axis}", value=0, wanted="at least 1"
-        )
+        raise _no_elements(op, sorted(empty)[0])
 
 
 def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
@@ -288,15 +285,19 @@ def check_nonempty(op: Op, extents: Mapping[str, int]) -> None:
     rows = row_axis(op)
     for name in op.nonempty:
         if extents[name] == 0 and (rows is None or extents[rows.name]):
-            raise wrong_value(op.name, _shape_of(op, name), 0, "at least 1")
+            raise _no_elements(op, name)
 
 
-def _shape_of(op: Op, axis: str) -> str:
-    """Return the first dim that has an axis, as "weight.shape[0]"; from the end where rows lead it."""
+def _no_elements(op: Op, axis: str) -> LaunchError:
+    """Return the error of an axis without elements, at the first dim that has it.
+
+    The dim is said as "weight.shape[0]"; from the end where rows lead it.
+    """
     types = {f.name: f.type for f in op.formals if isinstance(f.type, TensorType)}
     name, axes = next((n, t.axes) for n, t in types.items() if axis in [a.name for a in t.axes])
     dim = [a.name for a in axes].index(axis)
-    return f"{name}.shape[{dim - len(axes) if axes[0] == row_axis(op) else dim}]"
+    place = f"{name}.shape[{dim - len(axes) if axes[0] == row_axis(op) else dim}]"
+    return wrong_value(op.name, place, 0, "at least 1")
 
 
 def strided(invocation: Invocation, geometry: Geometry) -> frozenset[str]:
