@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import array
 import functools
 import importlib
 import itertools
 import os
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
+from enum import IntEnum
+from fractions import Fraction
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -329,6 +333,9 @@ UNKNOWN = [
     lambda: float(getattr(through, "__globals__")["SEEN"][0]),  # noqa: B009
     lambda: through(np),
     lambda: float(hash("x")),
+    lambda: random.Random(0).random(),
+    lambda: array.array("d", [2.0])[0],
+    lambda: float(Path("factor").read_text()),
     remembered,
     counted,
     imported,
@@ -349,6 +356,17 @@ def test_what_cannot_be_followed_has_no_digest(factor: Callable[[], float]) -> N
 
 
 ARRAY = np.array([3.0])
+
+
+class Point(NamedTuple):
+    x: float
+    y: float
+
+
+class Flavour(IntEnum):
+    SWEET = 3
+
+
 KNOWN = [
     lambda: 2.0,
     lambda: SEEN[0],
@@ -356,6 +374,7 @@ KNOWN = [
     lambda: float(np.pi),
     lambda: float(functools.reduce(lambda a, b: a + b, SEEN)),
     lambda: float(ARRAY[0]),
+    lambda: float(Fraction(1, 2) + Point(1.0, 2.0).x + Flavour.SWEET),
     functools.partial(lambda x: x, 2.0),
     np.float32(2.0).item,
 ]

@@ -289,7 +289,7 @@ class _Walk:
 
     def _class(self, x: type) -> object:
         """Return what is read of a class that is written in Python."""
-        if not x.__flags__ & _HEAP:
+        if not _is_pythons(x):
             raise _UnknownError
         members = {name: member for name, member in vars(x).items() if name not in _SKIPPED}
         return (
@@ -331,14 +331,17 @@ class _Walk:
 
 _HEAP = 1 << 9
 """The flag of a class that a class statement, or an extension module at run time, has made."""
-_OF_EXTENSIONS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_OF_EXTENSIONS = types.MethodDescriptorType | types.WrapperDescriptorType | types.ClassMethodDescriptorType
 
 
 def _is_pythons(kind: type) -> bool:
     """Return whether a class is written in Python, so that its instances hold nothing but attributes."""
-    return bool(kind.__flags__ & _HEAP) and not any(
-        isinstance(v, _OF_EXTENSIONS) for v in vars(kind).values()
-    )
+    for member in vars(kind).values():
+        if isinstance(member, _OF_EXTENSIONS) and member.__objclass__ is kind:
+            return False
+        if isinstance(member, types.BuiltinMethodType) and member.__self__ is kind:
+            return False
+    return bool(kind.__flags__ & _HEAP)
 
 
 def _is_named(x: Any) -> bool:
@@ -346,7 +349,8 @@ def _is_named(x: Any) -> bool:
     if not isinstance(x, type | types.FunctionType | types.BuiltinFunctionType):
         return False
     module = getattr(x, "__module__", None) or ""
-    if not _is_known(module) and not (isinstance(x, type) and module == "builtins"):
+    builtin = module == "builtins" and (isinstance(x, type) or x.__name__ in _BUILTINS)
+    if not builtin and not _is_known(module):
         return False
     found: Any = sys.modules.get(module)
     for part in x.__qualname__.split("."):
