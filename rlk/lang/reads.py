@@ -26,7 +26,7 @@ _OWN = ("rlk.lang", "rlk.ir", "rlk.specs", "rlk.errors")
 """Packages of rlk whose functions and classes go by their names: keys of what is kept digest rlk's text."""
 _PURE = frozenset(
     "math cmath operator _operator functools _functools itertools enum dataclasses typing types abc "
-    "collections collections.abc numbers fractions".split()
+    "collections collections.abc numbers fractions reprlib".split()
 )
 """Modules of Python whose functions and classes go by their names: results depend on arguments alone."""
 _BUILTINS = frozenset(
