@@ -80,7 +80,7 @@ def contracts_rows(program: Program) -> bool:
 def test_every_lowering_takes_the_parameters_that_the_ir_gives(name: str, split: bool) -> None:
     for program, extents in programs(name):
         if split and contracts_rows(program):
-            continue  # calls give these rows of one stride: rlk.runtime.call.autograd.of_one_stride
+            continue  # calls give these rows of one stride: rlk.runtime.binding.invocation.scattered
         signature = Signature(tuple(sorted(statics(program, extents).items())), split)
         given = set(host_parameters(program, signature))
         assert len({arg.name for arg in given}) == len(given)

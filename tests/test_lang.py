@@ -93,3 +93,21 @@ def test_an_index_that_is_said_to_be_inside_is_not_compared(inside: bool) -> Non
     program = of_stream(lambda x, k: L.out(y=x.at(T, k, inside=inside)))
     (load,) = (let.node for let in program.kernels[0].body.lets if getattr(let.node, "param", "") == "x")
     assert isinstance(load, Load) and (load.guard is None) is inside
+
+
+@pytest.mark.parametrize(
+    ("fold", "takes"),
+    [
+        (L.total, "lanes kept open after"),
+        (L.softmax_sum, "lanes kept open after entropy"),
+        (L.power_sum, "lanes kept open after entropy"),
+        (L.argmax, "kept"),
+        (L.top, ""),
+    ],
+)
+def test_a_fold_has_a_signature_and_takes_nothing_beside_it(fold: type, takes: str) -> None:
+    found = inspect.signature(fold).parameters
+    assert list(found) == takes.split()
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in found.values())
+    with pytest.raises(TypeError):
+        fold(("payload",))

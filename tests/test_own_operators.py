@@ -17,9 +17,11 @@ import pytest
 import torch
 
 import rlk
+from rlk.aot.build import build
 from rlk.aot.calls import observe
 from rlk.aot.inspect import Held, signature
 from rlk.aot.matrix import NO_MODEL, Matrix, read_matrix
+from rlk.aot.progress import Progress
 from rlk.aot.warm import Warmed
 from rlk.cli import main
 from rlk.errors import Code, LaunchError, SpecError
@@ -30,6 +32,8 @@ from rlk.pages.tried import page_failures
 from rlk.runtime import registry
 from rlk.runtime.binding.invocation import Invocation, label_of
 from rlk.runtime.call import library
+from rlk.runtime.reference import number_of
+from rlk.target.facts import target
 from rlk.testing.cases import cases
 from rlk.testing.examples import Example
 
@@ -258,7 +262,7 @@ def test_an_axis_without_elements_is_refused_where_results_have_some() -> None:
         """scale + sum of x."""
         return L.out(y=scale + L.sum(x, over=N, tree=Tree.halving))
 
-    with pytest.raises(LaunchError, match="extent of N=0"):
+    with pytest.raises(LaunchError, match=r"x.shape\[-1\]=0"):
         shifted(torch.ones(2, 0), scale=5.0)
     assert shifted(torch.ones(0, 3), scale=5.0).shape == (0,)
     assert shifted(torch.ones(2, 1), scale=5.0).tolist() == [6.0, 6.0]
@@ -513,6 +517,24 @@ def test_a_matrix_calls_registered_operators(square: Op, tmp_path: Path) -> None
     assert made[0][1]["x"] == (8191, 12288)
 
 
+def test_scalars_of_a_matrix_are_within_their_ranges(registered: list[str], tmp_path: Path) -> None:
+    """Also where 1 is not: such a call was refused by the operator."""
+
+    @op()
+    def limited(
+        x: Tensor[f32, T, N], a: Scalar[f32, 2.0:4.0], b: Scalar[f32, -1.0:0.5], c: Scalar[i32, 3:]
+    ) -> Outputs:
+        return L.out(y=x.to(f32) * a * b * c.to(f32))
+
+    rlk.register(limited, namespace=NAMESPACE, extents={"N": 64})
+    registered.append(f"{NAMESPACE}.limited")
+    found = planned(tmp_path, f'[[call]]\nop = "{NAMESPACE}.limited"\nrows = [16]\n')
+    assert [shapes["x"] for _, shapes in found] == [(16, 64)]
+    assert [number_of(formal) for formal in limited.formals[1:]] == [2.0, 0.5, 3]
+    with pytest.raises(LaunchError, match=r"a=1\.0"):  # the control: 1 is outside
+        limited(torch.ones(2, 3), a=1.0, b=0.5, c=3)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -546,6 +568,10 @@ def test_a_wheel_of_other_operators_is_not_named_as_rlks(
     (tmp_path / "m.toml").write_text('[[call]]\nop = "trial.square"\nrows = [16]\n')
     assert main(["aot", "build", str(tmp_path / "m.toml"), "--target", "sm_90a", "-o", str(tmp_path)]) == 2
     assert "--name" in (said := capsys.readouterr().err) and "trial.square" in said
+    matrix, pairs = read_matrix(str(tmp_path / "m.toml")), [(target("sm_90a"), "triton")]
+    for name, wanted in ((None, "trial.square, an operator"), ("rlk_aot", "not begin with rlk")):
+        with pytest.raises(LaunchError, match=wanted):
+            build(matrix, pairs, tmp_path, Progress(sys.stderr, ""), name)
     assert not list(tmp_path.glob("*.whl"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sysconfig
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,7 +12,7 @@ from typing import Any
 
 from rlk import __version__
 from rlk.aot.calls import observe
-from rlk.aot.matrix import Matrix
+from rlk.aot.matrix import Matrix, wrong
 from rlk.aot.progress import Progress
 from rlk.aot.wheel import Facts, write_wheel
 from rlk.backends.registry import of_name
@@ -96,13 +97,15 @@ def _unsupported(backend: str, on: Target, alternatives: str) -> UnsupportedErro
 
 def build(
     matrix: Matrix, pairs: list[tuple[Target, str]], out: Path, progress: Progress,
-    name: str = OWN_NAME, version: str = __version__,
+    name: str | None = None, version: str = __version__,
 ) -> list[Built]:  # fmt: skip
     """Compile a matrix for each pair of a target and a backend and write a wheel of each to `out`.
 
-    name, version: of the wheels; the target and the backend are appended to the name. Kernels that the store
-    has are not compiled again. Raises CompileError for what does not compile.
+    name, version: of the wheels; the target and the backend are appended to the name. By default the name is
+    that of rlk's wheels, which have rlk's operators only. Kernels that the store has are not compiled again.
+    Raises LaunchError for a name that the wheels must not have, CompileError for what does not compile.
     """
+    name = _named(matrix, name)
     toolchains = [checked(*pair) for pair in pairs]
     out.mkdir(parents=True, exist_ok=True)
     plans = [Plan(*pair, name, version) for pair in pairs]
@@ -115,6 +118,21 @@ def build(
     written = [_written(p, tools, out) for p, tools in zip(plans, toolchains, strict=True)]
     progress.end()
     return written
+
+
+def _named(matrix: Matrix, name: str | None) -> str:
+    """Return the beginning of the wheels' names; raise LaunchError for one that they must not have."""
+    others = [calls.op for calls in matrix.calls if "." in calls.op]
+    if name is None and others:
+        wanted = f"a name: the wheel has kernels of {others[0]}, an operator that is not rlk's"
+        raise wrong("--name", name, wanted)
+    if name is None:
+        return OWN_NAME
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise wrong("--name", name, "a name of lower-case letters, digits and _")
+    if name.startswith("rlk"):
+        raise wrong("--name", name, "a name that does not begin with rlk")
+    return name
 
 
 def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progress) -> None:
@@ -171,7 +189,7 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
 
 
 def _note(plan: Plan, invocation: Invocation, model: MathModel, sizes: Sizes) -> None:
-    """Keep what tracing a call finds out, if rlk wrote its operator."""
+    """Keep what tracing a call finds out, unless its spec reads what cannot be followed."""
     name, own = wheel_metadata.choice_name(invocation, model, sizes), wheel_metadata.named(invocation)
     if name is None or own is None or name in plan.calls[CHOICES]:
         return

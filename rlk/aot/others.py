@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,9 +9,10 @@ import torch
 
 from rlk.aot.matrix import NO_MODEL, Model, wrong
 from rlk.ir.types import DType
-from rlk.lang.op import Formal, Op
-from rlk.lang.types import DTypeVar, ScalarType, TensorType
+from rlk.lang.op import Op
+from rlk.lang.types import ScalarType, TensorType
 from rlk.runtime.binding.arguments import TORCH_DTYPES
+from rlk.runtime.reference import dtype_of, number_of
 from rlk.runtime.registry import others
 
 Make = Callable[..., torch.Tensor]
@@ -45,27 +45,16 @@ def arguments(
             case TensorType(axes=axes):
                 if not formal.optional or chosen:
                     shape = [_extent(op, axis.name, axis.dynamic, rows, sizes, model) for axis in axes]
-                    given[formal.name] = make(*shape, dtype=_dtype(formal, dtype), grad=formal.name in wrt)
-            case ScalarType() if formal.optional or formal.default is not inspect.Parameter.empty:
-                if chosen is not None:
-                    given[formal.name] = chosen
-            case ScalarType(dtype=kind):
-                given[formal.name] = chosen if chosen is not None else (1.0 if kind is DType.F32 else 1)
+                    kind = TORCH_DTYPES[dtype_of(formal, DType(dtype))]
+                    given[formal.name] = make(*shape, dtype=kind, grad=formal.name in wrt)
+            case ScalarType() if chosen is None and not formal.optional:
+                given[formal.name] = number_of(formal)
             case _ if chosen is not None:
                 given[formal.name] = chosen
     if options:
         taken = ", ".join(f.name for f in op.formals)
         raise wrong(f"{op.qualified}: options", ", ".join(options), f"of {taken}")
     return given
-
-
-def _dtype(formal: Formal, dtype: str) -> torch.dtype:
-    """Return the dtype of a tensor: that of the call if its annotation allows it, else its first."""
-    assert isinstance(formal.type, TensorType)
-    kind = formal.type.dtype
-    choices = kind.choices if isinstance(kind, DTypeVar) else (kind,)
-    found = next((c for c in choices if c.value == dtype), choices[0])
-    return TORCH_DTYPES[found]
 
 
 def _extent(op: Op, axis: str, dynamic: bool, rows: int, sizes: Mapping[str, object], model: Model) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
@@ -49,31 +48,12 @@ def _build(arguments: argparse.Namespace) -> int:
     # a backend that one target lacks is an error only where no target has it
     pairs = [(on, b) for on in targets for b in backends if len(targets) == 1 or b in backends_of(on)]
     out = made_folder(arguments.out, "rlk aot", "--out")
-    own = [calls.op for calls in matrix.calls if "." in calls.op]
-    if arguments.name is None and own:
-        raise wrong(
-            "--name", None, f"a name: the wheel has kernels of {own[0]}, an operator that is not rlk's"
-        )
-    name, version = _name(arguments.name), arguments.version or __version__
-    for made in build(matrix, pairs, out, Progress(sys.stderr, "compiled"), name, version):
+    version = arguments.version or __version__
+    for made in build(matrix, pairs, out, Progress(sys.stderr, "compiled"), arguments.name, version):
         print(f"{made.path}  {made.entries} kernels, {size(made.path.stat().st_size)}")
         for name in made.left:
             print(f"  left out: {name}", file=sys.stderr)
     return 0
-
-
-def _name(name: str | None) -> str:
-    """Return the beginning of the wheels' names; raise LaunchError for what is no name of a package."""
-    from rlk.aot.matrix import wrong
-    from rlk.runtime.wheels.reader import OWN_NAME
-
-    if name is None:
-        return OWN_NAME
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise wrong("--name", name, "a name of lower-case letters, digits and _")
-    if name.startswith("rlk"):
-        raise wrong("--name", name, "a name that does not begin with rlk")
-    return name
 
 
 def _inspect(path: Path) -> int:

@@ -32,8 +32,8 @@ class _Fold(Folding):
     what = "fold"
 
     def __init__(
-        self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING, *, kept: bool = False,
-        open: bool = False, after: tuple[Operand, ...] = (),
+        self, *, lanes: Order = Rule.HALVING, kept: bool = False, open: bool = False,
+        after: tuple[Operand, ...] = (),
     ) -> None:  # fmt: skip
         """Declare a fold. open: do not merge the last piece. after: continue from `states` of such a fold."""
         self._absorbing: Absorbing | None = None
@@ -95,10 +95,10 @@ class SoftmaxSum(_Fold):
     kind = Kind.SOFTMAX_SUM
 
     def __init__(
-        self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING, *, kept: bool = False,
-        open: bool = False, after: tuple[Operand, ...] = (), entropy: bool = False,
+        self, *, lanes: Order = Rule.HALVING, kept: bool = False, open: bool = False,
+        after: tuple[Operand, ...] = (), entropy: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(payloads, lanes, kept=kept, open=open, after=after)
+        super().__init__(lanes=lanes, kept=kept, open=open, after=after)
         self._centred = entropy
 
     def absorb(self, z: Operand, **payloads: Operand) -> None:
@@ -224,6 +224,9 @@ class Argmax(_Fold):
 
     what = "argmax"
     reads = (".index", ".max")
+
+    def __init__(self, *, kept: bool = False) -> None:
+        super().__init__(kept=kept)
 
     def absorb(self, z: Operand) -> None:
         self._absorb(Monoid(Kind.ARGMAX), z)

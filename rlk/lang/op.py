@@ -18,6 +18,7 @@ from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Kernel, Program, Role
 from rlk.ir.text import print_program
 from rlk.ir.types import DType, TileType
+from rlk.lang.reads import Unset, digest_of, is_rlks
 from rlk.lang.record import Record
 from rlk.lang.surface import Outputs
 from rlk.lang.trace import ScalarArg, TensorArg, Tracer, activate, deactivate
@@ -75,6 +76,7 @@ class Vjp:
     wrt: tuple[str, ...]
     fn: SpecFunction
     formals: tuple[Formal, ...]
+    _reads: str | None | Unset = field(default=Unset.UNSET, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -86,7 +88,28 @@ class Vjp:
 
     def trace(self, variant: Variant) -> Program:
         """Trace the gradient: `present` names cotangents that exist, `wanted` the inputs that need one."""
-        return _trace_vjp(self, variant)
+        self.reads()
+        made = _trace_vjp(self, variant)
+        self.reads()
+        return made
+
+    def read_by_traces(self) -> tuple[object, ...]:
+        """Return everything that a trace reads of the gradient."""
+        return self.op, self.wrt, self.fn, self.formals
+
+    def reads(self) -> str | None:
+        """Return a digest of everything that traces read, as `Op.reads` does."""
+        forward = self.op.reads()
+        self._reads = None if forward is None else _settled(self, self._reads, (self.op.fn, self.fn))
+        return self._reads
+
+
+def _settled(spec: Op | Vjp, before: str | None | Unset, fns: tuple[SpecFunction, ...]) -> str | None:
+    """Return the digest of what traces of a spec read; None if it is not that of before."""
+    if before is None:
+        return before
+    found = "" if all(is_rlks(fn.__code__.co_filename) for fn in fns) else digest_of(spec)
+    return found if before is Unset.UNSET or found == before else None
 
 
 Prepare = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
@@ -141,6 +164,7 @@ class Op:
         self.does = ""
         self.calls, self.record = Calls(), Record()
         self._traced: dict[Variant, Program] = {}
+        self._reads: str | None | Unset = Unset.UNSET
         self.__doc__, self.__name__, self.__module__ = doc, name, fn.__module__
 
     def __repr__(self) -> str:
@@ -176,8 +200,23 @@ class Op:
     def trace(self, variant: Variant) -> Program:
         """Run the spec once on symbolic tiles and return its program (cached)."""
         if variant not in self._traced:
+            self.reads()
             self._traced[variant] = _trace_op(self, variant)
+            self.reads()
         return self._traced[variant]
+
+    def read_by_traces(self) -> tuple[object, ...]:
+        """Return everything that a trace reads of the operator."""
+        return self.name, self.fn, self.formals, self.saves, self.bounds, self.returns, self.nonempty
+
+    def reads(self) -> str | None:
+        """Return a digest of everything that traces of the spec read; "" for a spec in rlk's own text.
+
+        None where that cannot be followed, and from then on where it was changed after a trace: the programs
+        that this process has may be those of before.
+        """
+        self._reads = _settled(self, self._reads, (self.fn,))
+        return self._reads
 
     # --- calls ---
 
@@ -189,7 +228,7 @@ class Op:
         """
         function = self.calls.function
         if function is None:
-            _refuse_in_a_compiler(self.name)
+            refuse_unregistered(self.name, if_compiled=True)
             function = self.public
         return function(*args, **options)
 
@@ -256,15 +295,20 @@ class Op:
         return register
 
 
-def _refuse_in_a_compiler(name: str) -> None:
-    """Raise for a first call that torch's compiler traces: it cannot trace how the call is made."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch._guards.TracingContext.try_get() is not None:
-        raise LaunchError(Code.NOT_REGISTERED, op=name, who="torch.compile needs it")
+def refuse_unregistered(name: str, *, if_compiled: bool = False) -> None:
+    """Raise for a call that goes through torch's dispatcher, of an operator that torch does not know.
+
+    if_compiled: only where torch's compiler traces the call, which cannot trace how a first call is made.
+    """
+    torch = sys.modules.get("torch") if if_compiled else None
+    if if_compiled and (torch is None or torch._guards.TracingContext.try_get() is None):
+        return
+    who = "torch.compile, fake tensors, opcheck and DTensors need it"
+    raise LaunchError(Code.NOT_REGISTERED, op=name, who=who)
 
 
 # the attribute of torch.compiler.assume_constant_result: the compiler runs it, and so shows what it raises
-_refuse_in_a_compiler._dynamo_marked_constant = True  # type: ignore[attr-defined]
+refuse_unregistered._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def op(

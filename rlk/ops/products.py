@@ -14,7 +14,7 @@ from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_value
 from rlk.runtime.binding.invocation import Tensors
 from rlk.runtime.binding.selection import check_differentiable, invoke
 from rlk.runtime.call import library
-from rlk.runtime.call.autograd import differentiated, gradients, of_one_stride, once, separate_gradients
+from rlk.runtime.call.autograd import differentiated, gradients, once, separate_gradients
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import _modes, call, observing
 from rlk.specs import matmul as spec
@@ -94,7 +94,7 @@ def add_weight_gradient(d_y: torch.Tensor, x: torch.Tensor, buffer: torch.Tensor
     """
     tensors = {
         "d_y": d_y.to(x.dtype).contiguous(),
-        "x": of_one_stride(x),
+        "x": x,
         "weight_grad": buffer,
         "d_w": buffer,
     }
@@ -105,7 +105,7 @@ def add_weight_gradient(d_y: torch.Tensor, x: torch.Tensor, buffer: torch.Tensor
 
 def weight_gradient(d_y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return d_y^T x in the dtype of x, rounded once; arguments as of `add_weight_gradient`."""
-    tensors = {"d_y": d_y.to(x.dtype).contiguous(), "x": of_one_stride(x)}
+    tensors = {"d_y": d_y.to(x.dtype).contiguous(), "x": x}
     return dispatch(invoke(spec.matmul_backward, tensors, {}, {"wants": ("w",)}, None), tensors, {})["d_w"]
 
 

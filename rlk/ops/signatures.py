@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.ops.distill import inverse_rows
 from rlk.ops.results import Csr, LogProbs, Support
 from rlk.ops.support import kept_tokens
 from rlk.runtime.binding.checks import (
@@ -116,12 +117,7 @@ def _scoring(
 ) -> None:
     """Add the options from logits to scores to the inputs of a call; an absent step is not run."""
     if isinstance(temperature, torch.Tensor):
-        if not temperature.dtype.is_floating_point:
-            raise LaunchError(
-                Code.ARG_DTYPE, op=op, name="temperature", got=temperature.dtype, wanted="a float dtype"
-            )
-        ids, rows = tensors["ids"], torch.reciprocal(temperature.to(torch.float32))
-        tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like(op, rows, ids)
+        tensors["inv_temperature_row"] = inverse_rows(op, temperature, tensors["ids"].shape, "ids")
     elif number(op, "temperature", temperature) != 1.0:
         scalars["inv_temperature"] = reciprocal(op, "temperature", temperature)
     if (factor := number(op, "logit_scale", logit_scale)) != 1.0:
@@ -218,19 +214,3 @@ def _segments(saved: Tensors, scalars: Scalars) -> Tensors:
     found, order = torch.sort(saved["ids"].reshape(-1).to(torch.int64), stable=True)
     bounds = torch.arange(weight.shape[0] + 1, device=weight.device, dtype=torch.int64)
     return {"order": order, "segments": torch.searchsorted(found, bounds)}
-
-
-# --- checks of options --------------------------------------------------------------------------------------
-
-
-def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Return a number per row, from one for all or one along dims of size 1.
-
-    Fewer dims are refused: one for each sequence [B] would be read as one for each position where B = L.
-    """
-    got, wanted = tuple(rows.shape), tuple(ids.shape)
-    fits = len(got) == len(wanted) and all(a in (1, b) for a, b in zip(got, wanted, strict=True))
-    if got and not fits:
-        why = "as the rows of ids have, where a dim may be 1"
-        raise LaunchError(Code.ARG_SHAPE, op=op, name="temperature", got=got, wanted=wanted, why=why)
-    return rows.expand(ids.shape)

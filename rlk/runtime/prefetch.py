@@ -28,7 +28,9 @@ from rlk.runtime.binding.invocation import (
     inputs_of,
     is_empty,
     model_of,
+    of_one_stride,
     outputs_of,
+    scattered,
     target_of,
 )
 from rlk.runtime.binding.selection import Statics
@@ -89,6 +91,7 @@ def _reached(op: Public, args: tuple[Any, ...], options: dict[str, Any]) -> list
 
 def without_values(invocation: Invocation, tensors: Tensors) -> Tensors:
     """Return outputs as a call would return them, never written."""
+    tensors = of_one_stride(tensors, scattered(invocation, tensors))
     geometry, first = geometry_of(invocation, tensors), next(iter(tensors.values()))
     return {
         d.name: first.new_empty(output_shape(d, geometry), dtype=TORCH_DTYPES[d.type.dtype])
@@ -129,6 +132,7 @@ def _explained(invocation: Invocation, tensors: Tensors) -> Decision:
     device = next(iter(tensors.values())).device
     decision = decide(invocation, device)
     on = target_of(device) or cpu_target()
+    tensors = of_one_stride(tensors, scattered(invocation, tensors))
     geometry = geometry_of(invocation, tensors)
     if on is None:
         return decision
@@ -198,6 +202,7 @@ def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Tar
     another process compiles is waited for.
     """
     look_up(invocation, {}, on)
+    tensors = of_one_stride(tensors, scattered(invocation, tensors))
     geometry = geometry_of(invocation, tensors)
     if is_empty(invocation, geometry):
         return _done(None)

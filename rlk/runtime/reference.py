@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -10,8 +11,10 @@ from rlk.backends.interface import Bound
 from rlk.backends.registry import complete, of_name, registered
 from rlk.errors import UnsupportedError
 from rlk.ir.nodes import Program
-from rlk.lang.op import Op, Variant
+from rlk.ir.types import DType
+from rlk.lang.op import Formal, Op, Variant
 from rlk.lang.record import Unshown
+from rlk.lang.types import DTypeVar, ScalarType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.lower.common.abi import host_parameters
 from rlk.lower.common.emitted import Emitted, From, Signature
@@ -34,6 +37,24 @@ def reference_variant(op: Op) -> Variant:
     plain = op.default_variant()
     statics = {**dict(plain.statics), **op.record.statics}
     return Variant.of(dict(plain.dtypes), set(op.record.present), statics)
+
+
+def dtype_of(formal: Formal, preferred: DType | None) -> DType:
+    """Return a dtype of a tensor: the preferred one if its annotation allows it, else its first."""
+    assert isinstance(formal.type, TensorType)
+    kind = formal.type.dtype
+    choices = kind.choices if isinstance(kind, DTypeVar) else (kind,)
+    return preferred if preferred in choices else choices[0]
+
+
+def number_of(formal: Formal) -> float | int:
+    """Return a scalar's default, else the number of its declared range that is next to 1."""
+    assert isinstance(formal.type, ScalarType)
+    if formal.default is not inspect.Parameter.empty and formal.default is not None:
+        return formal.default  # type: ignore[return-value]
+    least, most = formal.type.least, formal.type.most
+    one = min(1.0 if most is None else most, 1.0) if least is None or least < 1.0 else least
+    return one if formal.type.dtype.is_float else int(one)
 
 
 def reference_extents(op: Op, program: Program) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +16,13 @@ from rlk.ir.nodes import Decl, Program, Role
 from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op
 from rlk.lang.record import Example
-from rlk.lang.types import DTypeVar, ScalarType, TensorType
+from rlk.lang.types import ScalarType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.runtime.binding.arguments import TORCH_DTYPES, output_shape
 from rlk.runtime.binding.invocation import Invocation, geometry_of, inputs_of, outputs_of, traced
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.reference import dtype_of, number_of
 from rlk.tune.shapes import GRADIENT, Shape, axes_of, found
 
 PREFERRED = DType.BF16  # of tensors whose annotation leaves a choice
@@ -46,7 +46,7 @@ def call_of(shape: Shape, device: str) -> Call:
     present = set(op.record.present)
     there = [f for f in op.formals if not f.optional or f.name in present]
     tensors = {f.name: draw.empty(f) for f in there if isinstance(f.type, TensorType)}
-    scalars = {f.name: _number(f) for f in there if isinstance(f.type, ScalarType)}
+    scalars = {f.name: number_of(f) for f in there if isinstance(f.type, ScalarType)}
     statics = {**dict(op.default_variant().statics), **op.record.statics}
     invocation = invoke(op, tensors, scalars, statics, None)
     domains = _domains(invocation) if device != "meta" else {}
@@ -105,16 +105,6 @@ def _drawing() -> tuple[Callable[[Program], dict[str, Axis]], Callable[[object, 
     return indexed, of_module
 
 
-def _number(formal: Formal) -> float | int:
-    """Return a scalar's default, else one within its range."""
-    assert isinstance(formal.type, ScalarType)
-    if formal.default is not inspect.Parameter.empty and formal.default is not None:
-        return formal.default  # type: ignore[return-value]
-    least, most = formal.type.least, formal.type.most
-    one = max(1.0 if least is None else least, 1.0) if most is None else min(most, max(least or 1.0, 1.0))
-    return one if formal.type.dtype.is_float else int(one)
-
-
 class _Draw:
     """Draws tensors of an operator: floats normal, truth values mostly true, indices inside their dim.
 
@@ -129,9 +119,7 @@ class _Draw:
     def empty(self, formal: Formal) -> Tensor:
         """Return a tensor of a parameter's type."""
         assert isinstance(formal.type, TensorType)
-        kind = formal.type.dtype
-        choices = kind.choices if isinstance(kind, DTypeVar) else (kind,)
-        dtype = PREFERRED if PREFERRED in choices else choices[0]
+        dtype = dtype_of(formal, PREFERRED)
         shape = [self.sizes[axis.name] for axis in formal.type.axes]
         return torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=self.device)
 

@@ -10,14 +10,15 @@ import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ir.dims import Axis
-from rlk.ir.nodes import Decl, MathModel, Program, Role
+from rlk.ir.nodes import Decl, Dot, MathModel, Program, Role
 from rlk.ir.numerics import Tier, home, numerics_id, tier
 from rlk.ir.text import axes_in
 from rlk.lang.op import OWN, Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.shard import shard
-from rlk.runtime.binding.arguments import Geometry, measure, output_shape
+from rlk.passes.walk import walk
+from rlk.runtime.binding.arguments import Geometry, collapse, measure, output_shape
 from rlk.runtime.binding.checks import wrong_value
 from rlk.target.facts import Target, target
 
@@ -95,13 +96,14 @@ class Interface:
 
     inputs: the tensors and scalars that its kernels read, each once. outputs: in the order in which the spec
     writes them. dynamic: the axes whose extents never enter a key. pieces: of axes by name, the sizes of the
-    pieces that they are cut into.
+    pieces that they are cut into. one_stride: whether rows need one stride, because a kernel contracts them.
     """
 
     inputs: tuple[Decl, ...]
     outputs: tuple[Decl, ...]
     dynamic: frozenset[str]
     pieces: tuple[tuple[str, tuple[int, ...]], ...]
+    one_stride: bool
 
 
 interfaces: dict[Invocation, Interface] = {}
@@ -135,7 +137,15 @@ def _interface(invocation: Invocation) -> Interface:
         tuple(written[name] for name in order),
         frozenset({*(a.name for a in axes if a.whole.dynamic), *bounds}),
         tuple((name, tuple(sorted(sizes))) for name, sizes in sorted(pieces.items())),
+        _contracts_rows(invocation.spec, program),
     )
+
+
+def _contracts_rows(spec: Spec, program: Program) -> bool:
+    """Return whether a program contracts the axis that stands for leading dims."""
+    rows = row_axis(spec)
+    lets = (let for kernel in program.kernels for let in walk(kernel.body))
+    return rows is not None and any(isinstance(x.node, Dot) and x.node.over.name == rows.name for x in lets)
 
 
 def inputs_of(invocation: Invocation) -> tuple[Decl, ...]:
@@ -225,23 +235,16 @@ def _check_static_extents(invocation: Invocation, geometry: Geometry, empty: set
         return
     shown = [d for d in outputs_of(invocation) if not op.returns or d.name in op.returns]
     if any(0 not in output_shape(decl, geometry) for decl in shown):
-        axis = sorted(empty)[0]
-        raise LaunchError(
-            Code.ARG_VALUE, op=op.qualified, name=f"the extent of {axis}", value=0, wanted="at least 1"
-        )
+        raise _no_elements(op, sorted(empty)[0])
 
 
 def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     """Return the sizes of a call; raise LaunchError for an argument that is missing or does not fit."""
-    name = invocation.spec.name
-    decls = inputs_of(invocation)
-    missing = [d.name for d in decls if d.role is Role.IN and d.name not in tensors]
+    name, sizes = invocation.spec.name, sized_by(invocation, tensors)
+    missing = [d.name for d in sizes if d.name not in tensors]
     if missing:
         raise LaunchError(Code.ARG_MISSING, op=name, name=", ".join(missing), why="")
-    read = {d.name for d in decls}
-    # a gradient's kernels may not read the input whose gradient they write; its sizes count all the same
-    sizes = (*decls, *(d for d in shape_givers(invocation) if d.name in tensors and d.name not in read))
-    given = {d.name: tensors[d.name] for d in sizes if d.role is Role.IN}
+    given = {d.name: tensors[d.name] for d in sizes}
     found = measure(name, row_axis(invocation.spec), sizes, given)
     apart = {n: tensors[n].stride() for n in invocation.into if not tensors.get(n, _NONE).is_contiguous()}
     found = replace(found, strides={**found.strides, **apart}) if apart else found
@@ -250,20 +253,54 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     return replace(found, extents=operator_of(invocation.spec).bounded(found.extents))
 
 
+def sized_by(invocation: Invocation, tensors: Tensors) -> tuple[Decl, ...]:
+    """Return the declarations of the inputs whose sizes are those of a call.
+
+    A gradient's kernels may not read the input whose gradient they write; its sizes count all the same.
+    """
+    read = {d.name: d for d in inputs_of(invocation) if d.role is Role.IN}
+    others = (d for d in shape_givers(invocation) if d.name in tensors and d.name not in read)
+    return (*read.values(), *others)
+
+
+def scattered(invocation: Invocation, tensors: Tensors) -> tuple[str, ...]:
+    """Return the inputs whose rows no one stride advances through, where kernels know but one."""
+    if not interface(invocation).one_stride:
+        return ()
+    rows = row_axis(invocation.spec)
+    found = []
+    for decl in sized_by(invocation, tensors):
+        tensor = tensors.get(decl.name)
+        if tensor is not None and decl.type.axes[:1] == (rows,):
+            lead = tensor.dim() - len(decl.type.axes) + 1
+            if lead > 1 and collapse(tuple(tensor.shape[:lead]), tensor.stride()[:lead]) is None:
+                found.append(decl.name)
+    return tuple(found)
+
+
+def of_one_stride(tensors: Tensors, names: tuple[str, ...]) -> Tensors:
+    """Return tensors of which those of these names are contiguous."""
+    return {**tensors, **{name: tensors[name].contiguous() for name in names}} if names else tensors
+
+
 def check_nonempty(op: Op, extents: Mapping[str, int]) -> None:
     """Raise LaunchError for a call that has rows, and nothing along an axis that they need."""
     rows = row_axis(op)
     for name in op.nonempty:
         if extents[name] == 0 and (rows is None or extents[rows.name]):
-            raise wrong_value(op.name, _shape_of(op, name), 0, "at least 1")
+            raise _no_elements(op, name)
 
 
-def _shape_of(op: Op, axis: str) -> str:
-    """Return the first dim that has an axis, as "weight.shape[0]"; from the end where rows lead it."""
+def _no_elements(op: Op, axis: str) -> LaunchError:
+    """Return the error of an axis without elements, at the first dim that has it.
+
+    The dim is said as "weight.shape[0]"; from the end where rows lead it.
+    """
     types = {f.name: f.type for f in op.formals if isinstance(f.type, TensorType)}
     name, axes = next((n, t.axes) for n, t in types.items() if axis in [a.name for a in t.axes])
     dim = [a.name for a in axes].index(axis)
-    return f"{name}.shape[{dim - len(axes) if axes[0] == row_axis(op) else dim}]"
+    place = f"{name}.shape[{dim - len(axes) if axes[0] == row_axis(op) else dim}]"
+    return wrong_value(op.name, place, 0, "at least 1")
 
 
 def strided(invocation: Invocation, geometry: Geometry) -> frozenset[str]:

@@ -10,13 +10,11 @@ from typing import Any
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ir.nodes import Dot
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, TensorType
 from rlk.lang.variants import cotangents as cotangents_in
-from rlk.passes.walk import walk
 from rlk.runtime.binding.arguments import TORCH_DTYPES, collapse
-from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, outputs_of, row_axis, traced
+from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, outputs_of
 from rlk.runtime.binding.selection import public_name
 from rlk.runtime.call.dispatch import dispatch
 
@@ -215,8 +213,7 @@ def gradients(
         tensors |= op.calls.prepare(saved, scalars)
     for group in [[n] for n in rest] if _separate(op) is not None else [rest] if rest else []:
         backward = _backward(invocation, frozenset(there), frozenset(group))
-        read = {n: of_one_stride(t) for n, t in tensors.items()} if _contracts_rows(backward) else tensors
-        made = dispatch(backward, read, scalars)
+        made = dispatch(backward, tensors, scalars)
         found |= {n: made[f"d_{n}"] for n in group}
     return found
 
@@ -251,22 +248,6 @@ def _backward(invocation: Invocation, cotangents: frozenset[str], wanted: frozen
     return Invocation(
         op.gradient, Variant(v.dtypes, v.present | cotangents, v.statics, wanted), invocation.math
     )
-
-
-@cache
-def _contracts_rows(invocation: Invocation) -> bool:
-    """Return whether a program contracts the axis that stands for leading dims."""
-    rows = row_axis(invocation.spec)
-    lets = (let for kernel in traced(invocation).kernels for let in walk(kernel.body))
-    return rows is not None and any(isinstance(x.node, Dot) and x.node.over.name == rows.name for x in lets)
-
-
-def of_one_stride(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose leading dims one stride advances through: a contraction over them knows one."""
-    lead = x.dim() - 1
-    if lead < 2 or collapse(x.shape[:lead], x.stride()[:lead]) is not None:
-        return x
-    return x.contiguous()
 
 
 def _readable(grad: torch.Tensor, axes: int) -> torch.Tensor:

@@ -49,7 +49,9 @@ from rlk.runtime.binding.invocation import (
     is_empty,
     judged,
     model_of,
+    of_one_stride,
     outputs_of,
+    scattered,
     target_of,
 )
 from rlk.runtime.binding.shape_buckets import Sizes, sizes_of
@@ -277,6 +279,9 @@ def look_up(invocation: Invocation, tensors: Tensors, on: Target | None = None) 
 def bind(invocation: Invocation, tensors: Tensors) -> Run:
     """Return the call for tensors of exactly these shapes, strides and alignments."""
     look_up(invocation, tensors)
+    copied = scattered(invocation, tensors)
+    if copied:
+        return _of_copies(invocation, tensors, copied)
     geometry = geometry_of(invocation, tensors)
     used = {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}
     used |= {name: tensors[name] for name in invocation.into}
@@ -294,6 +299,12 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
     from rlk.runtime.call.oracle import bind_oracle
 
     return bind_oracle(invocation, model, geometry)
+
+
+def _of_copies(invocation: Invocation, tensors: Tensors, names: tuple[str, ...]) -> Run:
+    """Return the call that first copies inputs whose rows have several strides."""
+    run = bind(invocation, of_one_stride(tensors, names))
+    return lambda given, scalars: run(of_one_stride(given, names), scalars)
 
 
 def _empty(invocation: Invocation, geometry: Geometry, device: torch.device) -> Run:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.lang.op import Op
+from rlk.lang.op import Op, refuse_unregistered
 from rlk.runtime.binding.arguments import VECTOR
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors
 from rlk.runtime.binding.selection import (
@@ -110,22 +110,13 @@ def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math:
     return _through_dispatcher(op, tensors, scalars, statics, math)
 
 
-def _refuse_unregistered(op: str) -> None:
-    who = "torch.compile, fake tensors, opcheck and DTensors need it"
-    raise LaunchError(Code.NOT_REGISTERED, op=op, who=who)
-
-
-# the attribute of torch.compiler.assume_constant_result: a compiler runs it, and so shows what it says
-_refuse_unregistered._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
 def _through_dispatcher(
     op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None
 ) -> Tensors:
     from rlk.runtime.call.library import through_dispatcher
 
     if not op.calls.namespace:
-        _refuse_unregistered(op.name)
+        refuse_unregistered(op.name)
     # by name: if a program has DTensors, their module is imported already
     if any(type(t).__name__ == "DTensor" for t in tensors.values()):
         from rlk.runtime.call.dtensor import across

@@ -21,8 +21,10 @@ from rlk.runtime.binding.invocation import (
     Tensors,
     check_nonempty,
     inputs_of,
+    of_one_stride,
     outputs_of,
     row_axis,
+    scattered,
 )
 from rlk.runtime.binding.selection import (
     DTypes,
@@ -193,6 +195,7 @@ def fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
     """Return tensors like those that a call would return."""
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
+    tensors = of_one_stride(tensors, scattered(invocation, tensors))
     geometry = measure(op.name, row_axis(op), inputs_of(invocation), tensors)
     check_nonempty(op, geometry.extents)
     first = next(iter(tensors.values()))

@@ -1,15 +1,15 @@
 """The trace cache: results of tracing and choosing, kept in the store for later processes.
 
 A process that finds it neither traces nor lowers. An entry's key has a digest of all of rlk's own text, so
-that nothing outlives the code that found it out. Of operators that others wrote nothing is kept: their text
-is not rlk's to follow. Whatever fails here, a call finds out for itself.
+that nothing outlives the code that found it out; of operators that others wrote, what names a call digests
+everything that their specs read (`rlk.lang.reads`), and nothing is kept where that cannot be followed.
+Whatever fails here, a call finds out for itself.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,6 +24,7 @@ from rlk.errors import RlkError
 from rlk.ir.nodes import Block, Kernel, MathModel, Program, Role
 from rlk.ir.text import parse_program, print_program
 from rlk.lang.op import Vjp
+from rlk.lang.reads import digest_of
 from rlk.lower.common.emitted import CallArg
 from rlk.resources import templates
 from rlk.runtime.binding.invocation import Interface, Invocation, operator_of
@@ -51,18 +52,24 @@ def outline(program: Program) -> Program:
 
 
 def name_of(invocation: Invocation) -> list[Any] | None:
-    """Return what names an invocation in every process; None where others wrote its operator or gradient."""
+    """Return what names an invocation in every process; None where its spec reads what cannot be followed."""
     spec, op, variant = invocation.spec, operator_of(invocation.spec), invocation.variant
-    written = [fn.__code__.co_filename for fn in (op.fn, spec.fn)]
-    if not all(os.path.isabs(f) and os.path.realpath(f).startswith(f"{PACKAGE}{os.sep}") for f in written):
+    reads, statics = spec.reads(), sorted([name, repr(value)] for name, value in variant.statics)
+    if reads is None:
         return None
+    if reads:  # a static of others may be any object, and its repr that of another
+        held = digest_of(variant.statics)
+        if held is None:
+            return None
+        statics = [["", held]]
     return [
         "gradient" if isinstance(spec, Vjp) else "operator",
         spec.name,
         op.does,
+        reads,
         sorted([name, str(dtype)] for name, dtype in variant.dtypes),
         sorted(variant.present),
-        sorted([name, repr(value)] for name, value in variant.statics),
+        statics,
         sorted(variant.wanted),
         None if invocation.math is None else invocation.math.value,
         invocation.shard,
@@ -168,7 +175,8 @@ def write_interface(name: str, found: Interface) -> dict[str, Any]:
     """Return the interface of a spec of this name as JSON has it."""
     kernel = Kernel(name, (*found.inputs, *found.outputs), Block((), (), ()))
     text = print_program(Program(name, (kernel,)))
-    return {"program": text, "dynamic": sorted(found.dynamic), "pieces": found.pieces}
+    dynamic = sorted(found.dynamic)
+    return {"program": text, "dynamic": dynamic, "pieces": found.pieces, "one_stride": found.one_stride}
 
 
 def read_interface(kept: dict[str, Any]) -> Interface:
@@ -179,6 +187,7 @@ def read_interface(kept: dict[str, Any]) -> Interface:
         tuple(d for d in kernel.params if d.role is Role.OUT),
         frozenset(kept["dynamic"]),
         tuple((axis, tuple(sizes)) for axis, sizes in kept["pieces"]),
+        bool(kept["one_stride"]),
     )
 
 
