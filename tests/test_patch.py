@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ transformers = pytest.importorskip("transformers")
 if transformers.__version__ not in VERSIONS:
     pytest.skip("a version of transformers that rlk.patch refuses", allow_module_level=True)
 
+ROOT = Path(__file__).parent.parent
+ENDS = ("transformers-5.17.txt", "transformers-5.23.txt")
 VOCABULARY = 61
 SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -450,6 +453,52 @@ def test_wide_adapters_need_autocast() -> None:
             assert_same_bits(real(model(**view, use_cache=False).logits.detach(), view), want)
 
 
+@pytest.fixture
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A mesh of one process."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    # the oracle looks at memory by NumPy, after which torch refuses to free it; kernels do not
+    monkeypatch.setattr(_fsdp_param, "free_storage", lambda tensor: None)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield torch.distributed.init_device_mesh("cpu", (1,))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def sharded(model: Any, mesh: Any, **options: Any) -> None:
+    for part in (*model.model.layers, model.lm_head, model):
+        torch.distributed.fsdp.fully_shard(part, mesh=mesh, **options)
+
+
+@pytest.mark.parametrize("order", ["patch, shard", "shard, patch", "f32 shards, gathered in bf16"])
+def test_shards_of_fsdp2_give_the_same_bits(order: str, one_rank: Any) -> None:
+    one, model = made("Qwen3").train(), made("Qwen3").train()
+    options = {}
+    if order.startswith("f32"):
+        model.float()
+        options["mp_policy"] = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    if not order.startswith("patch"):
+        sharded(model, one_rank, **options)
+    with rlk.patch(one), rlk.patch(model) as patched:
+        if order.startswith("patch"):
+            sharded(model, one_rank)
+        loss, want = gradients(one, VIEWS["packed"])
+        got_loss, got = gradients(model, VIEWS["padded left"])
+        assert_same_bits(got_loss, loss)
+        assert set(got) == set(want)
+        for n, g in got.items():
+            assert_same_bits(g.full_tensor().to(torch.bfloat16), want[n])
+        logps = patched.logps(**VIEWS["packed"]).logp
+        assert_same_bits(logps.detach(), rlk_logps(one))
+
+
+def rlk_logps(patched: Any) -> torch.Tensor:
+    logps: torch.Tensor = patched(**VIEWS["packed"], needs=("logp",)).logp
+    return logps.detach()
+
+
 def test_a_linear_layer_with_more_to_do_is_called() -> None:
     model = made("Qwen3")
     layer = model.model.layers[0].self_attn
@@ -644,3 +693,11 @@ def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(UnsupportedError, match=rf"{found} is not one that rlk knows \({VERSIONS}\)"):
             rlk.patch(model)
     assert "5.17.0" in VERSIONS and "5.20.1" in VERSIONS and "5.23.0" in VERSIONS
+    # the ends are those that are tested: by every run of the tests, and by `make test-versions`
+    pins = {name: (ROOT / "constraints" / name).read_text() for name in ("base.txt", *ENDS)}
+    assert all(f"transformers=={VERSIONS.newest}\n" in pins[name] for name in ("base.txt", ENDS[1]))
+    assert f"transformers=={VERSIONS.oldest}\n" in pins[ENDS[0]]
+    assert (
+        f'("transformers-{VERSIONS.oldest}", "transformers-{VERSIONS.newest}")'
+        in (ROOT / "tools" / "compat.py").read_text()
+    )
