@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,7 @@ def test_a_patched_model_has_the_bits_of_rlk_nn(name: str) -> None:
             logps[:3], ours.logps(IDS, layout, needs=("logp", "lse", "entropy"))[:3], strict=True
         ):
             assert_same_bits(got[0], want)
+        assert patched.numerics_id("cpu") == ours.numerics_id("cpu")
 
 
 @torch.no_grad()
@@ -349,6 +351,19 @@ def test_the_loss_is_transformers_own() -> None:
         assert model(**view, labels=labels).logits is not None
 
 
+@pytest.mark.parametrize("view", ["packed", "padded left"])
+def test_logits_may_be_divided_in_place(view: str) -> None:
+    model = made("Qwen3").train()
+
+    def gradient(divide: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        model.zero_grad()
+        divide(model(**VIEWS[view], use_cache=False).logits).square().mean().backward()
+        return model.lm_head.weight.grad
+
+    with rlk.patch(model):
+        assert_same_bits(gradient(lambda z: z.div_(0.7)), gradient(lambda z: z / 0.7))
+
+
 def test_a_step_of_an_optimizer_is_seen() -> None:
     model, view = made("Qwen3").train(), VIEWS["packed"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -491,10 +506,10 @@ def test_shards_of_fsdp2_give_the_same_bits(order: str, one_rank: Any) -> None:
         for n, g in got.items():
             assert_same_bits(g.full_tensor().to(torch.bfloat16), want[n])
         logps = patched.logps(**VIEWS["packed"]).logp
-        assert_same_bits(logps.detach(), rlk_logps(one))
+        assert_same_bits(logps.detach(), logps_of(one))
 
 
-def rlk_logps(patched: Any) -> torch.Tensor:
+def logps_of(patched: Any) -> torch.Tensor:
     logps: torch.Tensor = patched(**VIEWS["packed"], needs=("logp",)).logp
     return logps.detach()
 
@@ -624,6 +639,8 @@ def test_other_models_are_refused() -> None:
     gpt2 = transformers.GPT2LMHeadModel(config).to(torch.bfloat16).eval()
     assert "GPT2LMHeadModel has no LlamaModel" in problems(gpt2)
     with rlk.patch(gpt2, strict=False) as patched, torch.no_grad():
+        with pytest.raises(LaunchError, match="0 decoders"):
+            patched.numerics_id("cpu")
         assert "forward" in vars(gpt2.lm_head) and patched.problems
         assert gpt2(IDS[None]).logits.isfinite().all()
     assert "parameters of torch.float32" in problems(made("Qwen3").float())
@@ -684,6 +701,14 @@ def test_caches_that_drop_keys_are_refused_or_made_to_keep_them() -> None:
         assert_same_bits(step[0], model(IDS[None, :9], use_cache=False).logits[0, -1:])
         with pytest.raises(UnsupportedError, match="tuple"):
             model(IDS[None], past_key_values=())
+
+
+def test_the_page_runs() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "patching.md").read_text(), re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(compile(block, "patching.md", "exec"), scope)
+    assert scope["loss"].isfinite() and scope["logps"].shape == (1, 14)
+    assert "forward" not in vars(scope["model"])
 
 
 def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
