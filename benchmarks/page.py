@@ -26,6 +26,7 @@ FAMILIES = {
     "linear": "Log-probs from hidden states, and products",
     "groups": "A GRPO step from hidden states as the group grows",
     "attention": "Attention",
+    "model": "Models",
     "norm": "RMSNorm",
     "loss": "Policy losses",
     "distillation": "Distillation",

@@ -79,6 +79,27 @@ def measure_long(launch: Launch, *, seconds: float = 1.0) -> Timing:
     return Timing(statistics.median(times), times[0], (min(times), max(times)), extra)
 
 
+def captured(call: Launch) -> Launch:
+    """Return the replay of a CUDA graph of a call; without a device, where shapes alone matter, the call."""
+    if not torch.cuda.is_available():
+        return call
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # compiles, and allocates what a capture may not
+        for _ in range(WARM_LAUNCHES):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = call()
+
+    def launch() -> Any:
+        graph.replay()
+        return results
+
+    return launch
+
+
 def measure_host(call: Launch, *, calls: int = 2000, repeats: int = 5) -> Timing:
     """Time the host's side of a call; no repeat waits for the device; `ms` is the best repeat."""
     for _ in range(50):

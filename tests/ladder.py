@@ -34,6 +34,7 @@ BOTH = (
     "rope_partial",
     "embedding",
     "rms_norm",
+    "qk_norm",
     "varlen_attention",
 )
 FORWARD = (
@@ -46,6 +47,8 @@ FORWARD = (
     "scatter_rewards",
     "paged_attention",
     "prefix_attention",
+    "write_cache",
+    "cache_qkv",
 )
 CALLS = [f"{name} {label}" for name in BOTH for label in ("forward", "gradient")]
 CALLS += [f"{name} forward" for name in FORWARD]

@@ -102,6 +102,16 @@ def rotating(interleaved: bool, width: int | None = None) -> Call:
     return call
 
 
+def norming_heads(rotated: bool) -> Call:
+    def call(given: Rows) -> list[torch.Tensor]:
+        given = leafed(given, "q")
+        w = normal(16, seed=4).to(given["q"].dtype)
+        tables = {"cos": normal(V, 8, seed=5), "sin": normal(V, 8, seed=6), "position_ids": given["ids"]}
+        return pulled([ops.qk_norm(given["q"], w, **(tables if rotated else {}))], given, "q")
+
+    return call
+
+
 def looking_up(given: Rows) -> list[torch.Tensor]:
     return [ops.embedding(given["ids"], normal(V, 24, seed=7))]
 
@@ -120,6 +130,8 @@ CALLS: dict[str, Call] = {
     "rms_norm hf_llama": norming("hf_llama"),
     "rms_norm gemma": norming("gemma"),
     "rms_norm vllm": norming("vllm"),
+    "qk_norm": norming_heads(False),
+    "qk_norm rotated": norming_heads(True),
     "swiglu": gating,
     "geglu": gelu_gating("tanh"),
     "geglu by erf": gelu_gating("none"),

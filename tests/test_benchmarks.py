@@ -19,6 +19,7 @@ from benchmarks.harness import Bar, Case, Checked, Room, Session, device_slug, l
 from benchmarks.merge import merged
 from benchmarks.peers import absent
 from benchmarks.timing import Ceilings, Launch, Timing
+from rlk.nn import rotary
 
 TIMES = {"ours": 0.5, "slow": 2.0, "fast": 0.4}
 
@@ -63,6 +64,14 @@ def test_a_bar_is_a_time_or_a_ratio() -> None:
     assert Bar(1.08, "cublas_gemm").holds(10.8, peers) and not Bar(1.08, "cublas_gemm").holds(10.81, peers)
     assert Bar(1.0, "quack").holds(1.0, peers) is None
     assert [str(Bar(0.58)), str(Bar(1.08, "cublas_gemm"))] == ["<= 0.58 ms", "<= 1.08 x cublas_gemm"]
+
+
+def test_room_is_memory_or_a_ratio() -> None:
+    peers = {"liger": {"extra_mib": 50.0}, "quack": {"absent": "not installed"}}
+    assert Room(128.0).holds(128.0, {}) and not Room(128.0).holds(128.1, {})
+    assert Room(1.0, "liger").holds(50.0, peers) and not Room(1.0, "liger").holds(50.1, peers)
+    assert Room(1.0, "quack").holds(1.0, peers) is None
+    assert [str(Room(128.0)), str(Room(1.0, "liger"))] == ["<= 128 MiB", "<= 1 x liger"]
 
 
 def test_a_row_records_absent_peers_and_measures_the_reference_again() -> None:
@@ -200,6 +209,8 @@ FAMILIES = sorted(file.stem for file in Path(harness.__file__).parent.glob("benc
 def test_every_row_can_be_built_and_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes alone: fake tensors have no memory, and no kernel runs."""
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    table = SimpleNamespace(rope_table=lambda count, dim, **_: torch.empty(2, count, dim // 2))
+    monkeypatch.setattr(rotary, "ops", table)  # numpy makes it, from numbers
     family = importlib.import_module(f"benchmarks.{name}")
     with FakeTensorMode(allow_non_fake_inputs=True), Told():
         for case in family.cases():

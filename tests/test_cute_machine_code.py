@@ -89,6 +89,7 @@ WITHOUT_GRADIENT = {
         "column_sums", "group_advantage",
         "scatter_rewards", "gae", "take_whole", "reported", "sample", "token_paths", "token_baseline",
         "penalize", "policy_covariance", "policy_covariance_of_sequences",
+        "qk_norm_partials", "sum_of_heads", "write_cache", "cache_qkv",
     )
 }  # fmt: skip
 WITHOUT_FORM = {"paged_attention_grad", "prefix_attention_grad"}

@@ -15,6 +15,7 @@ SAMPLE = report.Report(
     setting={"device": "a CPU", "seed": "0"},
     outcome={"loss": -0.0821, "mean entropy": 7.28},
     numerics={"logp": "abc"},
+    chain=(report.ViewRow("token by token", 300, 291, 0.0371, 0, 0.0),),
     bits=(
         report.BitsRow("logp, alone and together", "all samples", 270, 0),
         report.BitsRow("d logits", "oracle", 1_000_000, 2),
@@ -34,6 +35,9 @@ def test_markdown_holds_every_measured_row() -> None:
     text = report.markdown(SAMPLE)
     for row in (*SAMPLE.bits, *SAMPLE.errors, *SAMPLE.costs):
         assert f"| {row.what} " in text
+    assert (
+        "| token by token " in text and "| 291 " in text and "![differences of log-probs](chain.png)" in text
+    )
     assert "| 1,000,000 " in text and "not measured" in text and "first note" in text
 
 

@@ -74,6 +74,7 @@ def test_which_operators_have_rows_that_stand_alone() -> None:
         "matmul",
         "ratio_kl",
         "rms_norm",
+        "qk_norm",
         "swiglu",
         "geglu",
         "rope",

@@ -196,6 +196,49 @@ def _norm(call: _Call, options: dict[str, Any]) -> None:
     call.backward(results, [x, weight] + ([residual] if residual is not None else []))
 
 
+def _step(call: _Call, options: dict[str, Any]) -> tuple[torch.Tensor, int, int, dict[str, Any]]:
+    """Return what a product for q, k and v gives, heads of q and of k, and a rotation's inputs if asked."""
+    dim, heads, keys = call.model.head_dim, call.share("heads"), call.share("kv_heads")
+    tables = {n: _stand_in(_POSITIONS, dim // 2) for n in ("cos", "sin")}
+    turned = {**tables, "position_ids": call.ids(call.rows)} if options.pop("rotated", True) else {}
+    return call.float(call.rows, (heads + 2 * keys) * dim), heads, keys, turned
+
+
+def _norm_heads(call: _Call, options: dict[str, Any]) -> None:
+    qkv, heads, keys, turned = _step(call, options)
+    dim, first = call.model.head_dim, 0
+    for count in (heads, keys):
+        x, weight = qkv[:, first : first + count * dim].unflatten(-1, (count, dim)), call.float(dim)
+        first += count * dim
+        made = ops.qk_norm(x, weight, profile=_of_heads(call.model), **turned, **options)
+        call.backward([made], [qkv, weight])
+
+
+def _cache_step(call: _Call, options: dict[str, Any]) -> None:
+    """One token of each of `rows` sequences; normed: whether the model normalises q and k."""
+    call.grad = False
+    qkv, _, keys, turned = _step(call, options)
+    k_cache, v_cache = (call.float(call.rows, _PAGE, keys, call.model.head_dim) for _ in range(2))
+    weights = {n: call.float(call.model.head_dim) for n in ("q_weight", "k_weight")}
+    given = {**turned, **(weights if options.pop("normed", False) else {})}
+    profile = _of_heads(call.model)
+    ops.cache_qkv(qkv, k_cache, v_cache, call.ids(call.rows), profile=profile, **given, **options)
+
+
+def _of_heads(model: Model) -> str:
+    """Return the profile of a model's norms as those of heads are named: vLLM's differs by the residual."""
+    return "hf_llama" if model.profile == "vllm" else model.profile
+
+
+def _write_step(call: _Call, options: dict[str, Any]) -> None:
+    call.grad = False
+    qkv, _, keys, turned = _step(call, {"rotated": options.pop("rotated", False)})
+    dim = call.model.head_dim
+    k, v = qkv[:, -2 * keys * dim :].unflatten(-1, (2, keys, dim)).unbind(1)
+    caches = (call.float(call.rows, _PAGE, keys, dim) for _ in range(2))
+    ops.write_cache(k, v, *caches, call.ids(call.rows), **turned, **options)
+
+
 def _glu(op: Callable[..., Any], call: _Call, options: dict[str, Any]) -> None:
     gate, up = (call.float(call.rows, call.share("intermediate")) for _ in range(2))
     call.backward([op(gate, up, **options)], [gate, up])
@@ -278,6 +321,9 @@ CALLERS: dict[str, Callable[[_Call, dict[str, Any]], None]] = {
     "swiglu": partial(_glu, ops.swiglu),
     "geglu": partial(_glu, ops.geglu),
     "rope": _rotate,
+    "qk_norm": _norm_heads,
+    "cache_qkv": _cache_step,
+    "write_cache": _write_step,
     "embedding": _embed,
     "matmul": _product,
     "group_advantage": _advantages,

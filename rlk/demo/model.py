@@ -34,6 +34,10 @@ class Size:
 SMALL = Size("small", 2, 128, 384, 4, 2, 32, 32768, torch.float32, Shape(4, 4, (12, 40), (6, 48)))
 REAL = Size("real", 28, 1024, 3072, 16, 8, 128, 151936, torch.bfloat16, Shape(4, 4, (64, 256), (32, 320)))
 SIZES = {size.name: size for size in (SMALL, REAL)}
+# for the comparison of whole models, which is of bf16
+SMALL_CHAIN = Size("small", 2, 256, 768, 4, 2, 64, 32768, torch.bfloat16, Shape(2, 4, (8, 24), (6, 32)))
+CHAINS = {size.name: size for size in (SMALL_CHAIN, REAL)}
+"""The model whose log-probs are compared, by the size of the demo."""
 
 
 def make_model(size: Size, seed: int, device: str) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 RLK, TORCH = "#1f6f8b", "#c97b4a"
+CHAIN = "chain.png"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,25 @@ class CostRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewRow:
+    """The count and the largest difference of a view's log-probs that are not those of sequences alone."""
+
+    view: str
+    compared: int
+    stock_differing: int
+    stock_largest: float
+    rlk_differing: int
+    rlk_largest: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that one run of the demo measured."""
 
     setting: dict[str, str]
     outcome: dict[str, float]
     numerics: dict[str, str]
+    chain: tuple[ViewRow, ...]
     bits: tuple[BitsRow, ...]
     contrast: tuple[BitsRow, ...]
     errors: tuple[ErrorRow, ...]
@@ -89,10 +103,31 @@ def markdown(report: Report) -> str:
     """Write the report as markdown; every number in it was measured in this run."""
     errors = [(row.what, row.rlk, row.torch) for row in report.errors]
     costs = [(r.what, r.rlk_ms, r.torch_ms, r.rlk_mib, r.torch_mib) for r in report.costs]
+    views = [
+        (r.view, r.compared, r.stock_differing, r.stock_largest, r.rlk_differing, r.rlk_largest)
+        for r in report.chain
+    ]
     parts = [
-        ["# rlk demo: one GRPO step from logits"],
+        ["# rlk demo"],
         table(("setting", "value"), list(report.setting.items())),
-        ["## The step"],
+        ["## A model's log-probs, against those of sequences run one by one"],
+        table(
+            (
+                "the same tokens run as",
+                "log-probs",
+                "transformers: differing",
+                "by at most",
+                "rlk: differing",
+                "by at most",
+            ),
+            views,
+        ),
+        [f"![differences of log-probs]({CHAIN})"],
+        [
+            "A trainer runs padded batches, a rollout runs token by token. A log-prob that differs between",
+            "them is a policy ratio that is not 1 although the policy is the same.",
+        ],
+        ["## One GRPO step from logits"],
         table(("quantity", "value"), list(report.outcome.items())),
         ["## Bits"],
         _bits_table(report.bits),

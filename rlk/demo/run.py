@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rlk import __version__, ops
-from rlk.demo import invariance, measure, model, plain, probe, report, text, wide
+from rlk.demo import chain, invariance, measure, model, plain, probe, report, text, wide
 from rlk.demo.batch import Batch, Case, make_batch
 from rlk.demo.step import Step, Tokens, grpo, log_probs
 
@@ -30,6 +30,7 @@ class Options:
 
     device: str
     size: model.Size
+    chain: model.Size
     seed: int
     out: Path
     sampled_rows: int
@@ -55,8 +56,11 @@ class Stages:
 
 
 def demo(options: Options) -> report.Report:
-    """Run every stage and return the measurements."""
+    """Run every stage, write the picture of the first, and return the measurements."""
     stages = Stages()
+    with stages("log-probs of the same tokens, by transformers and by rlk, in four ways"):
+        views = _chain(options)
+        compared = chain.rows(views)
     with stages("cutting prompts and completions from the text"):
         shape = options.size.shape
         batch = make_batch(text.cut(shape, options.seed), shape.group_size, options.device)
@@ -83,13 +87,23 @@ def demo(options: Options) -> report.Report:
         setting=_setting(options, batch),
         outcome=_outcome(batch, ours, norm),
         numerics={name: getattr(ops, name).numerics_id(options.device) for name in OPERATORS},
-        bits=tuple(bits),
+        chain=compared,
+        bits=(*chain.bits(compared), *bits),
         contrast=contrast,
         errors=tuple(errors),
         costs=tuple(costs),
         notes=(*notes, *_notes(options)),
         seconds=stages.seconds(),
     )
+
+
+def _chain(options: Options) -> tuple[chain.View, ...]:
+    """Run the chain from tokens to log-probs in every way, and draw how they differ."""
+    net = model.make_model(options.chain, options.seed, options.device)
+    views = chain.views(net, text.cut(options.chain.shape, options.seed), options.device)
+    options.out.mkdir(parents=True, exist_ok=True)
+    chain.picture(views, options.out / report.CHAIN)
+    return views
 
 
 def _policies(options: Options, batch: Batch) -> tuple[Case, Tensor, Any]:
@@ -161,10 +175,15 @@ def _setting(options: Options, batch: Batch) -> dict[str, str]:
         "device": name,
         "versions": ", ".join(f"{what} {_version(what)}" for what in ("torch", "triton", "transformers")),
         "rlk": __version__,
-        "model": f"Qwen3, {size.layers} layers, hidden {size.hidden}, vocabulary {size.vocabulary}, "
-        f"random weights of seed {options.seed}, {size.dtype}".replace("torch.", ""),
+        "model of the log-probs": _described(options.chain, options.seed),
+        "model of the GRPO step": _described(size, options.seed),
         "batch": f"{len(lengths)} samples of {lengths.min()} to {lengths.max()} tokens, {rows}",
     }
+
+
+def _described(size: model.Size, seed: int) -> str:
+    shape = f"{size.layers} layers, hidden {size.hidden}, vocabulary {size.vocabulary}"
+    return f"Qwen3, {shape}, random weights of seed {seed}, {size.dtype}".replace("torch.", "")
 
 
 def _version(package: str) -> str:
@@ -190,7 +209,7 @@ def _outcome(batch: Batch, ours: Step, norm: float) -> dict[str, float]:
 
 def _notes(options: Options) -> tuple[str, ...]:
     notes = [
-        "The model's forward and backward are torch's; rlk starts at the logits and returns their gradient.",
+        "In the GRPO step the model is torch's; rlk starts at the logits and returns their gradient.",
         "Weights are random; the old and the current policy differ by seeded noise instead of training.",
         "Advantages are computed by torch from the rewards of each group.",
         "A permuted batch sums its loss in another order: there, values per token are compared.",
@@ -215,16 +234,18 @@ def options_of(arguments: argparse.Namespace) -> Options:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     on_gpu = device != "cpu"
     size = model.SIZES[arguments.size or ("real" if on_gpu else "small")]
-    return Options(device, size, arguments.seed, arguments.out, 256 if on_gpu else 8, 5 if on_gpu else 1)
+    rows, repeats = (256, 5) if on_gpu else (8, 1)
+    return Options(device, size, model.CHAINS[size.name], arguments.seed, arguments.out, rows, repeats)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the demo, write its report, and return 1 if any compared bit differs."""
     options = options_of(arguments)
-    print(f"rlk demo: one GRPO step from logits, {options.size.name} size, on {options.device}")
+    print(f"rlk demo: a model's log-probs and one GRPO step, {options.size.name} size, on {options.device}")
     measured = demo(options)
     report.write(measured, options.out)
     print()
     print(report.markdown(measured))
-    print(f"report: {options.out / 'report.md'}, {options.out / 'report.json'}, {options.out / 'chart.png'}")
+    names = ("report.md", "report.json", report.CHAIN, "chart.png")
+    print(f"report: {', '.join(str(options.out / name) for name in names)}")
     return 1 if measured.differing else 0

@@ -9,7 +9,7 @@ import torch
 
 from rlk import ops
 from rlk.integrations.tensors import no_form
-from rlk.nn.tokens import Tokens, WholeSequences
+from rlk.nn.tokens import Heads, Tokens, WholeSequences
 
 PEER = "transformers"
 
@@ -59,9 +59,8 @@ class CachedSequences:
     seen: int
     cache: Any
 
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any
-    ) -> torch.Tensor:
+    def attend(self, layer: int, qkv: torch.Tensor, heads: Heads, **options: Any) -> torch.Tensor:
+        q, k, v = heads.split(qkv, self.positions)
         new = (spread(x, self.rows_q, self.shape).transpose(1, 2) for x in (k, v))
         held = self.cache.update(*new, layer)
         if self.seen == 0:  # the new keys are all there are

@@ -73,11 +73,15 @@ def buffer(
     if decl.role in (Role.IN, Role.SCALAR):
         raise LaunchError(Code.ARG_MISSING, op=op, name=decl.name, why="by the oracle")
     shape = tuple(extent(axis, extents) for axis in decl.type.axes)
-    if dtype is DType.BOOL:
-        return np.zeros(shape, np.bool_)
-    blank = np.zeros(shape, kept)
-    blank.view(f"u{blank.dtype.itemsize}").fill(np.iinfo(f"u{blank.dtype.itemsize}").max)
-    return blank
+    return unwritten(shape, kept)
+
+
+def unwritten(shape: tuple[int, ...], kind: Any) -> Array:
+    """Return memory that nothing has stored to: all bits are ones (NaN, -1), booleans are false."""
+    made = np.zeros(shape, kind)
+    if made.dtype != np.bool_:
+        made.view(f"u{made.dtype.itemsize}").fill(np.iinfo(f"u{made.dtype.itemsize}").max)
+    return made
 
 
 def flat(memory: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlk.nn.cache import PagedCache
 from rlk.nn.config import ModelConfig
+from rlk.nn.generate import Generation, packed_support
 from rlk.nn.model import CausalLM, Decoder
 from rlk.nn.modules import Attention, DecoderLayer, Embedding, GatedMLP, Linear, RMSNorm
 from rlk.nn.tokens import PagedTokens, WholeSequences
@@ -15,10 +16,12 @@ __all__ = [
     "DecoderLayer",
     "Embedding",
     "GatedMLP",
+    "Generation",
     "Linear",
     "ModelConfig",
     "PagedCache",
     "PagedTokens",
     "RMSNorm",
     "WholeSequences",
+    "packed_support",
 ]

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from rlk.nn.config import ModelConfig
+from rlk.runtime.binding.checks import integer
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedCache:
@@ -24,9 +27,20 @@ class PagedCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> PagedCache:
-        """Allocate pages. Their content is undefined until it is written, and never read before."""
+        """Allocate pages for all layers.
+
+        Their content is undefined until it is written, and changes no result before. Raises LaunchError.
+        """
+        integer("PagedCache.empty", "pages", pages, 1, 2**31 - 1)
+        integer("PagedCache.empty", "page_size", page_size, 1, 2**31 - 1)
         shape = (layers, pages, page_size, heads, head_dim)
-        return PagedCache(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)))
+        return PagedCache(*(torch.empty(shape, dtype=dtype, device=device) for _ in range(2)))
+
+    @staticmethod
+    def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
+        """Return the bytes of a page: keys and values of page_size tokens in all layers."""
+        elements = config.num_hidden_layers * page_size * config.num_key_value_heads * config.head_dim
+        return 2 * elements * dtype.itemsize
 
     @property
     def pages(self) -> int:
@@ -38,11 +52,6 @@ class PagedCache:
         """Return the number of slots of a page."""
         return self.keys.shape[2]
 
-    def write(
-        self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write k and v [T, heads, head_dim] into slots [T] of a layer; return the layer's pages of both."""
-        keys, values = self.keys[layer], self.values[layer]
-        keys.view(-1, *keys.shape[2:]).index_copy_(0, slots, k)
-        values.view(-1, *values.shape[2:]).index_copy_(0, slots, v)
-        return keys, values
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the pages of keys and values of a layer, [pages, page_size, key heads, head_dim] each."""
+        return self.keys[index], self.values[index]

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from rlk import ops
 from rlk.nn.config import Activation, ModelConfig
 from rlk.nn.products import merged_linear, row_linear
 from rlk.nn.rotary import RotaryTables
-from rlk.nn.tokens import Tokens
+from rlk.nn.tokens import Heads, Tokens
+from rlk.ops.gated import gated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +26,8 @@ class AttentionOptions:
     scale: float
     softcap: float | None
     window: int | None
+    eps: float
+    norm_profile: str
     tables: RotaryTables
     leaves: int
 
@@ -40,9 +42,21 @@ class AttentionOptions:
             scale=config.attention_scale,
             softcap=config.attention_softcap,
             window=config.windows[layer],
+            eps=config.rms_norm_eps,
+            norm_profile=config.norm_profile,
             tables=tables,
             leaves=config.leaves,
         )
+
+    def heads_of(self, module: Any, cos: torch.Tensor, sin: torch.Tensor) -> Heads:
+        """Return the heads of a module of attention, which may have q_norm and k_norm, and its rotation."""
+        norms = (getattr(module, name, None) for name in ("q_norm", "k_norm"))
+        q_weight, k_weight = (None if norm is None else norm.weight for norm in norms)
+        dim = self.tables.rope.dim
+        return Heads(
+            self.heads, self.key_heads, self.head_dim, q_weight, k_weight, self.eps, self.norm_profile,
+            cos, sin, None if dim == self.head_dim else dim,
+        )  # fmt: skip
 
 
 def attention(module: Any, x: torch.Tensor, tokens: Tokens, at: AttentionOptions) -> torch.Tensor:
@@ -50,24 +64,16 @@ def attention(module: Any, x: torch.Tensor, tokens: Tokens, at: AttentionOptions
 
     module: has q_proj, k_proj, v_proj, o_proj and may have q_norm and k_norm. x: [T, hidden].
     """
-    q, k, v = projections(x, (module.q_proj, module.k_proj, module.v_proj), at.leaves)
-    q = q.unflatten(-1, (at.heads, at.head_dim))
-    k, v = (y.unflatten(-1, (at.key_heads, at.head_dim)) for y in (k, v))
-    if getattr(module, "q_norm", None) is not None:
-        q, k = module.q_norm(q), module.k_norm(k)
-    cos, sin = at.tables.of(x)
-    dim = at.tables.rope.dim
-    part = None if dim == at.head_dim else dim
-    q, k = ops.rope(q, k, cos, sin, position_ids=tokens.positions, rotary_dim=part)
-    o = tokens.attend(at.layer, q, k, v, window=at.window, softcap=at.softcap, scale=at.scale)
+    qkv = projections(x, (module.q_proj, module.k_proj, module.v_proj), at.leaves)
+    heads = at.heads_of(module, *at.tables.of(x))
+    o = tokens.attend(at.layer, qkv, heads, window=at.window, softcap=at.softcap, scale=at.scale)
     return output(o.flatten(-2), module.o_proj, at.leaves)
 
 
 def gated_mlp(module: Any, x: torch.Tensor, activation: Activation, leaves: int) -> torch.Tensor:
     """Return down(activation(gate(x)) * up(x)). module: has gate_proj, up_proj and down_proj."""
-    gate, up = projections(x, (module.gate_proj, module.up_proj), leaves)
-    y = ops.swiglu(gate, up) if activation == "silu" else ops.geglu(gate, up, approximate="tanh")
-    return output(y, module.down_proj, leaves)
+    both = projections(x, (module.gate_proj, module.up_proj), leaves)
+    return output(gated(both, activation), module.down_proj, leaves)
 
 
 def decoder_layer(
@@ -80,6 +86,13 @@ def decoder_layer(
     and MLP.
     """
     x, residual = (module.input_layernorm(x), x) if residual is None else module.input_layernorm(x, residual)
+    return after_norm(module, x, residual, tokens, sandwich)
+
+
+def after_norm(
+    module: Any, x: torch.Tensor, residual: torch.Tensor, tokens: Tokens, sandwich: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `decoder_layer` returns, given the norm of its input, and that input."""
     x = module.self_attn(x, tokens)
     if sandwich:
         x = module.post_attention_layernorm(x)
@@ -89,14 +102,14 @@ def decoder_layer(
     return module.mlp(x), residual
 
 
-def projections(x: torch.Tensor, modules: tuple[Any, ...], leaves: int) -> tuple[torch.Tensor, ...]:
-    """Return the products of one input with several column-parallel weights.
+def projections(x: torch.Tensor, modules: tuple[Any, ...], leaves: int) -> torch.Tensor:
+    """Return the products of one input with several column-parallel weights, side by side.
 
     One product where every module is a plain linear layer; else (adapters) each module is called.
     """
     if all(plain(m) for m in modules):
         return merged_linear(x, [m.weight for m in modules], [m.bias for m in modules], leaves)
-    return tuple(m(x) for m in modules)
+    return torch.cat([m(x) for m in modules], -1)
 
 
 def output(x: torch.Tensor, module: Any, leaves: int) -> torch.Tensor:
@@ -111,6 +124,8 @@ def product_alone(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     return forward
 
 
+# a graph of torch.compile cannot compare functions of modules, and would call each layer: other bits of d x
+@torch.compiler.assume_constant_result
 def plain(module: torch.nn.Module) -> bool:
     """Return whether the weight of a linear layer may be read in place of calling the layer.
 

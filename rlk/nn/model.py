@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +11,17 @@ from torch.utils.checkpoint import checkpoint
 from rlk import ops
 from rlk.nn.cache import PagedCache
 from rlk.nn.config import ModelConfig
+from rlk.nn.generate import Generation, Limits, Sampling, generate, requests_of
 from rlk.nn.identity import numerics_id
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out
+from rlk.nn.normed import watched
 from rlk.nn.packed import Packed, pack_tokens
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens
 from rlk.ops.layout import Layout
+from rlk.ops.offsets import on_the_host
 from rlk.ops.results import LogProbs
+from rlk.runtime.binding.checks import has_dims, is_tensor, wrong_value
 
 
 class Decoder(torch.nn.Module):
@@ -46,12 +51,24 @@ class Decoder(torch.nn.Module):
         x, residual = self.embed_tokens(ids), None
         for layer in self.layers:
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                x, residual = checkpoint(layer, x, residual, tokens, use_reentrant=False)
+                x, residual = checkpointed(layer, x, residual, tokens)
             else:
                 x, residual = layer(x, residual, tokens)
         if residual is None:  # a model without layers
             return self.norm(x)
         return self.norm(x, residual)[0]
+
+
+def checkpointed(
+    layer: DecoderLayer, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a layer returns, and run it again in backward; the sum of its inputs alone is kept."""
+    if residual is None or not layer.sums_alike or watched(x):
+        made: tuple[torch.Tensor, torch.Tensor] = checkpoint(layer, x, residual, tokens, use_reentrant=False)
+        return made
+    # one rounding of an f32 sum, as in the norm
+    made = checkpoint(layer, x + residual, None, tokens, summed=True, use_reentrant=False)
+    return made
 
 
 class CausalLM(torch.nn.Module):
@@ -121,7 +138,10 @@ class CausalLM(torch.nn.Module):
     # --- pages ------------------------------------------------------------------------------------------
 
     def cache(self, pages: int, page_size: int = 16) -> PagedCache:
-        """Allocate pages of keys and values for all layers, in the dtype and on the device of the model."""
+        """Allocate pages of keys and values for all layers, in the dtype and on the device of the model.
+
+        `PagedCache.page_bytes(config, page_size, dtype)` are the bytes of one. Raises LaunchError.
+        """
         c, like = self.config, self.lm_head.weight
         return PagedCache.empty(
             c.num_hidden_layers, pages, page_size, c.num_key_value_heads, c.head_dim, like.dtype, like.device
@@ -140,19 +160,78 @@ class CausalLM(torch.nn.Module):
 
         ids: [T], the newest tokens of each sequence, of which cu_seqlens, int32 [B + 1], are the offsets: a
         prompt, a chunk of one, or one token each. context_lens: int32 [B], with the new tokens. block_table:
-        int32 [B, M], as of `ops.paged_attention`. The rows are those of `forward`, bit for bit. Raises
-        LaunchError.
+        int32 [B, M], as of `ops.paged_attention`. The rows are those of `forward`, bit for bit.
+
+        On a device nothing waits for it, and tensors of the same sizes run the same kernels: a CUDA graph
+        holds a step. Tokens behind cu_seqlens[-1] and those of a sequence with a context of 0 are padding:
+        they are not kept, and their rows mean nothing. Raises LaunchError, as `PagedTokens.of` says.
         """
-        tokens = PagedTokens.of(cache, cu_seqlens, context_lens, block_table, len(ids))
-        return self.model(ids, tokens)
+        return self._paged("CausalLM.prefill", ids, cache, block_table, context_lens, cu_seqlens)
 
     @torch.no_grad()
     def decode(
         self, ids: torch.Tensor, cache: PagedCache, block_table: torch.Tensor, context_lens: torch.Tensor
     ) -> torch.Tensor:
         """Return the last hidden states [B, hidden] of one new token for each sequence; as `prefill`."""
+        has_dims("CausalLM.decode", "ids", is_tensor("CausalLM.decode", "ids", ids).shape, 1, "1 dim [B]")
         each = torch.arange(len(ids) + 1, device=ids.device, dtype=torch.int32)
-        return self.prefill(ids, cache, block_table, context_lens, each)
+        return self._paged("CausalLM.decode", ids, cache, block_table, context_lens, each)
+
+    def _paged(
+        self,
+        op: str,
+        ids: torch.Tensor,
+        cache: PagedCache,
+        block_table: torch.Tensor,
+        context_lens: torch.Tensor,
+        cu_seqlens: torch.Tensor,
+    ) -> torch.Tensor:
+        has_dims(op, "ids", is_tensor(op, "ids", ids).shape, 1, "1 dim [T]")
+        tokens = PagedTokens.of(cache, cu_seqlens, context_lens, block_table, len(ids), op=op)
+        most = self.config.max_position_embeddings
+        if on_the_host(context_lens) and bool((context_lens > most).any()):
+            wanted = f"at most max_position_embeddings = {most}"
+            raise wrong_value(op, "max(context_lens)", int(context_lens.max()), wanted)
+        return self.model(ids, tokens)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int | Sequence[int],
+        seed: int | Sequence[int],
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        eos_ids: Collection[int] = (),
+        request_ids: Sequence[int] | None = None,
+        page_size: int = 16,
+        pages: int | None = None,
+        max_batch: int = 64,
+        chunk: int = 512,
+        supports: bool = False,
+    ) -> list[Generation]:
+        """Continue prompts by sampled tokens, over pages, in one changing batch; in the order of the prompts.
+
+        A small loop for tests and examples: it launches each step anew and waits for its tokens. prompts:
+        ids, at least one each. max_new_tokens, seed: of all requests, or of each. temperature, top_k, top_p,
+        min_p: as of `ops.sample`, None is off. eos_ids: tokens that end a sequence, kept as its last.
+        request_ids: by default the places in prompts. supports: return what draws ran over too.
+
+        pages: of page_size tokens each, by default enough for max_batch of the longest sequences. A request
+        is admitted when its tokens fit into free pages and fewer than max_batch run; prompts are read chunk
+        tokens a step, beside those that decode. Where pages run out, the newest request gives its own up and
+        reads its tokens again later.
+
+        A request's draws depend on its seed, request id, prompt and options alone: batch, chunk, pages and
+        preemption change no bit. Log-probs are those of `logps` of the finished sequence, bit for bit.
+        Raises LaunchError.
+        """
+        sampling = Sampling(temperature, top_k or 0, 1.0 if top_p is None else top_p, min_p or 0.0)
+        requests = requests_of(prompts, max_new_tokens, seed, request_ids)
+        limits = Limits(page_size, pages, max_batch, chunk)
+        return generate(self, requests, sampling, limits, frozenset(eos_ids), supports)
 
     # --- the model as a whole ---------------------------------------------------------------------------
 

@@ -7,8 +7,16 @@ from typing import Literal
 import torch
 
 from rlk import ops
-from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
+from rlk.nn.compute import (
+    AttentionOptions,
+    after_norm,
+    attention,
+    decoder_layer,
+    gated_mlp,
+    product_alone,
+)
 from rlk.nn.config import ModelConfig
+from rlk.nn.normed import norm_of_total
 from rlk.nn.products import column_linear, lay_adjacent, row_linear
 from rlk.nn.rotary import RotaryTables
 from rlk.nn.tokens import Tokens
@@ -149,11 +157,11 @@ class GatedMLP(torch.nn.Module):
         self.gate_proj = Linear(hidden, inner, bias, leaves=leaves, **made)
         self.up_proj = Linear(hidden, inner, bias, leaves=leaves, **made)
         self.down_proj = Linear(inner, hidden, bias, parallel="rows", leaves=leaves, **made)
-        self.activation = config.activation
+        self.activation, self.leaves = config.activation, leaves
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, hidden] of x [T, hidden]."""
-        return gated_mlp(self, x, self.activation, self.down_proj.leaves)
+        return gated_mlp(self, x, self.activation, self.leaves)
 
 
 class DecoderLayer(torch.nn.Module):
@@ -186,13 +194,23 @@ class DecoderLayer(torch.nn.Module):
         self.sandwich = config.sandwich_norms
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens
+        self, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens, *, summed: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the MLP's result and the residual that is to be added to it, [T, hidden] each.
 
-        x: what the layer before returned, or embeddings, whose residual is None.
+        x: what the layer before returned, or embeddings, whose residual is None. summed: x is what the layer
+        before returned, both added; gradients are the same, those of a sum within the norm.
         """
+        norm = self.input_layernorm
+        if summed:
+            x, residual = norm_of_total(x, norm.weight, norm.eps, norm.profile)
+            return after_norm(self, x, residual, tokens, self.sandwich)
         return decoder_layer(self, x, residual, tokens, self.sandwich)
+
+    @property
+    def sums_alike(self) -> bool:
+        """Return whether the norm of two streams is that of their rounded sum."""
+        return self.input_layernorm.profile != "vllm"
 
 
 def lay_out(model: torch.nn.Module) -> None:

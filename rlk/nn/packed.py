@@ -69,6 +69,7 @@ def _packed(ids: torch.Tensor, lengths: torch.Tensor, rows: torch.Tensor | None)
     flat = ids.reshape(-1) if rows is None else ids.reshape(-1)[rows]
     cu = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
     has_next = torch.ones(len(flat), dtype=torch.bool, device=ids.device)
-    has_next[(cu[1:] - 1)[lengths > 0].to(torch.int64)] = False
+    if len(flat):  # an empty sequence names the last token of one before it, or of all: they have none either
+        has_next[(cu[1:] - 1).to(torch.int64)] = False
     following = torch.nn.functional.pad(flat[1:], (0, 1)) if len(flat) else flat
     return Packed(flat, WholeSequences.of(cu, len(flat)), following, has_next, rows, tuple(ids.shape))

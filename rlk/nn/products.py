@@ -32,8 +32,8 @@ def row_linear(x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int) -> tor
 
 def merged_linear(
     x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[Bias], leaves: int
-) -> tuple[torch.Tensor, ...]:
-    """Return x w^T + bias for each of several weights, by one product; views of one tensor [..., sum of N].
+) -> torch.Tensor:
+    """Return the products of one input with several weights side by side, [..., sum of N].
 
     x: [..., K], weights: [N_i, K], biases: [N_i] each, or None for all of them. The bits are those of a
     product for each. d x is one sum over the rows of all weights, rounded once: leaf i of `leaves` takes the
@@ -45,12 +45,12 @@ def merged_linear(
     given = [b for b in biases if b is not None]
     bias = _joined(given) if len(given) == len(biases) and given else None
     if leaves == 1:
-        made = ops.matmul(x, w, bias=bias)
-    else:
-        for n in sizes:
-            check_pieces("w.shape[0]", n, leaves)
-        made = _InputGradient.apply(ops.matmul(x.detach(), w, bias=bias), x, w.detach(), tuple(sizes), leaves)
-    return made.split(sizes, dim=-1)
+        return ops.matmul(x, w, bias=bias)
+    for n in sizes:
+        check_pieces("w.shape[0]", n, leaves)
+    y = ops.matmul(x.detach(), w, bias=bias)
+    made: torch.Tensor = _InputGradient.apply(y, x, w.detach(), tuple(sizes), leaves)
+    return made
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> bool:

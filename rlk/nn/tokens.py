@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import torch
 
 from rlk import ops
+from rlk.errors import LaunchError
 from rlk.nn.cache import PagedCache
+from rlk.ops.attention import check_pages
 
 
 class Tokens(Protocol):
@@ -20,14 +22,47 @@ class Tokens(Protocol):
     @property
     def positions(self) -> torch.Tensor: ...
 
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any
-    ) -> torch.Tensor:
-        """Return o [T, Hq, E] of q [T, Hq, E] and the tokens' own k and v [T, Hk, E], given a layer's index.
+    def attend(self, layer: int, qkv: torch.Tensor, heads: Heads, **options: Any) -> torch.Tensor:
+        """Return o [T, Hq, E] of the tokens' q, k and v side by side, [T, (Hq + 2 Hk) E].
 
-        options: window, softcap and scale of `rlk.ops.varlen_attention`.
+        layer: the index of the layer's keys in a cache. heads: norms and rotation of q and k. options:
+        window, softcap and scale of `rlk.ops.varlen_attention`.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """The heads of q, k and v side by side, and what q and k go through: norms of heads, rotation.
+
+    q_weight, k_weight: [E], of norms with eps and profile as `rlk.ops.qk_norm` takes them, or None. cos, sin:
+    of `rlk.ops.rope`, with its rotary_dim.
+    """
+
+    queries: int
+    keys: int
+    width: int
+    q_weight: torch.Tensor | None
+    k_weight: torch.Tensor | None
+    eps: float
+    profile: str
+    cos: torch.Tensor
+    sin: torch.Tensor
+    rotary_dim: int | None
+
+    def split(
+        self, qkv: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return q [T, Hq, E], k and v [T, Hk, E]; q and k normalised and rotated to their positions."""
+        sizes = [n * self.width for n in (self.queries, self.keys, self.keys)]
+        q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(sizes, -1))
+        options = {"position_ids": positions, "rotary_dim": self.rotary_dim}
+        if self.q_weight is None or self.k_weight is None:
+            q, k = ops.rope(q, k, self.cos, self.sin, **options)
+        else:
+            options |= {"cos": self.cos, "sin": self.sin, "eps": self.eps, "profile": self.profile}
+            q, k = ops.qk_norm(q, self.q_weight, **options), ops.qk_norm(k, self.k_weight, **options)
+        return q, k, v
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,9 +81,8 @@ class WholeSequences:
         )
         return WholeSequences((at - cu_seqlens[owner]).to(torch.int32), cu_seqlens.to(torch.int32))
 
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any
-    ) -> torch.Tensor:
+    def attend(self, layer: int, qkv: torch.Tensor, heads: Heads, **options: Any) -> torch.Tensor:
+        q, k, v = heads.split(qkv, self.positions)
         return ops.varlen_attention(q, k, v, self.cu_seqlens, self.cu_seqlens, **options).o
 
 
@@ -58,7 +92,7 @@ class PagedTokens:
 
     cu_seqlens: int32 [B + 1] of the new tokens. context_lens: int32 [B], keys of each sequence, the new ones
     included. block_table: int32 [B, M], pages of each sequence. slots: int64 [T], where the new keys and
-    values go, page * page_size + place.
+    values go, page * page_size + place; -1 for padding.
     """
 
     positions: torch.Tensor
@@ -75,28 +109,48 @@ class PagedTokens:
         context_lens: torch.Tensor,
         block_table: torch.Tensor,
         tokens: int,
+        *,
+        op: str = "PagedTokens.of",
     ) -> PagedTokens:
-        """Compute positions and slots of `tokens` new tokens, on the device, without waiting for it."""
-        at = torch.arange(tokens, device=cu_seqlens.device)
-        owner = torch.searchsorted(cu_seqlens[1:].contiguous(), at, right=True).clamp(
-            max=max(len(cu_seqlens) - 2, 0)
-        )
-        positions = at - cu_seqlens[owner + 1] + context_lens[owner]
-        page = block_table[owner, positions // cache.page_size].to(torch.int64)
-        slots = page * cache.page_size + positions % cache.page_size
-        return PagedTokens(
-            positions.to(torch.int32),
-            cu_seqlens.to(torch.int32),
-            context_lens.to(torch.int32),
-            block_table,
-            slots,
-            cache,
-        )
+        """Lay out `tokens` new tokens; on a device nothing waits for it, and sizes alone decide what runs.
 
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any
-    ) -> torch.Tensor:
-        keys, values = self.cache.write(layer, self.slots, k, v)
+        Padding fills buffers of a fixed size, as a CUDA graph has them: tokens behind cu_seqlens[-1], and
+        those of a sequence whose context is 0. It is at position 0, sees nothing and changes nothing.
+        Contexts that are longer than their row of the table, or shorter than their new tokens, pages outside
+        of the cache and offsets that descend raise LaunchError, named as of `op`, as `ops.paged_attention`
+        does: on the host, and on a device under RLK_CHECK=1. Without it they write into no other page.
+        """
+        try:
+            check_pages(op, cu_seqlens, tokens, context_lens, block_table, cache.layer(0)[0])
+        except LaunchError as error:
+            raise error.reworded(
+                name={"cu_seqlens_q": "cu_seqlens"}, other={"cu_seqlens_q": "cu_seqlens"}
+            ) from None
+        cu_seqlens = cu_seqlens.to(torch.int32)
+        rows, columns = block_table.shape
+        at = torch.arange(tokens, device=cu_seqlens.device)
+        if rows == 0 or columns == 0:  # no sequence has a key: padding only
+            positions, slots = torch.zeros_like(at), torch.full_like(at, -1)
+        else:
+            owner = torch.searchsorted(cu_seqlens[1:].contiguous(), at, right=True).clamp(max=rows - 1)
+            positions = at - cu_seqlens[owner + 1] + context_lens[owner]
+            # clamped before they are indices: bad numbers on a device must not be bad addresses
+            column = (positions // cache.page_size).clamp(0, columns - 1)
+            page = block_table[owner, column].to(torch.int64)
+            exists = (at < cu_seqlens[-1]) & (positions >= 0) & (positions < columns * cache.page_size)
+            exists &= (page >= 0) & (page < cache.pages)
+            slots = page * cache.page_size + positions % cache.page_size
+            slots = torch.where(exists, slots, -1)
+            positions = torch.where(exists, positions, 0)
+        return PagedTokens(positions.to(torch.int32), cu_seqlens, context_lens, block_table, slots, cache)
+
+    def attend(self, layer: int, qkv: torch.Tensor, heads: Heads, **options: Any) -> torch.Tensor:
+        keys, values = self.cache.layer(layer)
+        q = ops.cache_qkv(
+            qkv, keys, values, self.slots, q_weight=heads.q_weight, k_weight=heads.k_weight, eps=heads.eps,
+            profile=heads.profile, cos=heads.cos, sin=heads.sin, position_ids=self.positions,
+            rotary_dim=heads.rotary_dim,
+        )  # fmt: skip
         return ops.paged_attention(
             q, keys, values, self.block_table, self.context_lens, self.cu_seqlens, **options
         ).o

@@ -16,6 +16,7 @@ from rlk.ops import (
     composite,
     distill,
     distill_library,
+    heads,
     linear,
     linear_distill,
     packing,
@@ -48,6 +49,7 @@ from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
 from rlk.specs import completions as _completions
 from rlk.specs import distill as _distill
+from rlk.specs import heads as _heads
 from rlk.specs import linear_logp as _linear
 from rlk.specs import logp as _logp
 from rlk.specs import loss as _loss
@@ -79,6 +81,12 @@ def _generated(spec: Op, exact: Callable[..., Any], result: type | None = None) 
     return OPERATORS[spec.name].fn
 
 
+def _in_place(fn: Callable[..., Any], exact: Callable[..., Any], spec: Op) -> Callable[..., Any]:
+    """Publish a function that writes its arguments, which torch's registry must know: `heads.register`."""
+    OPERATORS[fn.__name__] = published(fn, exact, spec)
+    return fn
+
+
 OPERATORS: dict[str, Operator] = {}
 logp = _published(signatures.logp, operators.logp, _logp.logp)
 linear_logp = _published(linear.linear_logp, operators.linear_logp, _linear.linear_logp)
@@ -105,6 +113,9 @@ rms_norm = _generated(_norm.rms_norm, operators.rms_norm, RMSNorm)
 swiglu = _generated(_model.swiglu, operators.swiglu)
 geglu = _generated(_model.geglu, operators.geglu)
 rope = _published(signatures.rope, operators.rope, _model.rope, forms=(_model.rope_partial,))
+qk_norm = _published(heads.qk_norm, operators.qk_norm, _heads.qk_norm)
+write_cache = _in_place(heads.write_cache, operators.write_cache, _heads.write_cache)
+cache_qkv = _in_place(heads.cache_qkv, operators.cache_qkv, _heads.cache_qkv)
 embedding = _generated(_model.embedding, operators.embedding)
 group_advantage = _published(advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage)
 value_loss = _published(value.value_loss, rewards.value_loss, _value.value_loss)
@@ -131,12 +142,15 @@ for _spec in (
     _policy.policy_covariance_of_sequences,
     _packing.take_whole,
     _packing.reported,
+    _heads.qk_norm_partials,
+    _heads.sum_of_heads,
 ):  # parts of operators
     register(_spec)
 sharded_library.register()
 prefix_library.register()
 distill_library.register()
 products.register()
+heads.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention
 )
@@ -175,6 +189,7 @@ __all__ = [
     "Spans",
     "Penalties",
     "Support",
+    "cache_qkv",
     "embedding",
     "entropy_bonus",
     "gae",
@@ -198,6 +213,7 @@ __all__ = [
     "policy_loss",
     "preference_loss",
     "prefix_attention",
+    "qk_norm",
     "ratio_kl",
     "rms_norm",
     "rope",
@@ -209,4 +225,5 @@ __all__ = [
     "unpack",
     "value_loss",
     "varlen_attention",
+    "write_cache",
 ]

@@ -38,6 +38,37 @@ from rlk.runtime.operator import Operator as Operator
 from rlk.runtime.registry import Namespace
 from typing import Literal
 
+class _CacheQkv(Operator):
+    def __call__(
+        self,
+        qkv: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        slots: torch.Tensor,
+        *,
+        q_weight: torch.Tensor | None = None,
+        k_weight: torch.Tensor | None = None,
+        cos: torch.Tensor | None = None,
+        sin: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        eps: float = 1e-06,
+        profile: str = 'hf_llama',
+        interleaved: bool = False,
+        rotary_dim: int | None = None,
+    ) -> torch.Tensor:
+        """Return q of a decode step, and write its keys and values into a paged cache: one kernel.
+
+        qkv: [..., (Hq + 2 Hk) E] bf16, f16 or f32, the result of one product: heads of q, of k, of v. k_cache,
+        v_cache: [P, page, Hk, E], and slots [...], as `write_cache` takes them. q_weight, k_weight: [E], both or
+        none: q and k are normalised with them (eps, profile). cos, sin, position_ids, interleaved, rotary_dim: as
+        in `rope`; without tables nothing is rotated. Returns q [..., Hq, E].
+
+        The bits are those of `qk_norm`, `rope` and `write_cache` apart, every rounding included. Inside f32.
+        Differentiable in nothing. Raises LaunchError.
+        """
+
+cache_qkv: _CacheQkv
+
 class _Embedding(Operator):
     def __call__(
         self,
@@ -690,6 +721,33 @@ class _PrefixAttention(Operator):
 
 prefix_attention: _PrefixAttention
 
+class _QkNorm(Operator):
+    def __call__(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        *,
+        cos: torch.Tensor | None = None,
+        sin: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        eps: float = 1e-06,
+        profile: str = 'hf_llama',
+        interleaved: bool = False,
+        rotary_dim: int | None = None,
+    ) -> torch.Tensor:
+        """Return RMSNorm of each head of q or of k, and, given tables, its rotation: one pass over x.
+
+        x: [..., H, E] bf16, f16 or f32; a view inside the result of a product for q, k and v costs no copy.
+        weight: [E]. The bits are those of `rms_norm` (eps, profile "hf_llama" or "gemma"), and of `rope` of its
+        result (cos, sin, position_ids, interleaved, rotary_dim: all as there). Differentiable in x and weight.
+
+        The gradient of weight is made by heads, so that ranks which share heads agree: an f32 sum over the tokens
+        of each head, in pieces of 64, ascending; these sums are added by heads, ascending, and rounded once.
+        (`rms_norm` adds all rows, token by token.) Raises LaunchError.
+        """
+
+qk_norm: _QkNorm
+
 class _RatioKl(Operator):
     def __call__(
         self,
@@ -981,6 +1039,35 @@ class _VarlenAttention(Operator):
         """
 
 varlen_attention: _VarlenAttention
+
+class _WriteCache(Operator):
+    def __call__(
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        slots: torch.Tensor,
+        *,
+        cos: torch.Tensor | None = None,
+        sin: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        interleaved: bool = False,
+        rotary_dim: int | None = None,
+    ) -> None:
+        """Write keys and values of new tokens into a paged cache, in place; given tables, keys rotated.
+
+        k: [..., Hk, E], v: [..., Hk, F], bf16, f16 or f32, contiguous along the last dim. k_cache: [P, page,
+        Hk, E], v_cache: [P, page, Hk, F], of their dtype, as `paged_attention` reads them: any view that is
+        contiguous along its last dim. slots: int32 or int64 [...]: s is the slot s % page of page s // page, -1
+        is padding and not written; no two tokens have the same one. A slot outside of the cache writes nothing
+        and sets the device's error word (raised under RLK_CHECK=1). cos, sin, position_ids, interleaved,
+        rotary_dim: as in `rope`, with whose f32 arithmetic keys are rotated.
+
+        One kernel where E = F, else two. Differentiable in nothing. Raises LaunchError.
+        """
+
+write_cache: _WriteCache
 
 OPERATORS: dict[str, Operator]
 

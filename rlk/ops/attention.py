@@ -335,6 +335,36 @@ def _offsets(
         all_good(op, misplaced(offsets, count, outside), OFFSETS)
 
 
+def check_pages(
+    op: str,
+    cu_seqlens_q: torch.Tensor,
+    tokens: int,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    k_cache: torch.Tensor,
+) -> None:
+    """Refuse what `paged_attention` refuses of the layout of new tokens, and contexts shorter than these.
+
+    A context of 0 is none at all, whatever its new tokens. Raises LaunchError, as `paged_attention` does.
+    """
+    are_tensors(op, cu_seqlens_q=cu_seqlens_q, context_lens=context_lens, block_table=block_table)
+    for name, x in (
+        ("cu_seqlens_q", cu_seqlens_q), ("context_lens", context_lens), ("block_table", block_table),
+    ):  # fmt: skip
+        same_device(op, name, x, "k_cache", k_cache.device)
+    _offsets(op, "cu_seqlens_q", cu_seqlens_q, tokens, "new tokens")
+    _pages(op, block_table, context_lens, len(cu_seqlens_q) - 1, k_cache)
+    if not (on_the_host(context_lens) or looked_at(context_lens)):
+        return
+    short = (context_lens < cu_seqlens_q.diff()) & (context_lens != 0)
+    if not on_the_host(short):
+        all_good(op, short, CONTEXT)
+    elif bool(short.any()):
+        at = int(short.to(torch.int8).argmax())
+        wanted = f"at least the {int(cu_seqlens_q.diff()[at])} new tokens of its sequence, or 0: padding"
+        raise wrong_value(op, f"context_lens[{at}]", int(context_lens[at]), wanted)
+
+
 def _pages(op: str, table: torch.Tensor, lengths: torch.Tensor, sequences: int, cache: torch.Tensor) -> None:
     """Refuse contexts longer than their pages, and page numbers out of bounds, as `_offsets` does."""
     has_dtype(op, "block_table", table, torch.int32)

@@ -11,7 +11,7 @@ W = DTypeVar("W", (bf16, f16, f32))
 PROFILES = ("hf_llama", "gemma", "vllm")
 
 
-def _scale(weight: Tile, profile: str) -> Tile:
+def scale(weight: Tile, profile: str) -> Tile:
     """Return the factor of the normalised row: w, or 1 + w (gemma), in f32."""
     w = weight.to(f32)
     return w + 1.0 if profile == "gemma" else w
@@ -46,7 +46,7 @@ def rms_norm(
     if profile != "gemma":
         n = n.to(x.dtype).to(f32)
     return L.out(
-        y=(n * _scale(weight, profile)).to(x.dtype),
+        y=(n * scale(weight, profile)).to(x.dtype),
         residual_out=None if residual is None else rounded,
         rstd=rstd,
     )
@@ -59,7 +59,7 @@ def rms_norm_grad(ctx, d_y: Tensor[F, T, N], d_residual_out: Tensor[F, T, N] | N
     dw: f32, rows ascending in pieces of 64, pieces ascending, rounded once to the weight's dtype.
     """
     dw = L.total()
-    w = _scale(ctx.weight, ctx.profile)
+    w = scale(ctx.weight, ctx.profile)
     source = ctx.x if ctx.residual_out is None else ctx.residual_out
     for t in L.stream(T):
         rstd = ctx.rstd[t]

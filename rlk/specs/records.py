@@ -13,6 +13,7 @@ from rlk.specs.advantage import gae, group_advantage, scatter_rewards, token_bas
 from rlk.specs.attention import paged_attention, prefix_attention, varlen_attention
 from rlk.specs.completions import sequence_logp
 from rlk.specs.distill import jsd_loss
+from rlk.specs.heads import cache_qkv, qk_norm, qk_norm_partials, sum_of_heads, write_cache
 from rlk.specs.linear_logp import (
     linear_logp,
     linear_logp_backward,
@@ -153,6 +154,18 @@ def _rope(rng: np.random.Generator) -> Values:
 def _rope_partial(rng: np.random.Generator) -> Values:
     angle = rng.uniform(0, 6, (9, 5))
     return {"x": rng.normal(size=(5, 3, 16)), "cos": np.cos(angle), "sin": np.sin(angle)}
+
+
+def _heads(rng: np.random.Generator) -> Values:
+    """Heads of q, k and v, and slots of a cache: one is padding, one outside of it."""
+    angle = rng.uniform(0, 6, (9, 8))
+    return {
+        "x": rng.normal(size=(5, 3, 16)), "q": rng.normal(size=(5, 3, 16)),
+        "qkv": rng.normal(size=(5, 7, 16)), "k": rng.normal(size=(5, 2, 16)),
+        "k_cache": rng.normal(size=(3, 4, 2, 16)),
+        "cos": np.cos(angle), "sin": np.sin(angle), "position_ids": np.array([0, 8, 3, 1, 3]),
+        "slots": np.array([7, -1, 0, 12, 11]), "eps": 1e-6,
+    }  # fmt: skip
 
 
 def _embedding_gradient(saved: Mapping[str, Any]) -> Values:
@@ -350,6 +363,25 @@ swiglu.record = Record(extents={"N": 12288})
 geglu.record = Record(extents={"N": 12288})
 rope_partial.record = Record(example=Example(_rope_partial), extents={"C": 32}, unshown=(_SAME,))
 rope.record = Record(example=Example(_rope), unshown=(replace(_SAME, program="gradient"),))
+_ROTATED = ("cos", "sin", "position_ids")
+qk_norm.record = Record(
+    example=Example(
+        _heads,
+        present=((), _ROTATED),
+    ),
+    extents={"H": 32, "E": 128, "C": 64},
+    present=_ROTATED,
+)
+qk_norm_partials.record = Record(example=Example(_heads, present=((), _ROTATED)), unshown=(_SAME,))
+sum_of_heads.record = Record(unshown=(_SAME,))
+write_cache.record = Record(
+    example=Example(_heads, present=(("v", "v_cache"), (*_ROTATED, "v", "v_cache"))), unshown=(_SAME,)
+)
+cache_qkv.record = Record(
+    example=Example(_heads, present=((), _ROTATED, (*_ROTATED, "q_weight", "k_weight"))),
+    extents={"J": 48, "H": 32, "G": 8, "E": 128, "C": 64},
+    present=(*_ROTATED, "q_weight", "k_weight"),
+)
 embedding.record = Record(
     example=Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     extents={"V": 151936},

@@ -18,6 +18,7 @@ from rlk.backends.interface import Backend
 from rlk.backends.registry import registered
 from rlk.errors import NOWHERE, RlkError, ScheduleError, UnsupportedError
 from rlk.interp import arithmetic
+from rlk.interp.memory import unwritten
 from rlk.interp.run import Outcome, run, run_wide
 from rlk.ir import dotmodel
 from rlk.ir.dims import extent_of
@@ -537,7 +538,7 @@ def _sized_by_outputs(call: Call) -> Values:
     for d in call.stores:
         if not {a.name for a in d.type.axes} <= known:
             shape = tuple(call.extents[a.name] for a in d.type.axes)
-            made[d.name] = np.zeros(shape, arithmetic.storage(d.type.dtype))
+            made[d.name] = unwritten(shape, arithmetic.storage(d.type.dtype))
     return made
 
 

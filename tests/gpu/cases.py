@@ -14,6 +14,7 @@ from rlk.ir.types import DType
 from rlk.runtime.binding.arguments import TORCH_DTYPES
 from rlk.runtime.binding.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage, scatter_rewards
+from rlk.specs.heads import qk_norm
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
@@ -155,6 +156,9 @@ _LOSS: dict[str, Any] = {"extents": {"T": 2100, "S": 2100, "B": 3}, "scale": 0.3
 def token_ids(device: torch.device) -> Tensors:
     """4096 ids, most of a few words."""
     return {"ids": (WORDS * torch.rand(4096, device=device) ** 3).long()}
+
+
+ROTATED = ("cos", "sin", "position_ids")
 
 
 def positions(device: torch.device) -> Tensors:
@@ -403,6 +407,29 @@ CASES: dict[str, Case] = {
         statics={"interleaved": True, "copies": 3},
         given=positions,
         wanted=("x",),
+    ),
+    "qk_norm 300 x 32 x 128, rotated": Case(
+        qk_norm,
+        {"T": 300, "H": 32, "E": 128, "C": 64, "P": 512},
+        {"eps": 1e-6},
+        ROTATED,
+        given=positions,
+        rows=(0, 1, 150, 299),
+    ),
+    "qk_norm_grad 300 x 8 x 128, rotated": Case(
+        qk_norm,
+        {"T": 300, "H": 8, "E": 128, "C": 64, "P": 512},
+        {"eps": 1e-6},
+        ROTATED,
+        given=positions,
+        wanted=("x", "weight"),
+    ),
+    "qk_norm_grad 130 x 5 x 256, gemma": Case(
+        qk_norm,
+        {"T": 130, "H": 5, "E": 256},
+        {"eps": 1e-6},
+        statics={"profile": "gemma"},
+        wanted=("x", "weight"),
     ),
     "rope 300 x 32 x 128": Case(
         rope, {"T": 300, "H": 32, "E": 128, "C": 64, "P": 512}, given=positions, rows=(0, 1, 150, 299)

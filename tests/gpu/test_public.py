@@ -54,6 +54,35 @@ def preferred(on: Move, name: str, chosen: torch.Tensor, rejected: torch.Tensor)
     return ops.preference_loss(chosen, rejected, *given, **options).loss
 
 
+def turned(on: Move, width: int) -> dict[str, Any]:
+    """Return the options of a rotation of 300 tokens; none for a width of 0."""
+    if not width:
+        return {}
+    cos, sin = map(on, ops.rope_table(512, width))
+    return {"cos": cos, "sin": sin, "position_ids": on(torch.arange(300)), "rotary_dim": width}
+
+
+def cached(on: Move, qkv: torch.Tensor, weight: torch.Tensor, name: str, layout: str) -> torch.Tensor:
+    """Return q, if it is made, and a whole cache to which 8 heads of keys and values were written."""
+    first = 1 if layout == "not aligned" else 0
+    memory = on(torch.zeros(40 * 16 * 8 * 256 + 8, dtype=torch.bfloat16))
+    whole = memory[first : first + 40 * 16 * 8 * 256]
+    if layout == "HND":
+        pages = whole.view(40, 8, 16, 256).transpose(1, 2)
+        caches = [pages[..., :128], pages[..., 128:]]
+    else:
+        caches = list(whole.view(2, 40, 16, 8, 128))
+    slots = torch.randperm(40 * 16, generator=torch.Generator().manual_seed(4))[:300]
+    slots[::7] = -1
+    if name == "write_cache":
+        k, v = qkv[:, 2048:].unflatten(1, (2, 8, 128)).unbind(1)
+        ops.write_cache(k, v, *caches, on(slots), **turned(on, 96))
+        return memory
+    options = {} if "copies" in name else {"q_weight": weight, "k_weight": weight, **turned(on, 128)}
+    q = ops.cache_qkv(qkv, *caches, on(slots), **options)
+    return torch.cat((q.flatten(), memory))
+
+
 Case = tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
 CALLS: dict[str, Case] = {
     **{
@@ -111,6 +140,27 @@ CALLS: dict[str, Case] = {
         ),
         (normal(300, 4096).bfloat16(), (1 + 0.1 * normal(128, seed=1)).bfloat16()),
     ),
+    **{
+        f"qk_norm{' rotated' if width else ''}{f' {width} of 128' if width % 128 else ''}": (
+            lambda on, qkv, w, width=width: torch.cat(
+                [ops.qk_norm(qkv[:, at : at + n * 128].unflatten(1, (n, 128)), w, **turned(on, width))
+                 for at, n in ((0, 16), (2048, 8))],
+                1,
+            ),
+            (normal(300, 4096).bfloat16(), (1 + 0.1 * normal(128, seed=1)).bfloat16()),
+        )
+        for width in (0, 128, 96)
+    },
+    **{
+        f"{name} {layout_of_pages}": (
+            lambda on, qkv, w, name=name, pages=layout_of_pages: cached(
+                on, qkv.detach(), w.detach(), name, pages
+            ),
+            (normal(300, 4096).bfloat16(), (1 + 0.1 * normal(128, seed=1)).bfloat16()),
+        )
+        for name in ("cache_qkv", "cache_qkv of copies", "write_cache")
+        for layout_of_pages in ("NHD", "HND", "not aligned")
+    },
     **{
         f"rope {width} of 128": (
             lambda on, q, k, width=width: torch.cat(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from rlk.ops.float64 import policy
@@ -227,6 +229,61 @@ def rope(
         return torch.cat((first, second, rest), -1)
 
     return rotate(q), rotate(k)
+
+
+def qk_norm(x: torch.Tensor, weight: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Return `rlk.ops.qk_norm` in float64."""
+    norm = {n: options.pop(n) for n in ("eps", "profile") if n in options}
+    y = rms_norm(x, weight, **norm)
+    assert isinstance(y, torch.Tensor)
+    return _rotated(y, **options)
+
+
+def _rotated(x: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Return heads in float64, rotated if there are tables."""
+    given = {n: options.pop(n, None) for n in ("cos", "sin", "position_ids")}
+    cos, sin, position_ids = given.values()
+    if cos is None:
+        return x.double()
+    return rope(x, x, cos, sin, position_ids=position_ids, **options)[0]
+
+
+def write_cache(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+    **options: Any,
+) -> None:
+    """Do `rlk.ops.write_cache` in float64; caches of another dtype round what is written."""
+    size = k_cache.shape[1]
+    inside = (slots >= 0) & (slots < k_cache.shape[0] * size)
+    at = slots[inside].long()
+    k_cache[at // size, at % size] = _rotated(k, **options)[inside].to(k_cache.dtype)
+    v_cache[at // size, at % size] = v[inside].to(v_cache.dtype)
+
+
+def cache_qkv(
+    qkv: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    q_weight: torch.Tensor | None = None,
+    k_weight: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    profile: str = "hf_llama",
+    **options: Any,
+) -> torch.Tensor:
+    """Return `rlk.ops.cache_qkv` in float64; caches of another dtype round what is written."""
+    keys, width = k_cache.shape[2:]
+    x = qkv.double().unflatten(-1, (-1, width))
+    q, k, v = x.split((x.shape[-2] - 2 * keys, keys, keys), -2)
+    if q_weight is not None and k_weight is not None:
+        q, k = (qk_norm(y, w, eps=eps, profile=profile) for y, w in ((q, q_weight), (k, k_weight)))
+    write_cache(k, v, k_cache, v_cache, slots, **options)
+    return _rotated(q, **options)
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

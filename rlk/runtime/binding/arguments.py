@@ -32,7 +32,8 @@ class Geometry:
     """The sizes of one call.
 
     extents: of every axis. lead: the dims that the row axis stands for. split: whether they need two strides.
-    strides: of each input, in elements, by dim of its declaration; of the row axis, the inner one.
+    strides: of each input, and each output that the caller gives memory for, in elements, by dim of its
+    declaration; of the row axis, the inner one.
     outer: the stride of the outer of the two row dims, where there are two.
     """
 

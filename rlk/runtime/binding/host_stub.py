@@ -107,8 +107,8 @@ def host_values(
     call: tuple[CallArg, ...], written: tuple[Decl, ...], geometry: Geometry
 ) -> list[tuple[str, Value]]:
     """Return the argument expression of each parameter of the host function."""
-    made = {d.name: contiguous(d, geometry) for d in written}
-    strides = geometry.strides | made
+    # memory that the caller gives for an output has strides of its own, as inputs do
+    strides = {d.name: contiguous(d, geometry) for d in written} | geometry.strides
     found: list[tuple[str, Value]] = []
     for arg in call:
         match arg.kind:
@@ -145,8 +145,10 @@ def divisible(
                 return False
             case int():
                 return value % VECTOR == 0
+            case str() if value in tensors:
+                return tensors[value].data_ptr() % VECTOR == 0
             case str():  # torch aligns what it makes; a scalar's value is not known
-                return value in made or (value in tensors and tensors[value].data_ptr() % VECTOR == 0)
+                return value in made
 
     return frozenset(name for name, value in host_values(call, written, geometry) if fits(value))
 

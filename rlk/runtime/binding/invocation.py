@@ -26,6 +26,7 @@ Tensors = dict[str, torch.Tensor]
 Scalars = dict[str, float | int]
 Run = Callable[[Tensors, Scalars], Tensors]
 _numbers: dict[object, int] = {}
+_NONE = torch.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Invocation:
     """A spec, its variant, and the model of exp2 in softmax folds (None: that of the device).
 
     shard: an axis by name, and how many ranks share its pieces. into: outputs that the caller gives memory
-    for, beside the inputs.
+    for, beside the inputs: contiguous, or of the dims that the output declares, the last one of stride 1.
     """
 
     spec: Spec
@@ -242,6 +243,8 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     sizes = (*decls, *(d for d in shape_givers(invocation) if d.name in tensors and d.name not in read))
     given = {d.name: tensors[d.name] for d in sizes if d.role is Role.IN}
     found = measure(name, row_axis(invocation.spec), sizes, given)
+    apart = {n: tensors[n].stride() for n in invocation.into if not tensors.get(n, _NONE).is_contiguous()}
+    found = replace(found, strides={**found.strides, **apart}) if apart else found
     if isinstance(invocation.spec, Op):  # whose gradient is not asked for where a call was refused
         check_nonempty(invocation.spec, found.extents)
     return replace(found, extents=operator_of(invocation.spec).bounded(found.extents))

@@ -221,6 +221,20 @@ def gradients(
     return found
 
 
+def write_gradients(invocation: Invocation, saved: Tensors, cotangents: Tensors, into: Tensors) -> None:
+    """Write the gradients of some inputs, by name, into memory of the caller's: [rows, N], rows apart or not.
+
+    For an operator without scalars whose gradients are written by one kernel.
+    """
+    op = invocation.spec
+    assert isinstance(op, Op) and op.gradient is not None
+    takes = cotangents_of(op)
+    given = {f"d_{n}": _readable(in_dtype(invocation, f"d_{n}", g), takes[n]) for n, g in cotangents.items()}
+    memory = {f"d_{n}": t for n, t in into.items()}
+    backward = replace(_backward(invocation, frozenset(given), frozenset(into)), into=frozenset(memory))
+    dispatch(backward, saved | given | memory, {})
+
+
 @cache
 def _backward(invocation: Invocation, cotangents: frozenset[str], wanted: frozenset[str]) -> Invocation:
     op = invocation.spec

@@ -75,6 +75,9 @@ def bind_oracle(invocation: Invocation, model: MathModel, geometry: Geometry) ->
         if Env.current().check and found.errors:
             what, row = next(iter(found.rows.items()))
             raise LaunchError(Code.BAD_ROW, op=invocation.spec.name, row=row, what=what)
+        for name in kept:
+            if not given[name].is_contiguous():  # the oracle wrote a copy
+                given[name].copy_(from_numpy(found[name], given[name].dtype, tuple(given[name].shape)))
         made = {n: from_numpy(found[n], dtype, shape) for n, shape, dtype in outs if n not in kept}
         return {n: given[n] if n in kept else made[n] for n, _, _ in outs}
 

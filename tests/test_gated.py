@@ -1,0 +1,67 @@
+"""A gated activation of gate and up side by side has the bits of the operator on two tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from rlk import ops
+from rlk.errors import LaunchError
+from rlk.ops.gated import OPS, gated
+from rlk.runtime.call.dispatch import dispatch
+from rlk.testing.bits import assert_same_bits, differing
+
+PLAIN = {"silu": ops.swiglu, "gelu_tanh": ops.geglu}
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+@pytest.mark.parametrize("shape", [(5, 48), (2, 3, 48), (0, 48), (1, 64)])
+@pytest.mark.parametrize("activation", OPS)
+def test_gate_and_up_side_by_side_have_the_bits_of_two_tensors(
+    activation: str, shape: tuple[int, ...]
+) -> None:
+    joined, seed = drawn(*shape).requires_grad_(), drawn(*shape[:-1], shape[-1] // 2)
+    apart = [t.detach().clone().requires_grad_() for t in joined.chunk(2, -1)]
+    y, want = gated(joined, activation), PLAIN[activation](*apart)
+    assert_same_bits(y.detach(), want.detach())
+    (got,) = torch.autograd.grad(y, joined, seed)
+    wanted = torch.autograd.grad(want, apart, seed)
+    assert_same_bits(got, torch.cat(wanted, -1))
+    if got.numel():
+        assert differing(got, torch.cat(wanted[::-1], -1))
+
+
+def test_a_checkpoint_and_a_cotangent_of_any_layout_change_nothing() -> None:
+    x = drawn(6, 32).requires_grad_()
+    seed = drawn(16, 6).t()
+    (want,) = torch.autograd.grad(gated(x, "silu"), x, seed.contiguous())
+    (strided,) = torch.autograd.grad(gated(x, "silu"), x, seed)
+    (again,) = torch.autograd.grad(checkpoint(gated, x, "silu", use_reentrant=False), x, seed)
+    assert_same_bits(strided, want)
+    assert_same_bits(again, want)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    x = drawn(3, 8).requires_grad_()
+    (d_x,) = torch.autograd.grad(gated(x, "silu").float().sum(), x, create_graph=True)
+    with pytest.raises(LaunchError, match="swiglu"):
+        d_x.float().sum().backward()
+
+
+def test_the_generated_kernel_writes_into_both_halves() -> None:
+    pytest.importorskip("triton")
+    from rlk.testing.simulators.interpreter import interpret
+
+    x, seed = drawn(5, 48).requires_grad_(), drawn(5, 24)
+    (want,) = torch.autograd.grad(gated(x, "silu"), x, seed)
+    before = dispatch.interpreter
+    dispatch.interpret_with(interpret)
+    try:
+        (got,) = torch.autograd.grad(gated(x, "silu"), x, seed)
+    finally:
+        dispatch.interpret_with(before)
+    assert_same_bits(got, want)
