@@ -3,7 +3,8 @@
 `make compat` writes docs/compatibility.md from what was run, now or before (.compat/rows.json). A corner is
 an environment of one compiler, .compat/NAME, that borrows the rest of this one. No GPU is needed: kernels are
 compiled; Triton's machine code for gfx942 is executed by the emulator and compared with the oracle, and its
-source is interpreted. `make test-versions` tests the ends of the range of Triton and writes nothing.
+source is interpreted. `make test-versions` tests the ends of the ranges of Triton and
+transformers and writes nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +33,19 @@ MACHINE = ("rms_norm", "linear_logp")
 """Whose machine code is executed: sums, contractions and a softmax fold."""
 ENDS = ("triton-3.5.0", "triton-3.9.0")
 """The oldest and the newest Triton that pyproject.toml allows."""
+PEER_ENDS = ("transformers-5.17.0", "transformers-5.23.0")
+"""The oldest and the newest transformers that rlk.integrations knows, with peft and accelerate."""
 TESTED = ("tests/test_triton_interpreter.py", "tests/test_toolchain.py")
 RUN = (
     ("-m", "rlk.cli", "doctor", "--device", "cpu"),
     ("-m", "rlk.cli", "check", "rms_norm", "logp", "policy_loss", "--law", "source", "--law", "rows"),
     ("-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTED),
 )
-"""What each end must pass: Python's arguments."""
+"""What each end of Triton must pass: Python's arguments."""
+RUN_PEER = (
+    ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_patch.py", "tests/test_transformers.py"),
+)
+"""What each end of transformers must pass."""
 LONGEST = 1800  # seconds for one corner and target
 FAULT = re.compile(r"^    \w+: ([^\n|]{,110})", re.MULTILINE)
 
@@ -58,7 +65,9 @@ targets `rlk doctor --probe-dot` and `tests/gpu` do that on the device. *interpr
 {machine} were interpreted from their generated source on a CPU, their bits, and `rlk doctor`.
 
 `make test-versions` runs `rlk doctor`, `rlk check` and the tests of the interpreter and of compiling with the
-oldest and the newest Triton that `pyproject.toml` allows. torch stays the one above: others bring CUDA.
+oldest and the newest Triton that `pyproject.toml` allows. torch stays the one above: others bring CUDA. It
+also runs the tests of `rlk.patch` and of `attn_implementation="rlk"` with the oldest and the newest
+transformers that they know, 5.17.0 and 5.23.0, beside peft 0.21.2 and accelerate 1.15.0.
 
 With torch's own CUDA builds at both ends, torch 2.9.0 with triton 3.5.0 and torch 2.15.0 with triton 3.9.0
 (transformers 5.23.0, no GPU), these were run by hand on 2026-11-24 and passed: `rlk doctor`, `rlk demo`,
@@ -86,6 +95,7 @@ CORNERS: dict[str, Pins] = {
     "tilelang-0.1.12": pinned("tilelang.txt") | {"tilelang": "0.1.12", "apache-tvm-ffi": "0.1.11"},
     "tilelang-0.1.15": pinned("tilelang.txt"),
 }
+PEERS = {name: pinned(f"{name.rpartition('.')[0]}.txt") for name in PEER_ENDS}
 
 
 def laid_over(name: str) -> Path:
@@ -94,7 +104,8 @@ def laid_over(name: str) -> Path:
     if not (OVERLAYS / name / ".complete").exists():
         venv.EnvBuilder(with_pip=False, symlinks=True).create(OVERLAYS / name)
         command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
-        subprocess.run([*command, *(f"{p}=={v}" for p, v in CORNERS[name].items())], check=True)
+        pins = (CORNERS | PEERS)[name].items()
+        subprocess.run([*command, *(f"{p}=={v}" for p, v in pins)], check=True)
         (site,) = (OVERLAYS / name).glob("lib/python*/site-packages")
         (site / "zz_borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
         (OVERLAYS / name / ".complete").touch()
@@ -142,7 +153,7 @@ def interpreted(name: str) -> str:
 def end(name: str) -> int:
     """Run what one end must pass; return the number of failures."""
     failures = 0
-    for arguments in RUN:
+    for arguments in RUN_PEER if name in PEER_ENDS else RUN:
         done = ran(name, *arguments)
         failures += done.returncode != 0
         said = "ok" if done.returncode == 0 else f"FAILED\n{done.stdout}{done.stderr}"
@@ -189,11 +200,13 @@ def main() -> int:
     parser.add_argument("--corners", nargs="*", default=[*CORNERS], metavar="NAME", choices=CORNERS)
     parser.add_argument("--inside", nargs=2, metavar=("BACKEND", "TARGET"), help=argparse.SUPPRESS)
     parser.add_argument("--targets", nargs="*", metavar="NAME", help="only these, such as interpreter")
-    parser.add_argument("--ends", action="store_true", help="test the oldest and the newest Triton")
+    parser.add_argument(
+        "--ends", action="store_true", help="test the oldest and newest Triton and transformers"
+    )
     given = parser.parse_args()
     if given.ends:
-        with ThreadPoolExecutor(len(ENDS)) as both:
-            return int(any(both.map(end, ENDS)))
+        with ThreadPoolExecutor(2) as lanes:
+            return int(any([*lanes.map(end, (*ENDS, *PEER_ENDS))]))
     if given.inside:
         print(json.dumps(inside(*given.inside, given.operators)))
         return 0

@@ -235,6 +235,9 @@ def causal_forward(at: Decoding) -> Forward:
             skip = self.training and not at.loss_logits if skip is None else skip
         if not (fused and skip):
             logits = _logits(self, at, batch, out.last_hidden_state, logits_to_keep)
+            # autograd forbids writing to a view of what a custom function made, and trainers divide logits in
+            # place; the tensor that this one shares its memory with is not used again
+            logits = torch.ops.aten._unsafe_view.default(logits, logits.shape)
         if labels is not None and not fused:
             options = {"vocab_size": at.config.vocab_size, **loss_options}
             loss = self.loss_function(logits=logits, labels=labels, **options)

@@ -16,6 +16,7 @@ from rlk.integrations.swap import known_version
 from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
 from rlk.nn.config import LEAVES, ModelConfig
+from rlk.nn.identity import numerics_id
 from rlk.nn.products import adjacent, lay_adjacent
 from rlk.ops.results import LogProbs
 
@@ -66,10 +67,14 @@ class Problem:
 
 @dataclass(slots=True, eq=False)
 class Patched:
-    """A patched model; a context manager that undoes the patch. problems: what was not exchanged."""
+    """A patched model; a context manager that undoes the patch.
+
+    problems: what was not exchanged. configs: of the decoders that were exchanged whole.
+    """
 
     model: torch.nn.Module
     problems: tuple[str, ...]
+    configs: tuple[ModelConfig, ...]
     done: list[tuple[Any, str, Any, Any]] = field(default_factory=list, repr=False)
 
     def undo(self) -> None:
@@ -99,6 +104,18 @@ class Patched:
         inputs = {"needs": ("logp",), "use_cache": False, **inputs}
         found: LogProbs = self.model(input_ids=input_ids, temperature=temperature, **inputs)
         return found
+
+    def numerics_id(self, device: torch.device | str) -> str:
+        """Return the id of the model's numerics on a device, without adapters: as of `rlk.nn.CausalLM`.
+
+        Raises LaunchError if not all of one decoder was exchanged.
+        """
+        if len(self.configs) != 1:
+            found = f"{len(self.configs)} decoders"
+            raise LaunchError(
+                Code.ARG_VALUE, op="numerics_id", name="model", value=found, wanted="one, exchanged whole"
+            )
+        return numerics_id(self.configs[0], device)
 
     def __enter__(self) -> Patched:
         return self
@@ -146,7 +163,8 @@ def patch(
         raise UnsupportedError.collected(tuple(p.said() for p in parts.problems))
     for problem in parts.problems:
         print(f"rlk.patch: {problem.said()}")
-    made = Patched(model, tuple(str(p.said()) for p in parts.problems))
+    configs = tuple(config for _, config in parts.decoders.values()) if parts.whole else ()
+    made = Patched(model, tuple(str(p.said()) for p in parts.problems), configs)
     try:
         _exchange(made, parts, torch.float32 if logits == "float32" else None, loss_logits)
     except BaseException:
