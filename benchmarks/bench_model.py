@@ -17,7 +17,6 @@ from benchmarks.layers import TorchLayer
 from benchmarks.timing import Launch, Timing, captured, measure_host, measure_long
 from benchmarks.whole_model import Batch, Decoding
 from rlk.nn import CausalLM, DecoderLayer, ModelConfig, PagedTokens, WholeSequences
-from rlk.nn.identity import numerics_id
 
 PEER, WHOLE_PEER = "torch_compile_fa4", "transformers_fa4_liger"
 TRAINING = ((4, 2048), (1, 8192), (1, 16384))
@@ -35,7 +34,7 @@ def described(config: ModelConfig) -> Mapping[str, str]:
     x = torch.empty(1, config.hidden_size, dtype=torch.bfloat16, device="cuda")
     return {
         **describe(rlk.ops.matmul.explain(x, x.expand(config.intermediate_size, -1).contiguous())),
-        "numerics_id": numerics_id(config, x.device),
+        "numerics_id": CausalLM(config, device="meta").numerics_id(x.device),
     }
 
 

@@ -44,7 +44,8 @@ def drawn(tokens: int, heads: tuple[int, int, int]) -> Step:
     q, k, width = heads
     qkv = torch.randn(tokens, (q + 2 * k) * width, dtype=torch.bfloat16, device="cuda")
     w_q, w_k = ((1.0 + 0.1 * torch.randn(width, device="cuda")).bfloat16() for _ in range(2))
-    cos, sin = rlk.ops.rope_table(POSITIONS, width, base=1e6, device="cuda")
+    angles = torch.rand(POSITIONS, width // 2, device="cuda")
+    cos, sin = angles.cos(), angles.sin()
     pages = 4 * tokens
     cache = torch.zeros(pages, k, PAGE, 2 * width, dtype=torch.bfloat16, device="cuda").transpose(1, 2)
     slots = torch.randperm(pages * PAGE, device="cuda")[:tokens]

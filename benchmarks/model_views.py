@@ -26,7 +26,6 @@ import rlk
 from benchmarks.harness import PACKAGES
 from benchmarks.rows import text_of
 from rlk.nn import CausalLM, ModelConfig, PagedCache
-from rlk.nn.identity import numerics_id
 from rlk.testing.digests import row_digests
 from rlk.tune.record import versions
 
@@ -534,7 +533,7 @@ def compare(
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "versions": versions(PACKAGES),
         "command": " ".join(["python -m benchmarks.model_views", *sys.argv[1:]]),
-        "numerics_id": numerics_id(model.config, device),
+        "numerics_id": model.numerics_id(device),
         "trained_tokens": sum(map(len, run.want)),
         "logits_sigma": round(sigma, 2),
         "rows": [],

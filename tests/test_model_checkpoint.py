@@ -30,6 +30,7 @@ FAMILIES = {
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": 64,
         "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
 }
 

@@ -16,7 +16,7 @@ from rlk.integrations.swap import known_version
 from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
 from rlk.nn.config import LEAVES, ModelConfig
-from rlk.nn.identity import numerics_id
+from rlk.nn.model import CausalLM
 from rlk.nn.products import adjacent, lay_adjacent
 from rlk.ops.results import LogProbs
 
@@ -115,7 +115,9 @@ class Patched:
             raise LaunchError(
                 Code.ARG_VALUE, op="numerics_id", name="model", value=found, wanted="one, exchanged whole"
             )
-        return numerics_id(self.configs[0], device)
+        found = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+        dtype = found if found in SHORT else torch.bfloat16  # of products whose shards are f32
+        return CausalLM(self.configs[0], dtype=dtype, device="meta").numerics_id(device)
 
     def __enter__(self) -> Patched:
         return self
