@@ -9,7 +9,9 @@ import torch
 
 from rlk import ops
 from rlk.integrations.tensors import no_form
+from rlk.nn.packed import spread
 from rlk.nn.tokens import Heads, Tokens, WholeSequences
+from rlk.ops.offsets import owners_of
 
 PEER = "transformers"
 
@@ -33,13 +35,6 @@ class Batch:
     def restore(self, x: torch.Tensor) -> torch.Tensor:
         """Return x [T, ...] as [B, L, ...], 0 at padding."""
         return spread(x, self.rows, self.shape)
-
-
-def spread(x: torch.Tensor, rows: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
-    """Return x [T, ...] as [*shape, ...]: token i at row rows[i], 0 elsewhere."""
-    if rows is not None:
-        x = x.new_zeros(shape[0] * shape[1], *x.shape[1:]).index_copy(0, rows, x)
-    return x.unflatten(0, shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +116,7 @@ def read(
     if cache is None:
         return Batch(shape, rows_q, WholeSequences.of(cu_q, count))
     index = torch.arange(count, device=device)
-    owner = torch.searchsorted(cu_q[1:].contiguous(), index, right=True)
+    owner = owners_of(cu_q[1:], count)
     where = (index - cu_q[owner + 1] + (cu_k[1:] - cu_k[:-1])[owner]).to(torch.int32)
     return Batch(shape, rows_q, CachedSequences(where, cu_q, cu_k, rows_q, rows_k, shape, seen, cache))
 

@@ -17,7 +17,7 @@ from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
 from rlk.nn.config import LEAVES, ModelConfig
 from rlk.nn.model import CausalLM
-from rlk.nn.products import adjacent, lay_adjacent
+from rlk.nn.products import lay_adjacent
 from rlk.ops.results import LogProbs
 
 if TYPE_CHECKING:
@@ -374,8 +374,7 @@ def _lay_out(modules: list[Any]) -> None:
     for name in ("weight", "bias"):
         group = [getattr(m, name) for m in modules]
         if all(_movable(p) for p in group) and len({(p.dtype, p.device) for p in group}) == 1:
-            if not adjacent(group):
-                lay_adjacent(group)
+            lay_adjacent(group)
 
 
 def _movable(p: Any) -> bool:

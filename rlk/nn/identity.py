@@ -11,7 +11,7 @@ from rlk.digest import digest
 from rlk.lang.op import Op
 from rlk.nn.config import ModelConfig
 from rlk.runtime.binding import selection
-from rlk.runtime.binding.checks import wrong_value
+from rlk.runtime.binding.checks import is_device
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.binding.selection import Statics
 from rlk.runtime.call.dispatch import decide
@@ -32,11 +32,7 @@ def numerics_id(
     are not run: the variant of each call is what counts. Gradients are no part of it, but their orders are
     options.
     """
-    try:
-        on = torch.device(device)
-    except (RuntimeError, TypeError):
-        wanted = 'a device of torch, such as "cuda" or "cpu"'
-        raise wrong_value("numerics_id", "device", device, wanted) from None
+    on = is_device("numerics_id", device)
     options = {name: getattr(config, name) for name in config.__slots__ if name not in NO_NUMERICS}
     operators = sorted({found for _, found in operator_ids(on, run)})
     return digest({"operators": operators, "dtype": str(dtype), "options": options})[:16]

@@ -26,7 +26,6 @@ from rlk.nn.generate import Generation, Limits, Sampling, generate, requests_of
 from rlk.nn.identity import numerics_id, small
 from rlk.nn.logits import head_logits
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
-from rlk.nn.normed import watched
 from rlk.nn.packed import Packed, check_tokens, pack_tokens
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens
@@ -34,6 +33,7 @@ from rlk.ops.layout import Layout
 from rlk.ops.offsets import on_the_host
 from rlk.ops.results import Csr, LogProbs, Support
 from rlk.runtime.binding.checks import has_dims, is_tensor, wrong_value
+from rlk.runtime.call.entry import watched
 
 DTYPES = (torch.bfloat16, torch.float16)
 

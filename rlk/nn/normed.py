@@ -10,7 +10,6 @@ from torch.autograd.function import once_differentiable
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.autograd import gradients
 from rlk.runtime.call.dispatch import dispatch
-from rlk.runtime.call.entry import _PLAIN, _modes
 from rlk.specs.norm import rms_norm
 
 
@@ -24,11 +23,6 @@ def norm_of_total(
     """
     made: tuple[torch.Tensor, torch.Tensor] = _NormOfTotal.apply(total, weight, eps, profile)
     return made
-
-
-def watched(x: torch.Tensor) -> bool:
-    """Return whether torch.compile, a dispatch mode or a subclass of Tensor sees calls, not tensors alone."""
-    return torch.compiler.is_compiling() or bool(_modes()) or type(x) not in _PLAIN
 
 
 class _NormOfTotal(torch.autograd.Function):

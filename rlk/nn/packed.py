@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -34,16 +35,18 @@ class Packed:
 
     def restore(self, x: torch.Tensor) -> torch.Tensor:
         """Return x [T, ...] in the shape that was given, 0 at padding."""
-        if self.rows is not None:
-            count = 1
-            for n in self.shape:
-                count *= n
-            x = x.new_zeros(count, *x.shape[1:]).index_copy(0, self.rows, x)
-        return x.reshape(*self.shape, *x.shape[1:])
+        return spread(x, self.rows, self.shape)
 
     def restore_next(self, x: torch.Tensor) -> torch.Tensor:
         """Return numbers [T] of the tokens behind each token, at the place of those tokens."""
         return self.restore(torch.nn.functional.pad(x[:-1], (1, 0)) if len(x) else x)
+
+
+def spread(x: torch.Tensor, rows: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return x [T, ...] as [*shape, ...]: token i at row rows[i] (None: at row i), 0 elsewhere."""
+    if rows is not None:
+        x = x.new_zeros(prod(shape), *x.shape[1:]).index_copy(0, rows, x)
+    return x.reshape(*shape, *x.shape[1:])
 
 
 def pack_tokens(ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
@@ -67,10 +70,9 @@ def pack_tokens(ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
     lengths = layout.lengths
     if int(lengths.sum()) == layout.tokens:
         return _packed(ids, lengths, None)
-    at = torch.arange(layout.tokens, device=ids.device)
-    inside = at - layout.first[layout.sequence.reshape(-1).to(torch.int64)]
-    exists = (inside >= 0) & (inside < lengths[layout.sequence.reshape(-1).to(torch.int64)])
-    return _packed(ids, lengths, exists.nonzero().flatten())
+    position = layout.position
+    exists = (position >= 0) & (position < lengths[layout.sequence.to(torch.int64)])
+    return _packed(ids, lengths, exists.flatten().nonzero().flatten())
 
 
 def check_tokens(packed: Packed, vocabulary: int, positions: int) -> None:

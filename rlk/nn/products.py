@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from rlk import ops
 from rlk.ops.products import check_pieces, input_gradient
+from rlk.runtime.call.entry import _PLAIN
 
 Bias = torch.Tensor | None
 
@@ -65,7 +66,9 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def lay_adjacent(parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Move parameters [N_i, ...] into one storage, one behind the other, so that they can be read as one."""
+    """Move parameters [N_i, ...] into one storage, one behind the other; no copy if they lie so already."""
+    if adjacent(parameters):
+        return
     with torch.no_grad():
         joined = torch.cat([p.data for p in parameters])
         for p, part in zip(parameters, joined.split([len(p) for p in parameters]), strict=True):
@@ -74,13 +77,10 @@ def lay_adjacent(parameters: Sequence[torch.nn.Parameter]) -> None:
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return tensors [N_i, ...] as one [sum of N_i, ...]; no copy if they are adjacent."""
-    if torch.compiler.is_compiling() or not all(type(t) in _PLAIN for t in tensors) or not adjacent(tensors):
+    if torch.compiler.is_compiling() or any(type(t) not in _PLAIN for t in tensors) or not adjacent(tensors):
         return torch.cat(tuple(tensors))
     joined: torch.Tensor = _Joined.apply(*tensors)
     return joined
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _alias(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -11,6 +11,7 @@ from rlk import ops
 from rlk.errors import LaunchError
 from rlk.nn.cache import PagedCache
 from rlk.ops.attention import check_pages
+from rlk.ops.offsets import owners_of
 
 
 class Tokens(Protocol):
@@ -76,9 +77,7 @@ class WholeSequences:
     def of(cu_seqlens: torch.Tensor, tokens: int) -> WholeSequences:
         """Lay out sequences [cu_seqlens[i], cu_seqlens[i + 1]) of `tokens` tokens."""
         at = torch.arange(tokens, device=cu_seqlens.device)
-        owner = torch.searchsorted(cu_seqlens[1:].contiguous(), at, right=True).clamp(
-            max=max(len(cu_seqlens) - 2, 0)
-        )
+        owner = owners_of(cu_seqlens[1:], tokens)
         return WholeSequences((at - cu_seqlens[owner]).to(torch.int32), cu_seqlens.to(torch.int32))
 
     def attend(self, layer: int, qkv: torch.Tensor, heads: Heads, **options: Any) -> torch.Tensor:
@@ -132,7 +131,7 @@ class PagedTokens:
         if rows == 0 or columns == 0:  # no sequence has a key: padding only
             positions, slots = torch.zeros_like(at), torch.full_like(at, -1)
         else:
-            owner = torch.searchsorted(cu_seqlens[1:].contiguous(), at, right=True).clamp(max=rows - 1)
+            owner = owners_of(cu_seqlens[1:], tokens)
             positions = at - cu_seqlens[owner + 1] + context_lens[owner]
             # clamped before they are indices: bad numbers on a device must not be bad addresses
             column = (positions // cache.page_size).clamp(0, columns - 1)

@@ -16,6 +16,7 @@ from rlk.ops.offsets import (
     looked_at,
     misplaced,
     on_the_host,
+    owners_of,
     refuse_misplaced,
 )
 from rlk.ops.results import Attention
@@ -216,8 +217,7 @@ def _through_dispatcher(tensors: dict[str, torch.Tensor | None], options: dict[s
 def _places(rows: int, bounds: Tensors) -> torch.Tensor:
     """Return the position of each query among the keys of its sequence."""
     row = torch.arange(rows, device=bounds["end_q"].device)
-    sample = torch.searchsorted(bounds["end_q"].contiguous(), row, right=True)
-    sample = sample.clamp(max=len(bounds["end_q"]) - 1)
+    sample = owners_of(bounds["end_q"], rows)
     keys = bounds["end_shared"] - bounds["begin_shared"] + bounds["end_k"] - bounds["begin_k"]
     return (row - bounds["end_q"][sample] + keys[sample]).to(torch.int32)
 

@@ -9,7 +9,7 @@ import torch
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.autograd import differentiated, once, write_gradients
 from rlk.runtime.call.dispatch import dispatch
-from rlk.runtime.call.entry import _modes, call, observing
+from rlk.runtime.call.entry import call, observing, watched
 from rlk.specs.model import geglu, swiglu
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -22,8 +22,7 @@ def gated(x: torch.Tensor, activation: Activation) -> torch.Tensor:
     The gradient is one tensor, into whose halves the kernel writes: no copy joins them.
     """
     op, statics = OPS[activation]
-    watched = torch.compiler.is_compiling() or _modes() or observing()
-    if watched or type(x) is not torch.Tensor or not (torch.is_grad_enabled() and x.requires_grad):
+    if observing() or watched(x) or not (torch.is_grad_enabled() and x.requires_grad):
         return call(op, _halves(x), {}, statics)["y"]
     y: torch.Tensor = _Gated.apply(x, activation)
     return y

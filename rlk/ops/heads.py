@@ -25,7 +25,7 @@ from rlk.runtime.binding.invocation import Run, Scalars, Tensors
 from rlk.runtime.binding.selection import Statics, check_differentiable, invoke
 from rlk.runtime.call import library
 from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
-from rlk.runtime.call.entry import _PLAIN, _modes, call, observing
+from rlk.runtime.call.entry import call, observing, watched
 from rlk.specs import heads as spec
 
 WRITTEN = {"q": "q_out", "k_cache": "k_out", "v_cache": "v_out"}
@@ -228,12 +228,10 @@ def _write(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None
     if observing():
         call(op, tensors, scalars, statics)
         return
-    plain = True
     for t in tensors.values():
-        plain = plain and type(t) in _PLAIN
         if t.requires_grad and torch.is_grad_enabled():
             check_differentiable(op, tensors)
-    if plain and not torch.compiler.is_compiling() and not _modes():
+    if not watched(*tensors.values()):
         _run(op, tensors, scalars, statics)
         return
     check_plain(op.name, tensors)

@@ -16,6 +16,7 @@ from rlk.ops.offsets import (
     checked_offsets,
     misplaced,
     on_the_host,
+    owners_of,
     refuse_misplaced,
     segments_of,
     some_offsets,
@@ -91,13 +92,12 @@ class Layout:
             _checked_mask(op, mask, (tokens,), "tokens")
         edges = some_offsets(op, "cu_seqlens", cu_seqlens, tokens, "tokens").contiguous()
         position = torch.arange(tokens, device=edges.device, dtype=edges.dtype)
-        owner = torch.searchsorted(edges[1:].contiguous(), position, right=True)
         active = (position >= edges[0]) & (position < edges[-1])
         if on_the_host(edges):
             refuse_misplaced(op, "cu_seqlens", edges, tokens, "tokens", outside)
         elif edges.numel() > 1:
             active = active & all_good(op, misplaced(edges, tokens, outside), OFFSETS)
-        sequence = owner.clamp(max=max(edges.numel() - 2, 0)).to(torch.int32)
+        sequence = owners_of(edges[1:], tokens).to(torch.int32)
         first, lengths = edges[:-1].to(torch.int64), edges.diff().to(torch.int64)
         if outside == "padding" and edges.numel() > 1:
             # padding goes to the sequence beside it, so that bounds cover all tokens

@@ -73,6 +73,16 @@ def segments_of(offsets: torch.Tensor) -> torch.Tensor:
     return offsets.contiguous().unfold(0, 2, 1) if offsets.numel() > 1 else offsets.new_empty((0, 2))
 
 
+def owners_of(ends: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the segment of each of so many elements, int64 [count], given where segments end.
+
+    ends: int32 or int64 [segments], ascending. Elements behind the last end go to the last segment.
+    """
+    ends = ends.contiguous()
+    element = torch.arange(count, device=ends.device, dtype=ends.dtype)
+    return torch.searchsorted(ends, element, right=True).clamp(max=max(len(ends) - 1, 0))
+
+
 def on_the_host(x: torch.Tensor) -> bool:
     """Return whether a tensor's numbers can be looked at without waiting for a device.
 

@@ -19,7 +19,7 @@ from rlk.lang.op import OWN, Formal, Op, check_cotangents
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import check_names, outputs
 from rlk.passes.pipeline import canonical, specialize
-from rlk.runtime.binding.checks import flag, integer, is_choice, names_among, number
+from rlk.runtime.binding.checks import flag, integer, is_choice, is_device, names_among, number
 from rlk.runtime.binding.invocation import Invocation, row_axis
 from rlk.runtime.binding.selection import model
 from rlk.runtime.call.dispatch import Decision, decide
@@ -69,11 +69,7 @@ class Operator:
         return explain(self.fn, *args, **options)
 
     def _decision(self, device: torch.device | str, math: str | None) -> Decision:
-        try:
-            on = torch.device(device)
-        except (RuntimeError, TypeError):
-            op, wanted = self.fn.__name__, 'a device of torch, such as "cuda" or "cpu"'
-            raise LaunchError(Code.ARG_VALUE, op=op, name="device", value=device, wanted=wanted) from None
+        on = is_device(self.fn.__name__, device)
         defines = model(math, self.fn.__name__)
         invocations = [Invocation(spec, spec.default_variant(), defines) for spec in self.specs]
         return joined([decide(invocation, on) for invocation in invocations])

@@ -71,6 +71,15 @@ def is_among(op: str, name: str, value: object, choices: tuple[str, ...]) -> Non
         raise wrong_value(op, name, value, ", ".join(choices))
 
 
+def is_device(op: str, value: object) -> torch.device:
+    """Return a device by its name; raise LaunchError for anything else."""
+    try:
+        return torch.device(value)  # type: ignore[call-overload, no-any-return]
+    except (RuntimeError, TypeError):
+        wanted = 'a device of torch, such as "cuda" or "cpu"'
+        raise wrong_value(op, "device", value, wanted) from None
+
+
 def is_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> object:
     """Return an option that is among the choices, of the same type; raise LaunchError for another."""
     if not any(type(value) is type(choice) and value == choice for choice in choices):

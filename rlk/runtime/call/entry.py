@@ -26,7 +26,7 @@ from rlk.runtime.binding.selection import (
 from rlk.runtime.call.autograd import run_differentiably
 from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
 
-__all__ = ["call", "observed", "observing", "worded"]
+__all__ = ["call", "observed", "observing", "watched", "worded"]
 
 
 def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None = None) -> Tensors:
@@ -98,6 +98,11 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _modes = torch._C._len_torch_dispatch_stack  # whether something watches, as selective checkpoints do
 _known: dict[object, tuple[Invocation, Run]] = {}
 dispatch.forgets(_known.clear)
+
+
+def watched(*tensors: torch.Tensor) -> bool:
+    """Return whether torch.compile, a dispatch mode or a subclass of Tensor sees calls with some tensors."""
+    return torch.compiler.is_compiling() or bool(_modes()) or any(type(t) not in _PLAIN for t in tensors)
 
 
 def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
