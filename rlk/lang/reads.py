@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 _OWN = ("rlk.lang", "rlk.ir", "rlk.specs", "rlk.errors")
@@ -268,7 +268,7 @@ class _Walk:
     def _global(self, fn: types.FunctionType, name: str, chain: tuple[str, ...]) -> object:
         """Return what is read of a global, through modules: the attribute that is read of them."""
         if name not in fn.__globals__:
-            there = fn.__builtins__  # type: ignore[attr-defined]
+            there = cast(Any, fn).__builtins__
             there = there if isinstance(there, Mapping) else vars(there)
             if name not in there:
                 return ("missing",)
