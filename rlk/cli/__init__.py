@@ -21,6 +21,7 @@ COMMANDS = {
     "list": "the operators, what they are differentiable in, and their numerics ids",
     "show": "one operator: its signature, its tile IR after any pass, its generated source",
     "check": "whether operators obey the laws: gradients, tilings, rows, bits of generated source",
+    "verify": "whether a whole model has the same bits in training, scoring, prefill and decoding",
     "gen": "write the checked-in kernels, or say whether they are stale",
     "tune": "measure schedules of a contraction, and propose entries of the reviewed tables",
     "aot": "wheels of kernels compiled ahead: build them without a GPU, show what one holds",
