@@ -325,7 +325,7 @@ def _contract(rows: Sequence[Row]) -> str:
     for row in rows:
         if row["group"] != group:
             group = row["group"]
-            name = escape(HEADINGS.get(row["group"], row["group"]))
+            name = escape(HEADINGS.get(row["group"], str(row["group"])))
             body.append(f'<tr class="group"><th scope="colgroup" colspan="7">{name}</th></tr>')
         body.append(_row(row))
     heads = ("view", "operator", "dtype", "promise", "against", "evidence", "result")

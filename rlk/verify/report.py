@@ -108,7 +108,7 @@ def number(x: float | str) -> str:
 
 def closing(report: Report) -> str:
     """Return the lines after the rows: operators, everything that is wrong, and the totals."""
-    parts = [_operators(report)] if any(row["operators"] for row in report.rows) else []
+    parts = [_operators(found)] if (found := by_operator(report.rows)) else []
     parts += ["\n".join(told(row)) for row in report.wrong]
     return "\n\n".join([*parts, totals(report)])
 
@@ -123,9 +123,9 @@ def by_operator(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
     return {name: (n, bad) for name, (n, bad) in found.items() if n}
 
 
-def _operators(report: Report) -> str:
+def _operators(found: Mapping[str, tuple[int, int]]) -> str:
     lines = [f"  {'operator':<12}{'rows compared':>15}{'differ':>8}  is"]
-    for name, (count, bad) in by_operator(report.rows).items():
+    for name, (count, bad) in found.items():
         lines.append(f"  {name:<12}{count:>15,}{bad:>8,}  {CHAINS[name]}")
     return "\n".join(lines)
 
@@ -159,10 +159,10 @@ def totals(report: Report) -> str:
     count = report.json()["totals"]
     said = []
     if count["broken"]:
-        said.append(f"{count['broken']} promises BROKEN")
+        said.append(f"{_counted(count['broken'], 'promise')} BROKEN")
     if count["failed"]:
-        said.append(f"{count['failed']} rows FAILED")
-    said.append(f"{count['holds']} promises hold")
+        said.append(f"{_counted(count['failed'], 'row')} FAILED")
+    said.append(f"{_counted(count['holds'], 'promise')} hold{'s' * (count['holds'] == 1)}")
     if count["not run"]:
         reasons = dict.fromkeys(row["reason"] for row in report.rows if row["status"] == "not run")
         said.append(f"{count['not run']} not run ({'; '.join(map(str, reasons))})")
@@ -170,3 +170,7 @@ def totals(report: Report) -> str:
     said.append(f"{count['detected']} of {controls} controls detected")
     values = sum(row["values"] for row in report.rows if row["promise"] == "bitwise")
     return f"{', '.join(said)}; {values:,} values compared as integers"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

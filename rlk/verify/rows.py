@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,8 +34,10 @@ def compared(view: View, most: int | None = None, *, traced: bool = True) -> Row
     """
 
     def run(bench: Bench, deadline: float) -> Outcome:
-        how = bench.run.trace.of(bench.run.model) if traced else nullcontext()
-        return _outcome(bench, lambda: view(bench.run), how, most, deadline)  # type: ignore[arg-type]
+        how: AbstractContextManager[Any] = nullcontext()
+        if traced:
+            how = bench.run.trace.of(bench.run.model)
+        return _outcome(bench, lambda: view(bench.run), how, most, deadline)
 
     return run
 
@@ -51,7 +54,7 @@ def patched(view: PeerView) -> Row:
 
         peer = Peer(bench.stock, watched.sequences, see, bench.sizes.call)
         with rlk.patch(bench.stock):
-            return _outcome(bench, lambda: view(peer), trace.of(bench.stock), None, deadline)  # type: ignore[arg-type]
+            return _outcome(bench, lambda: view(peer), trace.of(bench.stock), None, deadline)
 
     return run
 
@@ -61,7 +64,7 @@ def patched_gradients(bench: Bench, deadline: float) -> Outcome:
     run = bench.run
     want = views.gradients_of(run)
     sequences = [run.sequences[i] for i in views.micro_batch(run)]
-    with rlk.patch(bench.stock) as model:
+    with rlk.patch(bench.stock) as model, _every_id_is_real(bench.stock):
         ids, mask, _ = views.padded_ids(sequences, "left", extra=3)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         logp = model.logps(ids, attention_mask=mask, position_ids=positions).logp
@@ -73,12 +76,27 @@ def patched_gradients(bench: Bench, deadline: float) -> Outcome:
     )
 
 
+@contextmanager
+def _every_id_is_real(model: Any) -> Iterator[None]:
+    """Let the padding id have a gradient meanwhile, which torch leaves out: random ids hold it."""
+    embedding = model.get_input_embeddings()
+    own, embedding.padding_idx = embedding.padding_idx, None
+    try:
+        yield
+    finally:
+        embedding.padding_idx = own
+
+
 def _outcome(
-    bench: Bench, view: Callable[[], Iterator[Tensor]], how: object, most: int | None, deadline: float
+    bench: Bench,
+    view: Callable[[], Iterator[Tensor]],
+    how: AbstractContextManager[Any],
+    most: int | None,
+    deadline: float,
 ) -> Outcome:
     """Run a view until a number of tokens or a time, at least once, and return what was counted."""
     tally = bench.run.tally = Tally()
-    with how:  # type: ignore[attr-defined]
+    with how:
         found = view()
         for wrong in found:
             tally.compared += len(wrong)
