@@ -96,6 +96,22 @@ def test_what_needs_a_gpu_is_said_not_skipped(report: run.Report) -> None:
     assert report.status == 0 and "not run (needs a GPU)" in closing(report)
 
 
+def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = bench()
+    rows = some(of, "patch: packed", "accuracy: logits, root")
+    for version, said in (
+        (None, "needs transformers: pip install"),
+        ("4.0.0", "rlk.patch knows transformers"),
+    ):
+        monkeypatch.setattr("rlk.verify.bench._version", lambda name, version=version: version)
+        assert said in (of.absent(rows[0].needs) or "")
+    monkeypatch.setattr("rlk.verify.bench.FLOAT64_PARAMETERS", 1000)
+    monkeypatch.setattr("rlk.verify.bench._version", lambda name: "5.20.0")
+    assert of.absent(rows[0].needs) is None
+    row = run.run_row(of, rows[1], math.inf)
+    assert row["status"] == "not run" and "a float64 copy of 823,680 parameters" in row["reason"]
+
+
 def test_a_control_that_is_not_detected_fails_the_run() -> None:
     """A control that changes nothing; and a promise that is broken by one that changes something."""
     of = bench()

@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
     except KeyboardInterrupt:
         progress.clear()
-        _say_where(arguments.resume, len(groups))
+        _say_where(arguments.resume)
         raise
     progress.clear()
     say(["", closing(report)])
@@ -114,12 +114,12 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
         print(json.dumps(found, indent=1, allow_nan=False))
 
 
-def _say_where(state: Path | None, count: int) -> None:
-    """Say after an interruption what is kept."""
+def _say_where(state: Path | None) -> None:
+    """Say after an interruption where finished rows are."""
     if state is None:
         said = "with --resume FILE finished rows are kept, and the same command goes on from there"
     else:
-        said = f"{count} finished rows are in {state}: the same command goes on from there"
+        said = f"finished rows are in {state}: the same command goes on from there"
     print(f"rlk verify: {said}", file=sys.stderr)
 
 

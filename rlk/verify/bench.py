@@ -71,7 +71,7 @@ class Bench:
         device = model.lm_head.weight.device
         sizes = sizes_of(tokens, model.config.max_position_embeddings, device)
         sequences = random_sequences(sizes, model.config.vocab_size, str(device))
-        few = 8 if device.type == "cpu" else max(64, sizes.tokens // 4)
+        few = 8 if device.type == "cpu" else max(64, sizes.tokens // 16)
         return Bench(subject, Watched(model, sizes, sequences, random.Random(0)), few)
 
     @property
@@ -99,6 +99,11 @@ class Bench:
         """Return chunks of prefills that all sequences take, and slots of their pages."""
         chunks = self.sizes.chunks[1:3] or self.sizes.chunks
         return tuple(zip(chunks, self.pages, strict=False))
+
+    @property
+    def most_cached(self) -> int | None:
+        """Return how many tokens a model of transformers reads over a cache in small steps, None for all."""
+        return None if self.device.type == "cpu" else self.few
 
     @property
     def other_leaves(self) -> int:

@@ -17,6 +17,7 @@ import torch
 from rlk.verify import peers, views
 from rlk.verify.bench import Bench, Outcome
 from rlk.verify.controls import split_k, with_leaves, with_product
+from rlk.verify.peers import PeerView
 from rlk.verify.rows import (
     accuracy,
     compared,
@@ -151,23 +152,23 @@ def _rollout(bench: Bench) -> Iterator[Promise]:
 
 def _patch(bench: Bench) -> Iterator[Promise]:
     row = partial(_bitwise, "patch", against="rlk.nn in training, packed", needs=("transformers", "patch"))
-    for name, view in peer_views(bench):
-        yield row(name, patched(view))
+    for name, view, most in peer_views(bench):
+        yield row(name, patched(view, most))
     rows = {"operator": GRADIENTS, "dtype": bench.dtype, "unit": "rows of gradients"}
     yield row("gradients", patched_gradients, **rows | {"against": "rlk.nn, packed"})
 
 
-def peer_views(bench: Bench) -> Iterator[tuple[str, Any]]:
-    """Yield the views that a model of transformers has, by name."""
-    yield "packed", peers.packed
-    yield "one by one", peers.one_by_one
-    yield "padded on the right", partial(peers.padded, side="right")
-    yield "padded on the left", partial(peers.padded, side="left", extra=7)
-    yield "gradient checkpointing", peers.checkpointed
-    chunk = bench.chunked[0][0]
-    yield f"chunks of {chunk} over a cache", partial(peers.chunked, chunk=chunk)
-    yield "token by token over a cache", partial(peers.chunked, chunk=1)
-    yield "a batch's last tokens over a cache", partial(peers.decoded, steps=bench.sizes.steps)
+def peer_views(bench: Bench) -> Iterator[tuple[str, PeerView, int | None]]:
+    """Yield the views that a model of transformers has: name, view, and the most tokens, None for all."""
+    yield "packed", peers.packed, None
+    yield "one by one", peers.one_by_one, None
+    yield "padded on the right", partial(peers.padded, side="right"), None
+    yield "padded on the left", partial(peers.padded, side="left", extra=7), None
+    yield "gradient checkpointing", peers.checkpointed, None
+    chunk, most = bench.chunked[0][0], bench.most_cached
+    yield f"chunks of {chunk} over a cache", partial(peers.chunked, chunk=chunk), most
+    yield "token by token over a cache", partial(peers.chunked, chunk=1), most
+    yield "a batch's last tokens over a cache", partial(peers.decoded, steps=bench.sizes.steps), most
 
 
 def _accuracy(bench: Bench) -> Iterator[Promise]:
@@ -194,8 +195,8 @@ def stock_contract(bench: Bench) -> tuple[Promise, ...]:
     """Return rows that measure the same views of stock transformers, which promises nothing of them."""
     needs = ("transformers",)
     made = [
-        Promise(STOCK, name, LOGITS, bench.dtype, Kind.MEASURED, "one by one", stock(view), needs=needs)
-        for name, view in peer_views(bench)
+        Promise(STOCK, name, LOGITS, bench.dtype, Kind.MEASURED, "one by one", stock(view, most), needs=needs)
+        for name, view, most in peer_views(bench)
         if name != "one by one"
     ]
     rows = (GRADIENTS, bench.dtype, Kind.MEASURED, "packed", stock_gradients)

@@ -43,7 +43,7 @@ thead th { border-bottom: 2px solid var(--line); }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tbody th { font-weight: 500; } tr.group th { padding-top: 1rem; font-weight: 700; }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 700; } .none { color: var(--none); }
-figure { margin: .8rem 0; } svg { display: block; width: 100%; height: auto; }
+figure { margin: .8rem 0; } svg { display: block; width: 100%; min-width: 44rem; height: auto; }
 svg text { fill: var(--ink); font: 13px system-ui, sans-serif; } svg .soft { fill: var(--soft); }
 svg .axis { stroke: var(--line); } .rlk { fill: var(--rlk); } .stock { fill: var(--stock); }
 svg path.rlk, svg path.stock { fill: none; stroke-width: 2; } svg path.rlk { stroke: var(--rlk); }
@@ -209,7 +209,8 @@ def _bars(
             y += BAR + 2
         y += GAP
     legend, x = [], LABEL
-    for kind, said in keys:
+    drawn = {kind for _, group in groups for kind, *_ in group}
+    for kind, said in [key for key in keys if key[0] in drawn]:
         legend.append(f'<rect class="{kind}" x="{x}" y="8" width="12" height="12"/>')
         legend.append(f'<text x="{x + 18}" y="19">{escape(said)}</text>')
         x += 40 + 8 * len(said)
@@ -280,8 +281,8 @@ def _profile(rows: Sequence[Row]) -> str:
 
 def _figure(title: str, height: float, lines: Sequence[str], table: str) -> str:
     return (
-        f'<figure><svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}; '
-        f'the numbers are in the table below">\n' + "\n".join(lines) + "\n</svg>"
+        f'<figure><div class="wide" tabindex="0"><svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}; '
+        f'the numbers are in the table below">\n' + "\n".join(lines) + "\n</svg></div>"
         f"<details><summary>{escape(title)}: the numbers</summary>{table}</details></figure>"
     )
 

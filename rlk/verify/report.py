@@ -41,6 +41,8 @@ def opening(about: Mapping[str, Any]) -> str:
         f"on {same['device']}; numerics id {same['numerics_id']}; rlk {same['rlk']}, {versions}",
         f"{tokens}; views are compared, as integers, with packed training",
     ]
+    if about["resumed"]:
+        lines.append(f"{_counted(about['resumed'], 'row')} of the earlier run, which were not run again")
     spread = about.get("logits_sigma")
     if spread is not None and not isinstance(spread, float):
         lines.append(f"note: logits are not finite ({spread}): equal bits of NaN say nothing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -42,8 +43,11 @@ def compared(view: View, most: int | None = None, *, traced: bool = True) -> Row
     return run
 
 
-def patched(view: PeerView) -> Row:
-    """Return the row that compares a view of a patched model of transformers with rlk.nn in training."""
+def patched(view: PeerView, most: int | None) -> Row:
+    """Return the row that compares a view of a patched model of transformers with rlk.nn in training.
+
+    most: tokens, None for one pass over all.
+    """
 
     def run(bench: Bench, deadline: float) -> Outcome:
         watched, trace = bench.run, bench.run.trace
@@ -54,7 +58,7 @@ def patched(view: PeerView) -> Row:
 
         peer = Peer(bench.stock, watched.sequences, see, bench.sizes.call)
         with rlk.patch(bench.stock):
-            return _outcome(bench, lambda: view(peer), trace.of(bench.stock), None, deadline)
+            return _outcome(bench, lambda: view(peer), trace.of(bench.stock), most, deadline)
 
     return run
 
@@ -173,11 +177,14 @@ def _stock_logits(model: torch.nn.Module, ids: Tensor) -> tuple[Tensor, dict[str
 # --- stock transformers: measured ---------------------------------------------------------------------------
 
 
-def stock(view: PeerView) -> Row:
-    """Return the row that measures a view of stock transformers against its sequences one by one."""
+def stock(view: PeerView, most: int | None) -> Row:
+    """Return the row that measures a view of stock transformers against its sequences one by one.
+
+    most: tokens, None for one pass over all.
+    """
 
     def run(bench: Bench, deadline: float) -> Outcome:
-        want, got = bench.once("one by one", _alone), _log_probs(bench, view)
+        want, got = bench.once("one by one", _alone), _log_probs(bench, view, most, deadline)
         gaps = torch.cat([g.logp - w.logp for g, w in zip(got, want, strict=True)]).nan_to_num(0.0)
         unequal = sum(int((g.digests != w.digests)[g.seen].sum()) for g, w in zip(got, want, strict=True))
         seen = sum(int(g.seen.sum()) for g in got)
@@ -207,7 +214,7 @@ class _Seen:
         self.logp = torch.full((max(0, len(ids) - 1),), torch.nan, device=ids.device)
 
 
-def _log_probs(bench: Bench, view: PeerView) -> list[_Seen]:
+def _log_probs(bench: Bench, view: PeerView, most: int | None, deadline: float) -> list[_Seen]:
     sequences = bench.run.sequences
     made = [_Seen(ids) for ids in sequences]
 
@@ -223,13 +230,16 @@ def _log_probs(bench: Bench, view: PeerView) -> list[_Seen]:
             at += count
         return logits.new_zeros(at, dtype=torch.bool)
 
-    for _ in view(Peer(bench.stock, sequences, see, bench.sizes.call)):
-        pass
+    count = 0
+    for part in view(Peer(bench.stock, sequences, see, bench.sizes.call)):
+        count += len(part)
+        if time.monotonic() > deadline or (most is not None and count >= most):
+            break
     return made
 
 
 def _alone(bench: Bench) -> list[_Seen]:
-    return _log_probs(bench, peers.one_by_one)
+    return _log_probs(bench, peers.one_by_one, None, math.inf)
 
 
 def _exact(bench: Bench) -> list[Tensor]:

@@ -93,6 +93,7 @@ def verify(
     end = time.monotonic() + seconds
     about = described(bench)
     done = {} if state is None else finished(state, about["identity"])
+    about["resumed"] = sum(p.key in done for p in rows)
     todo = [p for p in rows if p.key not in done and bench.absent(p.needs) is None]
     left = sum(p.share for p in todo)
     if todo:

@@ -356,6 +356,7 @@ def tables(run: Run, rows: int, page: int | None = None) -> tuple[PagedCache, Te
     page = run.sizes.page if page is None else page
     columns = -(-run.sizes.longest // page)
     if run.cache is None or run.cache.page_size != page or run.cache.pages < rows * columns:
+        run.cache = None  # before the next one takes memory
         run.cache = run.model.cache(columns * max(16, rows, *run.sizes.batches), page)
     for x in (run.cache.keys, run.cache.values):
         x.fill_(torch.nan)
