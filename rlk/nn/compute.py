@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.nn.modules.module import _has_any_global_hook
 
-from rlk.nn.config import Activation, ModelConfig
+from rlk.nn.config import ModelConfig, Profile
 from rlk.nn.products import merged_linear, row_linear
 from rlk.nn.rotary import RotaryTables
 from rlk.nn.tokens import Heads, Tokens
-from rlk.ops.gated import gated
+from rlk.ops.gated import Activation, gated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +28,7 @@ class AttentionOptions:
     softcap: float | None
     window: int | None
     eps: float
-    norm_profile: str
+    norm_profile: Profile
     tables: RotaryTables
     leaves: int
 

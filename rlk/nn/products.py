@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -12,7 +12,7 @@ from rlk import ops
 from rlk.ops.products import check_pieces, input_gradient
 from rlk.runtime.call.entry import _PLAIN
 
-Bias = torch.Tensor | None
+Bias: TypeAlias = torch.Tensor | None
 
 
 def column_linear(x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int) -> torch.Tensor:
