@@ -280,11 +280,11 @@ def _profile(rows: Sequence[Row]) -> str:
 
 
 def _figure(title: str, height: float, lines: Sequence[str], table: str) -> str:
-    return (
-        f'<figure><div class="wide" tabindex="0"><svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}; '
-        f'the numbers are in the table below">\n' + "\n".join(lines) + "\n</svg></div>"
-        f"<details><summary>{escape(title)}: the numbers</summary>{table}</details></figure>"
-    )
+    said = f"{escape(title)}; the numbers are in the table below"
+    drawing = "\n".join(lines)
+    chart = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{said}">\n{drawing}\n</svg>'
+    numbers = f"<details><summary>{escape(title)}: the numbers</summary>{table}</details>"
+    return f'<figure><div class="wide" tabindex="0">{chart}</div>{numbers}</figure>'
 
 
 # --- tables -------------------------------------------------------------------------------------------------
