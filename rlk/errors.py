@@ -298,6 +298,9 @@ class Code(Enum):
     )
     CHECKPOINT_SHAPE = ("{path}: {name} has shape {got}, expected {wanted}", "the config says so")
     CHECKPOINT_DTYPE = ("{path}: {name} has dtype {got}", "expected {wanted}")
+    # comparisons of engines
+    DRIFT_FILE = ("{path} is no recorded rollout: {what}", "{instead}")
+    DRIFT_ENGINE = ("engine {name}: {what}", "{instead}")
     # rlk itself
     INTERNAL = ("internal error: {what}", "please report it with the generated source")
 

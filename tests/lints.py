@@ -46,7 +46,7 @@ RANK = {
     "nn": 19,
     "aot": 20, "integrations": 20,
     "tune": 20, "pages": 20,
-    "demo": 21,
+    "demo": 21, "drift": 21,
     "cli": 22,
     "__main__": 23,
 }  # fmt: skip
@@ -68,6 +68,7 @@ USES_TESTING = {
     "rlk/ops/__init__.py": None,  # RLK_INTERPRET runs calls in the interpreter
     "rlk/ops/laws.py": None,  # laws of operators
     "rlk/demo/measure.py": None,
+    "rlk/drift/digests.py": None,  # digests of rows, which launch nothing
     "rlk/tune/registered.py": "_drawing",
     "rlk/cli/check.py": None,
     "rlk/cli/doctor.py": None,

@@ -26,6 +26,7 @@ COMMANDS = {
     "aot": "wheels of kernels compiled ahead: build them without a GPU, show what one holds",
     "warmup": "prepare every kernel that a model needs, before it is first called",
     "cache": "the kernel store: list, shrink, verify, export, import",
+    "drift": "whether two engines give the same tokens the same log-probs, and the operator where they part",
     "doctor": "versions, devices, the store, and what this machine's arithmetic does",
     "new-op": "an operator of your own: spec, float64 form, tests and docs, in a package that installs",
     "docs": "a page for every operator, as Markdown, from its spec",
