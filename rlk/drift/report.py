@@ -102,7 +102,8 @@ class Report:
         if self.operators is not None:
             files.append(place / "drift.svg")
             files[-1].write_text(
-                svg(f"{self.b} against {self.a}", layers_of(self.operators)), encoding="utf-8"
+                svg(f"Drift by layer: {self.b} against {self.a}", *layers_of(self.operators)),
+                encoding="utf-8",
             )
             first = self.operators.cause
             if first is not None and (tensors := self.operators.tensors(first.name)):
