@@ -66,11 +66,14 @@ class Recorder:
 
     def __init__(self, engine: Engine, count: int, forced: Trace | None = None) -> None:
         self.engine, self.trace, self.forced = engine, Trace(count), forced
-        self._rows = torch.zeros(0, dtype=torch.int64)
+        self.rows(torch.zeros(0, dtype=torch.int64))
 
     def rows(self, rows: torch.Tensor) -> None:
         """Take the tokens of the next forward."""
-        self._rows = rows.cpu()
+        rows = rows.cpu()
+        at = (rows >= 0).nonzero().flatten()
+        self._count, self._tokens = len(rows), rows[at]
+        self._at = None if len(at) == len(rows) else at
 
     def call(
         self, name: str, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
@@ -130,21 +133,23 @@ class Recorder:
 
         cast: in the dtype of x; a module may take no other.
         """
-        found = flattened(x, self._rows)
-        if found is None:
+        # models keep padding or drop it
+        flat = flattened(x, self._count)
+        at = self._at if flat is not None else None
+        if flat is None and (flat := flattened(x, len(self._tokens))) is None:
             return x
-        rows, flat = found
-        exists = (rows >= 0).nonzero().flatten()
         self.trace.called(name.partition("#")[0])
-        self.trace.keep(kept, name, rows[exists], flat[exists.to(x.device)])
+        self.trace.keep(kept, name, self._tokens, flat if at is None else flat[at.to(x.device)])
         if forced is None or name not in forced:
             return x
         other = forced[name]
         if other.shape[1:].numel() != flat.shape[1:].numel():
             return x
-        given = other[rows[exists].to(other.device)].to(x.device, x.dtype if cast else other.dtype)
+        given = other[self._tokens.to(other.device)].to(x.device, x.dtype if cast else other.dtype)
+        if at is None:
+            return given.reshape(x.shape)
         made = flat.to(given.dtype, copy=True)
-        made[exists.to(x.device)] = given.reshape(len(exists), *flat.shape[1:])
+        made[at.to(x.device)] = given.reshape(len(at), *flat.shape[1:])
         return made.reshape(x.shape)
 
 
@@ -154,18 +159,13 @@ def _summing(args: Any, kwargs: Any) -> bool:
     return isinstance(given, torch.Tensor) and args[0].is_floating_point() and given.shape == args[0].shape
 
 
-def flattened(x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the tokens of x's leading dims, and x as [N, ...]; None where they are no tokens.
-
-    Models drop padding or keep it: N is the number of rows, or of those that are no padding.
-    """
-    exists = rows[rows >= 0]
-    for wanted in (rows, exists):
-        for dims in range(1, x.dim() + 1):
-            if prod(x.shape[:dims]) == len(wanted):
-                if dims == 1 and x.dim() > 2 and len(x) == 1 and x.shape[1] != 1 and len(wanted) == 1:
-                    continue
-                return wanted, x.reshape(len(wanted), -1)
+def flattened(x: torch.Tensor, count: int) -> torch.Tensor | None:
+    """Return x as [N, ...] of N = `count` tokens, which are its leading dims; None where they are not."""
+    if x.dim() == 2 and len(x) == count:
+        return x
+    for dims in range(1, x.dim() + 1):
+        if prod(x.shape[:dims]) == count:
+            return x.reshape(count, -1)
     return None
 
 
@@ -341,16 +341,15 @@ def before(name: str) -> str | None:
 # --- what a difference depends on ---------------------------------------------------------------------------
 
 
-def triggers(a: Engine, b: Engine, sequences: Sequences, name: str) -> list[str]:
-    """Return which of batch, padding, chunk, page, rank and graph make an operator differ.
+def triggers(a: Engine, b: Engine, sequences: Sequences, name: str, first: Trace) -> list[str]:
+    """Return which of batch, padding, chunk, page, rank and graph make an operator differ. first: of a.
 
     Each is left out of either engine in turn, as its `variants` allow; it is a trigger where the operator
     then has the same bits on both sides. An empty list: it differs in plain runs too.
     """
     found = []
-    base, _ = recorded(a, sequences)
     for trigger, other in getattr(b, "variants", {}).items():
-        if not _differs(base, other, sequences, name):
+        if not _differs(first, other, sequences, name):
             found.append(trigger)
     for trigger, other in getattr(a, "variants", {}).items():
         if trigger not in found and not _differs(recorded(other, sequences)[0], b, sequences, name):

@@ -150,7 +150,7 @@ def _operators(
     if cause is not None and cause.name in ("log_probs", "logits"):
         text = _explained(a, sequences, made)
     if depends and cause is not None and not any(f.serious for f in findings):
-        found = tuple(triggers(a, b, sequences, cause.name))
+        found = tuple(triggers(a, b, sequences, cause.name, first))
     return made, text, found
 
 

@@ -1,0 +1,70 @@
+"""The guide "Is my rollout on-policy?" as it is shown: commands with output, Python, the measured page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from benchmarks import bench_drift
+from rlk.cli import main
+
+ROOT = Path(__file__).parent.parent
+GUIDE = (ROOT / "docs/on-policy.md").read_text(encoding="utf-8")
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Return each command of the guide that is shown with output, and the lines of the output."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL):
+        for part in re.split(r"^\$ rlk ", block, flags=re.MULTILINE)[1:]:
+            command, *lines = part.splitlines()
+            found.append((command, lines))
+    return found
+
+
+def shows(shown: list[str], printed: str) -> bool:
+    """Return whether an output has the shown lines in their order; "..." stands for anything."""
+    pattern = ".*".join(re.escape(part) for part in "\n".join(shown).split("..."))
+    return re.search(pattern, printed, re.DOTALL) is not None
+
+
+@pytest.mark.parametrize(("command", "shown"), commands(), ids=lambda x: x if isinstance(x, str) else "")
+def test_a_command_of_the_guide_prints_what_is_shown(
+    capsys: pytest.CaptureFixture[str], command: str, shown: list[str]
+) -> None:
+    same = "no difference" in shown[-1]
+    assert main(command.split()) == (0 if same else 1)
+    printed = capsys.readouterr().out
+    assert shows(shown, printed), printed
+    assert not shows([*shown[:-1], "result: another"], printed)
+
+
+def test_the_python_of_the_guide_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outputs: list[Any] = []
+    own, record, monitor = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    exec(compile(own, "own.py", "exec"), {})
+    assert "result: model.layers.0.self_attn.attention" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="no sequence"):
+        exec(compile(record, "record.py", "exec"), {"outputs": outputs})
+    exec(compile(monitor, "monitor.py", "exec"), {})
+    assert json.loads(capsys.readouterr().out)["tokens_above"][0]["id"] == 8
+
+
+def test_the_generated_page_and_the_chart_are_those_of_the_results() -> None:
+    record = json.loads(bench_drift.FILE.read_text(encoding="utf-8"))
+    assert bench_drift.PAGE.read_text(encoding="utf-8") == bench_drift.page(record)
+    assert bench_drift.CHART.read_text(encoding="utf-8") == bench_drift.chart(record["rows"])
+    rows = {row["op"]: row for row in record["rows"]}
+    assert all(row["holds"] for row in record["rows"])
+    assert rows["faults"]["located"] >= 40 and rows["clean"]["false_alarms"] == 0
+    worse = json.loads(json.dumps(record).replace('"located": true', '"located": false'))
+    assert bench_drift.page(worse) != bench_drift.page(record)
