@@ -101,7 +101,7 @@ def _sequences(arguments: argparse.Namespace, engines: tuple[Any, Any]) -> Seque
         if isinstance(engine, Recorded):
             if arguments.tokens is not None:
                 raise _wrong("--tokens", arguments.tokens, "none beside recorded:FILE, which has its tokens")
-            return engine.sequences
+            return _within(engine.sequences, engines)
     if arguments.tokens is not None:
         try:
             found = json.loads(arguments.tokens.read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def _sequences(arguments: argparse.Namespace, engines: tuple[Any, Any]) -> Seque
     if not all(n.isdecimal() and int(n) > 0 for n in arguments.lengths.split(",")):
         raise _wrong("--lengths", arguments.lengths, "numbers above 0, with commas between them")
     lengths = [int(n) for n in arguments.lengths.split(",")]
-    vocabulary = next(f.vocabulary for e in engines if (f := e.facts()).vocabulary)
+    vocabulary = min(size for engine in engines if (size := engine.facts().vocabulary))
     drawn = torch.Generator().manual_seed(arguments.seed)
     return Sequences.of([torch.randint(vocabulary, (n,), generator=drawn).tolist() for n in lengths])
 

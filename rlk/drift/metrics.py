@@ -86,7 +86,7 @@ def log_prob_drift(a: Scores, b: Scores, clip: float = 0.2) -> LogProbDrift | No
 def bin_names() -> list[str]:
     """Return the names of the bins of a histogram of log ratios."""
     below = [f"{a:g} to {b:g}" for a, b in zip(EDGES, EDGES[1:], strict=False)]
-    above = [f"{-b:g} to {-a:g}" for a, b in zip(EDGES, EDGES[1:], strict=False)]
+    above = [f"{0.0 - b:g} to {0.0 - a:g}" for a, b in zip(EDGES, EDGES[1:], strict=False)]
     return [*below, "0", *above[::-1]]
 
 

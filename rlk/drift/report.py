@@ -53,10 +53,10 @@ class Report:
         if serious:
             return serious[0]
         if self.operators is not None and (first := self.operators.cause) is not None:
-            dtypes = [f.kind for f in self.findings if f.kind in ("dtype", "logits dtype")]
+            dtypes = [f.kind for f in self.findings if "dtype" in f.kind]
             return dtypes[0] if dtypes and first.verdict == "rounding" else first.name
         if self.drift is not None and self.drift.exact < 1.0:
-            return self.findings[0].kind if self.findings else "log-probs"
+            return next((f.kind for f in self.findings if "dtype" in f.kind), "log-probs")
         return None
 
     @property
