@@ -210,7 +210,8 @@ def test_names_of_engines_are_read_and_wrong_ones_refused() -> None:
     for name, wanted in (
         ("torch", "write one of transformers"),
         ("recorded", "write recorded:FILE"),
-        ("transformers:heads=3", "a name of attn"),
+        ("transformers:heads=3", "a name of model, dtype, batch"),
+        ("vllm:chunk=3", "a name of model, dtype, batch"),
         ("transformers:attn", "name=value"),
     ):
         with pytest.raises(LaunchError, match=re.escape(wanted)):
@@ -263,7 +264,7 @@ def test_the_command_compares_and_its_status_says_the_result(
         (["transformers", "transformers", "--tokens", "empty.json"], "an empty sequence, number 1"),
         (["transformers", "transformers", "--tokens", "none.json"], "No such file"),
         (["transformers", "transformers", "--lengths", "3,x"], "numbers above 0"),
-        (["transformers:page=4", "transformers"], "cache has no pages"),
+        (["transformers:page=4", "transformers"], "'page=4' is no setting"),
     ],
 )
 def test_bad_input_is_one_clear_message(

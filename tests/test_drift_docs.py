@@ -18,13 +18,12 @@ ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs/on-policy.md").read_text(encoding="utf-8")
 
 
-def commands() -> list[tuple[str, list[str]]]:
-    """Return each command of the guide that is shown with output, and the lines of the output."""
+def blocks() -> list[list[tuple[str, list[str]]]]:
+    """Return the commands of each block of the guide, and the lines of output that are shown."""
     found = []
     for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL):
-        for part in re.split(r"^\$ rlk ", block, flags=re.MULTILINE)[1:]:
-            command, *lines = part.splitlines()
-            found.append((command, lines))
+        parts = [part.splitlines() for part in re.split(r"^\$ rlk ", block, flags=re.MULTILINE)[1:]]
+        found.append([(command, lines) for command, *lines in parts])
     return found
 
 
@@ -34,15 +33,20 @@ def shows(shown: list[str], printed: str) -> bool:
     return re.search(pattern, printed, re.DOTALL) is not None
 
 
-@pytest.mark.parametrize(("command", "shown"), commands(), ids=lambda x: x if isinstance(x, str) else "")
-def test_a_command_of_the_guide_prints_what_is_shown(
-    capsys: pytest.CaptureFixture[str], command: str, shown: list[str]
+@pytest.mark.parametrize("block", blocks(), ids=lambda block: block[0][0])
+def test_the_commands_of_the_guide_print_what_is_shown(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    block: list[tuple[str, list[str]]],
 ) -> None:
-    same = "no difference" in shown[-1]
-    assert main(command.split()) == (0 if same else 1)
-    printed = capsys.readouterr().out
-    assert shows(shown, printed), printed
-    assert not shows([*shown[:-1], "result: another"], printed)
+    monkeypatch.chdir(tmp_path)
+    for command, shown in block:
+        same = "no difference" in shown[-1]
+        assert main(command.split()) == (0 if same else 1)
+        printed = capsys.readouterr().out
+        assert shows(shown, printed), printed
+        assert not shows([*shown[:-1], "result: another"], printed)
 
 
 def test_the_python_of_the_guide_runs(

@@ -404,8 +404,15 @@ class Vllm:
 
 # --- by name ------------------------------------------------------------------------------------------------
 
-KINDS = ("transformers", "rlk.nn", "rlk.patch", "vllm", "recorded")
-SETTINGS = ("attn", "dtype", "device", "side", "batch", "chunk", "page", "temperature", "model")
+MODEL = ("model", "dtype", "batch")
+SETTINGS = {
+    "transformers": (*MODEL, "device", "temperature", "attn", "side", "chunk"),
+    "rlk.patch": (*MODEL, "device", "temperature", "side", "chunk"),
+    "rlk.nn": (*MODEL, "device", "temperature", "chunk", "page"),
+    "vllm": MODEL,
+    "recorded": (),
+}
+"""The settings of each kind of engine."""
 
 
 def split_name(name: str) -> tuple[str, dict[str, str]]:
@@ -414,9 +421,9 @@ def split_name(name: str) -> tuple[str, dict[str, str]]:
     Raises LaunchError for a kind or a setting that there is not.
     """
     kind, _, rest = name.partition(":")
-    if kind not in KINDS:
+    if kind not in SETTINGS:
         raise LaunchError(
-            Code.DRIFT_ENGINE, name=repr(name), what="unknown", instead=f"write one of {', '.join(KINDS)}"
+            Code.DRIFT_ENGINE, name=repr(name), what="unknown", instead=f"write one of {', '.join(SETTINGS)}"
         )
     if kind == "recorded":
         if not rest:
@@ -425,10 +432,10 @@ def split_name(name: str) -> tuple[str, dict[str, str]]:
     found = {}
     for part in filter(None, rest.split(",")):
         key, sign, value = part.partition("=")
-        if key not in SETTINGS or not sign or not value:
+        if key not in SETTINGS[kind] or not sign or not value:
             raise LaunchError(
                 Code.DRIFT_ENGINE, name=name, what=f"{part!r} is no setting",
-                instead=f"write name=value, with a name of {', '.join(SETTINGS)}",
+                instead=f"write name=value, with a name of {', '.join(SETTINGS[kind])}",
             )  # fmt: skip
         found[key] = value
     return kind, found
@@ -478,8 +485,6 @@ def opened(name: str, model: str | None, temperature: float = 1.0) -> Iterator[A
     dtype = given.get("dtype", "bfloat16")
     if dtype not in DTYPES:
         raise _wrong(name, "dtype", dtype, f"one of {', '.join(DTYPES)}")
-    if kind == "transformers" and options.page is not None:
-        raise _wrong(name, "page", str(options.page), "rlk.nn: transformers' cache has no pages")
     device = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
     with ExitStack() as stack:
         yield _made(kind, path, options, name, given.get("attn"), DTYPES[dtype], device, stack)

@@ -34,6 +34,7 @@ class Monitor:
             )
         self.alarm, self.folder, self.step = alarm, None if folder is None else Path(folder), 0
         self.alarms: list[Path] = []
+        self.last_histogram: dict[str, int] = {}
         self._sums: torch.Tensor | None = None
 
     @torch.no_grad()
