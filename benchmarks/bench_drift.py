@@ -182,7 +182,8 @@ def page(record: Row) -> str:
     lines = f"""\
 # Drift: measured
 
-Written by `python -m benchmarks.bench_drift` from `benchmarks/results/cpu/drift.json`. One core of a CPU, rlk
+Written by `python -m benchmarks.bench_drift` from `benchmarks/results/cpu/drift.json`. A CPU of two cores that
+other work shared: times are upper limits. rlk
 at {made["rlk"]}, torch {made["torch"]}, transformers {made["transformers"]}. [The guide](on-policy.md) says
 what the words mean.
 

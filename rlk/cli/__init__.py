@@ -158,4 +158,4 @@ def _top() -> argparse.ArgumentParser:
 
 
 def _extra(command: str) -> str:
-    return installing("demo" if command == "demo" else "triton")
+    return installing({"demo": "demo", "drift": "models"}.get(command, "triton"))

@@ -98,14 +98,10 @@ class Recorder:
 
     def _before(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         self.trace.called(name)
-        if (
-            not args
-            or not isinstance(args[0], torch.Tensor)
-            or args[0].dtype == torch.int64
-            or _summing(args, kwargs)
-        ):
+        x = args[0] if args else None
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point() or _summing(args, kwargs):
             return None
-        x = self._seen(name, args[0], self.trace.inputs, self.forced and self.forced.inputs)
+        x = self._seen(name, x, self.trace.inputs, self.forced and self.forced.inputs)
         return (x, *args[1:]), kwargs
 
     def _after(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any, made: Any) -> Any:
