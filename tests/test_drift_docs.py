@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from benchmarks import bench_drift
+from benchmarks import drift
 from rlk.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -64,11 +64,11 @@ def test_the_python_of_the_guide_runs(
 
 
 def test_the_generated_page_and_the_chart_are_those_of_the_results() -> None:
-    record = json.loads(bench_drift.FILE.read_text(encoding="utf-8"))
-    assert bench_drift.PAGE.read_text(encoding="utf-8") == bench_drift.page(record)
-    assert bench_drift.CHART.read_text(encoding="utf-8") == bench_drift.chart(record["rows"])
+    record = json.loads(drift.FILE.read_text(encoding="utf-8"))
+    assert drift.PAGE.read_text(encoding="utf-8") == drift.page(record)
+    assert drift.CHART.read_text(encoding="utf-8") == drift.chart(record["rows"])
     rows = {row["op"]: row for row in record["rows"]}
     assert all(row["holds"] for row in record["rows"])
     assert rows["faults"]["located"] >= 40 and rows["clean"]["false_alarms"] == 0
     worse = json.loads(json.dumps(record).replace('"located": true', '"located": false'))
-    assert bench_drift.page(worse) != bench_drift.page(record)
+    assert drift.page(worse) != drift.page(record)

@@ -36,6 +36,7 @@ COMMANDS = {
 logger = logging.getLogger("rlk.cli")
 
 COMPILING = ("aot", "tune", "warmup")  # into the store
+EXTRAS = {"demo": "demo", "drift": "models"}  # whose packages commands import
 PATIENCE = 5.0  # seconds that a process has to end after Ctrl-C
 
 MODULES = {"list": "listing", "new-op": "new_op"}  # a module called list would hide the builtin in this one
@@ -158,4 +159,4 @@ def _top() -> argparse.ArgumentParser:
 
 
 def _extra(command: str) -> str:
-    return installing({"demo": "demo", "drift": "models"}.get(command, "triton"))
+    return installing(EXTRAS[command] if command in EXTRAS else "triton")

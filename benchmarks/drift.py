@@ -1,6 +1,6 @@
 """Rows of `rlk.drift` on a CPU: faults located, false alarms, drift of engines, the monitor's time.
 
-`python -m benchmarks.bench_drift` measures all, writes benchmarks/results/cpu/drift.json, and makes
+`python -m benchmarks.drift` measures all, writes benchmarks/results/cpu/drift.json, and makes
 docs/drift-faults.md and docs/figures/cpu-drift.svg of it. `--pages` makes the two again from the results;
 `--check` writes nothing, and exits with 1 where either is stale.
 """
@@ -182,7 +182,7 @@ def page(record: Row) -> str:
     lines = f"""\
 # Drift: measured
 
-Written by `python -m benchmarks.bench_drift` from `benchmarks/results/cpu/drift.json`. A CPU of two cores that
+Written by `python -m benchmarks.drift` from `benchmarks/results/cpu/drift.json`. A CPU of two cores that
 other work shared: times are upper limits. rlk
 at {made["rlk"]}, torch {made["torch"]}, transformers {made["transformers"]}. [The guide](on-policy.md) says
 what the words mean.
@@ -223,7 +223,7 @@ def main(arguments: Sequence[str]) -> None:
     """Measure, unless only pages are wanted; write the pages, or compare them with what stands there."""
     if not {"--pages", "--check"} & {*arguments}:
         made = [*faults(), *drifts(), *monitor()]
-        command = "python -m benchmarks.bench_drift"
+        command = "python -m benchmarks.drift"
         names = (*PACKAGES, "transformers")
         head = {"device": platform.machine(), "versions": versions(names), "command": command, "rows": made}
         FILE.parent.mkdir(parents=True, exist_ok=True)
