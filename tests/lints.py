@@ -46,7 +46,7 @@ RANK = {
     "nn": 19,
     "aot": 20, "integrations": 20,
     "tune": 20, "pages": 20,
-    "verify": 21,
+    "verify": 21, "drift": 21,
     "demo": 22,
     "cli": 23,
     "__main__": 24,
@@ -73,6 +73,7 @@ USES_TESTING = {
     "rlk/verify/rows.py": None,
     "rlk/verify/views.py": None,
     "rlk/verify/watched.py": None,
+    "rlk/drift/digests.py": None,  # digests of rows, which launch nothing
     "rlk/tune/registered.py": "_drawing",
     "rlk/cli/check.py": None,
     "rlk/cli/doctor.py": None,
