@@ -2,7 +2,8 @@
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
-VENV ?= $(if $(filter 2.13,$(TORCH)),.venv,.venv-torch-$(TORCH))
+BASE := $(if $(filter 2.13,$(TORCH)),.venv,.venv-torch-$(TORCH))
+VENV ?= $(BASE)
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PYTEST_ARGS ?=
@@ -38,10 +39,10 @@ test: style test-only
 test-only: $(VENV)/.test
 	$(PYTEST) $(PYTEST_ARGS)
 
-# Each compiler that the cute extra allows, in an environment of its own: 240 MB that make test does not ask for.
+# Each compiler that the cute extra allows, laid over the environment: 240 MB that make test does not ask for.
 test-cute: $(CUTE_VERSIONS:%=test-cute-%)
 
-test-cute-4.%:
+test-cute-4.%: $(BASE)/.test
 	$(MAKE) test-cute-only VENV=.venv-cute4$* CUTE=4.$*
 
 test-cute-only: $(VENV)/.cute
@@ -55,7 +56,7 @@ test-peers-only: $(VENV)/.peers
 	$(PYTEST) $(PYTEST_ARGS) tests/test_peers.py tests/test_peers_advantages.py tests/test_peers_swapped.py
 
 # TileLang's kernels compiled for CDNA and run on this machine: 250 MB that make test does not ask for.
-test-cdna:
+test-cdna: $(BASE)/.test
 	$(MAKE) test-cdna-only VENV=.venv-cdna
 
 test-cdna-only: $(VENV)/.cdna
@@ -66,7 +67,7 @@ test-versions: $(VENV)/.test
 	$(PY) tools/compat.py --ends
 
 # Wrong kernels: TileLang's HIP source with a line changed, and Triton's machine code; prints the shares caught.
-mutants:
+mutants: $(BASE)/.test
 	$(MAKE) mutants-only VENV=.venv-cdna
 
 mutants-only: $(VENV)/.cdna
@@ -74,7 +75,7 @@ mutants-only: $(VENV)/.cdna
 	PYTHONPATH=tests $(PY) tests/cdna_mutants.py 4
 
 # Small bugs put into the core, a sample drawn by lines: what share the tests of their area find, as a page of docs.
-mutation:
+mutation: $(BASE)/.test
 	$(MAKE) mutation-only VENV=.venv-cdna
 
 mutation-only: $(VENV)/.mutation
@@ -137,7 +138,14 @@ $(VENV)/.run: $(VENV)/.torch pyproject.toml
 	$(PIP) --no-build-isolation -e '.[triton]'
 	touch $@
 
-$(VENV)/.cute: $(VENV)/.run constraints/cute-$(CUTE).txt
+# Laid over the environment of make test: what an extra adds to it, and its torch, triton and tests' packages.
+$(VENV)/.over: $(BASE)/.test
+	$(BASE)/bin/python -m venv --clear --without-pip $(VENV)
+	echo "import site; site.addsitedir('$$($(BASE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+		> $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_borrowed.pth
+	touch $@
+
+$(VENV)/.cute: $(VENV)/.over constraints/cute-$(CUTE).txt
 	$(PIP) -c constraints/cute-$(CUTE).txt --no-build-isolation -e '.[triton,dev,cute]'
 	touch $@
 
@@ -147,7 +155,7 @@ $(VENV)/.peers: $(VENV)/.run constraints/peers.txt
 	$(PIP) -c constraints/peers.txt --no-deps verl
 	touch $@
 
-$(VENV)/.cdna: $(VENV)/.run constraints/tilelang.txt
+$(VENV)/.cdna: $(VENV)/.over constraints/tilelang.txt
 	$(PIP) -c constraints/tilelang.txt --no-build-isolation -e '.[triton,dev,tilelang,cdna]'
 	touch $@
 

@@ -20,6 +20,11 @@ if "RLK_CACHE_DIR" not in os.environ:  # workers and children find it set: tests
     atexit.register(shutil.rmtree, os.environ["RLK_CACHE_DIR"], ignore_errors=True)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what is slow, so that no worker is left with it when the others have ended."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave modules and collected tests out of garbage collections: they are most of the heap, and stay."""
     gc.collect()

@@ -74,6 +74,7 @@ def first_call(name: str = "forward") -> Any:
 # --- what is right passes ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(operators()))
 def test_every_shipped_operator_obeys_the_laws(name: str) -> None:
     shipped, module = find(name)

@@ -27,6 +27,7 @@ from rlk.errors import LaunchError
 from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.ir.text import parse_program
 from rlk.resources import generated, installing
+from rlk.runtime import reference
 from rlk.runtime.kernels import probes
 from rlk.runtime.registry import operators
 from rlk.terminal import Plain
@@ -381,12 +382,20 @@ def test_check_leaves_out_no_operator_that_is_not_there(rlk: Rlk) -> None:
 # --- gen ---
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `gen` write the kernels of two operators: `test_reference_sources.py` looks at those of all."""
+    chosen = {name: operators()[name] for name in ("logp", "matmul")}
+    monkeypatch.setattr(reference, "operators", lambda: chosen)
+
+
+@pytest.mark.usefixtures("few")
 def test_gen_writes_the_same_bytes_twice_and_sees_a_change(rlk: Rlk, tmp_path: Path) -> None:
     out_option = ("--out", str(tmp_path))
     status, out, _ = rlk("gen", *out_option)
     assert status == 0 and "sm90a/triton/logp.py" in out
     written = {path: path.read_bytes() for path in tmp_path.rglob("*.py")}
-    assert 30 <= len(written) <= 120 and "sm90a/cute/matmul.py" in out
+    assert len(written) > 4 and "sm90a/cute/matmul.py" in out
     _, out, _ = rlk("gen", *out_option)
     assert f"{len(written)} files in {tmp_path}: 0 written, 0 removed" in out
     assert rlk("gen", "--check", *out_option)[:2] == (0, f"{len(written)} files, 0 stale\n")
@@ -398,6 +407,7 @@ def test_gen_writes_the_same_bytes_twice_and_sees_a_change(rlk: Rlk, tmp_path: P
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.py")} == written
 
 
+@pytest.mark.usefixtures("few")
 def test_gen_removes_what_rlk_wrote_and_nothing_else(rlk: Rlk, tmp_path: Path) -> None:
     folder = tmp_path / "sm90a" / "triton"
     folder.mkdir(parents=True)

@@ -171,6 +171,7 @@ def test_gradients_of_attention_wait_once_for_each_of_their_products(
         assert code.lost == 0 and code.spilled <= spilled, f"{name} spills {code.spilled} words"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
 def test_attention_compiles_for_devices_that_nobody_has_here(name: str, tmp_path: Path) -> None:
     for emitted in (attention(128, 128, on=name), attention_gradient(128, 128, on=name)):

@@ -175,10 +175,10 @@ def _embedding_gradient(saved: Mapping[str, Any]) -> Values:
 
 
 def _group_advantage(rng: np.random.Generator) -> Values:
-    edges = np.array([0, 7, 7, 8, 44, 1500])
-    rewards = 3.0 + rng.normal(size=1500)
+    edges = np.array([0, 7, 7, 8, 44, 1060])
+    rewards = 3.0 + rng.normal(size=1060)
     rewards[8:44], rewards[50] = 0.7, np.nan
-    lengths = rng.integers(0, 90, 1500)
+    lengths = rng.integers(0, 90, 1060)
     return {
         "rewards": rewards, "bounds": np.stack((edges[:-1], edges[1:]), -1), "eps": 1e-4, "lengths": lengths
     }  # fmt: skip

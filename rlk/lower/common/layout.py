@@ -10,10 +10,21 @@ import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 COLUMNS = 120
 INDENT = "    "
 _PLACE = re.compile(r"^(?P<code>.*?) *# (?P<place>[\w.]+\.py:\d+)$")
+_SPANS = re.compile(
+    r"""
+    (?P<string>[rbfuRBFU]{0,2}(?:\"{3}(?:\\.|[^\\])*?\"{3}|\'{3}(?:\\.|[^\\])*?\'{3}
+        |"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
+    |(?P<comment>\#[^\n]*) | (?P<end>\n) | (?P<joined>\\\n) | (?P<open>[(\[{]) | (?P<close>[)\]}])
+    |(?P<word>\w+|[^\s\w()\[\]{}"'\#\\]+) | (?P<space>[^\S\n]+)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""What statements are told apart by: strings, comments, ends of lines, brackets, and what is between."""
 _OPEN, _CLOSE = "([{", ")]}"
 _STATEMENTS = ("return", "if", "elif", "while", "assert", "yield")
 # Where a line may break outside of brackets, the loosest first: commas, then clauses, then binary operators.
@@ -88,15 +99,21 @@ def _tokens(text: str) -> list[tokenize.TokenInfo]:
 
 def statements(text: str) -> Iterator[tuple[int, int]]:
     """Yield the first and the last line of every statement but docstrings, from 0."""
-    skipped = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    inside: list[tokenize.TokenInfo] = []
-    for token in _tokens(text):
-        if token.type == tokenize.NEWLINE:
-            if inside[0].type != tokenize.STRING:
-                yield inside[0].start[0] - 1, token.start[0] - 1
-            inside = []
-        elif token.type not in skipped:
-            inside.append(token)
+    line, depth = 0, 0
+    first, document = -1, False  # of the statement that has begun, if any
+    for token in _SPANS.finditer(text):
+        match token.lastgroup:
+            case "end" if first >= 0 and depth == 0:
+                if not document:
+                    yield first, line
+                first = -1
+            case "open" | "close" | "string" | "word":
+                if first < 0:
+                    first, document = line, token.lastgroup == "string"
+                depth += (token.lastgroup == "open") - (token.lastgroup == "close")
+        line += token[0].count("\n")
+    if first >= 0 and not document:
+        yield first, line
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +160,8 @@ def on_one_line(lines: list[str]) -> str:
     return made
 
 
-def _read(text: str) -> list[_Token]:
+@lru_cache(1024)  # a text is read to be cut, and again for each way to cut it
+def _read(text: str) -> tuple[_Token, ...]:
     """Return the tokens of an expression or statement on one line."""
     skipped = (tokenize.NEWLINE, tokenize.NL, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT)
     found: list[_Token] = []
@@ -160,7 +178,7 @@ def _read(text: str) -> list[_Token]:
         )
         found.append(_Token(token.string, token.start[1] - 1, token.end[1] - 1, depth, binary))
         depth += token.string in _OPEN and token.type == tokenize.OP
-    return found
+    return tuple(found)
 
 
 def _statement(indent: str, text: str) -> list[str]:
