@@ -379,14 +379,12 @@ def test_a_strided_input_is_read_in_place() -> None:
 
 
 def parallel_axes(call: Call) -> list[str]:
-    from rlk.interp.memory import buffer
-    from rlk.interp.run import _Launch
+    from rlk.interp.run import _plan
 
     names: set[str] = set()
     for kernel in call.program.kernels:
-        exact = arithmetic.Exact()
-        memory = {d.name: buffer("", d, call.inputs, call.extents, exact) for d in kernel.params}
-        names |= {str(axis) for axis in _Launch(kernel, memory, call.extents, exact).parallel}
+        plan = _plan(kernel)
+        names |= {str(plan.order[i]) for i in plan.parallel}
     return sorted(names)
 
 
