@@ -65,8 +65,6 @@ from rlk.ir.types import DType, TileType
 
 FACTOR_ELEMENTS = 1 << 22  # of the largest factor of a contraction in a tile
 TILE_ELEMENTS = 1 << 17  # of the largest value in a tile: amortizes Python's overhead, fits a cache
-
-
 PLANS = 256  # kernels whose plans are kept
 
 Axes = tuple[int, ...]
@@ -398,52 +396,67 @@ class _Tile:
 
     # --- memory ---
 
+    def slices(self, param: str, index: Sequence[Tile]) -> list[int | slice | None]:
+        """Return the element or the range that each dim's indices name, along axes of that dim alone.
+
+        None for a dim with other indices, or with one out of range.
+        """
+        uses = Counter(axis for tile in index for axis in tile.axes)
+        return [
+            _range(tile, n) if all(uses[axis] == 1 for axis in tile.axes) else None
+            for tile, n in zip(index, self.launch.memory[param].shape, strict=True)
+        ]
+
+    def inside(self, param: str, dim: int, tile: Tile, guard: Tile | None, loc: Loc) -> Tile:
+        """Return the indices of a dim, 0 for those out of range; raise where one of these is unguarded."""
+        n = self.launch.memory[param].shape[dim]
+        outside = (tile.data < 0) | (tile.data >= n)
+        if not outside.any():
+            return tile
+        (bad, on), _ = self.joined(Tile(outside, tile.axes), guard or _ALWAYS)
+        if (bad & on).any():
+            raise InternalError(Code.INTERNAL, loc, what=f"index {dim} of {param} is outside [0, {n})")
+        return Tile(np.where(outside, 0, tile.data), tile.axes)
+
     def offsets(self, param: str, index: Sequence[Tile], guard: Tile | None, loc: Loc) -> Tile:
         """Return element offsets into memory; raise where an unguarded index is out of range."""
         memory = self.launch.memory[param]
         offset = Tile(np.array(0, np.int64))
-        for i, (tile, n) in enumerate(zip(index, memory.shape, strict=True)):
-            outside = (tile.data < 0) | (tile.data >= n)
-            inside = tile.data
-            if outside.any():
-                (bad, on), _ = self.joined(Tile(outside, tile.axes), guard or _ALWAYS)
-                if (bad & on).any():
-                    raise InternalError(Code.INTERNAL, loc, what=f"index {i} of {param} is outside [0, {n})")
-                inside = np.where(outside, 0, tile.data)
+        for i, tile in enumerate(index):
+            inside = self.inside(param, i, tile, guard, loc).data.astype(np.int64)
             stride = memory.strides[i] // memory.itemsize
-            (a, b), axes = self.joined(offset, Tile(inside.astype(np.int64) * stride, tile.axes))
+            (a, b), axes = self.joined(offset, Tile(inside * stride, tile.axes))
             offset = Tile(a + b, axes)
         return offset
 
-    def window(self, param: str, index: Sequence[Tile]) -> Tile | None:
-        """Return a view of memory, if the indices of a dim ascend by 1 along an axis of its own, or are one.
-
-        None if they do not, or one is out of range: `offsets` is for every index.
-        """
-        memory = self.launch.memory[param]
-        cut = [_range(tile, n) for tile, n in zip(index, memory.shape, strict=True)]
-        axes = [axis for tile in index for axis in tile.axes]
-        if None in cut or len(set(axes)) != len(axes):
-            return None
-        view = memory[(*cut, ...)]
-        order = sorted(range(len(axes)), key=axes.__getitem__)
-        return Tile(view.transpose(order), tuple(axes[i] for i in order))
+    def elements(self, param: str, index: Sequence[Tile], guard: Tile | None, loc: Loc) -> Tile:
+        """Return memory at the indices: a view if all are ranges, whole rows of ranges if some are."""
+        memory, cut = self.launch.memory[param], self.slices(param, index)
+        ranges = [i for i, part in enumerate(cut) if part is not None]
+        others = [i for i, part in enumerate(cut) if part is None]
+        if not memory.size or (others and not any(index[i].axes for i in ranges)):
+            offset = self.offsets(param, index, guard, loc)
+            # all indices into nothing are guarded
+            found = (
+                flat(memory).take(offset.data) if memory.size else np.zeros(offset.data.shape, memory.dtype)
+            )
+            return Tile(found, offset.axes)
+        at, axes = self.joined(*(self.inside(param, i, index[i], guard, loc) for i in others))
+        rows = memory.transpose((*others, *ranges))
+        found = rows[(*at, *(cut[i] for i in ranges), ...)]
+        return _ordered(found, (*axes, *(axis for i in ranges for axis in index[i].axes)))
 
     def load(
         self, param: str, index: Sequence[Tile], guard: Tile | None, fill: Tile | None, loc: Loc
     ) -> Tile:
-        memory, dtype = self.launch.memory[param], self.launch.plan.decls[param].type.dtype
-        found = self.window(param, index)
-        if found is None:
-            offset = self.offsets(param, index, guard, loc)
-            flattened = flat(memory) if memory.size else np.zeros(1, memory.dtype)
-            read = Tile(ops.decode(flattened.take(offset.data), dtype), offset.axes)
-        else:
-            data = ops.decode(found.data, dtype)
-            # a later store may change the memory
-            read = Tile(data.copy() if data is found.data else data, found.axes)
-        if guard is None or guard.data.all():
-            return read if guard is None else self.spread(read, guard.axes)
+        found = self.elements(param, index, guard, loc)
+        data = ops.decode(found.data, self.launch.plan.decls[param].type.dtype)
+        # a copy of a view: a later store may change the memory
+        read = Tile(data.copy("K") if data is found.data else data, found.axes)
+        if guard is None:
+            return read
+        if guard.data.all():
+            return self.spread(read, guard.axes)
         (on, x, other), axes = self.joined(guard, read, fill or Tile(np.zeros((), read.data.dtype)))
         return Tile(np.where(on, x, other), axes)
 
@@ -451,8 +464,9 @@ class _Tile:
         memory, dtype = self.launch.memory[param], self.launch.plan.decls[param].type.dtype
         if memory.dtype == ops.storage(dtype):
             value = Tile(ops.encode(value.data, dtype), value.axes)
-        target = self.window(param, index)
-        if target is not None:
+        cut = self.slices(param, index)
+        if None not in cut:
+            target = _ordered(memory[(*cut, ...)], tuple(axis for tile in index for axis in tile.axes))
             (to, data, on), axes = self.joined(target, value, guard or _ALWAYS)
             if axes == target.axes:
                 np.copyto(to, data, where=on, casting="unsafe")
@@ -505,9 +519,7 @@ class _Tile:
             begin = np.transpose(from_axes.data, turned).reshape(len(rows), len(columns))
         dtype = self.launch.plan.dtypes[node.a]
         made = self.launch.arithmetic.dot(rows, columns, node.model, dtype, begin)
-        made = made.reshape([self.size(axis) for axis in (*left, *right)])
-        order = tuple(sorted((*left, *right)))
-        return Tile(np.transpose(made, [(*left, *right).index(axis) for axis in order]), order)
+        return _ordered(made.reshape([self.size(axis) for axis in (*left, *right)]), (*left, *right))
 
     def reduce(self, node: Reduce, x: Tile, loc: Loc) -> Tile:
         dim = x.axes.index(self.launch.plan.rank[node.over])
@@ -603,6 +615,12 @@ def _union(*each: Axes) -> tuple[Axes, tuple[Any, ...]]:
     axes = tuple(sorted({axis for one in each for axis in one}))
     places = (None if one == axes else tuple(_KEEP if a in one else None for a in axes) for one in each)
     return axes, tuple(places)
+
+
+def _ordered(data: Array, axes: Axes) -> Tile:
+    """Return a tile of an array whose dims have axes in any order."""
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    return Tile(data.transpose(order), tuple(axes[i] for i in order))
 
 
 def _range(index: Tile, n: int) -> int | slice | None:
