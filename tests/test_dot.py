@@ -279,7 +279,7 @@ def test_chain16_is_near_the_real_sum() -> None:
 
 
 def test_chain16_is_fast_enough_to_be_an_oracle() -> None:
-    """In time of this thread, and by a limit that only loops miss that are not compiled: 0.001 GMAC/s."""
+    """In time of this thread: a head of 64 x 4096 x 128256 in a minute of two cores, a tenth of what vectors do."""
     rng = np.random.default_rng(8)
     a, b = (to_bf16(rng.standard_normal((n, 1024)).astype(f)) for n in (128, 512))
     chain16(a[:2], b[:64])
@@ -288,7 +288,7 @@ def test_chain16_is_fast_enough_to_be_an_oracle() -> None:
         start = time.thread_time()
         chain16(a, b)
         times.append(time.thread_time() - start)
-    assert a.size * len(b) / min(times) > 0.01e9
+    assert a.size * len(b) / min(times) > 64 * 4096 * 128256 / 60 / 2
 
 
 # --- the others ---
