@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numba
@@ -141,6 +141,19 @@ def _prepare_columns(x, first, start, y, e, low, high, type):  # type: ignore[no
 # --- vectors of accumulators ---------------------------------------------------------------------------
 
 
+def _every(build: Any, kind: Any, value: Any) -> Any:
+    """Return a vector of one constant or of one scalar."""
+    if not isinstance(value, ir.Value):
+        return ir.Constant(kind, [value] * WIDTH)
+    i32 = ir.IntType(32)
+    one = build.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(i32, 0))
+    return build.shuffle_vector(one, one, ir.Constant(ir.VectorType(i32, WIDTH), [0] * WIDTH))
+
+
+def _larger(build: Any, x: Any, y: Any) -> Any:
+    return build.select(build.icmp_signed(">", x, y), x, y)
+
+
 @intrinsic
 def _add_group(typingctx: Any, a: Any, ea: Any, at: Any, b: Any, eb: Any, k: Any, c: Any) -> Any:
     """Add a.flat[at:at + GROUP] b[k:k + GROUP, :] to c[WIDTH], in the vectors' range.
@@ -156,14 +169,7 @@ def _add_group(typingctx: Any, a: Any, ea: Any, at: Any, b: Any, eb: Any, k: Any
         ]
         at, k = args[2], args[5]
 
-        def every(kind: Any, value: Any) -> Any:
-            """Return a vector of one constant or of one scalar."""
-            if not isinstance(value, ir.Value):
-                return ir.Constant(kind, [value] * WIDTH)
-            one = build.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-            return build.shuffle_vector(
-                one, one, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
-            )
+        every, larger = partial(_every, build), partial(_larger, build)
 
         def factor(which: int, j: int, kind: Any) -> Any:
             place = build.gep(pointers[which], [build.add(at, ir.Constant(at.type, j))])
@@ -175,9 +181,6 @@ def _add_group(typingctx: Any, a: Any, ea: Any, at: Any, b: Any, eb: Any, k: Any
 
         def factors(which: int, j: int, kind: Any) -> Any:
             return build.load(column(which, build.add(k, ir.Constant(k.type, j)), kind), align=2)
-
-        def larger(x: Any, y: Any) -> Any:
-            return build.select(build.icmp_signed(">", x, y), x, y)
 
         into = build.bitcast(pointers[4], f32.as_pointer())
         old = build.load(into, align=4)
