@@ -222,7 +222,7 @@ def once(kernel: Kernel, step: Step, memory: dict[str, Any], extents: Extents) -
         here[axis.name] = length_of(axis, piece, extents) * (axis.split or 1)
         numbers[f"{axis.name}_piece"] = np.int32(piece)
     launch = _Launch(kernel, {**memory, **numbers}, here, arithmetic.Exact(MathModel.PORTABLE))
-    ranges = {axis: range(launch.length(axis)) for axis in launch.parallel}
+    ranges = {axis: range(launch.length(axis)) for axis in launch.plan.parallel}
     if all(ranges.values()):
         _Tiles(launch, ranges).run()
 
@@ -231,9 +231,9 @@ class _Tiles(_Tile):
     """Contracts pieces without elements too."""
 
     def product(self, node: Dot, a: Tile, b: Tile, onto: Tile | None) -> Tile:
-        if self.size(node.over):
+        if self.size(self.launch.plan.rank[node.over]):
             return super().product(node, a, b, onto)
         assert onto is None
-        every = {axis for tile in (a, b) for axis in tile.axes if axis != node.over}
-        axes = tuple(sorted(every, key=self.launch.rank.__getitem__))
+        over = self.launch.plan.rank[node.over]
+        axes = tuple(sorted({axis for tile in (a, b) for axis in tile.axes if axis != over}))
         return Tile(np.zeros([self.size(axis) for axis in axes], np.float32), axes)

@@ -379,14 +379,12 @@ def test_a_strided_input_is_read_in_place() -> None:
 
 
 def parallel_axes(call: Call) -> list[str]:
-    from rlk.interp.memory import buffer
-    from rlk.interp.run import _Launch
+    from rlk.interp.run import _plan
 
     names: set[str] = set()
     for kernel in call.program.kernels:
-        exact = arithmetic.Exact()
-        memory = {d.name: buffer("", d, call.inputs, call.extents, exact) for d in kernel.params}
-        names |= {str(axis) for axis in _Launch(kernel, memory, call.extents, exact).parallel}
+        plan = _plan(kernel)
+        names |= {str(plan.order[i]) for i in plan.parallel}
     return sorted(names)
 
 
@@ -444,6 +442,69 @@ def test_the_softmax_model_changes_only_where_it_is_asked_for() -> None:
     hardware = run(call.program, call.inputs, softmax=MathModel.SM90)
     assert differing(portable["lse"], hardware["lse"]) + differing(portable["logp"], hardware["logp"]) > 0
     np.testing.assert_allclose(portable["lse"], hardware["lse"], 1e-6)
+
+
+# --- memory ---
+
+Indices = Callable[[Builder, Value, Value, Value], tuple[Value, Value]]
+AT, I4 = np.array([2, 0, 3, 1], np.int32), np.arange(4)
+READS: dict[str, tuple[Indices, np.ndarray, np.ndarray]] = {
+    "ranges": (lambda b, i, k, at: (i, k), I4[:, None], I4),
+    "ranges turned": (lambda b, i, k, at: (k, i), I4, I4[:, None]),
+    "an element and a range": (lambda b, i, k, at: (b.i32(2), k), np.full((4, 1), 2), I4),
+    "rows": (lambda b, i, k, at: (at, k), AT[:, None], I4),
+    "rows turned": (lambda b, i, k, at: (k, at), I4, AT[:, None]),
+    "rows of two axes": (lambda b, i, k, at: (b.map2(Fn2.XOR, at, k), i), AT[:, None] ^ I4, I4[:, None]),
+    "a diagonal": (lambda b, i, k, at: (i, i), I4[:, None], I4[:, None]),
+    "elements": (lambda b, i, k, at: (at, b.map2(Fn2.XOR, k, b.i32(3))), AT[:, None], I4 ^ 3),
+}
+"""Indices of a 4 x 4 tensor by positions i along X and k along K, and by at[i]; and the same for NumPy."""
+
+
+def moved(indices: Indices, stores: bool) -> Program:
+    """Return a program for y[i, k] = x[indices], or for y[indices] = x[i, k]."""
+    both = (X, K)
+    decls = (
+        Decl("x", TileType(DType.I32, both), Role.IN),
+        Decl("at", TileType(DType.I32, (X,)), Role.IN),
+        Decl("y", TileType(DType.I32, both), Role.OUT),
+    )
+    b = Builder(params={d.name: d for d in decls})
+    i, k = b.let(Pos(X)), b.let(Pos(K))
+    given = indices(b, i, k, b.let(Load("at", (i,))))
+    read, written = ((i, k), given) if stores else (given, (i, k))
+    b.let(Store("y", written, b.let(Load("x", read))))
+    return Program("p", (Kernel("p", decls, b.body()),))
+
+
+@pytest.mark.parametrize("tile", [None, {}, {"X": 1}, {"X": 3, "K": 2}], ids=str)
+@pytest.mark.parametrize("which", READS)
+def test_memory_is_read_and_written_at_its_indices(which: str, tile: dict[str, int] | None) -> None:
+    indices, row, column = READS[which]
+    wide = np.random.default_rng(7).permutation(64).astype(np.int32).reshape(8, 8)
+    for x in (wide[:4, :4].copy(), wide[:4, :4], wide[::2, 1::2], wide[:4, 4:].T):
+        got = run(moved(indices, stores=False), {"x": x, "at": AT}, tile=tile)["y"]
+        assert (got == np.broadcast_to(x[row, column], (4, 4))).all()
+        assert (got != np.roll(x, 1, 0)).any()
+        if which not in ("a diagonal", "an element and a range"):
+            want = np.zeros_like(x)
+            want[row, column] = x
+            y = np.zeros((8, 4), np.int32)[::2]
+            run(moved(indices, stores=True), {"x": x, "at": AT, "y": y}, tile=tile)
+            assert (y == want).all()
+
+
+def test_what_was_read_does_not_change_with_memory() -> None:
+    """y is both read and written: the second store has what the first load read."""
+    decls = (Decl("y", TileType(DType.F32, (X,)), Role.OUT), Decl("z", TileType(DType.F32, (X,)), Role.OUT))
+    b = Builder(params={d.name: d for d in decls})
+    at = (b.let(Pos(X)),)
+    old = b.let(Load("y", at))
+    b.let(Store("y", at, b.map1(Fn1.NEG, old)))
+    b.let(Store("z", at, old))
+    y = np.arange(1, 5, dtype=f)
+    made = run(Program("p", (Kernel("p", decls, b.body()),)), {"y": y})
+    assert made["y"].tolist() == [-1, -2, -3, -4] and made["z"].tolist() == [1, 2, 3, 4]
 
 
 # --- errors ---

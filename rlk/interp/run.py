@@ -1,4 +1,4 @@
-"""The oracle: executes programs of tile IR in NumPy, with one `match` and no optimisation.
+"""The oracle: executes programs of tile IR in NumPy, node by node, with one `match`.
 
 A tile is an array with one dim per axis that it varies along. Axes that are not reduced may be split into
 tiles of any size; tests check that the bits do not depend on it.
@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from functools import lru_cache
+from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from rlk.interp import floats
 from rlk.interp.arithmetic import Arithmetic, Exact, Wide
 from rlk.interp.memory import Array, buffer, extent, extents_of, flat
 from rlk.interp.philox import philox
-from rlk.ir.dims import Axis, Part
+from rlk.ir.dims import Part
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.fold import merging
 from rlk.ir.nodes import (
@@ -64,14 +65,17 @@ from rlk.ir.types import DType, TileType
 
 FACTOR_ELEMENTS = 1 << 22  # of the largest factor of a contraction in a tile
 TILE_ELEMENTS = 1 << 17  # of the largest value in a tile: amortizes Python's overhead, fits a cache
+PLANS = 256  # kernels whose plans are kept
+
+Axes = tuple[int, ...]
+"""Axes by their numbers in a kernel's order, ascending."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """An array and its axes: data has one dim per axis, in the kernel's order of axes."""
+class Tile(NamedTuple):
+    """An array and its axes: data has one dim per axis."""
 
     data: Array
-    axes: tuple[Axis, ...] = ()
+    axes: Axes = ()
 
 
 State = tuple[Tile, ...]
@@ -160,40 +164,73 @@ def _run(
 # --- one kernel ---
 
 
-class _Launch:
-    """A kernel with its memory, the order of its axes, and the parallel axes, which may be tiled."""
+class _Plan:
+    """The axes of a kernel in their order, those that may be tiled, and the types of its values."""
 
-    def __init__(
-        self, kernel: Kernel, memory: dict[str, Array], extents: Mapping[str, int], arithmetic: Arithmetic
-    ) -> None:
-        self.kernel, self.memory, self.arithmetic = kernel, memory, arithmetic
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
         self.decls = {d.name: d for d in kernel.params}
-        self.extents = extents
-        self.flat = {name: flat(memory[name]) for name in self.decls if memory[name].size}
-        self.lets = tuple(_walk(kernel.body))
-        types = [let.type for let in self.lets if isinstance(let.type, TileType)]
+        lets = tuple(_walk(kernel.body))
+        types = [let.type for let in lets if isinstance(let.type, TileType)]
         used = dict.fromkeys(axis for type in types for axis in type.axes)
         laid_out = dict.fromkeys(axis for d in kernel.params for axis in d.type.axes)
-        self.contracted = contracted = {let.node.over for let in self.lets if isinstance(let.node, Dot)}
-        reduced = {let.node.over for let in self.lets if isinstance(let.node, Reduce | Merge)}
+        contracted = {let.node.over for let in lets if isinstance(let.node, Dot)}
+        reduced = {let.node.over for let in lets if isinstance(let.node, Reduce | Merge)}
         combined = contracted | reduced
         # lanes vary fastest; the rest as the tensors lay them out
-        order = sorted(dict.fromkeys((*laid_out, *used)), key=lambda axis: axis.part is Part.LANE)
-        self.rank = {axis: i for i, axis in enumerate(order)}
-        self.whole = {axis for axis in reduced if axis.part is Part.ALL}
-        self.parallel = tuple(a for a in order if a in used and a not in combined and a.part is not Part.LANE)
-        self.types = types
-        self.dtypes = {let.value: let.type.dtype for let in self.lets if isinstance(let.type, TileType)}
-        for let in self.lets:
+        self.order = sorted(dict.fromkeys((*laid_out, *used)), key=lambda axis: axis.part is Part.LANE)
+        self.rank = rank = {axis: i for i, axis in enumerate(self.order)}
+        self.whole = {rank[axis] for axis in reduced if axis.part is Part.ALL}
+        self.parallel = tuple(
+            i
+            for axis, i in rank.items()
+            if axis in used and axis not in combined and axis.part is not Part.LANE
+        )
+        shapes = {tuple(rank[axis] for axis in type.axes) for type in types}
+        factor = {rank[axis] for axis in contracted if axis in rank}
+        self.factors = [axes for axes in shapes if not factor.isdisjoint(axes)]
+        self.others = [axes for axes in shapes if factor.isdisjoint(axes)]
+        self.dtypes = {let.value: let.type.dtype for let in lets if isinstance(let.type, TileType)}
+        for let in lets:
             if isinstance(let.node, Loop):
                 self.dtypes.update(
                     zip(let.node.body.args[1:], (t.dtype for t in let.node.types), strict=True)
                 )
 
-    def length(self, axis: Axis) -> int:
+
+_plans: dict[int, _Plan] = {}
+
+
+def _plan(kernel: Kernel) -> _Plan:
+    """Return the plan of this very object: comparing whole kernels would take longer than planning."""
+    found = _plans.get(id(kernel))  # a kernel in the table is alive: no other one has its id
+    if found is None:
+        if len(_plans) >= PLANS:
+            _plans.clear()
+        found = _plans[id(kernel)] = _Plan(kernel)
+    return found
+
+
+class _Launch:
+    """A kernel with its memory and extents."""
+
+    def __init__(
+        self, kernel: Kernel, memory: dict[str, Array], extents: Mapping[str, int], arithmetic: Arithmetic
+    ) -> None:
+        self.plan, self.memory, self.arithmetic = _plan(kernel), memory, arithmetic
+        self.extents = extents
+        self._lengths: dict[int, int] = {}
+
+    def extent(self, axis: int) -> int:
+        """Return the number of elements, pieces or lanes of an axis."""
+        return extent(self.plan.order[axis], self.extents)
+
+    def length(self, axis: int) -> int:
         """Return the length of a tile's dim: an axis that is reduced whole is padded to a power of two."""
-        n = extent(axis, self.extents)
-        return padded(n) if axis in self.whole else n
+        if axis not in self._lengths:
+            n = self.extent(axis)
+            self._lengths[axis] = padded(n) if axis in self.plan.whole else n
+        return self._lengths[axis]
 
 
 def _walk(block: Block) -> Iterator[Let]:
@@ -203,22 +240,22 @@ def _walk(block: Block) -> Iterator[Let]:
         yield let
 
 
-Ranges = dict[Axis, range]
+Ranges = dict[int, range]
 
 
 def _tiles(launch: _Launch, wanted: Mapping[str, int] | None) -> Iterator[Ranges]:
     """Yield the ranges of the parallel axes, tile by tile."""
-    sizes = {axis: launch.length(axis) for axis in launch.parallel}
+    plan = launch.plan
+    sizes = {axis: launch.length(axis) for axis in plan.parallel}
     steps = dict(sizes)
     if wanted is None:
         # factors first: a larger tile of a contraction copies its factors fewer times
-        for factors, most in ((True, FACTOR_ELEMENTS), (False, TILE_ELEMENTS)):
-            types = [t for t in launch.types if launch.contracted.isdisjoint(t.axes) is not factors]
-            for axis in launch.parallel:
-                held = (_elements(launch, t, steps) for t in types if axis in t.axes)
+        for shapes, most in ((plan.factors, FACTOR_ELEMENTS), (plan.others, TILE_ELEMENTS)):
+            for axis in plan.parallel:
+                held = (_elements(launch, axes, steps) for axes in shapes if axis in axes)
                 steps[axis] = max(1, min(steps[axis], steps[axis] * most // max(*held, 1, 1)))
     else:
-        known = {str(axis): axis for axis in launch.parallel}
+        known = {str(plan.order[axis]): axis for axis in plan.parallel}
         steps.update({known[name]: n for name, n in wanted.items() if name in known})
     cuts = [
         [range(low, min(low + max(steps[axis], 1), n)) for low in range(0, n, max(steps[axis], 1))]
@@ -228,9 +265,9 @@ def _tiles(launch: _Launch, wanted: Mapping[str, int] | None) -> Iterator[Ranges
         yield dict(zip(sizes, ranges, strict=True))
 
 
-def _elements(launch: _Launch, type: TileType, steps: Mapping[Axis, int]) -> int:
+def _elements(launch: _Launch, axes: Axes, steps: Mapping[int, int]) -> int:
     count = 1
-    for axis in type.axes:
+    for axis in axes:
         count *= steps[axis] if axis in steps else launch.length(axis)
     return count
 
@@ -249,7 +286,7 @@ class _Tile:
 
     def run(self) -> None:
         with np.errstate(all="ignore"):
-            self.block(self.launch.kernel.body.lets, {})
+            self.block(self.launch.plan.kernel.body.lets, {})
 
     def block(self, lets: tuple[Let, ...], scope: Scope) -> None:
         for let in lets:
@@ -274,8 +311,9 @@ class _Tile:
                 assert isinstance(let.type, TileType)
                 return Tile(arithmetic.const(bits, let.type.dtype))
             case Pos(axis=axis):
-                inside = self.ranges.get(axis, range(self.launch.length(axis)))
-                return Tile(np.arange(inside.start, inside.stop, dtype=np.int32), (axis,))
+                at = self.launch.plan.rank[axis]
+                inside = self.ranges[at] if at in self.ranges else range(self.launch.length(at))
+                return Tile(np.arange(inside.start, inside.stop, dtype=np.int32), (at,))
             case Extent(axis=axis):
                 return Tile(np.array(extent(axis, self.launch.extents), np.int32))
             case Map1(fn=fn, x=x):
@@ -296,7 +334,7 @@ class _Tile:
             case Cast(x=x, dtype=dtype):
                 return Tile(arithmetic.cast(get(x).data, dtype), get(x).axes)
             case Bits(x=x, dtype=dtype):
-                return Tile(arithmetic.bits(get(x).data, self.launch.dtypes[x], dtype), get(x).axes)
+                return Tile(arithmetic.bits(get(x).data, self.launch.plan.dtypes[x], dtype), get(x).axes)
             case Philox(counter=counter, key=key):
                 words, axes = self.joined(*(get(w) for w in (*counter, *key)))
                 block = philox((words[0], words[1], words[2], words[3]), (words[4], words[5]))
@@ -319,7 +357,7 @@ class _Tile:
                 return self.loop(let.node, scope)
             case Result(of=of, index=i):
                 state = scope[of]
-                assert isinstance(state, tuple)
+                assert not isinstance(state, Tile)
                 return state[i]
             case Stream() | Keep():
                 raise SpecError(Code.NODE_NOT_CORE, let.loc, node=type(let.node).__name__)
@@ -340,70 +378,107 @@ class _Tile:
 
     # --- shapes ---
 
-    def size(self, axis: Axis) -> int:
+    def size(self, axis: int) -> int:
         return len(self.ranges[axis]) if axis in self.ranges else self.launch.length(axis)
 
-    def joined(self, *tiles: Tile) -> tuple[list[Array], tuple[Axis, ...]]:
+    def joined(self, *tiles: Tile) -> tuple[list[Array], Axes]:
         """Return the arrays with the dims of all axes of all tiles, in one order, so that they broadcast."""
-        first = tiles[0].axes
-        if all(tile.axes == first for tile in tiles):
-            return [tile.data for tile in tiles], first
-        every = {axis for tile in tiles for axis in tile.axes}
-        axes = tuple(sorted(every, key=self.launch.rank.__getitem__))
-        return [tile.data[tuple(_KEEP if a in tile.axes else None for a in axes)] for tile in tiles], axes
+        axes, places = _union(*(tile.axes for tile in tiles))
+        return [t.data if place is None else t.data[place] for t, place in zip(tiles, places)], axes
 
-    def spread(self, tile: Tile, axes: tuple[Axis, ...]) -> Tile:
+    def spread(self, tile: Tile, axes: Axes) -> Tile:
         """Return the tile with (at least) the named axes."""
-        if all(axis in tile.axes for axis in axes):
+        every, (place, _) = _union(tile.axes, axes)
+        if every == tile.axes:
             return tile
-        (data,), _ = self.joined(tile)
-        every = tuple(sorted({*tile.axes, *axes}, key=self.launch.rank.__getitem__))
-        data = data[tuple(_KEEP if a in tile.axes else None for a in every)]
+        data = tile.data if place is None else tile.data[place]
         return Tile(np.broadcast_to(data, tuple(self.size(a) for a in every)), every)
 
     # --- memory ---
+
+    def slices(self, param: str, index: Sequence[Tile]) -> list[int | slice | None]:
+        """Return the element or the range that each dim's indices name, along axes of that dim alone.
+
+        None for a dim with other indices, or with one out of range.
+        """
+        uses = Counter(axis for tile in index for axis in tile.axes)
+        return [
+            _range(tile, n) if all(uses[axis] == 1 for axis in tile.axes) else None
+            for tile, n in zip(index, self.launch.memory[param].shape, strict=True)
+        ]
+
+    def inside(self, param: str, dim: int, tile: Tile, guard: Tile | None, loc: Loc) -> Tile:
+        """Return the indices of a dim, 0 for those out of range; raise where one of these is unguarded."""
+        n = self.launch.memory[param].shape[dim]
+        outside = (tile.data < 0) | (tile.data >= n)
+        if not outside.any():
+            return tile
+        (bad, on), _ = self.joined(Tile(outside, tile.axes), guard or _ALWAYS)
+        if (bad & on).any():
+            raise InternalError(Code.INTERNAL, loc, what=f"index {dim} of {param} is outside [0, {n})")
+        return Tile(np.where(outside, 0, tile.data), tile.axes)
 
     def offsets(self, param: str, index: Sequence[Tile], guard: Tile | None, loc: Loc) -> Tile:
         """Return element offsets into memory; raise where an unguarded index is out of range."""
         memory = self.launch.memory[param]
         offset = Tile(np.array(0, np.int64))
-        for i, (tile, n) in enumerate(zip(index, memory.shape, strict=True)):
-            outside = (tile.data < 0) | (tile.data >= n)
-            inside = tile.data
-            if outside.any():
-                (bad, on), _ = self.joined(Tile(outside, tile.axes), guard or _ALWAYS)
-                if (bad & on).any():
-                    raise InternalError(Code.INTERNAL, loc, what=f"index {i} of {param} is outside [0, {n})")
-                inside = np.where(outside, 0, tile.data)
+        for i, tile in enumerate(index):
+            inside = self.inside(param, i, tile, guard, loc).data.astype(np.int64)
             stride = memory.strides[i] // memory.itemsize
-            (a, b), axes = self.joined(offset, Tile(inside.astype(np.int64) * stride, tile.axes))
+            (a, b), axes = self.joined(offset, Tile(inside * stride, tile.axes))
             offset = Tile(a + b, axes)
         return offset
+
+    def elements(self, param: str, index: Sequence[Tile], guard: Tile | None, loc: Loc) -> Tile:
+        """Return memory at the indices: a view if all are ranges, whole rows of ranges if some are."""
+        memory, cut = self.launch.memory[param], self.slices(param, index)
+        ranges = [i for i, part in enumerate(cut) if part is not None]
+        others = [i for i, part in enumerate(cut) if part is None]
+        if not memory.size or (others and not any(index[i].axes for i in ranges)):
+            offset = self.offsets(param, index, guard, loc)
+            # all indices into nothing are guarded
+            found = (
+                flat(memory).take(offset.data) if memory.size else np.zeros(offset.data.shape, memory.dtype)
+            )
+            return Tile(found, offset.axes)
+        at, axes = self.joined(*(self.inside(param, i, index[i], guard, loc) for i in others))
+        rows = memory.transpose((*others, *ranges))
+        found = rows[(*at, *(cut[i] for i in ranges), ...)]
+        return _ordered(found, (*axes, *(axis for i in ranges for axis in index[i].axes)))
 
     def load(
         self, param: str, index: Sequence[Tile], guard: Tile | None, fill: Tile | None, loc: Loc
     ) -> Tile:
-        memory, dtype = self.launch.memory[param], self.launch.decls[param].type.dtype
-        offset = self.offsets(param, index, guard, loc)
-        flat = self.launch.flat[param] if memory.size else np.zeros(1, memory.dtype)
-        read = Tile(ops.decode(flat.take(offset.data), dtype), offset.axes)
+        found = self.elements(param, index, guard, loc)
+        data = ops.decode(found.data, self.launch.plan.decls[param].type.dtype)
+        # a copy of a view: a later store may change the memory
+        read = Tile(data.copy("K") if data is found.data else data, found.axes)
         if guard is None:
             return read
+        if guard.data.all():
+            return self.spread(read, guard.axes)
         (on, x, other), axes = self.joined(guard, read, fill or Tile(np.zeros((), read.data.dtype)))
         return Tile(np.where(on, x, other), axes)
 
     def store(self, param: str, index: Sequence[Tile], value: Tile, guard: Tile | None, loc: Loc) -> None:
-        memory, dtype = self.launch.memory[param], self.launch.decls[param].type.dtype
+        memory, dtype = self.launch.memory[param], self.launch.plan.decls[param].type.dtype
+        if memory.dtype == ops.storage(dtype):
+            value = Tile(ops.encode(value.data, dtype), value.axes)
+        cut = self.slices(param, index)
+        if None not in cut:
+            target = _ordered(memory[(*cut, ...)], tuple(axis for tile in index for axis in tile.axes))
+            (to, data, on), axes = self.joined(target, value, guard or _ALWAYS)
+            if axes == target.axes:
+                np.copyto(to, data, where=on, casting="unsafe")
+                return
         offset = self.offsets(param, index, guard, loc)
         (at, data, on), axes = self.joined(offset, value, guard or _ALWAYS)
-        if memory.dtype == ops.storage(dtype):
-            data = ops.encode(data, dtype)
         at, data, on = np.broadcast_arrays(at, data, on)
         at, data = at[on], data[on]
         if axes != offset.axes and len(np.unique(at)) != len(at):
             raise InternalError(Code.INTERNAL, loc, what=f"an element of {param} is written twice")
         if memory.size:
-            self.launch.flat[param][at] = data
+            flat(memory)[at] = data
 
     def check(self, bad: Tile, what: str) -> None:
         """Count failures once, in the first tile of every axis that the condition does not vary along."""
@@ -418,8 +493,9 @@ class _Tile:
 
     def dot(self, node: Dot, a: Tile, b: Tile, onto: Tile | None) -> Tile:
         """Contract, with one product for every index of the batch axes."""
-        kept = (axis for axis in (*(node.each or ()), node.over.pieces) if axis in a.axes and axis in b.axes)
-        one = next(kept, None)
+        rank = self.launch.plan.rank
+        batch = (rank[axis] for axis in (*(node.each or ()), node.over.pieces) if axis in rank)
+        one = next((axis for axis in batch if axis in a.axes and axis in b.axes), None)
         if one is None:
             return self.product(node, a, b, onto)
         begin = onto and self.spread(onto, (one,))
@@ -427,26 +503,26 @@ class _Tile:
             self.dot(node, _at(a, one, i), _at(b, one, i), begin and _at(begin, one, i))
             for i in range(self.size(one))
         ]
-        axes = tuple(sorted((*each[0].axes, one), key=self.launch.rank.__getitem__))
+        axes = tuple(sorted((*each[0].axes, one)))
         return Tile(np.stack([tile.data for tile in each], axes.index(one)), axes)
 
     def product(self, node: Dot, a: Tile, b: Tile, onto: Tile | None) -> Tile:
-        left, right = ([axis for axis in t.axes if axis != node.over] for t in (a, b))
+        over = self.launch.plan.rank[node.over]
+        left, right = ([axis for axis in t.axes if axis != over] for t in (a, b))
         rows, columns = (
-            np.moveaxis(t.data, t.axes.index(node.over), -1).reshape(-1, self.size(node.over)) for t in (a, b)
+            np.moveaxis(t.data, t.axes.index(over), -1).reshape(-1, self.size(over)) for t in (a, b)
         )
         begin = None
         if onto is not None:
-            from_axes = self.spread(onto, (*left, *right))
+            from_axes = self.spread(onto, tuple(sorted((*left, *right))))
             turned = [from_axes.axes.index(axis) for axis in (*left, *right)]
             begin = np.transpose(from_axes.data, turned).reshape(len(rows), len(columns))
-        made = self.launch.arithmetic.dot(rows, columns, node.model, self.launch.dtypes[node.a], begin)
-        made = made.reshape([self.size(axis) for axis in (*left, *right)])
-        order = sorted((*left, *right), key=self.launch.rank.__getitem__)
-        return Tile(np.transpose(made, [(*left, *right).index(axis) for axis in order]), tuple(order))
+        dtype = self.launch.plan.dtypes[node.a]
+        made = self.launch.arithmetic.dot(rows, columns, node.model, dtype, begin)
+        return _ordered(made.reshape([self.size(axis) for axis in (*left, *right)]), (*left, *right))
 
     def reduce(self, node: Reduce, x: Tile, loc: Loc) -> Tile:
-        dim = x.axes.index(node.over)
+        dim = x.axes.index(self.launch.plan.rank[node.over])
         axes = x.axes[:dim] + x.axes[dim + 1 :]
         self.padded(node, x.data, dim, loc)
         is_float = x.data.dtype.kind == "f"
@@ -467,7 +543,7 @@ class _Tile:
 
     def padded(self, node: Reduce, x: Array, dim: int, loc: Loc) -> None:
         """Raise where the padding of a reduced axis is not the identity of the reduction."""
-        n = extent(node.over, self.launch.extents)
+        n = self.launch.extent(self.launch.plan.rank[node.over])
         beyond = np.moveaxis(x, dim, 0)[n:]
         if beyond.size:
             neutral = np.array(ops.identity(node.fn, x.dtype), x.dtype)
@@ -478,19 +554,21 @@ class _Tile:
 
     def merge(self, node: Merge, states: State, onto: Tile | None) -> State:
         """Merge states along an axis: ascending, or index bits are paired away in the tree's order."""
-        block = merging(node.monoid, tuple(self.launch.dtypes[s] for s in node.states), node.exp2)
+        block = merging(node.monoid, tuple(self.launch.plan.dtypes[s] for s in node.states), node.exp2)
+        over = self.launch.plan.rank[node.over]
+        length = self.launch.length(over)
         if node.order is ASCENDING:
-            merged = tuple(_at(state, node.over, 0) for state in states) if onto is None else (onto,)
-            for i in range(onto is None, self.launch.length(node.over)):
-                merged = self.pair(block, merged, tuple(_at(state, node.over, i) for state in states))
+            merged = tuple(_at(state, over, 0) for state in states) if onto is None else (onto,)
+            for i in range(onto is None, length):
+                merged = self.pair(block, merged, tuple(_at(state, over, i) for state in states))
             return merged
-        bits = list(range(self.launch.length(node.over).bit_length() - 1))
-        for bit in bind(node.order, self.launch.length(node.over)).order:
+        bits = list(range(length.bit_length() - 1))
+        for bit in bind(node.order, length).order:
             inner = 1 << bits.index(bit)
             bits.remove(bit)
-            pairs = [_pair(state, node.over, inner) for state in states]
+            pairs = [_pair(state, over, inner) for state in states]
             states = self.pair(block, tuple(left for left, _ in pairs), tuple(right for _, right in pairs))
-        return tuple(_at(state, node.over, 0) for state in states)
+        return tuple(_at(state, over, 0) for state in states)
 
     def pair(self, block: Block, one: State, two: State) -> State:
         """Return the merge of two states by its block."""
@@ -504,9 +582,9 @@ class _Tile:
         """Run the steps; where a step is outside [start, stop) the carried values stay."""
         start, stop = _tile(scope[node.start]), _tile(scope[node.stop])
         (low, high), axes = self.joined(start, stop)
-        carried = tuple(
-            self.spread(_tile(scope[v]), t.axes) for v, t in zip(node.init, node.types, strict=True)
-        )
+        rank = self.launch.plan.rank
+        held = [tuple(rank[axis] for axis in t.axes) for t in node.types]
+        carried = tuple(self.spread(_tile(scope[v]), each) for v, each in zip(node.init, held, strict=True))
         if not low.size or not high.size:
             return carried
         for step in range(int(low.min()), int(high.max())):
@@ -515,8 +593,7 @@ class _Tile:
             self.block(node.body.lets, scope)
             live = Tile((low <= step) & (step < high), axes)
             new = (
-                self.spread(_tile(scope[v]), t.axes)
-                for v, t in zip(node.body.results, node.types, strict=True)
+                self.spread(_tile(scope[v]), each) for v, each in zip(node.body.results, held, strict=True)
             )
             carried = tuple(self.chosen(live, a, b) for a, b in zip(new, carried, strict=True))
         return carried
@@ -532,12 +609,38 @@ _KEEP = slice(None)
 _ALWAYS = Tile(np.array(True))
 
 
+@lru_cache(1 << 12)
+def _union(*each: Axes) -> tuple[Axes, tuple[Any, ...]]:
+    """Return the union of axes, and for each the index that adds the missing dims, None if there are none."""
+    axes = tuple(sorted({axis for one in each for axis in one}))
+    places = (None if one == axes else tuple(_KEEP if a in one else None for a in axes) for one in each)
+    return axes, tuple(places)
+
+
+def _ordered(data: Array, axes: Axes) -> Tile:
+    """Return a tile of an array whose dims have axes in any order."""
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    return Tile(data.transpose(order), tuple(axes[i] for i in order))
+
+
+def _range(index: Tile, n: int) -> int | slice | None:
+    """Return the one element or the range of [0, n) that an index names along at most one axis, else None."""
+    at = index.data
+    if len(index.axes) > 1 or not at.size:
+        return None
+    low = int(at.flat[0])
+    high = low + at.size
+    if low < 0 or high > n or (at.ndim and (at != np.arange(low, high)).any()):
+        return None
+    return slice(low, high) if at.ndim else low
+
+
 def _tile(value: Tile | State) -> Tile:
     assert isinstance(value, Tile)
     return value
 
 
-def _pair(tile: Tile, axis: Axis, inner: int) -> tuple[Tile, Tile]:
+def _pair(tile: Tile, axis: int, inner: int) -> tuple[Tile, Tile]:
     """Split an axis by one bit of its index; the bits below it count `inner` indices."""
     dim = tile.axes.index(axis)
     shape = tile.data.shape
@@ -547,6 +650,6 @@ def _pair(tile: Tile, axis: Axis, inner: int) -> tuple[Tile, Tile]:
     return tuple(Tile(pairs[*before, side].reshape(half), tile.axes) for side in (0, 1))  # type: ignore[return-value]
 
 
-def _at(tile: Tile, axis: Axis, index: int) -> Tile:
+def _at(tile: Tile, axis: int, index: int) -> Tile:
     dim = tile.axes.index(axis)
-    return Tile(tile.data.take(index, axis=dim), tile.axes[:dim] + tile.axes[dim + 1 :])
+    return Tile(tile.data[(_KEEP,) * dim + (index, ...)], tile.axes[:dim] + tile.axes[dim + 1 :])

@@ -63,6 +63,10 @@ class Axis:
         if self.leaf == "segment" and (not chunk or self.piece or self.split):
             raise SpecError(Code.AXIS_SEGMENT, author(), axis=self.name, chunk=chunk)
 
+    def __hash__(self) -> int:
+        # axes differ in these, but for mistakes; hashing all fields takes several times as long
+        return hash((self.name, self.part._value_))
+
     def __str__(self) -> str:
         return self.name if self.part is Part.ALL else f"{self.name}.{self.part.value}"
 
