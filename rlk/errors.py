@@ -298,6 +298,10 @@ class Code(Enum):
     )
     CHECKPOINT_SHAPE = ("{path}: {name} has shape {got}, expected {wanted}", "the config says so")
     CHECKPOINT_DTYPE = ("{path}: {name} has dtype {got}", "expected {wanted}")
+    WEIGHTS_DIFFER = (
+        "{count} of {total} weights are not as they were sent:\n{listed}",
+        "send them again, all of them, and wait for the transfer before the next token is drawn",
+    )
     # rlk itself
     INTERNAL = ("internal error: {what}", "please report it with the generated source")
 
