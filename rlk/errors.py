@@ -285,6 +285,10 @@ class Code(Enum):
         "install {peer} {versions}, or call rlk.ops yourself",
     )
     PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
+    PEER_REQUEST = (
+        "{peer}: {count} of {total} requests failed, the first with: {error}",
+        "the log of {peer} has where it failed",
+    )
     SWAP_OFF = ("rlk's functions are not in {peer}", "call patch() first, once for each unpatch()")
     SWAP_LOST = ("another replaced {names} of {peer} after rlk did", "undo replacements in reverse order")
     PATCH_PART = ("{where}: {what}: not exchanged", "{instead}, or patch with strict=False to leave it")
