@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = ("", "Install", "Use", "Commands", "Without compilers", "In TRL and verl")  # of the index
 NAV = {
-    "Get started": ["index.md", "models.md", "example.md", "patching.md", "integrations.md"],
+    "Get started": ["index.md", "models.md", "engines.md", "example.md", "patching.md", "integrations.md"],
     "Write an operator in 20 minutes": ["writing-a-spec.md", "glossary.md"],
     "Contract": ["contract.md"],
     "Architecture": ["architecture.md", "decisions/"],
