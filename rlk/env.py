@@ -83,8 +83,8 @@ class Env:
     number of compile processes, `log` is the level of the logger "rlk" (None: whatever the program sets),
     `cc` is the C compiler to link with, `aot` is false where no kernel of an
     installed wheel is used, `system_cache` is a store that is only read, `epoch` is the date of files in
-    archives, in seconds, `schedules` is the user's table of schedules, `toolchain` lists the compilers' own
-    variables that are set.
+    archives, in seconds, `schedules` is the user's table of schedules, `vllm` makes every engine of vLLM compute by
+    rlk, `toolchain` lists the compilers' own variables that are set.
     """
 
     cache_dir: Path
@@ -99,6 +99,7 @@ class Env:
     system_cache: Path | None = None
     epoch: int | None = None
     schedules: Path | None = None
+    vllm: bool = False
     toolchain: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
@@ -118,6 +119,7 @@ class Env:
             system_cache=_system_cache(variables),
             epoch=_epoch(variables),
             schedules=_file(variables, "RLK_SCHEDULES"),
+            vllm=_switch(variables, "RLK_VLLM"),
             toolchain=tuple((name, variables[name]) for name in TOOLCHAIN_VARIABLES if variables.get(name)),
         )
 

@@ -285,6 +285,10 @@ class Code(Enum):
         "install {peer} {versions}, or call rlk.ops yourself",
     )
     PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
+    HOOK_SILENT = (
+        "{peer}: the start-up run did not call rlk for {names}",
+        "another plugin or an option of {peer} computes them: remove it",
+    )
     SWAP_OFF = ("rlk's functions are not in {peer}", "call patch() first, once for each unpatch()")
     SWAP_LOST = ("another replaced {names} of {peer} after rlk did", "undo replacements in reverse order")
     PATCH_PART = ("{where}: {what}: not exchanged", "{instead}, or patch with strict=False to leave it")
