@@ -115,7 +115,7 @@ class Embedding(UnquantizedEmbeddingMethod):
         return computations.embedding(input_, layer.weight)
 
 
-# --- layers that vLLM makes in place of its own ---------------------------------------------------------------
+# --- layers that vLLM makes in place of its own ------------------------------------------------------
 
 
 class Replaced:

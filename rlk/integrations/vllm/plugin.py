@@ -65,7 +65,7 @@ def _checked(create: Any) -> Any:
     return create_engine_config
 
 
-# --- methods of a worker, beside those that vLLM calls of it ---------------------------------------------------
+# --- methods of a worker, beside those that vLLM calls of it -------------------------------------------
 
 
 def load_model(self: Any, **kwargs: Any) -> Any:
