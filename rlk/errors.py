@@ -288,6 +288,7 @@ class Code(Enum):
     PEER_REQUEST = (
         "{peer}: {count} of {total} requests failed, the first with: {error}",
         "the log of {peer} has where it failed",
+    )
     HOOK_SILENT = (
         "{peer}: the start-up run did not call rlk for {names}",
         "another plugin or an option of {peer} computes them: remove it",
