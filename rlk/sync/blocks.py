@@ -51,16 +51,27 @@ def _bytes_of(weight: Weight) -> Iterator[torch.Tensor]:
     step = len(flat) if flat.dtype is weight.dtype else CAST * BLOCK // weight.dtype.itemsize
     for at in range(0, len(flat), max(step, 1)):
         part = flat[at : at + step].to(weight.dtype).view(torch.uint8)
-        yield part.clone() if part.data_ptr() % ALIGNED else part
+        yield part.clone() if part.storage_offset() % ALIGNED else part
 
 
 # --- on a device ------------------------------------------------------------------------------------------
 
 
 def _on_device(weights: Sequence[Weight], device: torch.device) -> list[bytes]:
-    """Digest tensors of one device: a launch for the whole blocks of each, one for all last blocks."""
+    sums, places = launched(weights, device)
+    rows = sums.cpu().numpy()
+    return [b"".join(rows[a:b].tobytes() for a, b in each) for each in places]
+
+
+def launched(
+    weights: Sequence[Weight], device: torch.device
+) -> tuple[torch.Tensor, list[list[tuple[int, int]]]]:
+    """Return the digests of all blocks, i64 [B, 2] on the device, and the rows of each tensor; nothing waits.
+
+    One launch for the whole blocks of each tensor, one for the last blocks of all.
+    """
     sums: list[dict[str, torch.Tensor]] = []
-    places: list[list[tuple[int, int]]] = []  # of each tensor: its rows among all sums
+    places: list[list[tuple[int, int]]] = []
     rest: list[tuple[int, torch.Tensor]] = []
     count = 0
     for i, weight in enumerate(weights):
@@ -80,11 +91,9 @@ def _on_device(weights: Sequence[Weight], device: torch.device) -> list[bytes]:
         sums.append(_sums(last))
         for row, (i, _) in enumerate(rest):
             places[i].append((count + row, count + row + 1))
-    if not sums:
-        return [b""] * len(weights)
-    names = ("first", "second")
-    rows = torch.stack([torch.cat([each[name] for each in sums]) for name in names], 1).cpu().numpy()
-    return [b"".join(rows[a:b].tobytes() for a, b in each) for each in places]
+    empty = torch.empty(0, dtype=torch.int64, device=device)
+    both = [torch.cat([empty, *(each[name] for each in sums)]) for name in ("first", "second")]
+    return torch.stack(both, 1), places
 
 
 def _sums(part: torch.Tensor) -> dict[str, torch.Tensor]:
