@@ -28,6 +28,8 @@ VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson p
 TILELANG_TESTS := $(filter-out tests/test_tilelang_lowering.py,$(wildcard tests/test_tilelang_*.py)) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
 
 VLLM := 0.26.0
+VLLM_ENV := RLK_VLLM=cpu RLK_REQUIRE_VLLM=1 CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+	VLLM_NO_USAGE_STATS=1 VLLM_DO_NOT_TRACK=1 VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1
 VLLM_TESTS = $(wildcard tests/test_vllm_*.py)
 
 .PHONY: help style test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
@@ -70,7 +72,7 @@ test-vllm:
 	$(MAKE) test-vllm-only VENV=.venv-vllm
 
 test-vllm-only: $(VENV)/.vllm
-	RLK_VLLM=cpu RLK_REQUIRE_VLLM=1 CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1 $(PYTEST) $(PYTEST_ARGS) $(VLLM_TESTS)
+	$(VLLM_ENV) $(PYTEST) $(PYTEST_ARGS) $(VLLM_TESTS)
 
 # The oldest and the newest Triton that pyproject.toml allows: 0.6 and 1.0 GB that make test does not ask for.
 test-versions: $(VENV)/.test

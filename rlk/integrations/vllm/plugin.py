@@ -32,12 +32,13 @@ def install() -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    from rlk.integrations.vllm import layers, lora
+    from rlk.integrations.vllm import layers, lora, requests
 
     register_backend(AttentionBackendEnum.CUSTOM, "rlk.integrations.vllm.attention.RlkBackend")
     register_quantization_config(layers.QUANTIZATION)(layers.RlkConfig)
     layers.register()
     lora.register()
+    requests.SWAP.patch()
     EngineArgs.create_engine_config = _checked(EngineArgs.create_engine_config)
     for method in (load_model, compile_or_warm_up_model, rlk_calls, rlk_numerics_id):
         setattr(WorkerWrapperBase, method.__name__, method)
@@ -76,7 +77,7 @@ def load_model(self: Any, **kwargs: Any) -> Any:
         return self.worker.load_model(**kwargs)
     from vllm.model_executor.layers import rotary_embedding
 
-    from rlk.integrations.vllm import lora
+    from rlk.integrations.vllm import lora, sampling
     from rlk.integrations.vllm.coverage import HOOKS, check_model, check_options
 
     check_options(self.vllm_config)
@@ -85,7 +86,8 @@ def load_model(self: Any, **kwargs: Any) -> Any:
     made = self.worker.load_model(**kwargs)
     rotary_embedding._ROPE_DICT.clear()
     check_model(self.worker.get_model(), found.model)
-    self.rlk_hooks = HOOKS
+    self.rlk_hooks = (*HOOKS, sampling.SAMPLE.name)
+    sampling.use(self.worker.model_runner)
     if self.vllm_config.lora_config is not None:
         lora.use(self.worker.model_runner)
         self.rlk_hooks += ("lora",)
