@@ -1,22 +1,19 @@
-"""vLLM's sampler on the oracle: tokens that no neighbour changes, log-probs and supports that a trainer replays."""
+"""vLLM's sampler on the oracle: tokens that no neighbour changes, log-probs that a trainer replays."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from nn_cases import model, texts
+from nn_cases import QWEN3, model, texts
 
-from rlk import ops
-from rlk.errors import UnsupportedError
 from rlk.nn import CausalLM
-from rlk.ops import Penalties, penalize
 
 pytest.importorskip("vllm")
 VOCABULARY = 96
+SIZES = {"num_hidden_layers": 1}
 PROMPTS = texts((5, 40, 19, 11))
 OPTIONS = (
     {"temperature": 1.0},
@@ -29,15 +26,16 @@ NEW = 5
 
 @pytest.fixture(scope="module")
 def policy() -> CausalLM:
-    return model(num_hidden_layers=1)
+    return model(**SIZES)
 
 
 @pytest.fixture(scope="module")
 def engine(policy: CausalLM, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from transformers import Qwen3Config
     from vllm import LLM
 
     path = tmp_path_factory.mktemp("policy")
-    policy.save_pretrained(path)
+    policy.save_pretrained(path, config=Qwen3Config(**QWEN3 | SIZES, architectures=["Qwen3ForCausalLM"]))
     return LLM(
         str(path), skip_tokenizer_init=True, dtype="bfloat16", quantization="rlk", max_model_len=128,
         enforce_eager=True, max_num_seqs=3, max_num_batched_tokens=24, block_size=16, seed=0,
@@ -121,7 +119,7 @@ def test_tokens_are_those_of_rlks_own_engine(policy: CausalLM, drawn: list[Any])
 
 @pytest.mark.parametrize("which", range(len(OPTIONS)))
 def test_a_trainer_replays_processed_log_probs(policy: CausalLM, drawn: list[Any], which: int) -> None:
-    from rlk.integrations.vllm import packed_support, support_of
+    from rlk.integrations.vllm.requests import packed_support, support_of
 
     output, temperature = drawn[which], OPTIONS[which]["temperature"]
     assert torch.equal(replayed(policy, output, temperature, packed_support([output])), logps(output))

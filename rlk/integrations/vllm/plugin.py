@@ -32,11 +32,12 @@ def install() -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    from rlk.integrations.vllm import layers
+    from rlk.integrations.vllm import layers, requests
 
     register_backend(AttentionBackendEnum.CUSTOM, "rlk.integrations.vllm.attention.RlkBackend")
     register_quantization_config(layers.QUANTIZATION)(layers.RlkConfig)
     layers.register()
+    requests.SWAP.patch()
     EngineArgs.create_engine_config = _checked(EngineArgs.create_engine_config)
     for method in (load_model, compile_or_warm_up_model, rlk_calls, rlk_numerics_id):
         setattr(WorkerWrapperBase, method.__name__, method)
@@ -75,6 +76,7 @@ def load_model(self: Any, **kwargs: Any) -> Any:
         return self.worker.load_model(**kwargs)
     from vllm.model_executor.layers import rotary_embedding
 
+    from rlk.integrations.vllm import sampling
     from rlk.integrations.vllm.coverage import check_model, check_options
 
     check_options(self.vllm_config)
@@ -82,7 +84,8 @@ def load_model(self: Any, **kwargs: Any) -> Any:
     rotary_embedding._ROPE_DICT.clear()  # vLLM shares these layers among models, whoever computes them
     made = self.worker.load_model(**kwargs)
     rotary_embedding._ROPE_DICT.clear()
-    self.rlk_hooks = check_model(self.worker.get_model(), found.model)
+    self.rlk_hooks = (*check_model(self.worker.get_model(), found.model), sampling.SAMPLE.name)
+    sampling.use(self.worker.model_runner)
     return made
 
 
