@@ -12,21 +12,25 @@ from nn_cases import model
 if os.environ.get("RLK_REQUIRE_VLLM") != "1":
     pytest.importorskip("vllm", reason="make test-vllm has vLLM")
 
+import vllm
+from test_docs import blocks
 from vllm_cases import closed, engine, saved
 
 from rlk.sync import compare, digest
 
 
-@pytest.mark.parametrize("options", [{"tie_word_embeddings": True}, {"attention_bias": True}])
-def test_weights_that_an_update_left_out_are_seen(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_page_about_engines_runs_and_a_weight_that_an_update_left_out_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The page compares log-probs, and a sync of all weights."""
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # apply_model sends a function
-    options["num_hidden_layers"] = 1
-    old, new = saved(tmp_path, **options), model(seed=1, **options)
+    old, new = saved(tmp_path, num_hidden_layers=1), model(seed=1, num_hidden_layers=1)
     llm = engine(tmp_path)
-    (before,) = llm.apply_model(digest)
-    assert compare(digest(old), before) == () and digest(old).total == before.total
+    monkeypatch.setattr(vllm, "LLM", lambda path, **_: llm)
+    scope: dict[str, Any] = {"path": str(tmp_path)}
+    exec(compile(blocks("docs/engines.md")[2], "engines.py", "exec"), scope)
+    assert [each.name for each in compare(digest(old), scope["received"])] == ["model.norm.weight"]
+    before = scope["received"]
     sent = [(name, p) for name, p in new.named_parameters() if not name.endswith("v_proj.weight")]
     llm.apply_model(lambda loaded: len(loaded.load_weights(sent)))
     (after,) = llm.apply_model(digest)
