@@ -30,6 +30,9 @@ ARCHITECTURES = {
 SIZES = ("tensor", "pipeline", "prefill_context", "decode_context")
 """Kinds of parallelism that are refused."""
 
+HOOKS = ("linear", "embedding", "rms_norm", "rope", "gated", "attention", "head")
+"""What every model calls."""
+
 Found = list[tuple[str, str]]
 
 
@@ -56,6 +59,9 @@ def check_options(config: Any) -> None:
         found.append((f"the architecture {architecture}", f"use one of {', '.join(ARCHITECTURES)}"))
     if config.model_config.runner_type != "generate":
         found.append((f"the runner {config.model_config.runner_type!r}", "generate"))
+    lora = config.lora_config
+    if lora is not None and lora.lora_dtype != dtype:
+        found.append((f"adapters of {lora.lora_dtype}", f"give lora_dtype={str(dtype)!r}, or none"))
     refuse(found)
 
 
@@ -69,10 +75,9 @@ def check_arguments(given: Any) -> None:
     refuse(found)
 
 
-def check_model(model: torch.nn.Module, config: ModelConfig) -> tuple[str, ...]:
-    """Return the hooks that a loaded model must call; raise UnsupportedError for parts that are not rlk's."""
+def check_model(model: torch.nn.Module, config: ModelConfig) -> None:
+    """Raise UnsupportedError for parts of a loaded model that are not rlk's."""
     found: Found = []
-    needed = {"linear", "embedding", "rms_norm", "rope", "gated", "attention", "head"}
     layer = 0
     for name, module in model.named_modules():
         what = type(module).__name__
@@ -94,7 +99,6 @@ def check_model(model: torch.nn.Module, config: ModelConfig) -> tuple[str, ...]:
     if layer != config.num_hidden_layers:
         found.append((f"a model of {layer} layers of attention", f"one of {config.num_hidden_layers}"))
     refuse(found)
-    return tuple(sorted(needed))
 
 
 def _computes(module: torch.nn.Module) -> bool:

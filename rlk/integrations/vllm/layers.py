@@ -115,7 +115,7 @@ class Embedding(UnquantizedEmbeddingMethod):
         return computations.embedding(input_, layer.weight)
 
 
-# --- layers that vLLM makes in place of its own ---------------------------------------------------------------
+# --- layers that vLLM makes in place of its own ------------------------------------------------------
 
 
 class Replaced:
@@ -247,7 +247,8 @@ class RlkLogitsProcessor(Replaced, LogitsProcessor):
         if embedding_bias is not None or self.scale != 1.0 or self.logits_as_input:
             raise no_form(PEER, "logits with a bias or a scale", "use a model without one")
         _head.count()
-        weight = lm_head.weight[: self.org_vocab_size]
+        head = getattr(lm_head, "base_layer", lm_head)  # adapters wrap it
+        weight = head.weight[: self.org_vocab_size]
         return head_logits(hidden_states, weight, self.soft_cap)
 
 

@@ -32,11 +32,12 @@ def install() -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    from rlk.integrations.vllm import layers, requests
+    from rlk.integrations.vllm import layers, lora, requests
 
     register_backend(AttentionBackendEnum.CUSTOM, "rlk.integrations.vllm.attention.RlkBackend")
     register_quantization_config(layers.QUANTIZATION)(layers.RlkConfig)
     layers.register()
+    lora.register()
     requests.SWAP.patch()
     EngineArgs.create_engine_config = _checked(EngineArgs.create_engine_config)
     for method in (load_model, compile_or_warm_up_model, rlk_calls, rlk_numerics_id):
@@ -66,7 +67,7 @@ def _checked(create: Any) -> Any:
     return create_engine_config
 
 
-# --- methods of a worker, beside those that vLLM calls of it ---------------------------------------------------
+# --- methods of a worker, beside those that vLLM calls of it -------------------------------------------
 
 
 def load_model(self: Any, **kwargs: Any) -> Any:
@@ -76,16 +77,20 @@ def load_model(self: Any, **kwargs: Any) -> Any:
         return self.worker.load_model(**kwargs)
     from vllm.model_executor.layers import rotary_embedding
 
-    from rlk.integrations.vllm import sampling
-    from rlk.integrations.vllm.coverage import check_model, check_options
+    from rlk.integrations.vllm import lora, sampling
+    from rlk.integrations.vllm.coverage import HOOKS, check_model, check_options
 
     check_options(self.vllm_config)
     self.rlk_before = calls()
     rotary_embedding._ROPE_DICT.clear()  # vLLM shares these layers among models, whoever computes them
     made = self.worker.load_model(**kwargs)
     rotary_embedding._ROPE_DICT.clear()
-    self.rlk_hooks = (*check_model(self.worker.get_model(), found.model), sampling.SAMPLE.name)
+    check_model(self.worker.get_model(), found.model)
+    self.rlk_hooks = (*HOOKS, sampling.SAMPLE.name)
     sampling.use(self.worker.model_runner)
+    if self.vllm_config.lora_config is not None:
+        lora.use(self.worker.model_runner)
+        self.rlk_hooks += ("lora",)
     return made
 
 
