@@ -169,9 +169,7 @@ def test_penalties_are_replayed_by_their_counts(policy: CausalLM, outputs: list[
     assert (bits(ops.logp(plain, ids, temperature=0.8, support=support).logp) != logps(output)).any()
 
 
-def test_biased_and_allowed_tokens_are_replayed_by_their_scores(
-    policy: CausalLM, outputs: list[Any]
-) -> None:
+def test_biased_and_allowed_tokens_are_replayed_by_their_scores(policy: CausalLM, outputs: list[Any]) -> None:
     output, z = outputs[BIASED], scores(policy, outputs[BIASED])
     for token, x in BIAS.items():
         z[:, token] += x

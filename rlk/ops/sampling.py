@@ -121,9 +121,7 @@ def sample(
     who = {"seed": seed, "request_id": request_id, "position": position}
     made = draw(logits, who, temperature, top_k, top_p, min_p, penalties, math)
     raw = logp(logits.detach(), made.token, math=math).logp
-    drawn = logp(
-        made.scores, made.token, temperature=made.temperature, support=made.support, math=math
-    ).logp
+    drawn = logp(made.scores, made.token, temperature=made.temperature, support=made.support, math=math).logp
     assert raw is not None and drawn is not None
     return Sample(made.token, raw, drawn, made.support)
 

@@ -88,9 +88,7 @@ def draw(scores: torch.Tensor, options: Options) -> Drawn:
         return Drawn(made.token, options.temperature, made.support)
     assert options.temperature is not None
     best = options.temperature == 0
-    every = Support(
-        *(torch.where(best, x, own) for x, own in zip((-inf, 0, -1), made.support, strict=True))
-    )
+    every = Support(*(torch.where(best, x, own) for x, own in zip((-inf, 0, -1), made.support, strict=True)))
     return Drawn(made.token, torch.where(best, 1.0, options.temperature), every)
 
 
