@@ -291,6 +291,10 @@ class Code(Enum):
     )
     SWAP_OFF = ("rlk's functions are not in {peer}", "call patch() first, once for each unpatch()")
     SWAP_LOST = ("another replaced {names} of {peer} after rlk did", "undo replacements in reverse order")
+    ROLLOUT_DIFFERS = (
+        "{peer}: {count} of {of} log-probs of the rollout differ from the policy's, by up to {most}",
+        "send the weights after every step, or keep the pass for old log-probs",
+    )
     PATCH_PART = ("{where}: {what}: not exchanged", "{instead}, or patch with strict=False to leave it")
     PATCH_TWICE = ("{where} is patched already", "undo the first patch")
     # checkpoints of models

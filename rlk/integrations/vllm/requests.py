@@ -24,9 +24,9 @@ from rlk.ops.results import Support
 
 SUPPORTS = hook("supports", "LogprobsProcessor._update_sample_logprobs")
 KEPT = "rlk_supports"
-"""The attribute of vLLM's objects that has the supports of a request: threshold, ties and last of each draw."""
+"""The attribute of vLLM's objects that has a request's supports: threshold, ties and last of each draw."""
 COLUMNS, MARK = 2, -2
-"""How many columns a support has behind a token's log-probs, and the largest id that says so, in the last one."""
+"""How many columns a support has behind log-probs, and the largest id that says so, in the last of them."""
 
 
 # --- supports -----------------------------------------------------------------------------------------------
@@ -35,12 +35,13 @@ COLUMNS, MARK = 2, -2
 def support_of(output: CompletionOutput) -> Support:
     """Return the supports of the drawn tokens of one output of a request, on the host: a row for each.
 
-    With them, and the temperature, `rlk.ops.linear_logp(..., support=)` returns the processed log-probs again.
+    With them and the temperature, `rlk.ops.linear_logp(..., support=)` returns processed log-probs again.
     Raises UnsupportedError where log-probs were not asked for, or rlk did not draw the tokens.
     """
     kept = getattr(output, KEPT, None)
     if kept is None:
-        raise no_form(PEER, "an output without supports", 'give SamplingParams(logprobs=0) to LLM(quantization="rlk")')
+        instead = 'give SamplingParams(logprobs=0) to LLM(quantization="rlk")'
+        raise no_form(PEER, "an output without supports", instead)
     columns = [np.concatenate(column) for column in zip(*kept, strict=True)]
     threshold, ties, last = (torch.from_numpy(x[: len(output.token_ids)]) for x in columns)
     return Support(threshold, ties, last)
@@ -115,7 +116,7 @@ def validate(self: Any, params: Any, supported_tasks: tuple[Any, ...]) -> None:
 
 
 REFUSED = {
-    "structured_outputs": "leave it out: a grammar's masks are not recorded, and no trainer could replay them",
+    "structured_outputs": "leave it out: a grammar's masks are not recorded, so no trainer could replay them",
     "thinking_token_budget": "leave it out: tokens that it forces are not drawn",
 }
 """Options of vLLM's SamplingParams, and what to do instead."""
@@ -135,7 +136,7 @@ def beams(
     use_tqdm: bool = False,
     concurrency_limit: int | None = None,
 ) -> Any:
-    """Search by beams where rlk does not compute the model; raise UnsupportedError where it does."""
+    """Search by beams with a model that rlk does not compute; else raise UnsupportedError."""
     _refuse_beams(self.llm_engine.vllm_config)
     return SWAP.original(BEAMS)(self, prompts, params, lora_request, use_tqdm, concurrency_limit)
 
@@ -143,7 +144,7 @@ def beams(
 def beams_online(
     self: Any, prompt: Any, request_id: str, params: Any, lora_request: Any = None, trace_headers: Any = None
 ) -> Any:
-    """Search by beams in a server where rlk does not compute the model; raise UnsupportedError where it does."""
+    """Search by beams in a server of a model that rlk does not compute; else raise UnsupportedError."""
     _refuse_beams(self.engine_client.vllm_config)
     return SWAP.original(BEAMS_ONLINE)(self, prompt, request_id, params, lora_request, trace_headers)
 

@@ -67,7 +67,7 @@ class Options:
 
 
 class Drawn(NamedTuple):
-    """Tokens i64 [B], their log-probs f32 [B], and what replays these: the temperature (None: 1), the support.
+    """Tokens i64 [B], their log-probs f32 [B], and what replays these: temperature (None: 1) and support.
 
     Greedy rows have, as in vLLM, the log-probs of temperature 1 and of every token.
     """
@@ -114,7 +114,7 @@ def penalized(
     frequency: torch.Tensor,
     presence: torch.Tensor,
 ) -> torch.Tensor:
-    """Return scores with penalties [B] of tokens that were generated counts [B, V] times, or are in a prompt."""
+    """Return scores with penalties [B] of tokens that were generated counts [B, V] times or are prompted."""
     return ops.penalize(
         scores, ops.Penalties(counts, prompt, repetition=repetition, frequency=frequency, presence=presence)
     )
@@ -312,7 +312,6 @@ def _edited(at: SamplingMetadata) -> bool:
         or bool(at.bad_words_token_ids)
         or any(getattr(x, "biases", None) or getattr(x, "min_toks", None) for x in edits)
     )
-
 
 
 # --- runner V2 ----------------------------------------------------------------------------------------------
