@@ -41,8 +41,7 @@ def config(path: Path, **options: Any) -> Any:
         ({"tensor_parallel_size": 2}, r"tensor parallelism over 2 ranks.*\n.*use 1"),
         ({"attention_backend": "TRITON_ATTN"}, r"attention by TRITON_ATTN.*\n.*CUSTOM"),
         ({"quantization": "fp8"}, r"quantization='fp8' beside RLK_VLLM"),
-        ({"enable_lora": True, "lora_dtype": "float32"}, r"adapters of torch.float32"),
-        ({"model_impl": "transformers"}, r"the architecture Transformers.*\n.*Qwen3ForCausalLM"),
+        ({"enable_lora": True, "lora_dtype": "float16"}, r"adapters of torch.float16"),
     ],
 )
 def test_options_without_a_form_are_refused(path: Path, options: dict[str, Any], message: str) -> None:
@@ -56,12 +55,18 @@ def test_all_findings_are_told_at_once(path: Path) -> None:
     assert len(error.value.diagnostics) == 2
 
 
-def test_models_without_a_form_are_refused(tmp_path: Path) -> None:
+def test_models_without_a_form_are_refused(path: Path) -> None:
     from transformers import GPT2Config
 
-    GPT2Config(n_layer=1, n_embd=32, n_head=2, architectures=["GPT2LMHeadModel"]).save_pretrained(tmp_path)
+    from rlk.integrations.vllm.coverage import check_options
+    from rlk.integrations.vllm.layers import RlkConfig
+
     with pytest.raises(LaunchError, match=r"model_type='gpt2'.*\n.*qwen3"):
-        config(tmp_path)
+        RlkConfig().maybe_update_config("a model", GPT2Config())
+    made = config(path)
+    made.model_config._architecture = "TransformersForCausalLM"
+    with pytest.raises(UnsupportedError, match=r"the architecture Transformers.*\n.*Qwen3ForCausalLM"):
+        check_options(made)
 
 
 def test_callers_who_ask_for_nothing_get_rlk(path: Path) -> None:

@@ -18,7 +18,7 @@ def register() -> None:
     global _registered
     if _registered:
         return
-    _registered = True
     from rlk.integrations.vllm import plugin  # imports vllm
 
     plugin.install()
+    _registered = True

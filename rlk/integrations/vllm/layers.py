@@ -115,6 +115,14 @@ class Embedding(UnquantizedEmbeddingMethod):
         return computations.embedding(input_, layer.weight)
 
 
+def adopt(model: torch.nn.Module) -> None:
+    """Let rlk compute embeddings that a model made without asking for a quantization, as Gemma's are."""
+    for module in model.modules():
+        if isinstance(module, VocabParallelEmbedding):
+            if type(module.quant_method) is UnquantizedEmbeddingMethod:
+                module.quant_method = Embedding()
+
+
 # --- layers that vLLM makes in place of its own ------------------------------------------------------
 
 

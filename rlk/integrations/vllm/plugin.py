@@ -74,7 +74,7 @@ def load_model(self: Any, **kwargs: Any) -> Any:
         return self.worker.load_model(**kwargs)
     from vllm.model_executor.layers import rotary_embedding
 
-    from rlk.integrations.vllm import lora, sampling
+    from rlk.integrations.vllm import layers, lora, sampling
     from rlk.integrations.vllm.coverage import HOOKS, check_model, check_options
 
     check_options(self.vllm_config)
@@ -82,7 +82,9 @@ def load_model(self: Any, **kwargs: Any) -> Any:
     rotary_embedding._ROPE_DICT.clear()  # vLLM shares these layers among models, whoever computes them
     made = self.worker.load_model(**kwargs)
     rotary_embedding._ROPE_DICT.clear()
-    check_model(self.worker.get_model(), found.model)
+    model = self.worker.get_model()
+    layers.adopt(model)
+    check_model(model, found.model)
     self.rlk_hooks = (*HOOKS, sampling.SAMPLE.name)
     sampling.use(self.worker.model_runner)
     if self.vllm_config.lora_config is not None:
