@@ -32,7 +32,9 @@ def made(family: str = "qwen3") -> Any:
     return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
 
 
-def generated(model: Any, prompts: list[list[int]] = PROMPTS, **options: Any) -> list[Any]:
+def generated(
+    model: Any, prompts: list[list[int]] = PROMPTS, keep: bool = False, **options: Any
+) -> list[Any]:
     """Return what requests draw in steps of at most 12 tokens: prompts are read in chunks, beside others."""
     sizes = {"page_size": 16, "num_blocks": 32, "max_batch_tokens": 12, "seed": 3} | options.pop("sizes", {})
     config = transformers.GenerationConfig(
@@ -41,7 +43,9 @@ def generated(model: Any, prompts: list[list[int]] = PROMPTS, **options: Any) ->
     batching = transformers.ContinuousBatchingConfig(
         return_logprobs=True, auto_switch_to_flash=False, **sizes
     )
-    return list(model.generate_batch(prompts, config, batching, warmup=False).values())
+    return list(
+        model.generate_batch(prompts, config, batching, warmup=False, persistent_manager=keep).values()
+    )
 
 
 def drawn(results: list[Any]) -> tuple[list[list[int]], torch.Tensor]:
@@ -129,6 +133,20 @@ def test_a_manager_takes_seeds_and_options_of_requests() -> None:
                     found[result.request_id] = result.generated_tokens
         greedy, _ = drawn(generated(model, PROMPTS[:1], do_sample=False))
     assert found["a"] == found["b"] != found["c"] and found["d"] == greedy[0]
+
+
+def test_a_kept_manager_reads_no_keys_of_older_weights() -> None:
+    model = made()
+    with rlk.patch(model) as patched:
+        first, again = (generated(model, PROMPTS[1:3], keep=True, sizes={"seed": n}) for n in (3, 3))
+        with torch.no_grad():
+            model.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
+        later = generated(model, PROMPTS[1:3], keep=True)
+        assert_same_bits(drawn(later)[1], scored(patched, later))
+        with pytest.raises(UnsupportedError, match="a kept manager with"):
+            generated(model, PROMPTS[1:3], keep=True, top_k=3)
+        model.destroy_cached_continuous_batching_manager()
+    assert drawn(first)[0] != drawn(again)[0]  # requests are numbered on
 
 
 def test_requests_and_options_without_a_form_are_refused() -> None:

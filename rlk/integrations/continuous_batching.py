@@ -227,17 +227,29 @@ def initializer(config: ModelConfig, model: Any) -> MethodType:
         self.config._attn_implementation = ATTENTION
         try:
             manager = type(self).init_continuous_batching(self, generation, given, workload_hints)
+            _take(manager, sampler, config)
         except BaseException:
             self.config._attn_implementation = before
             raise
         if before != ATTENTION:
             manager._original_attn_impl = before  # which stop() puts back
-        manager.logit_processor = sampler
-        manager._create_batch_processor = partial(_batch_processor, manager, config)
-        manager.add_request = partial(_add_request, manager, config)
         return manager
 
     return MethodType(init_continuous_batching, model)
+
+
+def _take(manager: Any, sampler: Sampler, config: ModelConfig) -> None:
+    """Give a manager our sampler and steps; one that was kept has them, with rows for its options."""
+    held = manager.logit_processor
+    if not isinstance(held, Sampler):
+        manager.logit_processor = sampler
+        manager._create_batch_processor = partial(_batch_processor, manager, config)
+        manager.add_request = partial(_add_request, manager, config)
+    elif held.options == sampler.options:
+        held.seed = sampler.seed
+    else:
+        wanted = "call destroy_cached_continuous_batching_manager() first"
+        raise no_form(PEER, f"a kept manager with {held.options}, and now {sampler.options}", wanted)
 
 
 def batch_generator(config: ModelConfig, model: Any) -> MethodType:
@@ -313,6 +325,7 @@ def _batch_processor(manager: Any, config: ModelConfig) -> Any:
     """Make the part of a manager that runs steps, whose steps are ours and whose cache keeps all keys."""
     with keeping_all_keys(manager.model.config.get_text_config()):
         processor = type(manager)._create_batch_processor(manager)
+    processor.cache.reset()  # of a kept manager: pages may hold keys of weights that were changed since
     runner = processor.model_runner
     runner._forward_process_and_sample = partial(_step, config, manager.logit_processor, runner)
     return processor
