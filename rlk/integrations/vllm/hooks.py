@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from rlk.errors import Code, UnsupportedError
 
 PEER = "vllm"
+VERSIONS = ("0.26.0",)
+"""Releases of vLLM whose layers rlk was compared with; others are refused."""
 _hooks: dict[str, Hook] = {}
 
 

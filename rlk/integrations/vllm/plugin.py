@@ -9,10 +9,7 @@ from typing import Any
 from rlk.env import Env
 from rlk.errors import UnsupportedError
 from rlk.integrations.swap import known_version
-from rlk.integrations.vllm.hooks import PEER, calls, check_called
-
-VERSIONS = ("0.26.0",)
-"""Releases of vLLM whose layers rlk was compared with; others are refused."""
+from rlk.integrations.vllm.hooks import PEER, VERSIONS, calls, check_called
 
 
 def install() -> None:

@@ -17,8 +17,7 @@ from vllm.v1.outputs import LogprobsLists
 
 from rlk.integrations.swap import Swap
 from rlk.integrations.tensors import no_form
-from rlk.integrations.vllm.hooks import PEER, hook
-from rlk.integrations.vllm.plugin import VERSIONS
+from rlk.integrations.vllm.hooks import PEER, VERSIONS, hook
 from rlk.nn import generate
 from rlk.ops.results import Support
 
