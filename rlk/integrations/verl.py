@@ -11,7 +11,7 @@ from rlk import ops
 from rlk.integrations import verl_losses
 from rlk.integrations.swap import Swap, Swaps, known_version
 from rlk.integrations.tensors import entropies, f32, no_form, rows_of
-from rlk.integrations.vllm import plugin
+from rlk.integrations.vllm import hooks
 from rlk.ops.losses import KL
 
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -118,7 +118,7 @@ def engine_kwargs() -> dict[str, Any]:
     verl 0.9.1 asks for.
     """
     known_version("verl", VERSIONS)
-    known_version(plugin.PEER, plugin.VERSIONS)
+    known_version(hooks.PEER, hooks.VERSIONS)
     return {"quantization": "rlk"}
 
 

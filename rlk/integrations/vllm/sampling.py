@@ -34,6 +34,7 @@ from rlk import ops
 from rlk.integrations.tensors import no_form
 from rlk.integrations.vllm.hooks import PEER, hook
 from rlk.integrations.vllm.requests import columns_of
+from rlk.ops import sampling
 from rlk.ops.results import Support
 
 SAMPLE = hook("sample", "Sampler.forward (V1), Sampler.__call__ (V2)")
@@ -67,43 +68,32 @@ class Options:
 
 
 class Drawn(NamedTuple):
-    """Tokens i64 [B], their log-probs f32 [B], and what replays these: temperature (None: 1) and support.
-
-    Greedy rows have, as in vLLM, the log-probs of temperature 1 and of every token.
-    """
+    """Tokens i64 [B], and what their log-probs are under: the temperature [B] (None: 1) and the support."""
 
     token: torch.Tensor
-    logp: torch.Tensor
     temperature: torch.Tensor | None
     support: Support
 
 
 def draw(scores: torch.Tensor, options: Options) -> Drawn:
-    """Draw a token from each row of scores [B, V], which no other row changes."""
-    given = {
-        "temperature": options.temperature,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-    }
-    made = ops.sample(
-        scores, seed=options.seed, position=options.position,
-        request_id=torch.full_like(options.seed, REQUEST_ID),
-        **{name: x for name, x in given.items() if x is not None},
-    )  # fmt: skip
-    drawn = Drawn(made.token, made.logp, options.temperature, made.support)
+    """Draw a token from each row of scores [B, V], which no other row changes.
+
+    Log-probs of greedy rows are, as in vLLM, under temperature 1 and every token.
+    """
+    who: dict[str, Any] = {"seed": options.seed, "position": options.position}
+    who["request_id"] = torch.full_like(options.seed, REQUEST_ID)
+    given = (options.temperature, options.top_k, options.top_p, options.min_p)
+    made = sampling.draw(scores, who, *(off if x is None else x for x, off in zip(given, OFF, strict=True)))
     if not options.greedy:
-        return drawn
+        return Drawn(made.token, options.temperature, made.support)
     assert options.temperature is not None
     best = options.temperature == 0
-    temperature = torch.where(best, 1.0, options.temperature)
-    threshold, ties, last = made.support
-    support = Support(
-        torch.where(best, -inf, threshold), torch.where(best, 0, ties), torch.where(best, -1, last)
-    )
-    logp = ops.logp(scores, made.token, temperature=temperature, support=support).logp
-    assert logp is not None
-    return Drawn(made.token, logp, temperature, support)
+    every = Support(*(torch.where(best, x, own) for x, own in zip((-inf, 0, -1), made.support, strict=True)))
+    return Drawn(made.token, torch.where(best, 1.0, options.temperature), every)
+
+
+OFF = (1.0, 0, 1.0, 0.0)
+"""Temperature, top_k, top_p and min_p of rows without options."""
 
 
 def penalized(
@@ -177,13 +167,8 @@ def scored(mode: str, logits: torch.Tensor, scores: torch.Tensor, drawn: Drawn, 
 def of_drawn(mode: str, of: Scored, drawn: Drawn) -> LogprobsTensors:
     """Return vLLM's log-probs of the drawn tokens alone."""
     ids = drawn.token[:, None]
-    match mode:
-        case "processed_logprobs":
-            values = drawn.logp[:, None]
-        case "raw_logprobs":
-            values = of.logp(drawn.token)[:, None]
-        case _:
-            values = of.matrix(False).gather(1, ids)
+    logps = mode.endswith("logprobs")
+    values = of.logp(drawn.token)[:, None] if logps else of.matrix(False).gather(1, ids)
     return LogprobsTensors(ids.to(torch.int32), values, of.rank(drawn.token))
 
 
