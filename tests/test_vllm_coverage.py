@@ -1,4 +1,4 @@
-"""What rlk's plugin for vLLM refuses before a model is loaded, and what it leaves alone."""
+"""Refusals of rlk's plugin for vLLM before a model is loaded, and models that it leaves alone."""
 
 from __future__ import annotations
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import Any
 
 import torch
-from nn_cases import model
+from nn_cases import QWEN3, model
 
 from rlk.nn import CausalLM
 
@@ -25,7 +24,7 @@ def saved(path: Path, seed: int = 0, **options: Any) -> CausalLM:
 
     made = model(seed=seed, **options)
     config, architecture = ARCHITECTURES[made.config.model_type]
-    given = vars(__import__("nn_cases"))["QWEN3"] | options
+    given = QWEN3 | options
     made.save_pretrained(
         path, config=getattr(transformers, config)(**given, architectures=[architecture], bos_token_id=0)
     )
@@ -90,9 +89,3 @@ def trained(policy: Any, output: Any) -> torch.Tensor:
 def differing(policy: Any, outputs: list[Any]) -> int:
     """Return how many log-probs of drawn tokens differ from the trainer's."""
     return sum(int((trained(policy, o)[len(o.prompt_token_ids) - 1 :] != drawn(o)).sum()) for o in outputs)
-
-
-def closed(llm: Any) -> None:
-    """End an engine, whose memory is freed."""
-    llm.llm_engine.engine_core.shutdown()
-    gc.collect()
