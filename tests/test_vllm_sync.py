@@ -14,7 +14,7 @@ if os.environ.get("RLK_REQUIRE_VLLM") != "1":
 
 import vllm
 from test_docs import blocks
-from vllm_cases import closed, engine, saved
+from vllm_cases import engine, saved
 
 from rlk.sync import compare, digest
 
@@ -34,6 +34,5 @@ def test_the_page_about_engines_runs_and_a_weight_that_an_update_left_out_is_see
     sent = [(name, p) for name, p in new.named_parameters() if not name.endswith("v_proj.weight")]
     llm.apply_model(lambda loaded: len(loaded.load_weights(sent)))
     (after,) = llm.apply_model(digest)
-    closed(llm)
     found = compare(digest(new), after, before)
     assert [(each.name, each.kind) for each in found] == [("model.layers.0.self_attn.v_proj.weight", "stale")]
