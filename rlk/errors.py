@@ -314,6 +314,14 @@ class Code(Enum):
         "{count} of {total} weights are not as they were sent:\n{listed}",
         "send them again, all of them, and wait for the transfer before the next token is drawn",
     )
+    # checks of whole models
+    VERIFY_STATE = (
+        "{path}: the state of another run: {names} differ; {name} was {got!r}, now it is {wanted!r}",
+        "name another file, or delete this one to begin anew",
+    )
+    # comparisons of engines
+    DRIFT_FILE = ("{path} is no recorded rollout: {what}", "{instead}")
+    DRIFT_ENGINE = ("engine {name}: {what}", "{instead}")
     # rlk itself
     INTERNAL = ("internal error: {what}", "please report it with the generated source")
 
