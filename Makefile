@@ -1,4 +1,4 @@
-# make test | test-cute | test-cdna | test-versions | check-machine | mutants | mutation | compat | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
+# make test | test-cute | test-cdna | test-vllm | test-versions | check-machine | mutants | mutation | compat | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -28,8 +28,13 @@ COMPILED = tests/test_cute_machine_code.py tests/test_cute_runtime.py \
 VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson pyvers ray tensordict
 TILELANG_TESTS := $(filter-out tests/test_tilelang_lowering.py,$(wildcard tests/test_tilelang_*.py)) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
 
+VLLM := 0.26.0
+VLLM_ENV := RLK_VLLM=cpu RLK_REQUIRE_VLLM=1 CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
+	VLLM_NO_USAGE_STATS=1 VLLM_DO_NOT_TRACK=1 VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1
+VLLM_TESTS = $(wildcard tests/test_vllm_*.py)
+
 .PHONY: help style test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example docs wheel clean
+.PHONY: test-vllm test-vllm-only test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example docs wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -61,6 +66,14 @@ test-cdna: $(BASE)/.test
 
 test-cdna-only: $(VENV)/.cdna
 	RLK_REQUIRE_TILELANG=1 $(PYTEST) -k tilelang $(PYTEST_ARGS) $(TILELANG_TESTS)
+
+# vLLM's engine on a CPU, its layers on the oracle: 340 MB that make test does not ask for. Kernels of its second
+# model runner run in Triton's interpreter, which vLLM accepts where devices are hidden.
+test-vllm:
+	$(MAKE) test-vllm-only VENV=.venv-vllm
+
+test-vllm-only: $(VENV)/.vllm
+	$(VLLM_ENV) $(PYTEST) $(PYTEST_ARGS) $(VLLM_TESTS)
 
 # The oldest and the newest Triton that pyproject.toml allows: 0.6 and 1.0 GB that make test does not ask for.
 test-versions: $(VENV)/.test
@@ -118,7 +131,7 @@ wheel: $(VENV)/.test
 	$(PY) -m build --wheel --no-isolation
 
 clean:
-	rm -rf .compat .mutation .venv .venv-torch-* .venv-cute* .venv-cdna .venv-peers .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .compat .mutation .venv .venv-torch-* .venv-cute* .venv-cdna .venv-peers .venv-vllm .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # --- environments: one stamp for each step, remade when a pin or an extra changes --------------------------------
 
@@ -153,6 +166,13 @@ $(VENV)/.cute: $(VENV)/.over constraints/cute-$(CUTE).txt
 $(VENV)/.peers: $(VENV)/.run constraints/peers.txt
 	$(PIP) -c constraints/peers.txt pytest trl $(VERL_IMPORTS)
 	$(PIP) -c constraints/peers.txt --no-deps verl
+	touch $@
+
+# vLLM pins torch and asks for CUDA: its Python alone, and what that imports.
+$(VENV)/.vllm: $(VENV)/.over constraints/vllm.txt tools/vllm_python.py
+	$(PIP) pytest transformers
+	$(PIP) --no-deps -r constraints/vllm.txt
+	$(PY) tools/vllm_python.py $(VLLM)
 	touch $@
 
 $(VENV)/.cdna: $(VENV)/.over constraints/tilelang.txt

@@ -19,9 +19,10 @@ LAZY: dict[str, tuple[str, str | None]] = {
     "explain": ("rlk.runtime.prefetch", "explain"),
     "prefetch": ("rlk.runtime.prefetch", "prefetch"),
     "register": ("rlk.runtime.registry", "register"),
+    "sync": ("rlk.sync", None),
 }
 
-__all__ = ["Layout", "explain", "lang", "nn", "ops", "patch", "prefetch", "register"]
+__all__ = ["Layout", "explain", "lang", "nn", "ops", "patch", "prefetch", "register", "sync"]
 
 
 def __getattr__(name: str) -> Any:

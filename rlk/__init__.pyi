@@ -4,6 +4,7 @@
 from rlk import lang as lang
 from rlk import nn as nn
 from rlk import ops as ops
+from rlk import sync as sync
 from rlk.integrations.patching import patch as patch
 from rlk.ops.layout import Layout as Layout
 from rlk.runtime.prefetch import explain as explain

@@ -19,6 +19,7 @@ BACKENDS = ("triton", "cute", "tilelang", "oracle")
 """Values of RLK_BACKEND; beside them the names of registered backends and of installed entry points."""
 ENTRY_POINTS = "rlk.backends"
 _registered: list[str] = []
+VLLM = ("1", "cpu")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_CACHE_LIMIT = 8 * 2**30
 SIZE = "bytes with an optional suffix K, M, G or T, such as 8G"
@@ -83,8 +84,8 @@ class Env:
     number of compile processes, `log` is the level of the logger "rlk" (None: whatever the program sets),
     `cc` is the C compiler to link with, `aot` is false where no kernel of an
     installed wheel is used, `system_cache` is a store that is only read, `epoch` is the date of files in
-    archives, in seconds, `schedules` is the user's table of schedules, `toolchain` lists the compilers' own
-    variables that are set.
+    archives, in seconds, `schedules` is the user's table of schedules, `vllm` says that every engine of vLLM
+    computes by rlk, "cpu" without a device, `toolchain` lists the compilers' own variables that are set.
     """
 
     cache_dir: Path
@@ -99,6 +100,7 @@ class Env:
     system_cache: Path | None = None
     epoch: int | None = None
     schedules: Path | None = None
+    vllm: str | None = None
     toolchain: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
@@ -118,6 +120,7 @@ class Env:
             system_cache=_system_cache(variables),
             epoch=_epoch(variables),
             schedules=_file(variables, "RLK_SCHEDULES"),
+            vllm=_choice(variables, "RLK_VLLM", VLLM),
             toolchain=tuple((name, variables[name]) for name in TOOLCHAIN_VARIABLES if variables.get(name)),
         )
 

@@ -285,8 +285,20 @@ class Code(Enum):
         "install {peer} {versions}, or call rlk.ops yourself",
     )
     PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
+    PEER_REQUEST = (
+        "{peer}: {count} of {total} requests failed, the first with: {error}",
+        "the log of {peer} has where it failed",
+    )
+    HOOK_SILENT = (
+        "{peer}: the start-up run did not call rlk for {names}",
+        "another plugin or an option of {peer} computes them: remove it",
+    )
     SWAP_OFF = ("rlk's functions are not in {peer}", "call patch() first, once for each unpatch()")
     SWAP_LOST = ("another replaced {names} of {peer} after rlk did", "undo replacements in reverse order")
+    ROLLOUT_DIFFERS = (
+        "{peer}: {count} of {of} log-probs of the rollout differ from the policy's, by up to {most}",
+        "send the weights after every step, or keep the pass for old log-probs",
+    )
     PATCH_PART = ("{where}: {what}: not exchanged", "{instead}, or patch with strict=False to leave it")
     PATCH_TWICE = ("{where} is patched already", "undo the first patch")
     # checkpoints of models
@@ -298,6 +310,10 @@ class Code(Enum):
     )
     CHECKPOINT_SHAPE = ("{path}: {name} has shape {got}, expected {wanted}", "the config says so")
     CHECKPOINT_DTYPE = ("{path}: {name} has dtype {got}", "expected {wanted}")
+    WEIGHTS_DIFFER = (
+        "{count} of {total} weights are not as they were sent:\n{listed}",
+        "send them again, all of them, and wait for the transfer before the next token is drawn",
+    )
     # checks of whole models
     VERIFY_STATE = (
         "{path}: the state of another run: {names} differ; {name} was {got!r}, now it is {wanted!r}",

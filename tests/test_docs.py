@@ -16,6 +16,7 @@ import torch
 
 import rlk
 from rlk.errors import Code
+from rlk.integrations import continuous_batching
 from rlk.integrations import transformers as adapter
 
 ROOT = Path(__file__).parent.parent
@@ -291,6 +292,19 @@ def test_the_page_about_models_runs(tmp_path: Path) -> None:
     exec(compile(block, "models.py", "exec"), scope)
     assert (folder / "model.safetensors").exists() and scope["model"].lm_head.weight.grad.any()
     assert scope["prompt"].any()
+
+
+def test_the_page_about_engines_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page itself compares rollouts with trainers; its last weight is one that did not arrive."""
+    if pytest.importorskip("transformers").__version__ not in continuous_batching.VERSIONS:
+        pytest.skip("a version of transformers whose batching is refused")
+    scope: dict[str, Any] = {}
+    for block in blocks("docs/engines.md")[:2]:
+        exec(compile(block, "engines.py", "exec"), scope)
+    assert len(scope["rewards"]) == 3 and scope["drawn"].any()
+    assert [each.name for each in scope["late"]] == ["model.norm.weight"]
+    shown = re.search(r"^print\(\*late\)  # (.*)$", blocks("docs/engines.md")[1], re.MULTILINE)
+    assert shown is not None and capsys.readouterr().out.splitlines()[-1] == shown[1]
 
 
 def test_the_command_of_the_page_about_verify_prints_what_it_shows(

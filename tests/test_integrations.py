@@ -13,6 +13,7 @@ import pytest
 
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.integrations import swap as module
+from rlk.integrations import verl
 from rlk.integrations.swap import Swap, Swaps
 
 SOURCES = {
@@ -136,6 +137,15 @@ def test_of_several_swaps_none_stays_where_one_fails(toy: Any) -> None:
     with Swaps((good,)).patched():
         assert good.on
     assert not good.on
+
+
+def test_verls_own_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"verl": "0.9.1", "vllm": "0.24.0"}
+    monkeypatch.setattr("rlk.integrations.swap.version", installed.__getitem__)
+    with pytest.raises(UnsupportedError, match=r"vllm 0\.24\.0 is not one that rlk knows \(0\.26\.0\)"):
+        verl.engine_kwargs()
+    installed["vllm"] = "0.26.0"
+    assert verl.engine_kwargs() == {"quantization": "rlk"}
 
 
 def test_adapters_import_no_framework() -> None:

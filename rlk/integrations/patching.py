@@ -12,6 +12,7 @@ import torch
 
 from rlk.errors import NOWHERE, Code, Diagnostic, LaunchError, UnsupportedError
 from rlk.integrations.batch import PEER
+from rlk.integrations.continuous_batching import batch_generator, initializer
 from rlk.integrations.swap import known_version
 from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
@@ -339,6 +340,8 @@ def _exchange(made: Patched, parts: _Parts, logits_dtype: torch.dtype | None, lo
             if head.model is module:
                 made._exchange(head, forwards.causal_forward(at))
                 made._put(head, "create_masks_for_generate", _mask_as_given)
+                made._put(head, "init_continuous_batching", initializer(config, head))
+                made._put(head, "generate_batch", batch_generator(config, head))
 
 
 def _exchange_decoder(made: Patched, forwards: Any, module: Any, at: Decoding) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from rlk import ops
+from rlk.errors import Code, LaunchError
 from rlk.integrations.swap import Swap, Swaps
 from rlk.integrations.tensors import SHORT, entropies, f32, no_form, rows_of
+from rlk.nn import CausalLM, ModelConfig
 from rlk.ops import LOSSES, Loss
 from rlk.ops.losses import Correction, cispo, clip, sapo, vespo
 
@@ -192,6 +195,8 @@ def grpo_loss(self: Any, model: Any, inputs: Tensors) -> torch.Tensor:
         gathered = self.accelerator.gather_for_metrics(aux).mean().item()
         self._metrics[_mode(self)]["aux_loss"].append(gathered)
     _log(self, batch, inputs, mask, entropy.detach())
+    if SCORES.on:
+        _check_rollout(self, batch["logp"].detach(), inputs, mask)
     return made
 
 
@@ -299,6 +304,138 @@ def _phi(
     )  # fmt: skip
 
 
+# --- vLLM in the same process -------------------------------------------------------------------------------
+
+UNCHANGED = {
+    "repetition_penalty": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "structured_outputs_regex": None,
+}  # fmt: skip
+"""Options of TRL's VLLMGeneration under which a token's log-prob is that of the softmax by temperature."""
+FREE = frozenset(
+    "detokenize ignore_eos include_stop_str_in_output max_tokens seed stop stop_token_ids".split()
+)
+"""What `generation_kwargs` may have: nothing that changes what is drawn from."""
+
+
+def init_vllm(self: Any) -> None:
+    """Make TRL's engine with quantization="rlk", in place of `VLLMGeneration._init_vllm`.
+
+    Raises UnsupportedError for a server, for adapters, whose merged weights are rounded, for options that
+    change log-probs beside the temperature, for a policy that is not patched, and for one whose numerics are
+    not those of the engine.
+    """
+    found = {name: getattr(self, name) for name in UNCHANGED}
+    changed = [f"{n}={x!r}" for n, x in found.items() if (x or UNCHANGED[n]) != UNCHANGED[n]]
+    changed += [f"generation_kwargs[{name!r}]" for name in sorted(set(self.generation_kwargs) - FREE)]
+    if hasattr(self.model, "peft_config"):
+        raise no_form("trl", "an adapter, which TRL merges for the engine", "train all weights")
+    if self.mode != "colocate":
+        raise no_form("trl", f"vllm_mode={self.mode!r}", 'use vllm_mode="colocate"')
+    if changed:
+        instead = "leave it out: TRL's log-probs are those of the temperature alone"
+        raise no_form("trl", ", ".join(changed), instead)
+    where = import_module("trl.generation.vllm_generation")
+    theirs = where.LLM
+
+    def engine(**options: Any) -> Any:
+        if options.get("quantization") is not None:
+            raise no_form("trl", f"a policy quantized by {options['quantization']}", "load it in bfloat16")
+        return theirs(**options | {"quantization": "rlk"})
+
+    where.LLM = engine
+    try:
+        ENGINE.original(INIT)(self)
+    finally:
+        where.LLM = theirs
+    (of_engine,) = set(self.llm.collective_rpc("rlk_numerics_id"))
+    _check_policy(self.model, of_engine)
+
+
+def _check_policy(model: torch.nn.Module, of_engine: str) -> None:
+    """Raise UnsupportedError for a policy whose log-probs are not the engine's."""
+    decoders = [m for m in model.modules() if _forward_module(m) == "rlk.integrations.decoders"]
+    if not decoders:
+        raise no_form("trl", "a policy that is not patched", "rlk.patch(model) before GRPOTrainer(model)")
+    config = next(m.config for m in decoders if hasattr(m, "config"))
+    first = next(p for p in model.parameters() if p.is_floating_point())
+    found = CausalLM(ModelConfig.of(config), dtype=first.dtype, device="meta").numerics_id(first.device)
+    if found != of_engine:
+        raise no_form(
+            "trl", f"a policy of numerics {found} with an engine of {of_engine}",
+            "use one device, dtype and rlk_leaves for both",
+        )  # fmt: skip
+
+
+def _forward_module(module: torch.nn.Module) -> str:
+    forward = vars(module).get("forward")
+    return str(getattr(getattr(forward, "__func__", None), "__module__", ""))
+
+
+def generate_and_score(self: Any, inputs: Any) -> Tensors:
+    """Return TRL's batch of completions with the rollout's log-probs for the old ones, without their pass.
+
+    In place of `GRPOTrainer._generate_and_score_completions`, which computes the old log-probs with the
+    weights that it has just sent to the engine: the same function of the same weights and tokens.
+    """
+    theirs = SCORES.original(SCORE)
+    if not self.use_vllm:
+        return dict(theirs(self, inputs))
+    corrects, passes = self.vllm_importance_sampling_correction, self._get_per_token_logps_and_entropies
+    every = self.args.steps_per_generation * self.num_iterations
+    old = [self.args.gradient_accumulation_steps % every != 0]  # whether TRL's first pass is that of them
+
+    def without_old(*args: Any, **options: Any) -> Any:
+        return (None, None, None) if old and old.pop() else passes(*args, **options)
+
+    self.vllm_importance_sampling_correction = False
+    self._get_per_token_logps_and_entropies = without_old
+    try:
+        made = dict(theirs(self, inputs))
+    finally:
+        self.vllm_importance_sampling_correction = corrects
+        self._get_per_token_logps_and_entropies = passes
+    sampled = made["sampling_per_token_logps"]
+    if bool(sampled.isnan().any()):
+        raise no_form("trl", "a token without a log-prob", "let every token of a completion be drawn by vLLM")
+    made["old_per_token_logps"] = sampled
+    if corrects:
+        whole = self.vllm_importance_sampling_mode.startswith("sequence")
+        made["importance_sampling_ratio"] = torch.ones_like(sampled[:, :1] if whole else sampled)
+    return made
+
+
+@torch.no_grad()
+def _check_rollout(trainer: Any, logp: torch.Tensor, inputs: Tensors, mask: torch.Tensor) -> None:
+    """Log how the rollout's log-probs differ from a training forward of the same weights.
+
+    Raises LaunchError if they do: then old log-probs would have to be computed. Not looked at are batches
+    that are used again after a step of the optimizer, and policies that no sampler drew from.
+    """
+    if trainer.state.global_step != trainer._last_loaded_step:
+        return
+    sampled, where, into = inputs["sampling_per_token_logps"], mask.bool(), trainer._metrics[_mode(trainer)]
+    d = (logp - sampled)[where]
+    d = d if len(d) else logp.new_zeros(1)
+    ratio, away = d.exp(), d.abs()
+    numbers = torch.stack(
+        [away.mean(), away.max(), ratio.min(), ratio.mean(), ratio.max(), (away != 0).sum(), where.sum()]
+    )
+    gathered = trainer.accelerator.gather(numbers[None].double())
+    most, least = gathered.amax(0).tolist(), gathered.amin(0).tolist()
+    mean = gathered.mean(0).tolist()
+    for name, value in (
+        ("sampling_logp_difference/mean", mean[0]),
+        ("sampling_logp_difference/max", most[1]),
+        ("importance_sampling_ratio/min", least[2]),
+        ("importance_sampling_ratio/mean", mean[3]),
+        ("importance_sampling_ratio/max", most[4]),
+    ):
+        into[f"sampling/{name}"].append(value)
+    if most[5]:
+        raise LaunchError(
+            Code.ROLLOUT_DIFFERS, count=int(most[5]), of=int(most[6]), most=f"{most[1]:.3g}", peer="trl"
+        )
+
+
 # --- the swap -----------------------------------------------------------------------------------------------
 
 VERSIONS = ("1.16.0",)
@@ -313,5 +450,13 @@ LOG_PROBS = Swap(
     },
 )
 LOSS = Swap("trl", VERSIONS, {"trl.trainer.grpo_trainer:GRPOTrainer._compute_loss": grpo_loss})
+INIT = "trl.generation.vllm_generation:VLLMGeneration._init_vllm"
+SCORE = "trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions"
+ENGINE = Swap("trl", VERSIONS, {INIT: init_vllm})
+SCORES = Swap("trl", VERSIONS, {SCORE: generate_and_score})
 SWAPS = Swaps((LOG_PROBS, LOSS))
+VLLM = Swaps((LOG_PROBS, LOSS, ENGINE))
+"""The same, and rlk's engine for `use_vllm=True`; TRL computes old log-probs, and logs that they agree."""
+EXACT = Swaps((LOG_PROBS, LOSS, ENGINE, SCORES))
+"""The same without the pass for old log-probs: those of the rollout are used, and checked in the loss."""
 patch, unpatch, patched = SWAPS.patch, SWAPS.unpatch, SWAPS.patched

@@ -9,8 +9,9 @@ import torch
 
 from rlk import ops
 from rlk.integrations import verl_losses
-from rlk.integrations.swap import Swap, Swaps
+from rlk.integrations.swap import Swap, Swaps, known_version
 from rlk.integrations.tensors import entropies, f32, no_form, rows_of
+from rlk.integrations.vllm import hooks
 from rlk.ops.losses import KL
 
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -105,6 +106,20 @@ def gae(
         )
         white: torch.Tensor = masked_whiten(made.advantages, response_mask)
     return white, made.returns
+
+
+# --- the rollout --------------------------------------------------------------------------------------------
+
+
+def engine_kwargs() -> dict[str, Any]:
+    """Return `actor_rollout_ref.rollout.engine_kwargs.vllm` of a rollout by vLLM whose layers are rlk's.
+
+    Raises UnsupportedError for an installed vLLM that rlk's plugin does not know: also for 0.24.0, which
+    verl 0.9.1 asks for.
+    """
+    known_version("verl", VERSIONS)
+    known_version(hooks.PEER, hooks.VERSIONS)
+    return {"quantization": "rlk"}
 
 
 # --- the swap -----------------------------------------------------------------------------------------------

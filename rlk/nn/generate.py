@@ -45,7 +45,17 @@ class Generation:
         return self.prompt + self.ids
 
 
-def packed_support(made: Sequence[Generation], device: torch.device | str = "cpu") -> Support:
+class Replayable(Protocol):
+    """A sequence whose tokens after the prompt were drawn: `Generation` is one."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]: ...
+
+    @property
+    def support(self) -> Support | None: ...
+
+
+def packed_support(made: Sequence[Replayable], device: torch.device | str = "cpu") -> Support:
     """Return the supports of finished sequences, packed one behind the other, as `CausalLM.logps` takes them.
 
     Row t has that of token t + 1: the rows of drawn tokens theirs, all others the whole vocabulary. Raises

@@ -118,6 +118,37 @@ def sample(
     sets the device's error word. Differentiable in no input: replay with `logp` for gradients.
     math: "portable" or "sm90" overrides who defines exp2. Raises LaunchError.
     """
+    who = {"seed": seed, "request_id": request_id, "position": position}
+    made = draw(logits, who, temperature, top_k, top_p, min_p, penalties, math)
+    raw = logp(logits.detach(), made.token, math=math).logp
+    drawn = logp(made.scores, made.token, temperature=made.temperature, support=made.support, math=math).logp
+    assert raw is not None and drawn is not None
+    return Sample(made.token, raw, drawn, made.support)
+
+
+class Draw(NamedTuple):
+    """A draw without its log-prob, and what that is of: `logp(scores, token, temperature=..., support=...)`.
+
+    scores: the logits with penalties.
+    """
+
+    token: torch.Tensor
+    scores: torch.Tensor
+    temperature: PerRow
+    support: Support
+
+
+def draw(
+    logits: torch.Tensor,
+    who: dict[str, int | torch.Tensor],
+    temperature: PerRow,
+    top_k: int | torch.Tensor,
+    top_p: PerRow,
+    min_p: PerRow,
+    penalties: Penalties | None = None,
+    math: str | None = None,
+) -> Draw:
+    """Draw as `sample` does. who: its seed, request_id and position, by name. Raises LaunchError."""
     _matrix("sample", logits)
     if not 0 < logits.shape[1] <= spec.MOST_TOKENS:
         wanted = f"1 to {spec.MOST_TOKENS}"
@@ -126,7 +157,6 @@ def sample(
         )
     logits = logits.detach()
     scores = logits if penalties is None else penalize(logits, penalties)
-    who = {"seed": seed, "request_id": request_id, "position": position}
     tensors: Tensors = {"scores": scores, "blocks": scores}
     tensors |= {name: _rows("sample", name, x, logits, torch.int64, WIDE) for name, x in who.items()}
     if _is_set(temperature, 1.0):
@@ -136,11 +166,8 @@ def sample(
         temperature = torch.where(inverse == inf, 1.0, heat)
     tensors |= _cuts(logits, top_k, top_p, min_p)
     made = call(spec.sample, tensors, {}, {}, math)
-    token, support = made["token"], Support(made["threshold"], made["ties"], made["last"])
-    raw = logp(logits, token, math=math).logp
-    drawn = logp(scores, token, temperature=temperature, support=support, math=math).logp
-    assert raw is not None and drawn is not None
-    return Sample(token, raw, drawn, support)
+    support = Support(made["threshold"], made["ties"], made["last"])
+    return Draw(made["token"], scores, temperature, support)
 
 
 def _cuts(logits: torch.Tensor, top_k: int | torch.Tensor, top_p: PerRow, min_p: PerRow) -> Tensors:

@@ -1,0 +1,169 @@
+"""vLLM's attention backend CUSTOM: keys and values written and read by rlk, in vLLM's pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionImpl,
+    AttentionMetadata,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+    MultipleOf,
+)
+from vllm.v1.attention.backends.utils import get_kv_cache_layout
+
+from rlk import ops
+from rlk.integrations.tensors import no_form
+from rlk.integrations.vllm.hooks import PEER, hook
+
+NAME = "CUSTOM"
+_attention = hook("attention", "AttentionImpl.forward")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PagedMetadata(AttentionMetadata):
+    """The tokens of a step: the arguments of `rlk.ops.paged_attention`, and the slots of new keys.
+
+    Its tensors are vLLM's own buffers, which a CUDA graph reads at each replay.
+    """
+
+    tokens: int
+    cu_seqlens: torch.Tensor
+    context_lens: torch.Tensor
+    block_table: torch.Tensor
+    slots: torch.Tensor
+
+
+class Builder(AttentionMetadataBuilder[PagedMetadata]):
+    """Metadata without a kernel and without waiting for the device."""
+
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.ALWAYS
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+
+    def build(
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,
+    ) -> PagedMetadata:
+        m = common_attn_metadata
+        if m.causal is not True:
+            raise no_form(PEER, "attention that is not causal", "use a decoder")
+        return PagedMetadata(
+            m.num_actual_tokens, m.query_start_loc, m.seq_lens, m.block_table_tensor, m.slot_mapping
+        )
+
+
+class Paged(AttentionImpl[PagedMetadata]):
+    """Attention of one layer."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        **others: Any,
+    ) -> None:
+        found = {
+            "alibi_slopes": alibi_slopes,
+            "kv_sharing_target_layer_name": kv_sharing_target_layer_name,
+            **others,
+        }
+        if odd := sorted(name for name, value in found.items() if value is not None):
+            raise no_form(PEER, f"attention with {', '.join(odd)}", "use a model of a supported family")
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.kv_cache_dtype = kv_cache_dtype
+        self.window, self.softcap = sliding_window, logits_soft_cap or None
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: PagedMetadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Write keys and values of new tokens into their slots, and the attention of all into output.
+
+        kv_cache: [pages, Hk, page, 2 E], keys before values. Rows of padding are left undefined.
+        """
+        _attention.count()
+        if attn_metadata is None:  # vLLM measures memory before there is a cache
+            return output.fill_(0)
+        m = attn_metadata
+        keys, values = kv_cache.transpose(1, 2).chunk(2, -1)
+        ops.write_cache(key[: m.tokens], value[: m.tokens], keys, values, m.slots[: m.tokens])
+        made = ops.paged_attention(
+            query[: m.tokens], keys, values, m.block_table, m.context_lens, m.cu_seqlens,
+            scale=self.scale, window=self.window, softcap=self.softcap,
+        )  # fmt: skip
+        output[: m.tokens].copy_(made.o)
+        return output
+
+
+class RlkBackend(AttentionBackend):
+    """The backend that `attention_backend="CUSTOM"` names."""
+
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.bfloat16, torch.float16]
+    forward_includes_kv_cache_update: bool = True  # so that no write is lost if vLLM changes who does it
+
+    @staticmethod
+    def get_name() -> str:
+        return NAME
+
+    @staticmethod
+    def get_impl_cls() -> type[Paged]:
+        return Paged
+
+    @staticmethod
+    def get_builder_cls() -> type[Builder]:
+        return Builder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes() -> list[int | MultipleOf]:
+        return [MultipleOf(1)]
+
+    @staticmethod
+    def get_kv_cache_shape(
+        num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, cache_dtype_str: str = "auto"
+    ) -> tuple[int, ...]:
+        return (num_blocks, num_kv_heads, block_size, 2 * head_size)
+
+    @staticmethod
+    def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> tuple[int, ...]:
+        by_token = get_kv_cache_layout() == "NHD"
+        if include_num_layers_dimension:
+            return (1, 0, 3, 2, 4) if by_token else (1, 2, 0, 3, 4)
+        return (0, 2, 1, 3) if by_token else (0, 1, 2, 3)
+
+    @staticmethod
+    def use_cascade_attention(*args: Any, **kwargs: Any) -> bool:
+        return False
+
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_sliding_window(cls) -> bool:
+        return True

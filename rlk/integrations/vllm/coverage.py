@@ -1,0 +1,130 @@
+"""Refusals: options of an engine and parts of a model that rlk does not compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.model_executor.custom_op import CustomOp
+from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+from rlk.errors import UnsupportedError
+from rlk.integrations.tensors import no_form
+from rlk.integrations.vllm.attention import NAME, Paged
+from rlk.integrations.vllm.hooks import PEER
+from rlk.integrations.vllm.layers import Embedding, Linear, Replaced, RlkConfig
+from rlk.nn.config import ModelConfig
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
+}
+"""vLLM's classes whose layers are those of rlk.nn, by the model_type of each."""
+SIZES = ("tensor", "pipeline", "prefill_context", "decode_context")
+"""Kinds of parallelism that are refused."""
+
+HOOKS = ("linear", "embedding", "rms_norm", "rope", "gated", "attention", "head")
+"""What every model calls."""
+
+Found = list[tuple[str, str]]
+
+
+def check_options(config: Any) -> None:
+    """Raise UnsupportedError with everything in a VllmConfig that rlk does not cover."""
+    found: Found = []
+    if config.speculative_config is not None:
+        found.append(("speculative decoding", "leave speculative_config out"))
+    cache, dtype = config.cache_config.cache_dtype, config.model_config.dtype
+    if cache not in ("auto", str(dtype).removeprefix("torch.")):
+        found.append(
+            (f"a cache of {cache}", f'leave kv_cache_dtype out: "auto" keeps keys and values in {dtype}')
+        )
+    for kind in SIZES:
+        size = getattr(config.parallel_config, f"{kind}_parallel_size")
+        if size != 1:
+            found.append((f"{kind.replace('_', ' ')} parallelism over {size} ranks", "use 1"))
+    backend = config.attention_config.backend
+    kinds = {x for x in (backend, *(config.attention_config.backend_per_kind or {}).values()) if x}
+    if odd := sorted({getattr(x, "name", str(x)) for x in kinds} - {NAME}):
+        found.append((f"attention by {', '.join(odd)}", f'give attention_backend="{NAME}", or none'))
+    architecture = config.model_config.architecture
+    if architecture not in ARCHITECTURES:
+        found.append((f"the architecture {architecture}", f"use one of {', '.join(ARCHITECTURES)}"))
+    if config.model_config.runner_type != "generate":
+        found.append((f"the runner {config.model_config.runner_type!r}", "generate"))
+    lora = config.lora_config
+    if lora is not None and lora.lora_dtype != dtype:
+        found.append((f"adapters of {lora.lora_dtype}", f"give lora_dtype={str(dtype)!r}, or none"))
+    refuse(found)
+
+
+def check_arguments(given: Any) -> None:
+    """Raise UnsupportedError for arguments of an engine from which vLLM would load other models first."""
+    found: Found = []
+    if given.quantization != RlkConfig.get_name():
+        found.append((f"quantization={given.quantization!r} beside RLK_VLLM=1", "leave one of them out"))
+    if given.speculative_config is not None:
+        found.append(("speculative decoding", "leave speculative_config out"))
+    refuse(found)
+
+
+def check_model(model: torch.nn.Module, config: ModelConfig) -> None:
+    """Raise UnsupportedError for parts of a loaded model that are not rlk's."""
+    found: Found = []
+    layer = 0
+    for name, module in model.named_modules():
+        what = type(module).__name__
+        if isinstance(module, LinearBase):
+            ours = isinstance(module.quant_method, Linear)
+        elif isinstance(module, VocabParallelEmbedding):
+            ours = isinstance(module.quant_method, Embedding)
+        elif isinstance(module, Attention):
+            ours = isinstance(module.impl, Paged)
+            if ours:
+                found += _differences(name, module.impl, config, layer)
+            layer += 1
+        elif isinstance(module, (CustomOp, LogitsProcessor)):
+            ours = isinstance(module, Replaced) or not _computes(module)
+        else:
+            ours = not [*module.parameters(recurse=False)]
+        if not ours:
+            found.append((f"{name or 'the model'}, a {what},", "use a model of a supported family"))
+    if layer != config.num_hidden_layers:
+        found.append((f"a model of {layer} layers of attention", f"one of {config.num_hidden_layers}"))
+    refuse(found)
+
+
+def _computes(module: torch.nn.Module) -> bool:
+    """Return whether a layer's forward is called: that of a rotary embedding holds another, which is not."""
+    return type(module).__name__ != "ApplyRotaryEmb"
+
+
+def _differences(name: str, impl: Paged, config: ModelConfig, layer: int) -> Found:
+    """Return what of a layer's attention differs from `rlk.nn`'s."""
+    wanted = {
+        "num_heads": config.num_attention_heads,
+        "num_kv_heads": config.num_key_value_heads,
+        "head_size": config.head_dim,
+        "scale": config.attention_scale,
+        "window": config.windows[layer] if layer < len(config.windows) else None,
+        "softcap": config.attention_softcap,
+    }
+    return [
+        (f"{name} with {option}={getattr(impl, option)}", f"rlk.nn has {value}")
+        for option, value in wanted.items()
+        if getattr(impl, option) != value
+    ]
+
+
+def refuse(found: Found) -> None:
+    """Raise UnsupportedError with all findings, if there are any."""
+    if found:
+        errors = [no_form(PEER, what, instead) for what, instead in dict.fromkeys(found)]
+        raise UnsupportedError.collected(tuple(d for error in errors for d in error.diagnostics))

@@ -1,0 +1,171 @@
+"""Requests in vLLM's front end: the support of each draw beside its log-prob, and what is refused.
+
+Imports vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import SamplingParams
+from vllm.v1.outputs import LogprobsLists
+
+from rlk.integrations.swap import Swap
+from rlk.integrations.tensors import no_form
+from rlk.integrations.vllm.hooks import PEER, VERSIONS, hook
+from rlk.nn import generate
+from rlk.ops.results import Support
+
+SUPPORTS = hook("supports", "LogprobsProcessor._update_sample_logprobs")
+KEPT = "rlk_supports"
+"""The attribute of vLLM's objects that has a request's supports: threshold, ties and last of each draw."""
+COLUMNS, MARK = 2, -2
+"""How many columns a support has behind log-probs, and the largest id that says so, in the last of them."""
+
+
+# --- supports -----------------------------------------------------------------------------------------------
+
+
+def support_of(output: CompletionOutput) -> Support:
+    """Return the supports of the drawn tokens of one output of a request, on the host: a row for each.
+
+    With them and the temperature, `rlk.ops.linear_logp(..., support=)` returns processed log-probs again.
+    Raises UnsupportedError where log-probs were not asked for, or rlk did not draw the tokens.
+    """
+    kept = getattr(output, KEPT, None)
+    if kept is None:
+        instead = 'give SamplingParams(logprobs=0) to LLM(quantization="rlk")'
+        raise no_form(PEER, "an output without supports", instead)
+    columns = [np.concatenate(column) for column in zip(*kept, strict=True)]
+    threshold, ties, last = (torch.from_numpy(x[: len(output.token_ids)]) for x in columns)
+    return Support(threshold, ties, last)
+
+
+def packed_support(outputs: Sequence[RequestOutput]) -> Support:
+    """Return the supports of whole sequences, packed one behind the other, as `CausalLM.logps` takes them.
+
+    The sequences are the prompt and the tokens of each output of each request, in their order; all of a
+    prompt's rows but the last keep every token. Raises what `support_of` raises.
+    """
+    drawn = [
+        _Sequence(tuple(request.prompt_token_ids), support_of(output))
+        for request in outputs
+        for output in request.outputs
+    ]
+    return generate.packed_support(drawn)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sequence:
+    prompt: tuple[int, ...]
+    support: Support
+
+
+def columns_of(support: Support) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return supports as ids i32 and numbers f32 [B, 2], behind a worker's log-probs on their way here."""
+    ids = torch.stack((support.last, MARK - support.ties), 1)
+    return ids, torch.stack((support.threshold, torch.zeros_like(support.threshold)), 1)
+
+
+def _taken(given: LogprobsLists) -> tuple[LogprobsLists, tuple[np.ndarray, ...]] | None:
+    """Return log-probs without the columns of supports, and these; None where there are none."""
+    ids, numbers = given.logprob_token_ids, given.logprobs
+    if ids.shape[-1] <= COLUMNS or not (ids[:, -1] <= MARK).all():
+        return None
+    support = numbers[:, -2].copy(), MARK - ids[:, -1], ids[:, -2].copy()
+    rest = given._replace(logprob_token_ids=ids[:, :-COLUMNS], logprobs=numbers[:, :-COLUMNS])
+    return rest, support
+
+
+def update(self: Any, logprobs_lists: LogprobsLists) -> None:
+    """Take the log-probs of drawn tokens, and their supports where rlk drew them."""
+    if (found := _taken(logprobs_lists)) is not None:
+        SUPPORTS.count()
+        logprobs_lists, support = found
+        vars(self).setdefault(KEPT, []).append(support)
+    SWAP.original(UPDATE)(self, logprobs_lists)
+
+
+def completion(self: Any, token_ids: list[int], finish_reason: Any, stop_reason: Any) -> CompletionOutput:
+    """Return an output of a request, with the supports of its tokens."""
+    made = SWAP.original(COMPLETION)(self, token_ids, finish_reason, stop_reason)
+    kept = getattr(self.logprobs_processor, KEPT, None)
+    if kept is not None:
+        # an output with all tokens so far shares the list, as it shares the ids
+        whole = len(made.token_ids) == sum(len(x[0]) for x in kept)
+        setattr(made, KEPT, kept if whole else kept[-len(made.token_ids) :])
+    return made
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+
+def validate(self: Any, params: Any, supported_tasks: tuple[Any, ...]) -> None:
+    """Raise what vLLM raises for options of a request, and UnsupportedError for what rlk does not draw."""
+    SWAP.original(VALIDATE)(self, params, supported_tasks)
+    if isinstance(params, SamplingParams) and is_ours(self.vllm_config):
+        for name, instead in REFUSED.items():
+            if getattr(params, name) is not None:
+                raise no_form(PEER, f"SamplingParams({name}=...)", instead)
+
+
+REFUSED = {
+    "structured_outputs": "leave it out: a grammar's masks are not recorded, so no trainer could replay them",
+    "thinking_token_budget": "leave it out: tokens that it forces are not drawn",
+}
+"""Options of vLLM's SamplingParams, and what to do instead."""
+
+
+def is_ours(config: Any) -> bool:
+    """Return whether an engine's model is computed by rlk."""
+    found = config.quant_config
+    return found is not None and found.get_name() == "rlk"
+
+
+def beams(
+    self: Any,
+    prompts: Any,
+    params: Any,
+    lora_request: Any = None,
+    use_tqdm: bool = False,
+    concurrency_limit: int | None = None,
+) -> Any:
+    """Search by beams with a model that rlk does not compute; else raise UnsupportedError."""
+    _refuse_beams(self.llm_engine.vllm_config)
+    return SWAP.original(BEAMS)(self, prompts, params, lora_request, use_tqdm, concurrency_limit)
+
+
+def beams_online(
+    self: Any, prompt: Any, request_id: str, params: Any, lora_request: Any = None, trace_headers: Any = None
+) -> Any:
+    """Search by beams in a server of a model that rlk does not compute; else raise UnsupportedError."""
+    _refuse_beams(self.engine_client.vllm_config)
+    return SWAP.original(BEAMS_ONLINE)(self, prompt, request_id, params, lora_request, trace_headers)
+
+
+def _refuse_beams(config: Any) -> None:
+    if is_ours(config):
+        raise no_form(PEER, "beam search", "draw with SamplingParams: beams are not drawn from the policy")
+
+
+UPDATE = "vllm.v1.engine.logprobs:LogprobsProcessor._update_sample_logprobs"
+COMPLETION = "vllm.v1.engine.output_processor:RequestState._new_completion_output"
+VALIDATE = "vllm.v1.engine.input_processor:InputProcessor._validate_params"
+BEAMS = "vllm.entrypoints.generate.beam_search.offline:BeamSearchOfflineMixin.beam_search"
+BEAMS_ONLINE = "vllm.entrypoints.generate.beam_search.online:BeamSearchOnlineMixin.beam_search"
+SWAP = Swap(
+    PEER,
+    VERSIONS,
+    {
+        UPDATE: update,
+        COMPLETION: completion,
+        VALIDATE: validate,
+        BEAMS: beams,
+        BEAMS_ONLINE: beams_online,
+    },
+)

@@ -1,0 +1,189 @@
+"""`rlk.sync.digest`: the digest of each weight of a model under its Hugging Face name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.runtime.binding.checks import wrong_type, wrong_value
+from rlk.sync.blocks import Weight, digests_of
+from rlk.sync.parts import OP, Part, canonical, parts_of_model, resolved
+
+FORMAT = b"rlk.sync 1"
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+NO_PARAMETER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
+"""Buffers that older versions of transformers wrote; rlk and newer versions compute them."""
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDigest:
+    """The digest of one weight. dtype: as torch names it. blocks: 16 bytes for each block of 64 KiB."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    blocks: bytes
+
+    @property
+    def hex(self) -> str:
+        """Return the digest as 32 hex digits: of dtype, shape and all blocks."""
+        head = f"{self.dtype} {','.join(map(str, self.shape))}".encode()
+        return _hashed(head, self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The digests of a model's weights by their Hugging Face names."""
+
+    weights: Mapping[str, WeightDigest]
+
+    @property
+    def total(self) -> str:
+        """Return one digest of the model, 32 hex digits: of all names and digests."""
+        lines = (f"{name} {weight.hex}\n".encode() for name, weight in sorted(self.weights.items()))
+        return _hashed(*lines)
+
+
+def _hashed(*parts: bytes) -> str:
+    state = hashlib.blake2b(FORMAT + b"\0", digest_size=16)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.hexdigest()
+
+
+def digest(
+    source: torch.nn.Module | Mapping[str, torch.Tensor] | str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    parts: Mapping[str, Part] | None = None,
+) -> Digest:
+    """Return the digest of every weight, computed where it is, under its Hugging Face name.
+
+    source: a model (`rlk.nn.CausalLM`, of transformers, of vLLM: `LLM.apply_model(rlk.sync.digest)`), a state
+    dict, a folder of safetensors files, or one file. dtype: floats are rounded to it first, as the sync does
+    that sends f32 weights to a bf16 engine. parts: the weights that lie in tensors of other names or layouts;
+    every tensor that is no part's source is a weight of its own name. For vLLM's models they are found: its
+    merged and padded weights have the digests of the checkpoint's. `lm_head.weight` is left out where it has
+    the bits of `model.embed_tokens.weight`.
+
+    The bytes of a weight, row-major and little-endian, are cut into blocks of 65536, the last one filled up
+    with zeros, and a block is 16 steps of 1024 words w[s, i] of 32 bits. With MurmurHash3's finalizer
+
+        mix(h) = h2 ^ (h2 >> 16), h2 = (h1 ^ (h1 >> 13)) 0xC2B2AE35, h1 = (h ^ (h >> 16)) 0x85EBCA6B
+        x[s, i] = w[s, i] ^ (mix(i + 0x9E3779B9) + mix(s))
+        f[c, s, i] = (mix(i + c) | 1) (mix(s) | 1)
+        low[c] = sum of (x f[c] mod 2**32), high[c] = sum of floor(x f[c] / 2**32)
+
+    modulo 2**32 each, the digest of a block is low[c1], high[c1], low[c2], high[c2] with c1 = 0x3C6EF372 and
+    c2 = 0xDAA66D2B, 16 bytes. A weight's digest is BLAKE2b-128 of dtype, shape and these. Every change
+    of a single word changes a block's digest; several changes cancel by accident only. It protects against
+    mistakes, not against an adversary. Raises LaunchError for parts that do not fit, for shards of ranks and
+    tensors without memory.
+    """
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise wrong_value(OP, "dtype", dtype, "a float dtype, or None")
+    if isinstance(source, str | os.PathLike):
+        if parts is not None:
+            raise wrong_value(OP, "parts", "a map", "None for files, which hold Hugging Face's names")
+        found = dict(_digests_of_files(Path(source), dtype))
+    else:
+        found = _digests_of_tensors(_weights(source, parts), dtype)
+    head = found.get(HEAD)
+    if head is not None and head == found.get(EMBEDDING):
+        del found[HEAD]
+    return Digest(found)
+
+
+def _weights(source: Any, parts: Mapping[str, Part] | None) -> dict[str, torch.Tensor]:
+    """Return the tensors of a model or mapping by their Hugging Face names."""
+    padding: dict[str, int] = {}
+    if isinstance(source, torch.nn.Module):
+        named = source.named_parameters(remove_duplicate=False)
+        tensors = {canonical(name): p.detach() for name, p in named}
+        if parts is None:
+            parts, padding = parts_of_model(source, tensors)
+    elif isinstance(source, Mapping):
+        for name, x in source.items():
+            if not isinstance(x, torch.Tensor):
+                raise wrong_type(OP, f"source[{name!r}]", x, "a tensor")
+        tensors = {canonical(name): x for name, x in source.items() if not NO_PARAMETER.fullmatch(name)}
+    else:
+        raise wrong_type(OP, "source", source, "a model, a state dict, or the path of safetensors files")
+    for name, x in tensors.items():
+        kind = type(x.data).__name__
+        if kind == "DTensor":
+            raise wrong_value(OP, name, "a DTensor", "whole tensors: gather it (full_tensor) first")
+        if x.device.type == "meta":
+            raise wrong_value(OP, name, "a tensor on the meta device", "a tensor with memory")
+    return resolved(tensors, parts or {}, padding)
+
+
+def _digests_of_tensors(
+    tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None
+) -> dict[str, WeightDigest]:
+    keys = {
+        name: (x.data_ptr(), x.device, x.dtype, tuple(x.shape), x.stride()) for name, x in tensors.items()
+    }
+    first = {key: name for name, key in reversed(keys.items())}  # of tensors that are one: a tied head
+    weights = {name: _cast(tensors[name], dtype) for name in first.values()}
+    made = dict(zip(weights, digests_of(list(weights.values())), strict=True))
+    return {name: _named(weights[first[keys[name]]], made[first[keys[name]]]) for name in tensors}
+
+
+def _cast(x: torch.Tensor, dtype: torch.dtype | None) -> Weight:
+    return Weight(x, x.dtype if dtype is None or not x.dtype.is_floating_point else dtype)
+
+
+def _named(weight: Weight, blocks: bytes) -> WeightDigest:
+    return WeightDigest(str(weight.dtype).removeprefix("torch."), tuple(weight.tensor.shape), blocks)
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+def _digests_of_files(path: Path, dtype: torch.dtype | None) -> Iterator[tuple[str, WeightDigest]]:
+    """Yield the digests of all tensors of a folder or file, of which one is read at a time."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise UnsupportedError(Code.PEER_ABSENT, peer="safetensors", versions=">=0.6") from None
+    for file in _files(path):
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for key in opened.keys():
+                    if not NO_PARAMETER.fullmatch(key):
+                        weight = _cast(opened.get_tensor(key), dtype)
+                        yield canonical(key), _named(weight, *digests_of([weight]))
+        except (SafetensorError, OSError) as error:
+            raise _unreadable(file, f"cannot be read: {error}", "copy or download it again") from error
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    index = path / INDEX
+    if index.is_file():
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            what = "is no index of safetensors files"
+            raise _unreadable(index, what, "write the checkpoint anew") from error
+        return [path / name for name in sorted(names)]
+    found = sorted(path.glob("*.safetensors"))
+    if not found:
+        raise _unreadable(path, "holds no safetensors files", "name a folder of a checkpoint, or a file")
+    return found
+
+
+def _unreadable(path: Path, what: str, instead: str) -> LaunchError:
+    return LaunchError(Code.CHECKPOINT_FILE, path=str(path), what=what, instead=instead)

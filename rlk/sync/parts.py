@@ -1,0 +1,132 @@
+"""Weights of Hugging Face's names as rows of the tensors that hold them: merged, padded or transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.runtime.binding.checks import wrong_value
+
+OP = "sync.digest"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A weight in a tensor: its rows from begin up to end (None: to the last), transposed after that or not.
+
+    source: the name of the tensor.
+    """
+
+    source: str
+    begin: int = 0
+    end: int | None = None
+    transposed: bool = False
+
+    def of(self, name: str, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the weight as a view. Raises LaunchError."""
+        x = tensors.get(self.source)
+        if x is None:
+            raise wrong_value(OP, f"parts[{name!r}].source", self.source, "the name of a tensor")
+        rows = x.shape[0] if x.dim() else 0
+        end = rows if self.end is None else self.end
+        whole = self.begin == 0 and self.end is None
+        if not whole and not 0 <= self.begin <= end <= rows:
+            wanted = f"rows within the {rows} of {self.source}"
+            raise wrong_value(OP, f"parts[{name!r}]", (self.begin, end), wanted)
+        if self.transposed and x.dim() != 2:
+            wanted = f"False: {self.source} has {x.dim()} dims"
+            raise wrong_value(OP, f"parts[{name!r}].transposed", True, wanted)
+        part = x if whole else x[self.begin : end]
+        return part.T if self.transposed else part
+
+
+def resolved(
+    tensors: Mapping[str, torch.Tensor], parts: Mapping[str, Part], padding: Mapping[str, int]
+) -> dict[str, torch.Tensor]:
+    """Return weights by their names: those of `parts`, and every tensor that is no part's source.
+
+    padding: of some tensors, the row from which on there is no weight. Raises LaunchError unless the parts of
+    each tensor are all of its rows, each once.
+    """
+    taken: dict[str, list[tuple[int, int]]] = {}
+    found = {}
+    for name, part in parts.items():
+        found[name] = part.of(name, tensors)
+        source = tensors[part.source]
+        rows = source.shape[0] if source.dim() else 1
+        taken.setdefault(part.source, []).append((part.begin, rows if part.end is None else part.end))
+    for source, ranges in taken.items():
+        rows = tensors[source].shape[0] if tensors[source].dim() else 1
+        end = padding.get(source, rows)
+        at = 0
+        for first, last in sorted(ranges):
+            if first != at:
+                how = "no" if first > at else "more than one"
+                raise _covered(source, min(at, first), max(at, first), how)
+            at = last
+        if at != end:
+            raise _covered(source, min(at, end), max(at, end), "no" if at < end else "padding and in a")
+    for name, tensor in tensors.items():
+        if name not in taken:
+            if name in found:
+                raise wrong_value(OP, "parts", name, f"another name: a tensor that is no part is {name}")
+            found[name] = tensor
+    return found
+
+
+def _covered(source: str, first: int, last: int, how: str) -> LaunchError:
+    value = f"rows {first} to {last - 1} of {source} in {how} weight"
+    return LaunchError(Code.ARG_VALUE, op=OP, name="parts", value=value, wanted="each row in one weight")
+
+
+# --- models of engines ------------------------------------------------------------------------------------
+
+
+def parts_of_model(
+    model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]
+) -> tuple[dict[str, Part], dict[str, int]]:
+    """Return the parts and the padding of a model of vLLM; nothing of others, whose names are canonical.
+
+    vLLM's classes say in `packed_modules_mapping` which layers are merged, and the layers in `output_sizes`
+    how many rows each has; embeddings have rows beyond `org_vocab_size`. Raises LaunchError for shards of
+    ranks.
+    """
+    packed = getattr(model, "packed_modules_mapping", None) or {}
+    parts: dict[str, Part] = {}
+    padding: dict[str, int] = {}
+    if not hasattr(type(model), "packed_modules_mapping"):
+        return parts, padding
+    for path, module in model.named_modules(remove_duplicate=False):  # a tied head is the embedding
+        own = [name for name, _ in module.named_parameters(recurse=False)]
+        if (getattr(module, "tp_size", None) or 1) > 1 and own:
+            raise wrong_value(OP, f"{path}.tp_size", module.tp_size, "1: shards of ranks are not supported")
+        holder, _, last = canonical(path).rpartition(".")
+        for name in own:
+            source = canonical(f"{path}.{name}")
+            if last in packed and hasattr(module, "output_sizes"):
+                parts |= _merged(holder, packed[last], name, source, module.output_sizes, tensors[source])
+            elif (rows := getattr(module, "org_vocab_size", None)) is not None:
+                parts[source] = Part(source, 0, rows)
+                padding[source] = rows
+    return parts, padding
+
+
+def _merged(
+    holder: str, names: list[str], leaf: str, source: str, sizes: list[int], tensor: torch.Tensor
+) -> Iterator[tuple[str, Part]]:
+    """Yield the parts of a merged weight by their names."""
+    if len(names) != len(sizes) or tensor.dim() == 0 or tensor.shape[0] != sum(sizes):
+        wanted = f"rows {' + '.join(map(str, sizes))} of {', '.join(names)}: a weight that is not quantized"
+        raise wrong_value(OP, f"the shape of {source}", tuple(tensor.shape), wanted)
+    at = 0
+    for name, size in zip(names, sizes, strict=True):
+        yield f"{holder}.{name}.{leaf}", Part(source, at, at + size)
+        at += size
+
+
+def canonical(name: str) -> str:
+    """Return a parameter's name without modules that wrap others: of torch.compile, of vLLM's adapters."""
+    return ".".join(part for part in name.split(".") if part not in ("_orig_mod", "base_layer"))

@@ -1,0 +1,279 @@
+"""`rlk.sync`: one digest for one content, whatever holds it; any change is seen, named and placed."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from nn_cases import model
+
+from rlk.errors import LaunchError
+from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.call.entry import call
+from rlk.sync import Part, check, compare, digest
+from rlk.sync import blocks as by_blocks
+from rlk.sync.blocks import LANES, STEPS, Weight
+from rlk.sync.kernel import block_digest
+from rlk.testing.simulators.interpreter import interpret
+
+LOWER = 0xFFFFFFFF
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+# --- the definition, in Python's integers -----------------------------------------------------------------
+
+
+def mix(h: int) -> int:
+    h = (h ^ (h >> 16)) * 0x85EBCA6B & LOWER
+    h = (h ^ (h >> 13)) * 0xC2B2AE35 & LOWER
+    return h ^ (h >> 16)
+
+
+def defined_block(data: bytes) -> bytes:
+    """Return the digest of 65536 bytes."""
+    sums = [0, 0, 0, 0]
+    for at, (w,) in enumerate(struct.iter_unpack("<I", data)):
+        s, i = divmod(at, 1024)
+        x = w ^ ((mix((i + 0x9E3779B9) & LOWER) + mix(s)) & LOWER)
+        for half, c in enumerate((0x3C6EF372, 0xDAA66D2B)):
+            f = (mix((i + c) & LOWER) | 1) * (mix(s) | 1) & LOWER
+            sums[2 * half] += x * f & LOWER
+            sums[2 * half + 1] += x * f >> 32
+    return struct.pack("<4I", *(total & LOWER for total in sums))
+
+
+def defined(name: str, dtype: str, shape: tuple[int, ...], data: bytes) -> str:
+    """Return the digest of a weight."""
+    data += bytes(-len(data) % 65536)
+    found = b"".join(defined_block(data[at : at + 65536]) for at in range(0, len(data), 65536))
+    head = f"{dtype} {','.join(map(str, shape))}".encode()
+    state = hashlib.blake2b(b"rlk.sync 1\0", digest_size=16)
+    for part in (head, found):
+        state.update(struct.pack("<Q", len(part)) + part)
+    return state.hexdigest()
+
+
+KINDS = [((5, 7000), torch.bfloat16), ((), torch.float32), ((0, 3), torch.int8)]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), KINDS)
+def test_a_digest_is_its_definition(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = (torch.randn(shape) * 10).to(dtype)
+    data = x.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    found = digest({"w": x}).weights["w"]
+    assert found.hex == defined("w", str(dtype)[6:], shape, data)
+
+
+@pytest.mark.parametrize("generated", [False, True])
+def test_the_kernel_gives_the_digests_of_the_host(generated: bool) -> None:
+    """By the oracle, and by the interpreted source of the kernel."""
+    words = torch.randint(-(2**31), 2**31, (3, STEPS, LANES), dtype=torch.int64).to(torch.int32)
+    tensors = (drawn(300, 200), drawn(7), drawn(0, 4), drawn(32768, dtype=torch.float32))
+    given = [Weight(x, torch.bfloat16) for x in tensors]
+    before = dispatch.interpreter
+    if generated:
+        pytest.importorskip("triton")
+        dispatch.interpret_with(interpret)
+    try:
+        made = call(block_digest, {"words": words}, {}, {})
+        assert by_blocks._on_device(given, torch.device("cpu")) == by_blocks.digests_of(given)
+    finally:
+        dispatch.interpret_with(before)
+    assert torch.equal(torch.stack((made["first"], made["second"]), 1), by_blocks.host_sums(words))
+
+
+# --- what changes it, and what does not -------------------------------------------------------------------
+
+
+def total(x: torch.Tensor, name: str = "w", **options: Any) -> str:
+    return digest({name: x}, **options).total
+
+
+def test_every_bit_order_shape_dtype_and_name_counts() -> None:
+    x = drawn(40, 1000)
+    before = total(x)
+    drawn_bits = torch.Generator().manual_seed(2)
+    for _ in range(40):
+        at, bit = (int(torch.randint(n, (), generator=drawn_bits)) for n in (x.numel(), 16))
+        changed = x.clone()
+        changed.view(torch.int16).view(-1)[at] ^= -(2**15) if bit == 15 else 1 << bit
+        assert total(changed) != before
+    swapped, halves = x.clone(), x.clone()
+    swapped[[3, 4]] = x[[4, 3]]
+    halves[:20], halves[20:] = x[20:], x[:20]
+    others = [swapped, halves, -x, x.view(1000, 40), x.view(torch.float16), x.float(), x[:39], x.T]
+    assert len({before, total(x, "v"), *map(total, others)}) == len(others) + 2
+
+
+def test_strides_devices_and_the_sizes_of_pieces_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = drawn(300, 700)
+    before = total(x)
+    wide, odd = torch.zeros(300, 800, dtype=x.dtype), torch.zeros(x.numel() + 1, dtype=x.dtype)
+    wide[:, 50:750], odd[1:] = x, x.reshape(-1)
+    assert {total(y) for y in (wide[:, 50:750], odd[1:].view(300, 700), x.T.contiguous().T)} == {before}
+    assert total(wide[:, 49:749]) != before
+    monkeypatch.setattr(by_blocks, "CAST", 1)
+    monkeypatch.setattr(by_blocks, "ROWS", 1)
+    assert total(x) == before and total(x.float(), dtype=torch.bfloat16) == before
+
+
+def test_a_cast_rounds_as_torch_does_and_leaves_integers() -> None:
+    master = drawn(100, 100, dtype=torch.float32)
+    weights = {"w": master, "n": torch.arange(5)}
+    assert digest(weights, dtype=torch.float16) == digest({"w": master.half(), "n": torch.arange(5)})
+    assert digest(weights) != digest(weights, dtype=torch.float16)
+
+
+# --- sources ----------------------------------------------------------------------------------------------
+
+
+class Engine(torch.nn.Module):
+    """Weights that are named, merged and padded as vLLM's."""
+
+    packed_modules_mapping = {
+        "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+        "gate_up_proj": ["gate_proj", "up_proj"],
+    }
+
+    def __init__(self, state: dict[str, torch.Tensor], padded: int) -> None:
+        super().__init__()
+        held: dict[str, list[torch.Tensor]] = {}
+        for name, x in state.items():
+            *path, last, leaf = name.split(".")
+            merged = (m for m, parts in self.packed_modules_mapping.items() if last in parts)
+            held.setdefault(".".join((*path, next(merged, last), leaf)), []).append(x)
+        for name, rows in held.items():
+            path, _, leaf = name.rpartition(".")
+            layer = self._layer(path)
+            if len(rows) > 1:
+                layer.output_sizes = [len(x) for x in rows]
+            if path.endswith(("embed_tokens", "lm_head")):
+                layer.org_vocab_size = len(rows[0])
+                rows.append(torch.full((padded - len(rows[0]), rows[0].shape[1]), 3.0, dtype=rows[0].dtype))
+            layer.register_parameter(leaf, torch.nn.Parameter(torch.cat(rows), False))
+
+    def _layer(self, path: str) -> Any:
+        found: Any = self
+        for part in path.split("."):
+            if not hasattr(found, part):
+                found.add_module(part, torch.nn.Module())
+            found = getattr(found, part)
+        return found
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_holder_of_the_same_weights_has_one_digest(tied: bool, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from nn_cases import QWEN3
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    options = {"tie_word_embeddings": tied, "attention_bias": True}
+    own = model(**options)
+    theirs = Qwen3ForCausalLM(Qwen3Config(**(QWEN3 | options))).to(torch.bfloat16)
+    theirs.load_state_dict(own.state_dict(), strict=True)
+    own.save_pretrained(tmp_path / "one", config=theirs.config)
+    theirs.save_pretrained(tmp_path / "shards", max_shard_size="30KB")
+    engine = Engine(theirs.state_dict(), 128)
+    if tied:
+        engine.lm_head = engine.model.embed_tokens
+    sources = {
+        "transformers": theirs, "state dict": own.state_dict(), "one file": tmp_path / "one",
+        "shards": str(tmp_path / "shards"), "merged and padded": engine,
+    }  # fmt: skip
+    want = digest(own)
+    assert len(want.weights) == len(list(own.parameters())) and ("lm_head.weight" in want.weights) is not tied
+    found = {name: digest(source) for name, source in sources.items()}
+    assert {name: compare(want, each) for name, each in found.items()} == dict.fromkeys(sources, ())
+    assert {each.total for each in found.values()} == {want.total}
+    assert digest(own.float(), dtype=torch.bfloat16) == want and digest(own) != want
+    assert pickle.loads(pickle.dumps(want)) == want
+
+
+def test_a_map_covers_each_row_of_a_tensor_once() -> None:
+    q, k, w = drawn(6, 8), drawn(2, 8, seed=1), drawn(3, 4)
+    held = {"qk": torch.cat((q, k)), "wt": w.T.contiguous(), "n": drawn(4)}
+    parts = {"q": Part("qk", 0, 6), "k": Part("qk", 6), "w": Part("wt", transposed=True)}
+    assert digest(held, parts=parts) == digest({"q": q, "k": k, "w": w, "n": drawn(4)})
+    wrong = {
+        "rows 6 to 7 of qk in no weight": {"q": Part("qk", 0, 6)},
+        "rows 2 to 5 of qk in more than one": {"q": Part("qk", 0, 6), "k": Part("qk", 2)},
+        "rows within the 8 of qk": {"q": Part("qk", 0, 9)},
+        "the name of a tensor": {"q": Part("kq")},
+        "has 1 dims": {"m": Part("n", transposed=True)},
+        "no part is n": {"n": Part("qk")},
+    }
+    for message, given in wrong.items():
+        with pytest.raises(LaunchError, match=message):
+            digest(held, parts=given)
+
+
+def test_bad_sources_are_refused(tmp_path: Path) -> None:
+    sharded, quantized = (Engine(model().state_dict(), 96) for _ in range(2))
+    sharded.lm_head.tp_size = 2
+    quantized.get_submodule("model.layers.0.mlp.gate_up_proj").output_sizes = [3, 4]
+    (tmp_path / "bad.safetensors").write_bytes(b"no")
+    wrong: dict[str, tuple[Any, dict[str, Any]]] = {
+        "shards of ranks": (sharded, {}),
+        "rows 3 \\+ 4 of gate_proj, up_proj": (quantized, {}),
+        "meta device": ({"w": torch.zeros(2, device="meta")}, {}),
+        "a tensor": ({"w": 3}, {}),
+        "a model, a state dict": (3, {}),
+        "a float dtype": ({}, {"dtype": torch.int8}),
+        "holds no safetensors": (tmp_path / "nowhere", {}),
+        "bad.safetensors: cannot be read": (tmp_path, {}),
+        "None for files": (tmp_path, {"parts": {}}),
+    }
+    for message, (source, options) in wrong.items():
+        with pytest.raises(LaunchError, match=message):
+            digest(source, **options)
+
+
+# --- comparison -------------------------------------------------------------------------------------------
+
+
+def test_each_weight_that_did_not_arrive_is_named_and_placed() -> None:
+    names = ("same", "stale", "half", "late", "cast", "reshaped", "gone")
+    old = {name: drawn(128, 1024, seed=i) for i, name in enumerate(names)}
+    new = {name: x + 1 for name, x in old.items()}
+    got = dict(new)
+    got["stale"] = old["stale"]
+    got["half"] = torch.cat((new["half"][:70], old["half"][70:]))
+    got["late"] = new["late"] + 1
+    got["cast"], got["reshaped"] = new["cast"].half(), new["reshaped"].view(256, 512)
+    del got["gone"]
+    got["more"] = drawn(3)
+    before, sent, received = (digest(x) for x in (old, new, got))
+    found = {each.name: (each.kind, each.what) for each in compare(sent, received, before)}
+    where = "2 of 4 blocks differ, the first at elements 65536 to 98303, from row 64 on"
+    every = "4 of 4 blocks differ, the first at elements 0 to 32767, from row 0 on"
+    assert found == {
+        "stale": ("stale", f"is still what was there before: {every}"),
+        "half": ("half-written", where),
+        "late": ("differs", every),
+        "cast": ("dtype", "is float16, sent as bfloat16"),
+        "reshaped": ("shape", "is [256, 512], sent as [128, 1024]"),
+        "gone": ("missing", "was not received"),
+        "more": ("extra", "was not sent"),
+    }
+    without = {each.name: each.kind for each in compare(sent, received)}
+    assert (without["stale"], without["half"]) == ("differs", "half-written")
+    assert compare(sent, digest(new)) == () and check(sent, sent) is None
+    with pytest.raises(LaunchError, match=r"7 of 7 weights are not as they were sent:\n.*cast: is float16"):
+        check(sent, received, before)
+
+
+def test_a_tied_head_that_one_side_unties_is_found() -> None:
+    x, y = drawn(8, 4), drawn(8, 4, seed=1)
+    tied = digest({"model.embed_tokens.weight": x, "lm_head.weight": x.clone()})
+    assert tied == digest({"model.embed_tokens.weight": x})
+    apart = digest({"model.embed_tokens.weight": x, "lm_head.weight": y})
+    assert [each.name for each in compare(apart, tied)] == ["lm_head.weight"]
+    assert [each.kind for each in compare(tied, apart)] == ["differs"]

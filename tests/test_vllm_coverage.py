@@ -1,0 +1,122 @@
+"""Refusals of rlk's plugin for vLLM before a model is loaded, and models that it leaves alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+if os.environ.get("RLK_REQUIRE_VLLM") != "1":
+    pytest.importorskip("vllm", reason="make test-vllm has vLLM")
+
+from vllm_cases import saved
+
+from rlk.errors import LaunchError, UnsupportedError
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("policy")
+    saved(made, num_hidden_layers=1)
+    return made
+
+
+def config(path: Path, **options: Any) -> Any:
+    """Return the config of an engine, which loads no model."""
+    from vllm import EngineArgs
+
+    given = {"skip_tokenizer_init": True, "dtype": "bfloat16", "quantization": "rlk", "max_model_len": 64}
+    return EngineArgs(str(path), **given | options).create_engine_config()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative decoding"),
+        ({"kv_cache_dtype": "fp8"}, r"a cache of fp8.*\n.*leave kv_cache_dtype out"),
+        ({"tensor_parallel_size": 2}, r"tensor parallelism over 2 ranks.*\n.*use 1"),
+        ({"attention_backend": "TRITON_ATTN"}, r"attention by TRITON_ATTN.*\n.*CUSTOM"),
+        ({"quantization": "fp8"}, r"quantization='fp8' beside RLK_VLLM"),
+        ({"enable_lora": True, "lora_dtype": "float16"}, r"adapters of torch.float16"),
+    ],
+)
+def test_options_without_a_form_are_refused(path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        config(path, **options)
+
+
+def test_all_findings_are_told_at_once(path: Path) -> None:
+    with pytest.raises(UnsupportedError) as error:
+        config(path, kv_cache_dtype="fp8", tensor_parallel_size=2)
+    assert len(error.value.diagnostics) == 2
+
+
+def test_models_without_a_form_are_refused(path: Path) -> None:
+    from transformers import GPT2Config
+
+    from rlk.integrations.vllm.coverage import check_options
+    from rlk.integrations.vllm.layers import RlkConfig
+
+    with pytest.raises(LaunchError, match=r"model_type='gpt2'.*\n.*qwen3"):
+        RlkConfig().maybe_update_config("a model", GPT2Config())
+    made = config(path)
+    made.model_config._architecture = "TransformersForCausalLM"
+    with pytest.raises(UnsupportedError, match=r"the architecture Transformers.*\n.*Qwen3ForCausalLM"):
+        check_options(made)
+
+
+def test_callers_who_ask_for_nothing_get_rlk(path: Path) -> None:
+    made = config(path, quantization=None)
+    assert (made.quant_config.get_name(), made.attention_config.backend.name) == ("rlk", "CUSTOM")
+
+
+def test_other_models_keep_vllms_layers() -> None:
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.layernorm import RMSNorm
+    from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
+
+    with set_current_vllm_config(VllmConfig()):
+        norm = RMSNorm(16)
+        rotary = RotaryEmbedding(16, 16, 32, 1e4, True, torch.bfloat16)
+    assert (type(norm), type(rotary)) == (RMSNorm, RotaryEmbedding)
+    assert "rms_norm" in (norm.name, RMSNorm.name)
+
+
+def test_another_vllm_is_refused_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from dataclasses import replace
+
+    from rlk.env import Env
+    from rlk.integrations import swap
+    from rlk.integrations.vllm import plugin
+
+    monkeypatch.setattr(swap, "version", lambda peer: "0.27.1")
+    with pytest.raises(UnsupportedError, match=r"vllm 0.27.1 is not one that rlk knows \(0.26.0\)"):
+        plugin.install()
+    env = replace(Env.current(), vllm=None)
+    monkeypatch.setattr(Env, "current", staticmethod(lambda: env))
+    with caplog.at_level(logging.WARNING, logger="rlk"):
+        plugin.install()  # others who use this vLLM are left alone
+    assert "not registered: vllm 0.27.1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ({"model.layers.0.mlp.down_proj": 0.75}, "lora_alpha / r is 0.75"),
+        ({"model.layers.0.mlp.down_proj": 2.0, "lm_head": 2.0}, "an adapter of lm_head"),
+    ],
+)
+def test_adapters_that_round_otherwise_are_refused(layers: dict[str, float], message: str) -> None:
+    from types import SimpleNamespace
+
+    from rlk.integrations.vllm.lora import check_adapter
+
+    check_adapter({"model.layers.0.mlp.down_proj": SimpleNamespace(scaling=0.5)})
+    with pytest.raises(UnsupportedError, match=message):
+        check_adapter({name: SimpleNamespace(scaling=scaling) for name, scaling in layers.items()})

@@ -1,0 +1,133 @@
+"""vLLM's engine on the oracle: log-probs of rollouts that are the trainer's, bit for bit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from nn_cases import texts
+
+if os.environ.get("RLK_REQUIRE_VLLM") != "1":
+    pytest.importorskip("vllm", reason="make test-vllm has vLLM")
+
+from vllm_cases import differing, drawn, engine, prompted, run, saved, trained
+
+from rlk.errors import UnsupportedError
+
+RUNNERS = (1, 2)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("policy")
+
+
+@pytest.fixture(scope="module")
+def policy(path: Path) -> Any:
+    return saved(path)
+
+
+@pytest.fixture(scope="module", params=RUNNERS)
+def llm(path: Path, policy: Any, request: pytest.FixtureRequest) -> Any:
+    """An engine with 11 blocks of 16 keys, which three requests do not fit into."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(request.param - 1))
+        yield engine(path, blocks=11)
+
+
+def test_rollouts_have_the_trainers_log_probs(llm: Any, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    preempted = []
+    preempt = Scheduler._preempt_request
+    monkeypatch.setattr(
+        Scheduler, "_preempt_request", lambda *a, **k: (preempted.append(a), preempt(*a, **k))
+    )
+    prompts = texts((5, 70, 61, 58))
+    prompts.append(prompts[1][:64] + [1, 2, 3])
+    before = llm.collective_rpc("rlk_calls")[0]
+    outputs = run(llm, prompts, new=12)
+    assert differing(policy, outputs) == 0
+    assert preempted and max(len(p) for p in prompts) > 24  # recomputed, and read in chunks
+    assert any(o.num_cached_tokens for o in run(llm, prompts[1:2]))
+    after = llm.collective_rpc("rlk_calls")[0]
+    assert all(after[name] > before[name] for name in ("linear", "rms_norm", "rope", "attention", "sample"))
+
+
+def test_cached_prefixes_keep_the_bits(llm: Any, policy: Any) -> None:
+    (prompt,) = texts((70,), seed=5)
+    run(llm, [prompt])
+    outputs = run(llm, [prompt[:64] + [1, 2, 3]])
+    assert outputs[0].num_cached_tokens == 64
+    assert differing(policy, outputs) == 0
+
+
+def test_prompts_have_the_trainers_log_probs(llm: Any, policy: Any) -> None:
+    outputs = run(llm, texts((40, 7)), prompt_logprobs=0)
+    for output in outputs:
+        want = trained(policy, output)
+        assert torch.equal(prompted(output), want[: len(output.prompt_token_ids) - 1])
+        assert torch.equal(drawn(output), want[len(output.prompt_token_ids) - 1 :])
+
+
+def test_new_weights_are_used_in_place(llm: Any, policy: Any, tmp_path: Path) -> None:
+    newer = saved(tmp_path, seed=1)
+    assert differing(newer, run(llm, texts((9,)))) > 0  # the control: not sent yet
+    load(llm, newer)
+    try:
+        assert differing(newer, run(llm, texts((9, 30)))) == 0
+    finally:
+        load(llm, policy)
+
+
+def load(llm: Any, policy: Any) -> None:
+    """Send weights to an engine, and forget the keys of the old ones."""
+    weights = [(name, p.detach().clone()) for name, p in policy.named_parameters()]
+    llm.llm_engine.model_executor.driver_worker.get_model().load_weights(weights)
+    assert llm.reset_prefix_cache()
+
+
+def test_a_patched_transformers_model_has_them_too(llm: Any, path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    import rlk
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    with rlk.patch(model) as patched:
+        assert differing(patched, run(llm, texts((20,)))) == 0
+
+
+@pytest.mark.parametrize("control", ["norm", "head"])
+def test_other_roundings_are_seen(
+    llm: Any, policy: Any, control: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlk.integrations.vllm import layers
+
+    logits = layers.head_logits
+    if control == "norm":
+        norm = layers.computations.rms_norm_of_sum
+        monkeypatch.setattr(
+            layers.computations, "rms_norm_of_sum", lambda x, w, eps, _, r: norm(x, w, eps, "vllm", r)
+        )
+    else:
+        monkeypatch.setattr(layers, "head_logits", lambda *a: logits(*a).bfloat16().float())
+    llm.reset_prefix_cache()
+    assert differing(policy, run(llm, texts((20,), seed=3), new=6)) > 0
+    llm.reset_prefix_cache()
+    monkeypatch.undo()
+    assert differing(policy, run(llm, texts((20,), seed=3), new=6)) == 0
+
+
+def test_a_hook_that_is_not_called_stops_the_start(
+    path: Path, policy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.model_executor.layers.activation import SiluAndMul
+
+    from rlk.integrations.vllm.layers import RlkSiluAndMul
+
+    monkeypatch.setattr(RlkSiluAndMul, "forward", lambda self, x: SiluAndMul.forward_native(x))
+    with pytest.raises(UnsupportedError, match=r"did not call rlk for gated \(SiluAndMul"):
+        engine(path)
