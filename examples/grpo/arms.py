@@ -151,7 +151,7 @@ def trainer_of(setting: Setting, folder: Path) -> Trainer:
             model = CausalLM.from_pretrained(folder, device=setting.device)
             engine: Engine = RlkEngine(model, setting.size.micro)
             if setting.engine == "vllm":
-                engine = VllmEngine.of(folder, setting.size.micro)
+                engine = VllmEngine.of(folder, setting.size)
             return RlkTrainer(model, engine)
         case "stock":
             from transformers import AutoModelForCausalLM

@@ -53,7 +53,9 @@ class Demonstrations:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Sizes of model and batches, and the puzzles. A step draws `prompts` puzzles and answers each `group` times.
+    """Sizes of model and batches, and the puzzles.
+
+    A step draws `prompts` puzzles and answers each `group` times.
 
     minibatches: parts of these samples, with one optimizer step each; the first is on-policy. micro: samples
     of a forward pass. rate: of the first step; it falls to 0 in equal steps.

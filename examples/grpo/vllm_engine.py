@@ -11,7 +11,9 @@ import torch
 
 from examples.grpo import task
 from examples.grpo.engine import Answer
-from examples.grpo.setting import POSITIONS, ExampleError
+from examples.grpo.setting import POSITIONS, ExampleError, Size
+
+CHUNK = 512  # tokens that the engine reads at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +23,7 @@ class VllmEngine:
     llm: Any
 
     @staticmethod
-    def of(folder: Path, batch: int) -> VllmEngine:
+    def of(folder: Path, size: Size) -> VllmEngine:
         """Start an engine of a checkpoint; raise ExampleError where vLLM or rlk's plugin is missing."""
         # the engine's worker has to be in this process for its model to be reached
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -31,9 +33,12 @@ class VllmEngine:
         except ImportError as error:
             why = f"--engine vllm needs vLLM and rlk's plugin for it: {error}; leave the option out"
             raise ExampleError(why) from error
+        shape = size.shape
+        token = 2 * 2 * shape.layers * shape.key_heads * shape.head_dim  # bytes: key and value, 16 bits each
         llm = LLM(
             str(folder), quantization="rlk", dtype="bfloat16", skip_tokenizer_init=True, seed=0,
-            max_model_len=POSITIONS, max_num_seqs=batch, gpu_memory_utilization=0.5,
+            max_model_len=POSITIONS, max_num_seqs=size.micro, max_num_batched_tokens=CHUNK,
+            kv_cache_memory_bytes=2 * size.micro * POSITIONS * token,  # the trainer has the rest
         )  # fmt: skip
         return VllmEngine(llm)
 
