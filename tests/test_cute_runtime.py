@@ -19,7 +19,8 @@ from services import NO_STREAM, Torch
 import rlk
 from rlk.backends import binaries, cute, triton
 from rlk.backends.cubin import usage
-from rlk.backends.cute import ToolError, load_cute
+from rlk.backends.cute import load_cute
+from rlk.backends.interface import ToolError
 from rlk.backends.source import executed
 from rlk.env import Env
 from rlk.errors import CompileError, InternalError, LaunchError, UnsupportedError

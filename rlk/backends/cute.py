@@ -31,6 +31,7 @@ from rlk.backends.interface import (
     Launcher,
     Schedules,
     Toolchain,
+    ToolError,
     Wheels,
     lowering_sources,
 )
@@ -61,10 +62,6 @@ _SCALARS = {
     "fp32": "Float32", "fp64": "Float64",
 }  # fmt: skip
 _ELEMENTS = {**_SCALARS, "i1": "Uint8", "u1": "Uint8", "fp16": "Float16", "bf16": "BFloat16"}
-
-
-class ToolError(Exception):
-    """A tool beside the compiler is missing or refuses; the message says which and why."""
 
 
 # --- which compiler

@@ -25,6 +25,10 @@ Simulated = AbstractContextManager[tuple[Callable[..., None], Any]]
 """Entered, it gives a module's host function, and by name the kernels that this one launches."""
 
 
+class ToolError(Exception):
+    """A tool that a backend compiles with is missing or refuses; the message says which and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A program with its sizes bound, for which a backend gives schedules.

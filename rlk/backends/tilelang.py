@@ -19,7 +19,7 @@ from typing import Any
 
 from rlk.backends import hip
 from rlk.backends.binaries import load_binaries
-from rlk.backends.interface import Backend, Bound, Candidate, Schedules, Wheels, lowering_sources
+from rlk.backends.interface import Backend, Bound, Candidate, Schedules, ToolError, Wheels, lowering_sources
 from rlk.errors import Code, CompileError
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.resources import installing
@@ -53,10 +53,6 @@ _CUDA = """static __device__ __forceinline__ float rlk_exp2(float x) {
 _OPTIONS = {"tl.disable_tma_lower": True, "tl.disable_warp_specialized": True}
 _SWIZZLED = re.compile(r"initialize_wgmma_descriptor<[^>]*>\(\w+, \(&\((\w+)\[")
 ATOM = 1024  # bytes after which the hardware's swizzle repeats: where a tile that it reads must start
-
-
-class ToolError(Exception):
-    """A compiler is missing; the message says which."""
 
 
 @cache

@@ -18,7 +18,7 @@ from rlk.integrations import batch as batches
 from rlk.integrations.batch import PEER, Batch
 from rlk.integrations.tensors import SHORT, no_form
 from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
-from rlk.nn.config import ModelConfig
+from rlk.nn.config import ModelConfig, Profile
 from rlk.nn.products import column_linear, row_linear
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import Tokens, WholeSequences
@@ -84,7 +84,7 @@ def _autocast(x: torch.Tensor, *rest: torch.Tensor | None) -> list[Any]:
 
 
 @cache
-def norm_forward(profile: str, eps: str) -> Forward:
+def norm_forward(profile: Profile, eps: str) -> Forward:
     """Return the forward of an RMSNorm. eps: the name of its attribute."""
 
     def forward(

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 
-from rlk.nn.config import Activation, ModelConfig
+from rlk.nn.config import ModelConfig, Profile
 from rlk.nn.products import merged_linear, row_linear
 from rlk.nn.rotary import RotaryTables
 from rlk.nn.tokens import Heads, Tokens
-from rlk.ops.gated import gated
+from rlk.ops.gated import Activation, gated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +28,7 @@ class AttentionOptions:
     softcap: float | None
     window: int | None
     eps: float
-    norm_profile: str
+    norm_profile: Profile
     tables: RotaryTables
     leaves: int
 
@@ -50,8 +51,8 @@ class AttentionOptions:
 
     def heads_of(self, module: Any, cos: torch.Tensor, sin: torch.Tensor) -> Heads:
         """Return the heads of a module of attention, which may have q_norm and k_norm, and its rotation."""
-        norms = (getattr(module, name, None) for name in ("q_norm", "k_norm"))
-        q_weight, k_weight = (None if norm is None else norm.weight for norm in norms)
+        q_norm, k_norm = map(module._modules.get, ("q_norm", "k_norm"))
+        q_weight, k_weight = (None if norm is None else norm.weight for norm in (q_norm, k_norm))
         dim = self.tables.rope.dim
         return Heads(
             self.heads, self.key_heads, self.head_dim, q_weight, k_weight, self.eps, self.norm_profile,
@@ -64,16 +65,18 @@ def attention(module: Any, x: torch.Tensor, tokens: Tokens, at: AttentionOptions
 
     module: has q_proj, k_proj, v_proj, o_proj and may have q_norm and k_norm. x: [T, hidden].
     """
-    qkv = projections(x, (module.q_proj, module.k_proj, module.v_proj), at.leaves)
+    parts = module._modules  # torch's lookup of module.q_proj takes ten times as long
+    qkv = projections(x, (parts["q_proj"], parts["k_proj"], parts["v_proj"]), at.leaves)
     heads = at.heads_of(module, *at.tables.of(x))
     o = tokens.attend(at.layer, qkv, heads, window=at.window, softcap=at.softcap, scale=at.scale)
-    return output(o.flatten(-2), module.o_proj, at.leaves)
+    return output(o.flatten(-2), parts["o_proj"], at.leaves)
 
 
 def gated_mlp(module: Any, x: torch.Tensor, activation: Activation, leaves: int) -> torch.Tensor:
     """Return down(activation(gate(x)) * up(x)). module: has gate_proj, up_proj and down_proj."""
-    both = projections(x, (module.gate_proj, module.up_proj), leaves)
-    return output(gated(both, activation), module.down_proj, leaves)
+    parts = module._modules
+    both = projections(x, (parts["gate_proj"], parts["up_proj"]), leaves)
+    return output(gated(both, activation), parts["down_proj"], leaves)
 
 
 def decoder_layer(
@@ -108,13 +111,17 @@ def projections(x: torch.Tensor, modules: tuple[Any, ...], leaves: int) -> torch
     One product where every module is a plain linear layer; else (adapters) each module is called.
     """
     if all(plain(m) for m in modules):
-        return merged_linear(x, [m.weight for m in modules], [m.bias for m in modules], leaves)
+        own = [m._parameters for m in modules]
+        return merged_linear(x, [p["weight"] for p in own], [p["bias"] for p in own], leaves)
     return torch.cat([m(x) for m in modules], -1)
 
 
 def output(x: torch.Tensor, module: Any, leaves: int) -> torch.Tensor:
     """Return the product with a row-parallel weight; a module with adapters or hooks is called."""
-    return row_linear(x, module.weight, module.bias, leaves) if plain(module) else module(x)
+    if not plain(module):
+        return module(x)
+    own = module._parameters
+    return row_linear(x, own["weight"], own["bias"], leaves)
 
 
 def product_alone(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -129,13 +136,18 @@ def product_alone(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 def plain(module: torch.nn.Module) -> bool:
     """Return whether the weight of a linear layer may be read in place of calling the layer.
 
-    Its forward must be a `product_alone` and have no hooks: adapters, wrappers and torch's own product are
-    called.
+    Its forward must be a `product_alone` and have no hooks, its weight a parameter of its own: adapters,
+    wrappers, parametrizations and torch's own product are called.
     """
-    hooks = (
-        module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    )  # fmt: skip
-    if any(hooks) or torch.nn.modules.module._has_any_global_hook():
+    if (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or _has_any_global_hook()
+        or "weight" not in module._parameters
+        or "bias" not in module._parameters
+    ):
         return False
     found = getattr(module.forward, "__func__", None)
     return found is not None and getattr(found, "product_alone", None) is found

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.gated import Activation
 from rlk.ops.rotary import SCALINGS
 
-Activation = Literal["silu", "gelu_tanh"]
+Profile = Literal["hf_llama", "gemma", "vllm"]
 LEAVES = "rlk_leaves"
 """The entry of config.json that holds a model's number of leaves."""
 NEEDED = (
@@ -52,7 +53,7 @@ class ModelConfig:
     windows: tuple[int | None, ...]
     ropes: tuple[Rope, ...]
     attention_scale: float
-    norm_profile: str = "hf_llama"
+    norm_profile: Profile = "hf_llama"
     activation: Activation = "silu"
     qkv_bias: bool = False
     o_bias: bool = False

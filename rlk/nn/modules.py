@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -16,7 +16,7 @@ from rlk.nn.compute import (
     gated_mlp,
     product_alone,
 )
-from rlk.nn.config import ModelConfig
+from rlk.nn.config import ModelConfig, Profile
 from rlk.nn.normed import norm_of_total
 from rlk.nn.products import column_linear, lay_adjacent, row_linear
 from rlk.nn.rotary import RotaryTables
@@ -64,7 +64,7 @@ class RMSNorm(torch.nn.Module):
         size: int,
         *,
         eps: float = 1e-6,
-        profile: str = "hf_llama",
+        profile: Profile = "hf_llama",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -121,7 +121,7 @@ class Attention(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         hidden, leaves = config.hidden_size, config.leaves
         queries, keys = (
             n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads)
@@ -151,7 +151,7 @@ class GatedMLP(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         hidden, inner, bias, leaves = (
             config.hidden_size, config.intermediate_size, config.mlp_bias, config.leaves
         )  # fmt: skip
@@ -249,7 +249,7 @@ def merged_parameters(model: torch.nn.Module) -> Iterator[list[torch.nn.Paramete
     """Yield the parameters that one product reads: weights of one input, and their biases."""
     for module in model.modules():
         if isinstance(module, Attention):
-            group = (module.q_proj, module.k_proj, module.v_proj)
+            group: tuple[Any, ...] = (module.q_proj, module.k_proj, module.v_proj)
         elif isinstance(module, GatedMLP):
             group = (module.gate_proj, module.up_proj)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -12,7 +12,7 @@ from rlk import ops
 from rlk.ops.products import check_pieces, input_gradient
 from rlk.runtime.call.entry import _PLAIN
 
-Bias = torch.Tensor | None
+Bias: TypeAlias = torch.Tensor | None
 
 
 def column_linear(x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int) -> torch.Tensor:
@@ -56,13 +56,13 @@ def merged_linear(
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether tensors are contiguous parts of one storage, each where the one before it ends."""
-    first, offset = tensors[0], tensors[0].storage_offset()
+    first, end = tensors[0], tensors[0].data_ptr()
     for t in tensors:
-        shares = t.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        if not shares or t.storage_offset() != offset or not t.is_contiguous() or t.dtype is not first.dtype:
+        if t.data_ptr() != end or not t.is_contiguous() or t.dtype is not first.dtype:
             return False
-        offset += t.numel()
-    return True
+        end += t.nbytes
+    memory = first.untyped_storage()  # two storages may be neighbours by chance
+    return end <= memory.data_ptr() + memory.nbytes()
 
 
 def lay_adjacent(parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -79,6 +79,9 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return tensors [N_i, ...] as one [sum of N_i, ...]; no copy if they are adjacent."""
     if torch.compiler.is_compiling() or any(type(t) not in _PLAIN for t in tensors) or not adjacent(tensors):
         return torch.cat(tuple(tensors))
+    if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
+        shape = (sum(t.shape[0] for t in tensors), *tensors[0].shape[1:])
+        return tensors[0].as_strided(shape, tensors[0].stride())
     joined: torch.Tensor = _Joined.apply(*tensors)
     return joined
 

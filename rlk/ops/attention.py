@@ -139,7 +139,7 @@ def paged_attention(
     _values(name, "v_cache", v_cache)
     tensors |= {"k_cache": k_cache, "v_cache": v_cache}
     tensors |= {"block_table": block_table, "context_lens": context_lens}
-    _pages(name, block_table, context_lens, len(cu_seqlens_q) - 1, k_cache)
+    _pages(name, block_table, context_lens, cu_seqlens_q.shape[0] - 1, k_cache)
     slots = block_table.shape[-1] * k_cache.shape[0] * shape[0]
     return _results(call(spec.paged_attention, tensors, scalars, statics, math), q, slots, sinks)
 
@@ -353,7 +353,7 @@ def check_pages(
     ):  # fmt: skip
         same_device(op, name, x, "k_cache", k_cache.device)
     _offsets(op, "cu_seqlens_q", cu_seqlens_q, tokens, "new tokens")
-    _pages(op, block_table, context_lens, len(cu_seqlens_q) - 1, k_cache)
+    _pages(op, block_table, context_lens, cu_seqlens_q.shape[0] - 1, k_cache)
     if not (on_the_host(context_lens) or looked_at(context_lens)):
         return
     short = (context_lens < cu_seqlens_q.diff()) & (context_lens != 0)

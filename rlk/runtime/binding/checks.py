@@ -27,7 +27,8 @@ def is_tensor(op: str, name: str, value: object) -> torch.Tensor:
 def are_tensors(op: str, **values: object) -> None:
     """Raise LaunchError for the first that is no tensor."""
     for name, value in values.items():
-        is_tensor(op, name, value)
+        if not isinstance(value, torch.Tensor):
+            raise wrong_type(op, name, value, "torch.Tensor")
 
 
 def wrong_type(op: str, name: str, value: object, wanted: str) -> LaunchError:
