@@ -1,4 +1,4 @@
-# make test | test-cute | test-cdna | test-vllm | test-versions | check-machine | mutants | mutation | compat | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
+# make test | test-cute | test-cdna | test-vllm | test-versions | check-machine | mutants | mutation | compat | test-peers | demo | example | grpo | docs | lint | gen | wheel: each prepares what it needs.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
-EXAMPLE_ARGS ?=
+GRPO_ARGS ?=
 COMPAT_ARGS ?=
 MUTATION_ARGS ?=
 
@@ -34,7 +34,7 @@ VLLM_ENV := RLK_VLLM=cpu RLK_REQUIRE_VLLM=1 CUDA_VISIBLE_DEVICES= TRITON_INTERPR
 VLLM_TESTS = $(wildcard tests/test_vllm_*.py)
 
 .PHONY: help style test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: test-vllm test-vllm-only test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example docs wheel clean
+.PHONY: test-vllm test-vllm-only test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example grpo docs wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -69,7 +69,7 @@ test-cdna-only: $(VENV)/.cdna
 
 # vLLM's engine on a CPU, its layers on the oracle: 340 MB that make test does not ask for. Kernels of its second
 # model runner run in Triton's interpreter, which vLLM accepts where devices are hidden.
-test-vllm:
+test-vllm: $(BASE)/.test
 	$(MAKE) test-vllm-only VENV=.venv-vllm
 
 test-vllm-only: $(VENV)/.vllm
@@ -116,9 +116,13 @@ gen: $(VENV)/.run
 demo: $(VENV)/.demo
 	$(PY) -m rlk.cli demo $(DEMO_ARGS)
 
-# A tiny model trained with GRPO from the sampler to the loss; EXAMPLE_ARGS=--device cuda on a GPU.
+# A tiny model trained by GRPO on a CPU, by rlk and by stock transformers; its checkpoints stay in build/example.
 example: $(VENV)/.demo
-	$(PY) examples/grpo_tiny.py $(EXAMPLE_ARGS)
+	$(PY) -m examples.grpo --device cpu --arm both --out build/example --overwrite
+
+# The same loop by its own options, of 32 million parameters on a GPU: GRPO_ARGS="--arm both --seeds 3"; --help lists them.
+grpo: $(VENV)/.demo
+	$(PY) -m examples.grpo $(GRPO_ARGS)
 
 # The site in build/site: pages of operators are written from their specs; a broken link is an error.
 docs: $(VENV)/.run .venv-docs/.docs

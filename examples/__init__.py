@@ -1,0 +1,3 @@
+"""Programs that use rlk."""
+
+from __future__ import annotations
