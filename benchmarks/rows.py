@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+OWN_PAGES = ("drift",)
+"""Families whose rows are no times of operators; pages of their own show them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +24,10 @@ class Record:
 
 
 def records(folder: Path = RESULTS) -> Iterator[Record]:
-    """Yield the records below a folder, by device and family."""
+    """Yield the records of operators below a folder, by device and family."""
     for file in sorted(folder.rglob("*.json")):
+        if file.stem in OWN_PAGES:
+            continue
         data = json.loads(file.read_text(encoding="utf-8"))
         yield Record(file.stem, data["device"], data["versions"], tuple(data["rows"]))
 

@@ -306,6 +306,14 @@ class Code(Enum):
     )
     CHECKPOINT_SHAPE = ("{path}: {name} has shape {got}, expected {wanted}", "the config says so")
     CHECKPOINT_DTYPE = ("{path}: {name} has dtype {got}", "expected {wanted}")
+    # checks of whole models
+    VERIFY_STATE = (
+        "{path}: the state of another run: {names} differ; {name} was {got!r}, now it is {wanted!r}",
+        "name another file, or delete this one to begin anew",
+    )
+    # comparisons of engines
+    DRIFT_FILE = ("{path} is no recorded rollout: {what}", "{instead}")
+    DRIFT_ENGINE = ("engine {name}: {what}", "{instead}")
     # rlk itself
     INTERNAL = ("internal error: {what}", "please report it with the generated source")
 

@@ -46,9 +46,10 @@ RANK = {
     "nn": 19,
     "aot": 20, "integrations": 20,
     "tune": 20, "pages": 20,
-    "demo": 21,
-    "cli": 22,
-    "__main__": 23,
+    "verify": 21, "drift": 21,
+    "demo": 22,
+    "cli": 23,
+    "__main__": 24,
 }  # fmt: skip
 SPECS_IMPORT = frozenset({"", "lang"})
 KNOWS_SPECS = RANK["runtime"]  # from here up a package may import rlk.specs
@@ -68,6 +69,11 @@ USES_TESTING = {
     "rlk/ops/__init__.py": None,  # RLK_INTERPRET runs calls in the interpreter
     "rlk/ops/laws.py": None,  # laws of operators
     "rlk/demo/measure.py": None,
+    "rlk/verify/models.py": None,  # digests of rows
+    "rlk/verify/rows.py": None,
+    "rlk/verify/views.py": None,
+    "rlk/verify/watched.py": None,
+    "rlk/drift/digests.py": None,  # digests of rows, which launch nothing
     "rlk/tune/registered.py": "_drawing",
     "rlk/cli/check.py": None,
     "rlk/cli/doctor.py": None,

@@ -89,7 +89,7 @@ def test_a_split_chosen_by_the_batch_is_seen_in_the_chain(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("rlk.nn.compute.row_linear", split)
     stock = model.make_model(TINY_CHAIN, 0, "cpu")
-    found = chain.rows(chain.views(stock, text.cut(TINY.shape, 0), "cpu"))
+    found = chain.rows(chain.both(stock, text.cut(TINY.shape, 0), "cpu"))
     assert [row.rlk_differing > 0 for row in found] == [False, False, True]
 
 

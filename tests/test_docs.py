@@ -293,6 +293,19 @@ def test_the_page_about_models_runs(tmp_path: Path) -> None:
     assert scope["prompt"].any()
 
 
+def test_the_command_of_the_page_about_verify_prints_what_it_shows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from rlk.cli import main
+
+    shown = re.search(r"```text\n\$ rlk (.*?)\n(.*?)```", (ROOT / "docs/verify.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert main(shown[1].split()) == 0
+    moved = re.compile(r"\b\d+ differ.*")  # how much of a control differs depends on torch's product
+    printed = capsys.readouterr().out.partition("\n\n")[2]
+    assert moved.sub("", printed) == moved.sub("", shown[2])
+
+
 def test_the_page_about_decoding_runs() -> None:
     (block,) = blocks("docs/decoding.md")
     found: dict[str, Any] = {}

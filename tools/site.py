@@ -14,13 +14,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = ("", "Install", "Use", "Commands", "Without compilers", "In TRL and verl")  # of the index
 NAV = {
-    "Get started": ["index.md", "models.md", "example.md", "patching.md", "integrations.md"],
+    "Get started": [
+        "index.md",
+        "models.md",
+        "verify.md",
+        "example.md",
+        "patching.md",
+        "integrations.md",
+        "on-policy.md",
+    ],
     "Write an operator in 20 minutes": ["writing-a-spec.md", "glossary.md"],
     "Contract": ["contract.md"],
     "Architecture": ["architecture.md", "decisions/"],
     "Operators": ["shipped-operators.md", "operators/", "losses.md", "advantages.md"],
     "Backends": ["operators/backends.md", "limits.md"],
-    "Performance": ["performance.md", "tuning.md", "measured/"],
+    "Performance": ["performance.md", "tuning.md", "drift-faults.md", "measured/"],
     "AOT": ["aot.md"],
     "Troubleshooting": ["troubleshooting.md", "error-codes.md", "environment.md"],
     "Changelog": ["changelog.md"],

@@ -21,11 +21,13 @@ COMMANDS = {
     "list": "the operators, what they are differentiable in, and their numerics ids",
     "show": "one operator: its signature, its tile IR after any pass, its generated source",
     "check": "whether operators obey the laws: gradients, tilings, rows, bits of generated source",
+    "verify": "whether a whole model has the same bits in training, scoring, prefill and decoding",
     "gen": "write the checked-in kernels, or say whether they are stale",
     "tune": "measure schedules of a contraction, and propose entries of the reviewed tables",
     "aot": "wheels of kernels compiled ahead: build them without a GPU, show what one holds",
     "warmup": "prepare every kernel that a model needs, before it is first called",
     "cache": "the kernel store: list, shrink, verify, export, import",
+    "drift": "whether two engines give the same tokens the same log-probs, and the operator where they part",
     "doctor": "versions, devices, the store, and what this machine's arithmetic does",
     "new-op": "an operator of your own: spec, float64 form, tests and docs, in a package that installs",
     "docs": "a page for every operator, as Markdown, from its spec",
@@ -35,6 +37,7 @@ COMMANDS = {
 logger = logging.getLogger("rlk.cli")
 
 COMPILING = ("aot", "tune", "warmup")  # into the store
+EXTRAS = {"demo": "demo", "drift": "models"}  # whose packages commands import
 PATIENCE = 5.0  # seconds that a process has to end after Ctrl-C
 
 MODULES = {"list": "listing", "new-op": "new_op"}  # a module called list would hide the builtin in this one
@@ -157,4 +160,4 @@ def _top() -> argparse.ArgumentParser:
 
 
 def _extra(command: str) -> str:
-    return installing("demo" if command == "demo" else "triton")
+    return installing(EXTRAS[command] if command in EXTRAS else "triton")

@@ -62,6 +62,21 @@ def made_folder(path: Path, op: str, option: str) -> Path:
     return path
 
 
+def file_to_write(path: Path, op: str, option: str) -> Path:
+    """Return the path of a file that can be written; raise LaunchError naming the option."""
+    folder = path.parent
+    if path.is_dir():
+        why = "it is a folder"
+    elif not folder.is_dir():
+        why = f"{folder} is no folder"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        why = "Permission denied"
+    else:
+        return path
+    wanted = f"a file that can be written ({why})"
+    raise LaunchError(Code.ARG_VALUE, op=op, name=option, value=str(path), wanted=wanted)
+
+
 def natural(text: str) -> int:
     """Return the number from 0 on that an argument names; raise ArgumentTypeError for another text."""
     count = whole(text)

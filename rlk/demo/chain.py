@@ -7,20 +7,22 @@ weights in bf16.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import rlk
 from rlk import ops
 from rlk.demo.measure import same_bits
 from rlk.demo.report import RLK, TORCH, BitsRow, ViewRow
 from rlk.demo.text import Sample
 from rlk.nn import CausalLM, ModelConfig
+from rlk.verify import peers, views
 
 ALONE = "one by one"
 RIGHT = "one batch, padded on the right"
@@ -39,7 +41,7 @@ class View:
     rlk: Tensor
 
 
-def views(stock: Any, samples: Sequence[Sample], device: str) -> tuple[View, ...]:
+def both(stock: Any, samples: Sequence[Sample], device: str) -> tuple[View, ...]:
     """Run samples in every way, by a model of transformers and by rlk with its weights."""
     own = CausalLM(ModelConfig.of(stock.config), device=device, dtype=stock.dtype)
     own.load_state_dict(stock.state_dict())
@@ -68,85 +70,91 @@ def bits(found: Sequence[ViewRow]) -> Iterator[BitsRow]:
         )
 
 
-# --- by transformers ------------------------------------------------------------------------------------
+# --- by transformers and by rlk -----------------------------------------------------------------------------
 
 
-def _stock(model: Any, tokens: Sequence[Tensor]) -> dict[str, Tensor]:
-    return {
-        ALONE: torch.cat([_chosen(model(ids[None]).logits[0], ids) for ids in tokens]),
-        RIGHT: _stock_padded(model, tokens, "right"),
-        LEFT: _stock_padded(model, tokens, "left"),
-        CACHED: torch.cat([_stock_cached(model, ids) for ids in tokens]),
+def _stock(model: Any, tokens: list[Tensor]) -> dict[str, Tensor]:
+    ways: dict[str, peers.PeerView] = {
+        ALONE: peers.one_by_one,
+        RIGHT: partial(peers.padded, side="right"),
+        LEFT: partial(peers.padded, side="left", extra=EXTRA),
+        CACHED: partial(peers.chunked, chunk=1),
     }
+    return {name: _peer_logps(view, model, tokens) for name, view in ways.items()}
 
 
-def _stock_padded(model: Any, tokens: Sequence[Tensor], side: str) -> Tensor:
-    ids, mask = _padded(tokens, side)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    logits = model(ids, attention_mask=mask, position_ids=positions).logits
-    return torch.cat([_chosen(logits[i][mask[i].bool()], each) for i, each in enumerate(tokens)])
+def _peer_logps(view: peers.PeerView, model: Any, tokens: list[Tensor]) -> Tensor:
+    held = _Held(tokens)
+    for _ in view(
+        peers.Peer(model, tokens, lambda spans, logits, rows: held.take(spans, logits, _stock_logp))
+    ):
+        pass
+    return held.logps()
 
 
-def _stock_cached(model: Any, ids: Tensor) -> Tensor:
-    cache, logits = None, []
-    for token in ids:
-        out = model(token[None, None], past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
-        logits.append(out.logits[0, -1])
-    return _chosen(torch.stack(logits), ids)
-
-
-def _chosen(logits: Tensor, ids: Tensor) -> Tensor:
-    """Return the log-probs of ids[1:], in f32, as trainers compute them."""
-    scores = torch.log_softmax(logits[:-1].float(), -1)
-    return scores.gather(-1, ids[1:, None])[:, 0]
-
-
-# --- by rlk ---------------------------------------------------------------------------------------------
-
-
-def _rlk(model: CausalLM, tokens: Sequence[Tensor]) -> dict[str, Tensor]:
-    return {
-        ALONE: torch.cat([model.logps(ids).logp[1:] for ids in tokens]),
-        RIGHT: _rlk_padded(model, tokens, "right"),
-        LEFT: _rlk_padded(model, tokens, "left"),
-        CACHED: _rlk_cached(model, tokens),
+def _rlk(model: CausalLM, tokens: list[Tensor]) -> dict[str, Tensor]:
+    ways: dict[str, views.View] = {
+        ALONE: views.one_by_one,
+        RIGHT: partial(views.padded, sides=("right",)),
+        LEFT: partial(views.padded, sides=("left",), extra=EXTRA),
+        CACHED: views.token_by_token,
     }
+    longest, count = max(map(len, tokens)), sum(map(len, tokens))
+    sizes = views.Sizes(count, call=count, longest=longest, batches=(len(tokens),), page=PAGE)
+    found = {}
+    for name, view in ways.items():
+        run = _Scores(model, sizes, tokens, random.Random(0), held=_Held(tokens))
+        for _ in view(run):
+            pass
+        found[name] = run.held.logps()
+    return found
 
 
-def _rlk_padded(model: CausalLM, tokens: Sequence[Tensor], side: Any) -> Tensor:
-    ids, mask = _padded(tokens, side)
-    layout = rlk.Layout.padded(mask.sum(1), ids.shape[1], side=side)
-    logp = model.logps(ids, layout).logp
-    return torch.cat([logp[i][mask[i].bool()][1:] for i in range(len(tokens))])
+class _Held:
+    """Log-probs of the tokens of sequences after their first, as calls give them."""
+
+    def __init__(self, tokens: Sequence[Tensor]) -> None:
+        self.tokens = tokens
+        self.found = [torch.full((len(ids) - 1,), torch.nan, device=ids.device) for ids in tokens]
+
+    def take(self, spans: Sequence[views.Span], logits: Tensor, logp: Any) -> Tensor:
+        """Keep the log-probs that logits [n, V] give to the tokens behind those of the spans."""
+        at = 0
+        for i, first, count in spans:
+            after = self.tokens[i][first + 1 : first + 1 + count]
+            if len(after):
+                self.found[i][first : first + len(after)] = logp(logits[at : at + len(after)], after)
+            at += count
+        return logits.new_zeros(at, dtype=torch.bool)
+
+    def logps(self) -> Tensor:
+        """Return those of all sequences, one behind the other."""
+        return torch.cat(self.found)
 
 
-def _rlk_cached(model: CausalLM, tokens: Sequence[Tensor]) -> Tensor:
-    """Decode all sequences at once, each in pages of its own, as long as it lasts."""
-    width = -(-max(map(len, tokens)) // PAGE)
-    cache = model.cache(len(tokens) * width, PAGE)
-    device = tokens[0].device
-    table = torch.arange(len(tokens) * width, dtype=torch.int32, device=device).view(-1, width)
-    found: list[list[Tensor]] = [[] for _ in tokens]
-    for at in range(max(map(len, tokens)) - 1):
-        live = [i for i, ids in enumerate(tokens) if at + 1 < len(ids)]
-        now, after = (torch.stack([tokens[i][at + step] for i in live]) for step in (0, 1))
-        lengths = torch.full((len(live),), at + 1, dtype=torch.int32, device=device)
-        hidden = model.decode(now, cache, table[live], lengths)
-        logp = ops.logp(model.logits(hidden), after).logp
-        for i, value in zip(live, logp, strict=True):
-            found[i].append(value)
-    return torch.stack([value for values in found for value in values])
+def _stock_logp(logits: Tensor, ids: Tensor) -> Tensor:
+    """Return log-probs in f32, as trainers compute them."""
+    return torch.log_softmax(logits.float(), -1).gather(-1, ids[:, None])[:, 0]
 
 
-def _padded(tokens: Sequence[Tensor], side: str) -> tuple[Tensor, Tensor]:
-    """Return ids and mask [B, L] of sequences, padded on one side."""
-    width = max(map(len, tokens)) + (EXTRA if side == "left" else 0)
-    ids, mask = (tokens[0].new_zeros(len(tokens), width) for _ in range(2))
-    for i, each in enumerate(tokens):
-        inside = slice(0, len(each)) if side == "right" else slice(width - len(each), width)
-        ids[i, inside], mask[i, inside] = each, 1
-    return ids, mask
+def _rlk_logp(logits: Tensor, ids: Tensor) -> Tensor:
+    found = ops.logp(logits, ids).logp
+    assert found is not None
+    return found
+
+
+@dataclass(eq=False)
+class _Scores(views.Run):
+    """A run that keeps log-probs, and compares nothing."""
+
+    held: _Held = field(kw_only=True)
+
+    @property
+    def trained(self) -> list[int]:
+        return list(range(len(self.sequences)))
+
+    def see(self, spans: Sequence[views.Span], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+        return self.held.take(spans, self.model.logits(hidden if rows is None else hidden[rows]), _rlk_logp)
 
 
 # --- the picture ----------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def demo(options: Options) -> report.Report:
 def _chain(options: Options) -> tuple[chain.View, ...]:
     """Run the chain from tokens to log-probs in every way, and draw how they differ."""
     net = model.make_model(options.chain, options.seed, options.device)
-    views = chain.views(net, text.cut(options.chain.shape, options.seed), options.device)
+    views = chain.both(net, text.cut(options.chain.shape, options.seed), options.device)
     options.out.mkdir(parents=True, exist_ok=True)
     chain.picture(views, options.out / report.CHAIN)
     return views

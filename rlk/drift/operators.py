@@ -1,0 +1,363 @@
+"""Comparison of two engines operator by operator, each on the other's inputs.
+
+The first engine runs with hooks, which keep inputs and outputs of every module without children, token by
+token. The second runs twice: freely, which shows inherited drift, and with every module's input and output
+exchanged for the first engine's after it was compared. In that run the input of an operator is what the
+first engine gave to its own, so a difference is the operator's. Computations between modules (rotation and
+attention, residual sums, the product of gate and up) show as inputs that differ while the outputs before
+them were equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import Any, Literal
+
+import torch
+
+from rlk.drift.engine import Engine, Scores, Sequences
+
+Verdict = Literal["rounding", "another function", "not called", "not finite"]
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+BETWEEN = {
+    "self_attn.o_proj": "self_attn.attention",
+    "mlp.down_proj": "mlp.gated",
+    "input_layernorm": "residual",
+    "post_attention_layernorm": "residual",
+    "pre_feedforward_layernorm": "residual",
+}
+"""By the module whose input it makes: the computation before it, within a layer."""
+LOGITS = 16.0
+"""A size of logits, whose roundings a log-prob has."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """Inputs and outputs of operators, [T, ...] each, in the order of their first calls."""
+
+    count: int
+    order: list[str] = field(default_factory=list)
+    inputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def keep(self, kept: dict[str, torch.Tensor], name: str, rows: torch.Tensor, x: torch.Tensor) -> None:
+        """Put rows x [N, ...] of tokens `rows` into a tensor of all tokens."""
+        if name not in kept:
+            kept[name] = x.new_zeros(self.count, *x.shape[1:])
+        if len(rows) and (more := int(rows.max()) + 1 - len(kept[name])) > 0:  # the engine read other tokens
+            kept[name] = torch.cat((kept[name], x.new_zeros(more, *x.shape[1:])))
+        kept[name][rows.to(x.device)] = x
+
+    def called(self, name: str) -> None:
+        """Note the first call of an operator."""
+        if name not in self.order:
+            self.order.append(name)
+
+
+class Recorder:
+    """A watch that keeps what passes through the modules of an engine.
+
+    forced: the trace of another engine, which takes the place of each input and output after it was kept.
+    """
+
+    def __init__(self, engine: Engine, count: int, forced: Trace | None = None) -> None:
+        self.engine, self.trace, self.forced = engine, Trace(count), forced
+        self.rows(torch.zeros(0, dtype=torch.int64))
+
+    def rows(self, rows: torch.Tensor) -> None:
+        """Take the tokens of the next forward."""
+        rows = rows.cpu()
+        at = (rows >= 0).nonzero().flatten()
+        self._count, self._tokens = len(rows), rows[at]
+        self._at = None if len(at) == len(rows) else at
+
+    def call(
+        self, name: str, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+    ) -> torch.Tensor:
+        """Observe a function of rows as an operator."""
+        given = self._seen(name, x, self.trace.inputs, self.forced and self.forced.inputs, cast=False)
+        made = function(given)
+        return self._seen(name, made, self.trace.outputs, self.forced and self.forced.outputs)
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Hook the engine's modules without children."""
+        with ExitStack() as stack:
+            for name, module in self.engine.modules().items():
+                if any(True for _ in module.children()) or not name:
+                    continue
+                before = module.register_forward_pre_hook(partial(self._before, name), with_kwargs=True)
+                after = module.register_forward_hook(partial(self._after, name), with_kwargs=True)
+                stack.callback(before.remove)
+                stack.callback(after.remove)
+            yield
+
+    def _before(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        self.trace.called(name)
+        x = args[0] if args else None
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point() or _summing(args, kwargs):
+            return None
+        x = self._seen(name, x, self.trace.inputs, self.forced and self.forced.inputs)
+        return (x, *args[1:]), kwargs
+
+    def _after(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any, made: Any) -> Any:
+        kept, forced = self.trace.outputs, self.forced
+        if isinstance(made, torch.Tensor):
+            return self._seen(name, made, kept, forced and forced.outputs)
+        if not isinstance(made, tuple) or not all(isinstance(x, torch.Tensor) for x in made):
+            return None
+        if not _summing(args, kwargs):  # cos and sin of a rotary embedding
+            return tuple(
+                self._seen(f"{name}#{i}", x, kept, forced and forced.outputs) for i, x in enumerate(made)
+            )
+        # rlk's norm of x + residual: its input is the sum, which it returns
+        y, total = made
+        wanted = self._seen(name, total, self.trace.inputs, forced and forced.inputs)
+        if not same_bits(wanted, total):
+            y = module.forward(wanted)
+        return self._seen(name, y, kept, forced and forced.outputs), wanted
+
+    def _seen(
+        self, name: str, x: torch.Tensor, kept: dict[str, torch.Tensor],
+        forced: Mapping[str, torch.Tensor] | None, cast: bool = True,
+    ) -> torch.Tensor:  # fmt: skip
+        """Keep the rows of x, and return x with those of another trace in their place.
+
+        cast: in the dtype of x; a module may take no other.
+        """
+        # models keep padding or drop it
+        flat = flattened(x, self._count)
+        at = self._at if flat is not None else None
+        if flat is None and (flat := flattened(x, len(self._tokens))) is None:
+            return x
+        self.trace.called(name.partition("#")[0])
+        self.trace.keep(kept, name, self._tokens, flat if at is None else flat[at.to(x.device)])
+        if forced is None or name not in forced:
+            return x
+        other = forced[name]
+        if other.shape[1:].numel() != flat.shape[1:].numel():
+            return x
+        given = other[self._tokens.to(other.device)].to(x.device, x.dtype if cast else other.dtype)
+        if at is None:
+            return given.reshape(x.shape)
+        made = flat.to(given.dtype, copy=True)
+        made[at.to(x.device)] = given.reshape(len(at), *flat.shape[1:])
+        return made.reshape(x.shape)
+
+
+def _summing(args: Any, kwargs: Any) -> bool:
+    """Return whether a norm was called with a residual."""
+    given = args[1] if len(args) == 2 else kwargs.get("residual")
+    return isinstance(given, torch.Tensor) and args[0].is_floating_point() and given.shape == args[0].shape
+
+
+def flattened(x: torch.Tensor, count: int) -> torch.Tensor | None:
+    """Return x as [N, ...] of N = `count` tokens, which are its leading dims; None where they are not."""
+    if x.dim() == 2 and len(x) == count:
+        return x
+    for dims in range(1, x.dim() + 1):
+        if prod(x.shape[:dims]) == count:
+            return x.reshape(count, -1)
+    return None
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors have the same dtype, shape and bits."""
+    kind = INTEGERS[a.element_size()]
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+    )
+
+
+# --- one operator ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An operator of two engines on equal inputs.
+
+    name: of a module, or of a computation between modules. share: of elements with other bits. relative:
+    the largest ||a - b|| / ||a|| of a token. ulps: the largest difference in units of the last place of the
+    token's largest element, in the narrower dtype. tokens: how many differ; first: the first of them.
+    """
+
+    name: str
+    verdict: Verdict
+    share: float = 1.0
+    relative: float = 0.0
+    ulps: float = 0.0
+    tokens: int = 0
+    first: int = 0
+
+
+def measured(name: str, a: torch.Tensor, b: torch.Tensor) -> Difference | None:
+    """Compare an operator's results [T, ...] on equal inputs; None where all bits are equal."""
+    narrow = max((a.dtype, b.dtype), key=lambda d: torch.finfo(d).eps)
+    if a.dtype != b.dtype:
+        a, b = a.to(narrow), b.to(narrow)
+    a, b = a.reshape(len(a), -1), b.reshape(len(b), -1).to(a.device)
+    kind = INTEGERS[a.element_size()]
+    differs = a.contiguous().view(kind) != b.contiguous().view(kind)
+    differs &= ~((a == 0) & (b == 0))  # signs of zeros
+    rows = differs.any(1)
+    if not bool(rows.any()):
+        return None
+    share, first = float(differs.float().mean()), int(rows.nonzero()[0])
+    x, y = a[rows].double(), b[rows].double()
+    if not bool(y.isfinite().all()) or not bool(x.isfinite().all()):
+        finite = torch.equal(x.isfinite(), y.isfinite())
+        if not finite:
+            return Difference(name, "not finite", share, torch.inf, torch.inf, int(rows.sum()), first)
+        x, y = x.nan_to_num(0, 0, 0), y.nan_to_num(0, 0, 0)
+    eps = torch.finfo(narrow).eps
+    # errors of a log-prob are those of logits, however near to 0 it is
+    least = LOGITS if name == "log_probs" else 1e-30
+    relative = float(((x - y).norm(dim=1) / x.norm(dim=1).clamp(min=least)).max())
+    unit = eps * 2.0 ** x.abs().amax(1).clamp(min=least).log2().floor()
+    ulps = float(((x - y).abs().amax(1) / unit).max())
+    verdict: Verdict = "rounding" if relative <= rounding_limit(narrow) else "another function"
+    return Difference(name, verdict, share, relative, ulps, int(rows.sum()), first)
+
+
+def rounding_limit(dtype: torch.dtype) -> float:
+    """Return the largest relative difference of a token that roundings explain.
+
+    Four units of the last place of its dtype for the roundings within an operator, and 64 of f32 for the
+    order of sums.
+    """
+    return 4 * torch.finfo(dtype).eps + 64 * torch.finfo(torch.float32).eps
+
+
+# --- a whole model ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """The operators of two engines.
+
+    local: those that differ on equal inputs, in the first engine's order. drift: by operator in that order,
+    the relative difference of whole runs, which an operator may have inherited. skipped: operators that only
+    one of them calls, so that they were compared as parts of others. order: of the first engine's operators.
+    """
+
+    local: tuple[Difference, ...]
+    drift: Mapping[str, float]
+    skipped: tuple[str, ...]
+    first: Trace
+    forced: Trace
+
+    @property
+    def cause(self) -> Difference | None:
+        """Return the first operator that computes another function, else the first that rounds otherwise."""
+        wrong = [d for d in self.local if d.verdict != "rounding"]
+        return next(iter(wrong or self.local), None)
+
+    def tensors(self, name: str) -> dict[str, torch.Tensor]:
+        """Return the input of an operator and both results, for those who want to look at them."""
+        at = point_of(name, self.first)
+        if at is None:
+            return {}
+        kind, key = at
+        a, b = getattr(self.first, kind)[key], getattr(self.forced, kind)[key]
+        found = {"a": a, "b": b}
+        if kind == "outputs" and key in self.first.inputs:
+            found["input"] = self.first.inputs[key]
+        return {n: x.contiguous().cpu() for n, x in found.items()}
+
+
+def recorded(engine: Engine, sequences: Sequences, forced: Trace | None = None) -> tuple[Trace, Scores]:
+    """Run an engine with hooks; return what passed through its operators, and its scores."""
+    recorder = Recorder(engine, len(sequences.ids), forced)
+    with recorder.hooked():
+        scores = engine.score(sequences, recorder)
+    return recorder.trace, scores
+
+
+def compare_operators(a: Engine, b: Engine, sequences: Sequences, free: Trace | None = None) -> Comparison:
+    """Run two engines that can be hooked, and compare their operators."""
+    first, _ = recorded(a, sequences)
+    free = free or recorded(b, sequences)[0]
+    forced, _ = recorded(b, sequences, first)
+    return compared(first, free, forced)
+
+
+def compared(first: Trace, free: Trace, forced: Trace) -> Comparison:
+    """Compare a run with a free run and one on its own inputs."""
+    local, drift = [], {}
+    layers = {name.rpartition(".self_attn.")[0] for name in first.order if name.endswith(".q_proj")}
+    gone = sorted(x for x in layers if not any(n.startswith(f"{x}.") for n in forced.order))
+    local += [Difference(name, "not called") for name in gone]
+    for name, kind, key in points(first):
+        mine, theirs = getattr(first, kind)[key], getattr(forced, kind).get(key)
+        if theirs is None or mine.shape[1:].numel() != theirs.shape[1:].numel():
+            continue
+        if found := measured(name, mine, theirs):
+            local.append(found)
+        other = getattr(free, kind).get(key)
+        if other is not None and other.shape == mine.shape:
+            whole = measured(name, mine, other)
+            drift[name] = whole.relative if whole else 0.0
+    skipped = sorted(set(first.order) ^ set(forced.order))
+    return Comparison(tuple(local), drift, tuple(skipped), first, forced)
+
+
+def points(trace: Trace) -> Iterator[tuple[str, str, str]]:
+    """Yield the points of a run in its order: name of the computation, "inputs" or "outputs", their key.
+
+    An input is a point where a computation between modules made it.
+    """
+    for name in trace.order:
+        if name in trace.inputs and (between := before(name)):
+            yield between, "inputs", name
+        for key in (name, f"{name}#0", f"{name}#1"):
+            if key in trace.outputs:
+                yield name, "outputs", key
+
+
+def point_of(name: str, trace: Trace) -> tuple[str, str] | None:
+    """Return where a trace holds the results of a computation: "inputs" or "outputs", and the key."""
+    return next(((kind, key) for each, kind, key in points(trace) if each == name), None)
+
+
+def before(name: str) -> str | None:
+    """Return the name of the computation that makes a module's input; None where another module does."""
+    for end, word in BETWEEN.items():
+        if name.endswith(f".{end}"):
+            layer = name.removesuffix(f".{end}")
+            return f"{layer}.{end}.{word}" if word == "residual" else f"{layer}.{word}"
+    return {"model.norm": "model.norm.residual", "log_probs": "logits"}.get(name)
+
+
+# --- what a difference depends on ---------------------------------------------------------------------------
+
+
+def triggers(a: Engine, b: Engine, sequences: Sequences, name: str, first: Trace) -> list[str]:
+    """Return which of batch, padding, chunk, page, rank and graph make an operator differ. first: of a.
+
+    Each is left out of either engine in turn, as its `variants` allow; it is a trigger where the operator
+    then has the same bits on both sides. An empty list: it differs in plain runs too.
+    """
+    found = []
+    for trigger, other in getattr(b, "variants", {}).items():
+        if not _differs(first, other, sequences, name):
+            found.append(trigger)
+    for trigger, other in getattr(a, "variants", {}).items():
+        if trigger not in found and not _differs(recorded(other, sequences)[0], b, sequences, name):
+            found.append(trigger)
+    return found
+
+
+def _differs(first: Trace, b: Engine, sequences: Sequences, name: str) -> bool:
+    forced, _ = recorded(b, sequences, first)
+    at = point_of(name, first)
+    if at is None:
+        return True
+    kind, key = at
+    theirs = getattr(forced, kind).get(key)
+    return theirs is None or measured(name, getattr(first, kind)[key], theirs) is not None

@@ -1,0 +1,253 @@
+"""The comparison of two engines, and its report as text, JSON and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlk.drift.chart import layers_of, svg
+from rlk.drift.engine import Engine, Scores, Sequences, Unwatched
+from rlk.drift.explain import explained
+from rlk.drift.metrics import LogProbDrift, bars, log_prob_drift
+from rlk.drift.operators import Comparison, Difference, Trace, compared, recorded, triggers
+from rlk.drift.parity import Finding, same_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The comparison of engine b with engine a on the same tokens.
+
+    findings: inputs that differ; unknown: inputs that one of them does not know. drift: of log-probs, None
+    where none can be compared. operators: None where one of them cannot be hooked or inputs are not those of
+    the same tokens. explanation: a known mistake that gives b's log-probs from a's logits. depends: what a
+    difference of the first operator depends on (batch, padding, chunk, page, rank, graph).
+    """
+
+    a: str
+    b: str
+    tokens: int
+    sequences: int
+    findings: tuple[Finding, ...]
+    unknown: tuple[str, ...]
+    drift: LogProbDrift | None
+    operators: Comparison | None
+    explanation: str | None
+    depends: tuple[str, ...]
+    seconds: float
+
+    @property
+    def cause(self) -> str | None:
+        """Return the name of what makes the engines differ: an input, else an operator; None if nothing does.
+
+        An input that makes two different functions comes first ("weights", "position ids"), then a dtype if
+        operators differ by roundings alone, then an operator ("model.layers.0.mlp.down_proj").
+        """
+        serious = [f.kind for f in self.findings if f.serious]
+        if serious:
+            return serious[0]
+        if self.operators is not None and (first := self.operators.cause) is not None:
+            dtypes = [f.kind for f in self.findings if "dtype" in f.kind]
+            return dtypes[0] if dtypes and first.verdict == "rounding" else first.name
+        if self.drift is not None and self.drift.exact < 1.0:
+            return next((f.kind for f in self.findings if "dtype" in f.kind), "log-probs")
+        return None
+
+    @property
+    def equal(self) -> bool:
+        """Return whether inputs are equal, and all log-probs and operators that were compared bit for bit."""
+        exact = self.drift is not None and self.drift.exact == 1.0
+        differs = self.operators is not None and bool(self.operators.local)
+        return exact and not differs and not any(f.serious for f in self.findings)
+
+    def text(self) -> str:
+        """Return the report as lines of text."""
+        return "\n".join(_lines(self))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as numbers and texts, for JSON."""
+        local = () if self.operators is None else self.operators.local
+        first = None if self.operators is None else self.operators.cause
+        return {
+            "a": self.a, "b": self.b, "tokens": self.tokens, "sequences": self.sequences,
+            "equal": self.equal, "cause": self.cause, "findings": [asdict(f) for f in self.findings],
+            "not_compared": list(self.unknown),
+            "log_probs": None if self.drift is None else asdict(self.drift),
+            "first_divergent_operator": None if first is None else asdict(first),
+            "explanation": self.explanation, "depends_on": list(self.depends),
+            "operators": [asdict(d) for d in local],
+            "drift_by_operator": {} if self.operators is None else dict(self.operators.drift),
+            "observed_on_one_side": [] if self.operators is None else list(self.operators.skipped),
+            "seconds": self.seconds,
+        }  # fmt: skip
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write report.txt, report.json, drift.svg and the tensors of the first divergent operator.
+
+        operator.safetensors holds its input and both results, [T, ...] each. Returns the files.
+        """
+        from safetensors.torch import save_file
+
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        files = [place / "report.txt", place / "report.json"]
+        files[0].write_text(self.text() + "\n", encoding="utf-8")
+        files[1].write_text(json.dumps(self.as_dict(), indent=1), encoding="utf-8")
+        if self.operators is not None:
+            files.append(place / "drift.svg")
+            files[-1].write_text(
+                svg(f"Drift by layer: {self.b} against {self.a}", *layers_of(self.operators)),
+                encoding="utf-8",
+            )
+            first = self.operators.cause
+            if first is not None and (tensors := self.operators.tensors(first.name)):
+                files.append(place / "operator.safetensors")
+                save_file(tensors, files[-1], {"operator": first.name, "a": self.a, "b": self.b})
+        return files
+
+
+def compare(a: Engine, b: Engine, sequences: Sequences, *, clip: float = 0.2, depends: bool = True) -> Report:
+    """Compare engine b with engine a on the same tokens: inputs first, then log-probs, then operators.
+
+    clip: of the band of ratios. depends: run the first divergent operator again without batch, padding,
+    chunks and so on, as the engines' `variants` allow. Log-probs and operators are compared where both read
+    the same tokens; all that was not compared is in the report.
+    """
+    begin = time.perf_counter()
+    hooked = bool(a.modules()) and bool(b.modules())
+    first, mine = recorded(a, sequences) if hooked else (None, a.score(sequences, Unwatched()))
+    free, other = recorded(b, sequences) if hooked else (None, b.score(sequences, Unwatched()))
+    findings, unknown = same_inputs((f"a ({a.name})", a.facts(), mine), (f"b ({b.name})", b.facts(), other))
+    tokens = _same_tokens(mine, other)
+    drift = log_prob_drift(mine, other, clip) if tokens else None
+    operators, explanation, found = None, None, ()
+    if hooked and tokens and _same_tokens(mine, sequences):
+        operators, explanation, found = _operators(a, b, sequences, first, free, findings, depends)
+    return Report(
+        a.name, b.name, len(mine.tokens.ids), len(mine.tokens), findings, unknown, drift, operators,
+        explanation, found, time.perf_counter() - begin,
+    )  # fmt: skip
+
+
+def _same_tokens(a: Scores, b: Scores | Sequences) -> bool:
+    x, y = a.tokens, b.tokens if isinstance(b, Scores) else b
+    return torch.equal(x.ids, y.ids) and torch.equal(x.cu_seqlens, y.cu_seqlens)
+
+
+def _operators(
+    a: Engine, b: Engine, sequences: Sequences, first: Trace | None, free: Trace | None,
+    findings: tuple[Finding, ...], depends: bool,
+) -> tuple[Comparison, str | None, tuple[str, ...]]:  # fmt: skip
+    assert first is not None and free is not None
+    made = compared(first, free, recorded(b, sequences, first)[0])
+    cause, text, found = made.cause, None, ()
+    if cause is not None and cause.name in ("log_probs", "logits"):
+        text = _explained(a, sequences, made)
+    if depends and cause is not None and not any(f.serious for f in findings):
+        found = tuple(triggers(a, b, sequences, cause.name, first))
+    return made, text, found
+
+
+def _explained(a: Engine, sequences: Sequences, made: Comparison) -> str | None:
+    """Explain the log-probs of b on the logits of a."""
+    keep, name = sequences.has_next, "log_probs"
+    mine, other = made.first.outputs.get(name), made.forced.outputs.get(name)
+    z = made.first.inputs.get(name)
+    if mine is None or other is None or z is None:
+        return None
+    if made.cause is not None and made.cause.name == "logits":  # b's own, which were exchanged
+        other = torch.log_softmax(made.forced.inputs[name].double() / (a.facts().temperature or 1.0), -1)
+        other = other.gather(-1, sequences.next_ids[:, None].to(other.device))
+    x, y = (t[keep.to(t.device)].flatten() for t in (mine, other))
+    z, ids = z[keep.to(z.device)], sequences.next_ids[keep].to(z.device)
+    return explained(z, ids, a.facts().temperature or 1.0, x, y)
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+def _lines(r: Report) -> Iterator[str]:
+    yield f"a: {r.a}"
+    yield f"b: {r.b}"
+    yield f"{r.tokens} tokens in {r.sequences} sequences"
+    yield ""
+    yield "inputs"
+    for f in r.findings:
+        yield f"  {'DIFFERENT' if f.serious else 'rounding'}  {f.kind}: {f.message}"
+    if not r.findings:
+        yield "  equal"
+    if r.unknown:
+        yield f"  not compared, since one side does not know them: {', '.join(r.unknown)}"
+    yield ""
+    yield "log-probs of b less those of a"
+    yield from _drift(r)
+    yield ""
+    yield "operators, b's on a's inputs"
+    yield from _differences(r)
+    yield ""
+    yield f"result: {_result(r)}"
+
+
+def _drift(r: Report) -> Iterator[str]:
+    d = r.drift
+    if d is None:
+        yield "  not compared: the engines read different tokens, or one gave no log-probs"
+        return
+    yield f"  {d.tokens} tokens: {100 * d.exact:.2f} % with equal bits"
+    if d.exact == 1.0:
+        return
+    levels = ", ".join(f"{100 * float(q):g} %: {x:.2e}" for q, x in d.quantiles.items())
+    yield f"  |d|: mean {d.mean:.2e}, largest {d.largest:.2e}; quantiles {levels}"
+    yield f"  KL(a, b) in nats: k1 {d.k1:.2e}, k2 {d.k2:.2e}, k3 {d.k3:.2e}"
+    yield f"  ratios outside of [{1 - d.clip:g}, {1 + d.clip:g}]: {100 * d.clipped:.2f} %"
+    if d.distance is not None:
+        share = 100 * (d.unequal or 0.0)
+        yield f"  distributions: {share:.2f} % unequal, distance at most about {d.distance:.1e}"
+    places = ", ".join(f"{i}-{j}: {x:.1e}" for i, j, x, _ in d.by_position)
+    yield f"  mean |d| by position: {places}"
+    worst = max(range(len(d.by_sequence)), key=lambda i: d.by_sequence[i][1])
+    mean, largest, total = d.by_sequence[worst]
+    yield f"  worst sequence, {worst}: mean {mean:.2e}, largest {largest:.2e}, sum of d {total:+.2e}"
+    yield from (f"  {line}" for line in bars(d.histogram))
+
+
+def _differences(r: Report) -> Iterator[str]:
+    if r.operators is None:
+        yield "  not compared: modules of both must be at hand, and the tokens the same"
+        return
+    for d in r.operators.local[:12]:
+        yield f"  {d.name}: {_said(d)}"
+    if not r.operators.local:
+        yield f"  all {len(r.operators.drift)} have equal bits"
+    if (more := len(r.operators.local) - 12) > 0:
+        yield f"  and {more} more"
+    if r.operators.skipped:
+        count = len(r.operators.skipped)
+        yield f"  {count} modules are observed on one side alone, and compared as parts of what follows them"
+
+
+def _said(d: Difference) -> str:
+    if d.verdict == "not called":
+        return "not called in b"
+    size = f"{d.ulps:.2g} ulps, {d.relative:.1e} of a token's norm, {100 * d.share:.2g} % of elements"
+    return f"{d.verdict} ({size}, {d.tokens} tokens, first {d.first})"
+
+
+def _result(r: Report) -> str:
+    if r.cause is None:
+        return "no difference" if r.drift is not None else "nothing was compared"
+    first = None if r.operators is None else r.operators.cause
+    if first is None or first.name != r.cause:
+        return f"{r.cause} (see above)"
+    text = f"{r.cause}: {first.verdict}"
+    if r.explanation:
+        text += f"; {r.explanation}"
+    if r.depends:
+        text += f"; depends on: {', '.join(r.depends)}"
+    return text

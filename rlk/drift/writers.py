@@ -1,0 +1,169 @@
+"""Writers of recorded rollouts, to copy into a program without rlk: they need NumPy and safetensors alone.
+
+A record is a safetensors file of packed sequences, prompt and completion of each behind each other:
+
+| tensor | dtype, shape | |
+|---|---|---|
+| `ids` | int64 [T] | tokens, in the order in which the model read them |
+| `cu_seqlens` | int64 [B + 1] | offsets of the sequences |
+| `positions` | int64 [T] | positions of the rotary embedding, from 0 in each sequence |
+| `logps` | float32 [T] | log p(ids[t] given the ids before t); NaN where the engine returned none |
+| `context` | int64 [T] | optional: the number of keys that each token sees, its own included |
+| `digest.bits` | int64 [T] | optional, as the next three: `rlk.drift.Digest` of each token's distribution |
+| `digest.entropy`, `digest.top` | float32 [T] | |
+| `digest.sketch` | float32 [T, 16] | |
+
+Its metadata are texts: `format` ("rlk.drift"), `version` ("1"), `engine`, and, where known, `temperature`,
+`stage` ("logits", "log-probs" or "none": where the temperature divides), `dtype`, `logits_dtype`, `padding`,
+`vocabulary`, and `special` and `weights` as JSON (ids by name; `rlk.drift.weight_checksum` by name).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy
+from safetensors.numpy import save_file
+
+NONE = float("nan")
+
+
+def write_rollouts(
+    path: str,
+    engine: str,
+    sequences: Iterable[tuple[Sequence[int], Sequence[float]]],
+    *,
+    positions: Iterable[Sequence[int]] | None = None,
+    **settings: Any,
+) -> None:
+    """Write sequences: ids of prompt and completion, and as many log-probs, NaN where there is none.
+
+    settings: temperature=, stage=, dtype= and the other metadata of the format. Raises ValueError.
+    """
+    rows = [([int(i) for i in ids], [float(x) for x in logps]) for ids, logps in sequences]
+    for number, (ids, logps) in enumerate(rows):
+        if not ids or len(ids) != len(logps):
+            raise ValueError(f"sequence {number} has {len(ids)} ids and {len(logps)} log-probs")
+    if not rows:
+        raise ValueError("there is no sequence to write")
+    counted = [range(len(ids)) for ids, _ in rows] if positions is None else list(positions)
+    if [len(p) for p in counted] != [len(ids) for ids, _ in rows]:
+        raise ValueError("positions and ids have different lengths")
+    tensors = {
+        "ids": numpy.array([i for ids, _ in rows for i in ids], numpy.int64),
+        "cu_seqlens": numpy.cumsum([0, *(len(ids) for ids, _ in rows)], dtype=numpy.int64),
+        "positions": numpy.array([int(p) for each in counted for p in each], numpy.int64),
+        "logps": numpy.array([x for _, logps in rows for x in logps], numpy.float32),
+    }
+    texts = {
+        name: json.dumps(value) if isinstance(value, Mapping) else str(value)
+        for name, value in settings.items()
+        if value is not None
+    }
+    save_file(tensors, path, {"format": "rlk.drift", "version": "1", "engine": engine, **texts})
+
+
+def write_vllm(path: str, outputs: Iterable[Any], **settings: Any) -> None:
+    """Write what `LLM.generate` of vLLM returned: RequestOutputs with `logprobs=0` or more.
+
+    Log-probs of the prompt are written where `prompt_logprobs=` was given. vLLM's `logprobs_mode` says
+    whether a temperature is in them: "raw_logprobs" (its default) has none, "processed_logprobs" has.
+    """
+    rows = []
+    for output in outputs:
+        prompt = list(output.prompt_token_ids)
+        given = output.prompt_logprobs or [None] * len(prompt)
+        before = [NONE if at is None else at[i].logprob for i, at in zip(prompt, given)]
+        for made in output.outputs:
+            ids = list(made.token_ids)
+            if made.logprobs is None:
+                raise ValueError("no log-probs: generate with SamplingParams(logprobs=0)")
+            after = [at[i].logprob for i, at in zip(ids, made.logprobs)]
+            rows.append((prompt + ids, before + after))
+    write_rollouts(path, "vllm", rows, **settings)
+
+
+def write_sglang(
+    path: str, prompts: Iterable[Sequence[int]], outputs: Iterable[Any], **settings: Any
+) -> None:
+    """Write what `Engine.generate` of SGLang returned for ids of prompts, with `return_logprob=True`.
+
+    Log-probs of the prompt are written where `logprob_start_len=0` was given.
+    """
+    rows = []
+    for prompt, output in zip(prompts, outputs, strict=True):
+        meta = output["meta_info"]
+        made = meta["output_token_logprobs"]  # (log-prob, id, text or None) each
+        given = {len(prompt): meta.get("input_token_logprobs")}.get(
+            len(meta.get("input_token_logprobs") or ())
+        )
+        before = [NONE if x[0] is None else x[0] for x in given] if given else [NONE] * len(prompt)
+        rows.append(([*prompt, *(x[1] for x in made)], [*before, *(x[0] for x in made)]))
+    write_rollouts(path, "sglang", rows, **settings)
+
+
+def write_trl(path: str, output: Mapping[str, Any], **settings: Any) -> None:
+    """Write a rollout of TRL: a mapping with `prompt_ids`, `completion_ids` and `logprobs`, a list each.
+
+    That is what a `rollout_func` returns. Where TRL has several log-probs of a place, the largest first,
+    `logprob_token_ids` says which is the sampled one's. Or the padded tensors of a GRPOTrainer's batch, with
+    `sampling_per_token_logps` (else `old_per_token_logps`), `prompt_mask` and `completion_mask`.
+    """
+    if "prompt_mask" in output:
+        sampled = output.get("sampling_per_token_logps")
+        sampled = output["old_per_token_logps"] if sampled is None else sampled
+        prompts = _unpadded(output["prompt_ids"], output["prompt_mask"])
+        completions = _unpadded(output["completion_ids"], output["completion_mask"])
+        logps = _unpadded(sampled, output["completion_mask"])
+    else:
+        prompts, completions, logps = output["prompt_ids"], output["completion_ids"], output["logprobs"]
+    named = output.get("logprob_token_ids") or [None] * len(prompts)
+    rows = []
+    for prompt, ids, found, names in zip(prompts, completions, logps, named, strict=True):
+        each = [_sampled(found[t], ids[t], None if names is None else names[t]) for t in range(len(ids))]
+        rows.append(([*prompt, *ids], [NONE] * len(prompt) + each))
+    write_rollouts(path, "trl", rows, **settings)
+
+
+def write_verl(path: str, data: Any, **settings: Any) -> None:
+    """Write a DataProto of verl, or its batch: prompts, responses, attention_mask and rollout_log_probs.
+
+    position_ids are written as they are. Of a response, tokens count where attention_mask is 1.
+    """
+    batch = getattr(data, "batch", data)
+    width = batch["responses"].shape[1]
+    exists = _rows(batch["attention_mask"])
+    ids = _rows(batch["input_ids"])
+    places = _rows(batch["position_ids"])
+    found = _rows(batch["rollout_log_probs"])
+    rows, positions = [], []
+    for mask, row, at, logps in zip(exists, ids, places, found, strict=True):
+        every = [NONE] * (len(row) - width) + list(logps)
+        keep = [i for i, flag in enumerate(mask) if flag]
+        rows.append(([row[i] for i in keep], [every[i] for i in keep]))
+        positions.append([at[i] for i in keep])
+    write_rollouts(path, "verl", rows, positions=positions, **settings)
+
+
+def _sampled(logps: Any, token: int, names: Sequence[int] | None) -> float:
+    """Return the log-prob of a token among those of a place."""
+    if not isinstance(logps, (list, tuple)):
+        return NONE if logps is None else float(logps)
+    if names is None and len(logps) > 1:
+        raise ValueError("several log-probs of a token need logprob_token_ids")
+    found = logps[0 if names is None else list(names).index(token)]
+    return NONE if found is None else float(found)
+
+
+def _rows(x: Any) -> list[list[Any]]:
+    """Return a tensor's or an array's rows as lists."""
+    return x.tolist() if hasattr(x, "tolist") else [list(row) for row in x]
+
+
+def _unpadded(x: Any, mask: Any) -> list[list[Any]]:
+    """Return each row's elements where a mask is not 0."""
+    return [
+        [v for v, flag in zip(row, keep) if flag] for row, keep in zip(_rows(x), _rows(mask), strict=True)
+    ]

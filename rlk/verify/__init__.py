@@ -1,0 +1,1 @@
+"""The contract of a whole model, checked by running it: `rlk verify`."""

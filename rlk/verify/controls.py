@@ -1,0 +1,59 @@
+"""Controls: a model with one thing changed, whose bits a comparison must find to differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlk.nn import CausalLM
+from rlk.verify.views import Run, again
+
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+class Swapped(torch.nn.Module):
+    """A linear layer by another function of x and its weight."""
+
+    def __init__(self, like: Any, product: Product) -> None:
+        super().__init__()
+        self.weight, self.bias, self.leaves, self.product = like.weight, like.bias, like.leaves, product
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.product(x, self.weight)
+        return y if self.bias is None else y + self.bias
+
+
+def split_k(x: Tensor, w: Tensor) -> Tensor:
+    """Return x w^T by torch, in two halves of K that are added in f32."""
+    half = x.shape[1] // 2
+    parts = [torch.mm(x[:, s].float(), w[:, s].float().t()) for s in (slice(0, half), slice(half, None))]
+    return (parts[0] + parts[1]).to(x.dtype)
+
+
+def broken_layer(model: CausalLM) -> int:
+    """Return the layer whose product a control replaces: one half-way."""
+    return (len(model.model.layers) - 1) // 2
+
+
+def with_product(run: Run, product: Product) -> Iterator[Tensor]:
+    """The down projection of a layer half-way by another product."""
+    mlp = run.model.model.layers[broken_layer(run.model)].mlp
+    own = mlp.down_proj
+    mlp.down_proj = Swapped(own, product)
+    try:
+        yield from again(run)
+    finally:
+        mlp.down_proj = own
+
+
+def with_leaves(run: Run, leaves: int) -> Iterator[Tensor]:
+    """The same weights in a model of another number of leaves."""
+    config, dtype = replace(run.model.config, leaves=leaves), run.model.lm_head.weight.dtype
+    other = CausalLM(config, device="meta", dtype=dtype)  # without memory of its own
+    other.load_state_dict(run.model.state_dict(), assign=True)
+    with run.using(other):
+        yield from again(run)

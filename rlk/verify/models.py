@@ -1,0 +1,177 @@
+"""The model that `rlk verify` runs: a checkpoint, a config with random weights, or a tiny built-in one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlk.digest import digest
+from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.nn import CausalLM, ModelConfig
+from rlk.nn.checkpoint import VERSIONS
+from rlk.nn.config import FAMILIES
+from rlk.testing.digests import row_digests
+
+POSITIONS = 4096  # of random models: no sequence is longer
+SIGMA = 4.0  # spread of random models' logits
+OP, MODEL = "rlk verify", "MODEL"
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+TINY: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+    "max_position_embeddings": 512, "rope_theta": 1e4, "tie_word_embeddings": False,
+}  # fmt: skip
+"""Sizes of the built-in models: products of 2048 terms, so that another order of sums is seen."""
+MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24, "head_dim": 32, **MIXED}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+PARTS: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "qwen2": {"tie_word_embeddings": True},
+    "llama": {"rope_parameters": LLAMA3, "rope_theta": None},
+    "mistral": {"sliding_window": 8},
+    "gemma2": {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 30.0},
+    "gemma3_text": {
+        **GEMMA,
+        "rope_theta": None,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
+}
+"""What the built-in model of each family has beside TINY."""
+BUILT_IN = {"tiny": "qwen3", **{f"tiny-{kind.removesuffix('_text')}": kind for kind in PARTS}}
+"""Names of built-in models, and their families."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """A model under test. name: as it was asked for. source: "built in", "config" or "checkpoint".
+
+    raw: its config, as a config.json of transformers would have it. identity: a digest of config and weights.
+    """
+
+    name: str
+    source: str
+    raw: Mapping[str, Any]
+    model: CausalLM
+    identity: str
+
+
+def subject(name: str, dtype: torch.dtype, device: torch.device) -> Subject:
+    """Return the model that a name means: one of BUILT_IN, a config (a .json file), or a checkpoint's folder.
+
+    Configs get random weights, of seed 0, whose logits spread by about SIGMA. Raises LaunchError for a name
+    that is none of these, and for whatever the config or the checkpoint does not have.
+    """
+    path = Path(name)
+    if name in BUILT_IN:
+        kind = BUILT_IN[name]
+        raw = {"model_type": kind, **TINY, **PARTS[kind]}
+        return _random(name, "built in", {n: x for n, x in raw.items() if x is not None}, dtype, device)
+    if path.is_dir():
+        model = CausalLM.from_pretrained(path, dtype=dtype, device=device)
+        raw = dict(model.source or {})
+        return Subject(name, "checkpoint", raw, model, identity(model))
+    if path.is_file():
+        return _random(name, "config", read_config(path), dtype, device)
+    wanted = f"a checkpoint's folder, a config (a .json file), or one of {', '.join(BUILT_IN)}"
+    raise LaunchError(Code.ARG_VALUE, op=OP, name=MODEL, value=name, wanted=wanted)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return a config of a file, with the defaults of transformers' class. Raises LaunchError."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _unreadable(path, f"is no JSON: {error}") from error
+    if not isinstance(raw, dict) or "model_type" not in raw:
+        raise _unreadable(path, 'is no config of a model: it has no "model_type"')
+    if raw["model_type"] not in FAMILIES:
+        ModelConfig.of(raw)  # which refuses it
+    try:
+        from transformers import AutoConfig
+    except ImportError:
+        return raw  # its own entries may be enough
+    try:
+        given = {n: x for n, x in raw.items() if n not in ("model_type", "transformers_version")}
+        made: dict[str, Any] = AutoConfig.for_model(raw["model_type"], **given).to_dict()
+    except Exception as error:  # transformers raises many types for what it cannot read
+        raise _unreadable(path, f"transformers cannot read it: {error}") from error
+    return made
+
+
+def _unreadable(path: Path, what: str) -> LaunchError:
+    instead = "name the config.json of a checkpoint, or a file written like one"
+    return LaunchError(Code.CHECKPOINT_FILE, path=str(path), what=what, instead=instead)
+
+
+def _random(
+    name: str, source: str, raw: Mapping[str, Any], dtype: torch.dtype, device: torch.device
+) -> Subject:
+    config = ModelConfig.of(raw)
+    # rows of rotary tables beyond the longest sequence are never read, and change no bit of the others
+    positions = min(config.max_position_embeddings, POSITIONS)
+    model = CausalLM(replace(config, max_position_embeddings=positions), device=device, dtype=dtype)
+    randomize(model)
+    return Subject(name, source, raw, model, identity(model))
+
+
+def randomize(model: CausalLM, seed: int = 0) -> None:
+    """Give a model random weights, whose logits spread by about SIGMA."""
+    torch.manual_seed(seed)
+    around = 0.0 if model.config.norm_profile == "gemma" else 1.0  # a norm of 1 + weight
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.endswith("bias"):
+                p.normal_(0.0, 0.1)
+            elif p.dim() == 1:
+                p.normal_(around, 0.1)
+            else:
+                is_head = "lm_head" in name or (model.lm_head.weight is p)
+                p.normal_(0.0, (SIGMA if is_head else 1.0) / p.shape[1] ** 0.5)
+
+
+def identity(model: CausalLM) -> str:
+    """Return a digest of a model's config and weights."""
+    config = {name: str(getattr(model.config, name)) for name in model.config.__slots__}
+    sums = {
+        name: int(row_digests(p.detach().reshape(-1, p.shape[-1])).sum())
+        for name, p in model.named_parameters()
+    }
+    return digest({"config": config, "weights": sums})[:16]
+
+
+# --- transformers -------------------------------------------------------------------------------------------
+
+
+def stock_model(of: Subject, *, attention: str | None = None, dtype: torch.dtype | None = None) -> Any:
+    """Return transformers' model with the weights of a subject; attention: its implementation.
+
+    dtype: by default the subject's. Raises UnsupportedError without transformers.
+    """
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError as error:
+        raise UnsupportedError(
+            Code.PEER_ABSENT, peer="transformers", versions=VERSIONS["transformers"]
+        ) from error
+    like = of.model.lm_head.weight
+    given = {
+        n: x for n, x in of.raw.items() if n not in ("model_type", "transformers_version", "architectures")
+    }
+    config = AutoConfig.for_model(of.raw["model_type"], **given)
+    config.rlk_leaves = of.model.config.leaves
+    how = {} if attention is None else {"attn_implementation": attention}
+    made = AutoModelForCausalLM.from_config(config, dtype=like.dtype, **how)
+    made.load_state_dict(of.model.state_dict())
+    return made.to(device=like.device, dtype=dtype or like.dtype).eval()

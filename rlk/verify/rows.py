@@ -1,0 +1,264 @@
+"""Runners of the contract's rows: comparisons of bits, errors against float64, measurements."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import rlk
+from rlk.testing.digests import row_digests
+from rlk.verify import peers, views
+from rlk.verify.bench import Bench, Outcome
+from rlk.verify.peers import Peer, PeerView
+from rlk.verify.trace import Trace
+from rlk.verify.views import Span, View
+from rlk.verify.watched import Tally
+
+ACCURACY_TOKENS = 1024  # of all, whose errors are taken
+Row = Callable[[Bench, float], Outcome]
+"""Runs a row of the contract until a time (of time.monotonic), at least once."""
+
+
+# --- bits ---------------------------------------------------------------------------------------------------
+
+
+def compared(view: View, most: int | None = None, *, traced: bool = True) -> Row:
+    """Return the row that compares a view with training. most: tokens, None for one pass over all.
+
+    traced: compare the results of modules too.
+    """
+
+    def run(bench: Bench, deadline: float) -> Outcome:
+        how: AbstractContextManager[Any] = nullcontext()
+        if traced:
+            how = bench.run.trace.of(bench.run.model)
+        return _outcome(bench, lambda: view(bench.run), how, most, deadline)
+
+    return run
+
+
+def patched(view: PeerView, most: int | None) -> Row:
+    """Return the row that compares a view of a patched model of transformers with rlk.nn in training.
+
+    most: tokens, None for one pass over all.
+    """
+
+    def run(bench: Bench, deadline: float) -> Outcome:
+        watched, trace = bench.run, bench.run.trace
+
+        def see(spans: Sequence[Span], logits: Tensor, rows: Tensor | None) -> Tensor:
+            flat = logits.detach()
+            return watched.judge(spans, row_digests(flat), rows, lambda k: flat[k])
+
+        peer = Peer(bench.stock, watched.sequences, see, bench.sizes.call)
+        with rlk.patch(bench.stock):
+            return _outcome(bench, lambda: view(peer), trace.of(bench.stock), most, deadline)
+
+    return run
+
+
+def patched_gradients(bench: Bench, deadline: float) -> Outcome:
+    """Compare gradients of a patched model with those of rlk.nn, row by row of their parameters."""
+    run = bench.run
+    want = views.gradients_of(run)
+    sequences = [run.sequences[i] for i in views.micro_batch(run)]
+    with rlk.patch(bench.stock) as model, _every_id_is_real(bench.stock):
+        ids, mask, _ = views.padded_ids(sequences, "left", extra=3)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        logp = model.logps(ids, attention_mask=mask, position_ids=positions).logp
+        assert logp is not None
+        (logp.sum() / sum(map(len, sequences))).backward()
+        got = peers.taken_gradients(bench.stock)
+    return _outcome(
+        bench, lambda: (x for x in [views.matched(run, got, want)]), nullcontext(), None, deadline
+    )
+
+
+@contextmanager
+def _every_id_is_real(model: Any) -> Iterator[None]:
+    """Let the padding id have a gradient meanwhile, which torch leaves out: random ids hold it."""
+    embedding = model.get_input_embeddings()
+    own, embedding.padding_idx = embedding.padding_idx, None
+    try:
+        yield
+    finally:
+        embedding.padding_idx = own
+
+
+def _outcome(
+    bench: Bench,
+    view: Callable[[], Iterator[Tensor]],
+    how: AbstractContextManager[Any],
+    most: int | None,
+    deadline: float,
+) -> Outcome:
+    """Run a view until a number of tokens or a time, at least once, and return what was counted."""
+    tally = bench.run.tally = Tally()
+    with how:
+        found = view()
+        for wrong in found:
+            tally.compared += len(wrong)
+            tally.unequal += int(wrong.sum())
+            if time.monotonic() > deadline or (most is not None and tally.compared >= most):
+                break
+        found.close()  # type: ignore[attr-defined]  # a control puts its model back
+    first = None if tally.pending is None else tally.pending()
+    return Outcome(tally.compared, tally.unequal, tally.values, tally.counts(), first)
+
+
+# --- errors against float64 ---------------------------------------------------------------------------------
+
+
+def accuracy(bench: Bench, deadline: float, *, what: str) -> Outcome:
+    """Measure the error of whole logits against float64, and that of transformers in the same dtype.
+
+    what: the figure of the row, "root_mean_square" of all, or "largest" of each token, their mean.
+    """
+    ours: list[Tensor] = []
+    theirs: list[Tensor] = []
+    log_ours: list[Tensor] = []
+    log_theirs: list[Tensor] = []
+    profile: dict[str, list[Tensor]] = {}
+    with torch.no_grad():
+        for ids in _some(bench.run.sequences):
+            exact, inside = _stock_logits(bench.exact, ids)
+            eager, eager_inside = _stock_logits(bench.eager, ids)
+            with bench.run.trace.of(bench.run.model) as trace:
+                own = bench.run.model.logits(bench.run.model(ids))
+                own_inside = trace.rows(len(ids), None)
+            for found, errors, logs in ((own, ours, log_ours), (eager, theirs, log_theirs)):
+                errors.append((found.double() - exact).abs())
+                logs.append((peers.chosen(found, ids).double() - peers.chosen(exact, ids)).abs())
+            for name, want in inside.items():
+                squares = [((x[name].double() - want) ** 2).sum() for x in (own_inside, eager_inside)]
+                profile.setdefault(name, []).append(torch.stack([*squares, (want**2).sum()]))
+    a, b = torch.cat(ours), torch.cat(theirs)
+    both = _figure(a, what), _figure(b, what)
+    figures = {"rlk": both[0], "transformers": both[1], "ratio": both[0] / both[1] if both[1] else 1.0}
+    for name, logs in (("rlk", log_ours), ("transformers", log_theirs)):
+        joined = torch.cat(logs)
+        figures[f"largest error of log-probs, {name}"] = float(joined.max()) if len(joined) else 0.0
+    errors_by_module = tuple((name, *_relative(torch.stack(x).sum(0))) for name, x in profile.items())
+    return Outcome(len(a), 0, a.numel(), figures=figures, profile=errors_by_module)
+
+
+def _figure(errors: Tensor, what: str) -> float:
+    return float(errors.square().mean().sqrt() if what == "root_mean_square" else errors.amax(-1).mean())
+
+
+def _relative(sums: Tensor) -> tuple[float, float]:
+    ours, theirs, scale = (float(x) for x in sums)
+    scale = max(scale, 1e-300)
+    return (ours / scale) ** 0.5, (theirs / scale) ** 0.5
+
+
+def _some(sequences: Sequence[Tensor]) -> list[Tensor]:
+    made: list[Tensor] = []
+    for ids in sequences:
+        if made and sum(map(len, made)) + len(ids) > ACCURACY_TOKENS:
+            break
+        made.append(ids)
+    return made
+
+
+def _stock_logits(model: torch.nn.Module, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    trace = Trace()
+    with trace.of(model):
+        logits = model(ids[None], use_cache=False).logits[0]
+        return logits, trace.rows(len(ids), None)
+
+
+# --- stock transformers: measured ---------------------------------------------------------------------------
+
+
+def stock(view: PeerView, most: int | None) -> Row:
+    """Return the row that measures a view of stock transformers against its sequences one by one.
+
+    most: tokens, None for one pass over all.
+    """
+
+    def run(bench: Bench, deadline: float) -> Outcome:
+        want, got = bench.once("one by one", _alone), _log_probs(bench, view, most, deadline)
+        gaps = torch.cat([g.logp - w.logp for g, w in zip(got, want, strict=True)]).nan_to_num(0.0)
+        unequal = sum(int((g.digests != w.digests)[g.seen].sum()) for g, w in zip(got, want, strict=True))
+        seen = sum(int(g.seen.sum()) for g in got)
+        count = sum(int(g.logp.isfinite().sum()) for g in got)
+        figures = {
+            "log-probs": float(count),
+            "log-probs that differ": float((gaps != 0).sum()),
+            "largest difference of log-probs": float(gaps.abs().max()),
+            "mean difference of log-probs": float(gaps.abs().sum() / max(1, count)),
+        }
+        if bench.absent(("float64",)) is None:
+            exact = bench.once("exact", _exact)
+            errors = torch.cat([g.logp.double() - w for g, w in zip(got, exact, strict=True)]).nan_to_num(0.0)
+            figures["largest error of log-probs"] = float(errors.abs().max())
+        vocabulary = bench.run.model.config.vocab_size
+        return Outcome(seen, unequal, seen * vocabulary, figures=figures)
+
+    return run
+
+
+class _Seen:
+    """Of one sequence: digests of logits, log-probs f32 of its tokens after the first, NaN where not seen."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self.digests = torch.zeros(len(ids), dtype=torch.int64, device=ids.device)
+        self.seen = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        self.logp = torch.full((max(0, len(ids) - 1),), torch.nan, device=ids.device)
+
+
+def _log_probs(bench: Bench, view: PeerView, most: int | None, deadline: float) -> list[_Seen]:
+    sequences = bench.run.sequences
+    made = [_Seen(ids) for ids in sequences]
+
+    def see(spans: Sequence[Span], logits: Tensor, rows: Tensor | None) -> Tensor:
+        at = 0
+        for i, first, count in spans:
+            z, held, ids = logits[at : at + count].detach(), made[i], sequences[i]
+            held.digests[first : first + count] = row_digests(z)
+            held.seen[first : first + count] = True
+            after = ids[first + 1 : first + 1 + count]
+            logp = torch.log_softmax(z[: len(after)].float(), -1).gather(-1, after[:, None])[:, 0]
+            held.logp[first : first + len(after)] = logp
+            at += count
+        return logits.new_zeros(at, dtype=torch.bool)
+
+    count = 0
+    for part in view(Peer(bench.stock, sequences, see, bench.sizes.call)):
+        count += len(part)
+        if time.monotonic() > deadline or (most is not None and count >= most):
+            break
+    return made
+
+
+def _alone(bench: Bench) -> list[_Seen]:
+    return _log_probs(bench, peers.one_by_one, None, math.inf)
+
+
+def _exact(bench: Bench) -> list[Tensor]:
+    """Return the log-probs of each sequence's tokens after the first in float64."""
+    with torch.no_grad():
+        return [peers.chosen(bench.exact(x[None], use_cache=False).logits[0], x) for x in bench.run.sequences]
+
+
+def stock_gradients(bench: Bench, deadline: float) -> Outcome:
+    """Measure gradients of stock transformers, of padded rows against packed sequences."""
+    some = peers.micro_batch(bench.run.sequences, bench.sizes.call)
+    want, got = (peers.gradients_of(bench.stock, some, how) for how in ("packed", "left"))
+    wrong, largest, values = [], 0.0, 0
+    for name, g in got.items():
+        a, b = (x.reshape(-1, x.shape[-1]) for x in (g, want[name]))
+        wrong.append(row_digests(a) != row_digests(b))
+        scale = float(b.abs().max())
+        largest = max(largest, float((a - b).abs().max()) / scale if scale else 0.0)
+        values += g.numel()
+    joined = torch.cat(wrong)
+    figures = {"largest difference over the largest element": largest}
+    return Outcome(len(joined), int(joined.sum()), values, figures=figures)

@@ -1,0 +1,379 @@
+"""`rlk verify` finds equal bits equal, changed ones changed, and says where; its runs stop and go on."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlk import cli
+from rlk.errors import LaunchError
+from rlk.nn import CausalLM
+from rlk.verify import contract, models, run, views
+from rlk.verify.bench import Bench, Outcome, sizes_of
+from rlk.verify.contract import Kind, Promise
+from rlk.verify.page import page
+from rlk.verify.report import closing, lines_of, opening
+from rlk.verify.rows import compared
+from rlk.verify.watched import value_of
+
+CPU = torch.device("cpu")
+Rlk = Callable[..., tuple[int, str, str]]
+
+
+def bench(tokens: int = 40, name: str = "tiny") -> Bench:
+    return Bench.of(models.subject(name, torch.bfloat16, CPU), tokens)
+
+
+@pytest.fixture
+def rlk(capsys: pytest.CaptureFixture[str]) -> Rlk:
+    def call(*argv: str) -> tuple[int, str, str]:
+        try:
+            status = cli.main(argv)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return call
+
+
+def some(of: Bench, *keys: str) -> list[Promise]:
+    """Return the rows of the contract whose names begin so."""
+    return [p for p in contract.contract(of) if p.key.startswith(keys)]
+
+
+@pytest.fixture(scope="module")
+def report() -> run.Report:
+    """A run of a few rows of each kind."""
+    of = bench()
+    rows = some(of, "training: packed", "training: torch", "decode: batch 1", "rollout", "control")
+    return run.verify(of, rows)
+
+
+# --- the contract -------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_equal_and_counts_every_operator(report: run.Report) -> None:
+    row = next(r for r in report.rows if r["view"].startswith("packed"))
+    tokens, layers = row["compared"], 2
+    assert (row["status"], row["unequal"], row["first"]) == ("holds", 0, None)
+    assert row["operators"] == {
+        "logits": [tokens, 0],
+        "embedding": [tokens, 0],
+        "rms_norm": [(2 * layers + 1) * tokens, 0],
+        "attention": [layers * tokens, 0],
+        "gated mlp": [layers * tokens, 0],
+    }
+    assert row["values"] == tokens * (96 + 64 * (1 + 2 * layers + 1 + 2 * layers))
+
+
+def test_controls_are_detected_where_they_break_the_model(report: run.Report) -> None:
+    found = {r["view"]: r for r in report.rows if r["group"] == "control"}
+    assert len(found) == 3 and {r["status"] for r in found.values()} == {"detected"}
+    by_torch = found["one product by torch"]
+    assert by_torch["first"]["inside"] == "layers.0.mlp"  # the layer half-way of two
+    assert by_torch["operators"]["embedding"][1] == 0 < by_torch["operators"]["gated mlp"][1]
+    (value, *_) = by_torch["first"]["values"]
+    assert value["got_bits"] != value["want_bits"] and value["ulps"] >= 1
+
+
+def test_what_needs_a_gpu_is_said_not_skipped(report: run.Report) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    row = next(r for r in report.rows if r["view"] == "torch.compile")
+    assert (row["status"], row["reason"]) == ("not run", "needs a GPU")
+    assert report.status == 0 and "not run (needs a GPU)" in closing(report)
+
+
+def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = bench()
+    rows = some(of, "patch: packed", "accuracy: logits, root")
+    for version, said in (
+        (None, "needs transformers: pip install"),
+        ("4.0.0", "rlk.patch knows transformers"),
+    ):
+        monkeypatch.setattr("rlk.verify.bench._version", lambda name, version=version: version)
+        assert said in (of.absent(rows[0].needs) or "")
+    monkeypatch.setattr("rlk.verify.bench.FLOAT64_PARAMETERS", 1000)
+    monkeypatch.setattr("rlk.verify.bench._version", lambda name: "5.20.0")
+    assert of.absent(rows[0].needs) is None
+    row = run.run_row(of, rows[1], math.inf)
+    assert row["status"] == "not run" and "a float64 copy of 823,680 parameters" in row["reason"]
+
+
+def test_a_control_that_is_not_detected_fails_the_run() -> None:
+    """A control that changes nothing; and a promise that is broken by one that changes something."""
+    of = bench()
+    broken = next(p for p in contract.contract(of) if p.view == "one product by torch")
+    idle = Promise("control", "idle", "logits", "f32", Kind.CONTROL, "itself", compared(views.again))
+    found = run.verify(of, [idle])
+    assert [r["status"] for r in found.rows] == ["not detected"] and found.status == 1
+    assert "NOT DETECTED  control: idle" in closing(found)
+    found = run.verify(of, [replace(broken, kind=Kind.BITWISE, group="training")])
+    assert [r["status"] for r in found.rows] == ["broken"] and found.status == 1
+    said = closing(found)
+    assert "BROKEN  training: one product by torch" in said and "in layers.0.mlp" in said
+    assert re.search(r"\(0x[0-9a-f]{4}\) against \S+ \(0x[0-9a-f]{4}\), 1 ulp", said)
+
+
+def test_a_page_of_keys_that_is_lost_is_seen_in_attention() -> None:
+    """The negative control of decoding: one value of one cached key changes by a bit that counts."""
+    of = bench()
+    own = views.fill
+
+    def spoilt(of_run: Any, group: Any, cache: Any, table: Any, ends: Any) -> None:
+        own(of_run, group, cache, table, ends)
+        cache.keys[0] *= 1.5
+
+    rows = some(of, "decode: batch 3, pages of 4")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "fill", spoilt)
+        (row,) = run.verify(of, rows).rows
+    assert row["status"] == "broken" and row["first"]["inside"] == "layers.0.self_attn"
+    assert run.run_row(of, rows[0], math.inf)["status"] == "holds"
+
+
+def test_gradients_that_differ_are_named() -> None:
+    of = bench()
+    own = views.gradients_of
+
+    def moved(of_run: Any, side: str | None = None) -> dict[str, torch.Tensor]:
+        made = own(of_run, side)
+        if side is not None:
+            made["model.norm.weight"][3] += 1.0
+        return made
+
+    (row,) = (p for p in contract.contract(of) if p.view == "gradients, padded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "gradients_of", moved)
+        (found,) = run.verify(of, [row]).rows
+    assert (found["status"], found["unequal"]) == ("broken", 1)
+    assert found["first"]["where"] == "gradient of model.norm.weight, row 0"
+    assert found["first"]["values"][0]["column"] == 3
+
+
+def test_a_row_that_compares_nothing_does_not_hold() -> None:
+    none = Promise("decode", "none", "logits", "f32", Kind.BITWISE, "x", compared(lambda r: (x for x in ())))
+    found = run.verify(bench(), [none])
+    assert found.rows[0]["status"] == "not run" and found.status == 2
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-gemma3"])
+def test_a_patched_model_and_the_error_against_float64(name: str) -> None:
+    pytest.importorskip("transformers")
+    of = bench(name=name)
+    rows = some(of, "patch: padded on the left", "patch: gradients", "accuracy")
+    found = {r["key"]: r for r in run.verify(of, rows).rows}
+    assert {r["status"] for r in found.values()} == {"holds"}, found
+    error = found["accuracy: logits, root mean square"]
+    assert error["figures"]["ratio"] <= contract.BAR and len(error["profile"]) >= 10
+
+
+def test_a_function_that_is_another_breaks_the_bar() -> None:
+    """The negative control of accuracy: angles of another base."""
+    pytest.importorskip("transformers")
+    of = bench()
+    config = of.run.model.config
+    other = CausalLM(replace(config, ropes=tuple(replace(r, theta=2 * r.theta) for r in config.ropes)))
+    other.load_state_dict(of.run.model.state_dict())
+    with of.run.using(other):
+        rows = [run.run_row(of, row, math.inf) for row in some(of, "accuracy")]
+    assert {r["status"] for r in rows} == {"broken"}
+
+
+def test_stock_transformers_is_measured() -> None:
+    pytest.importorskip("transformers")
+    of = bench(90)
+    rows = [p for p in contract.stock_contract(of) if "token by token" in p.view or "gradients" in p.view]
+    found = run.verify(of, rows)
+    decode, gradients = found.rows
+    assert {decode["status"], gradients["status"]} == {"measured"} and found.status == 2
+    assert 0 < decode["unequal"] <= decode["compared"] and gradients["unequal"]
+    figures = decode["figures"]
+    assert 0 < figures["largest difference of log-probs"] < 1
+    assert 0 < figures["largest error of log-probs"] < 1
+
+
+def test_bits_are_compared_as_integers() -> None:
+    x = torch.tensor([1.0, -0.0, 3.0], dtype=torch.bfloat16)
+    y = x.clone()
+    assert value_of("x", x, y) is None
+    y[1] = 0.0
+    found = value_of("x", x, y)
+    assert found is not None and (found.column, found.ulps, found.got_bits) == (1, 0, "0x8000")
+    y[0] = torch.nextafter(torch.tensor(1.0, dtype=torch.bfloat16), torch.tensor(2.0, dtype=torch.bfloat16))
+    found = value_of("x", x, y)
+    assert found is not None and (found.column, found.ulps, found.differing) == (0, 1, 2)
+    low = torch.tensor([-1e-40])
+    found = value_of("x", low, -low)
+    assert found is not None and found.ulps == 2 * int((-low).view(torch.int32))
+
+
+# --- states -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_interrupted_goes_on(tmp_path: Path) -> None:
+    state, of = tmp_path / "state.json", bench()
+    rows = some(of, "training: the same", "training: one by one", "training: packed")
+
+    def interrupted(row: run.Row) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.verify(of, rows, state=state, told=interrupted)
+    kept = json.loads(state.read_text())["rows"]
+    assert [r["key"] for r in kept] == [rows[0].key]
+    tried: list[str] = []
+    first = replace(rows[0], run=lambda *_: tried.append("again") or Outcome())  # type: ignore[func-returns-value]
+    found = run.verify(bench(), [first, *rows[1:]], state=state)
+    assert not tried and [r["status"] for r in found.rows] == ["holds"] * 3
+    assert found.rows[0] == kept[0]
+    alone = run.verify(bench(), rows[1:])  # rows do not depend on those before them
+    assert [r["compared"] for r in alone.rows] == [r["compared"] for r in found.rows[1:]]
+
+
+def test_a_state_of_another_run_is_refused(tmp_path: Path) -> None:
+    state, of = tmp_path / "state.json", bench()
+    run.write_state(state, run.described(of)["identity"], {})
+    other = bench()
+    with torch.no_grad():
+        other.subject.model.model.norm.weight[0] += 0.5
+    other.subject = replace(other.subject, identity=models.identity(other.subject.model))
+    for changed, name in ((other, "model"), (bench(50), "sizes")):
+        with pytest.raises(LaunchError, match=f"the state of another run: {name} differ"):
+            run.verify(changed, [], state=state)
+    for text in ("{", "[]", '{"rows": [], "identity": 1, "format": 1}'):
+        state.write_text(text)
+        with pytest.raises(LaunchError, match="is no state of rlk verify"):
+            run.verify(of, [], state=state)
+
+
+# --- the report ---------------------------------------------------------------------------------------------
+
+
+class Tags(HTMLParser):
+    """The tags of a page that were opened and not closed, and what it refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_no_network(report: run.Report) -> None:
+    found = report.json() | {"model": "<b>&tiny</b>"}
+    text = page(found)
+    tags = Tags(text)
+    assert tags.open == [] and tags.links == [] and "script" not in tags.seen
+    assert not re.search(r"https?:|url\(|@import", text)
+    assert "&lt;b&gt;&amp;tiny&lt;/b&gt;" in text and "<b>&tiny" not in text
+    assert text.count("<svg") == text.count('role="img" aria-label=')
+    for row in report.rows:
+        assert row["view"] in text
+    broken = json.loads(json.dumps(found))
+    broken["rows"][0]["status"], broken["totals"]["broken"] = "broken", 1
+    assert "✗ 1 of" in page(broken) and "✗ 1 of" not in text
+
+
+def test_a_report_is_json_and_lines(report: run.Report) -> None:
+    assert json.loads(json.dumps(report.json(), allow_nan=False))["status"] == 0
+    assert "numerics id" in opening(report.about)
+    assert "not finite" in opening(report.about | {"logits_sigma": "nan"})
+    assert all("\n" not in line for row in report.rows for line in lines_of(row, True))
+    assert run.finite({"x": (math.nan, 1.0, math.inf)}) == {"x": ["nan", 1.0, "inf"]}
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def test_the_command_verifies_a_config_and_a_checkpoint(tmp_path: Path, rlk: Rlk) -> None:
+    """Random weights of a config, saved and loaded: the same model, and the same bits."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {n: x for n, x in models.TINY.items() if n not in ("rope_theta", "max_position_embeddings")}
+    config = transformers.Qwen3Config(**sizes, max_position_embeddings=128)
+    config.save_pretrained(tmp_path)
+    file, html = tmp_path / "config.json", tmp_path / "page.html"
+    some_views = ("--views", "rollout", "--tokens", "40", "--json")
+    status, out, err = rlk("verify", str(file), *some_views, "--html", str(html))
+    first = json.loads(out)
+    assert status == 0 and first["totals"]["detected"] == 3 and "controls detected" in err
+    assert html.read_text().startswith("<!doctype html>")
+    made = models.subject(str(file), torch.bfloat16, CPU).model
+    made.save_pretrained(tmp_path / "weights", config=config)
+    status, out, _ = rlk("verify", str(tmp_path / "weights"), *some_views, "--seconds", "1")
+    second = json.loads(out)
+    assert status == 0 and second["source"] == "checkpoint"
+    assert second["identity"]["numerics_id"] == first["identity"]["numerics_id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("nothing", None, "expected a checkpoint's folder, a config .* tiny, tiny-qwen3"),
+        ("x.json", "{", "is no JSON"),
+        ("x.json", "[1]", 'it has no "model_type"'),
+        ("x.json", '{"model_type": "mixtral"}', "config.model_type='mixtral' .*\n.*one of llama, mistral"),
+        ("folder", "", "there is no config.json"),
+    ],
+)
+def test_bad_models_are_refused_in_one_message(
+    name: str, text: str | None, said: str, tmp_path: Path, rlk: Rlk
+) -> None:
+    path = tmp_path / name
+    path.mkdir() if text == "" else path.write_text(text) if text else None
+    status, out, err = rlk("verify", str(path))
+    assert status == 2 and out == "" and re.search(said, err), err
+    assert "Traceback" not in err
+
+
+def test_bad_options_are_refused_before_anything_runs(tmp_path: Path, rlk: Rlk) -> None:
+    for option, value, said in (
+        ("--html", str(tmp_path / "no" / "x.html"), "is no folder"),
+        ("--resume", str(tmp_path), "it is a folder"),
+        ("--device", "cuda:99", "expected one of cpu"),
+        ("--tokens", "0", "no whole number of at least 1"),
+        ("--views", "decoding", "invalid choice"),
+    ):
+        status, _, err = rlk("verify", "tiny", option, value)
+        assert status == 2 and said in err and option in err
+
+
+def test_a_reader_that_leaves_keeps_the_rows(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    line = f"{sys.executable} -m rlk.cli verify tiny --tokens 40 --views rollout --resume {state} | head -1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("tiny: qwen3") and done.stderr == ""
+    assert [row["status"] for row in json.loads(state.read_text())["rows"]] == ["holds"]
+
+
+@pytest.mark.parametrize(("tokens", "positions"), [(1, 4096), (3, 4096), (90, 8), (None, 4096)])
+def test_sizes_fit_the_model(tokens: int | None, positions: int) -> None:
+    for device in (CPU, torch.device("cuda")):
+        sizes = sizes_of(tokens, positions, device)
+        assert 0 < sizes.steps <= sizes.longest <= min(positions, max(2, sizes.tokens))
+        assert sizes.call >= sizes.longest and sizes.chunks
