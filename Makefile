@@ -174,7 +174,7 @@ $(VENV)/.peers: $(VENV)/.run constraints/peers.txt
 
 # vLLM pins torch and asks for CUDA: its Python alone, and what that imports.
 $(VENV)/.vllm: $(VENV)/.over constraints/vllm.txt tools/vllm_python.py
-	$(PIP) pytest transformers
+	$(PIP) pytest transformers pillow python-dateutil
 	$(PIP) --no-deps -r constraints/vllm.txt
 	$(PY) tools/vllm_python.py $(VLLM)
 	touch $@

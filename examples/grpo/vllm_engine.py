@@ -28,8 +28,9 @@ class VllmEngine:
         # the engine's worker has to be in this process for its model to be reached
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         try:
-            import rlk.integrations.vllm  # noqa: F401
             from vllm import LLM
+
+            import rlk.integrations.vllm  # noqa: F401
         except ImportError as error:
             why = f"--engine vllm needs vLLM and rlk's plugin for it: {error}; leave the option out"
             raise ExampleError(why) from error
