@@ -1,0 +1,38 @@
+"""vLLM as the engine of the GRPO example: exact ratios over updates of its weights, and not without them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+if os.environ.get("RLK_REQUIRE_VLLM") != "1":
+    pytest.importorskip("vllm", reason="make test-vllm has vLLM")
+
+from examples.grpo import arms, loop, supervised, vllm_engine
+from examples.grpo.setting import Demonstrations, ExampleError, Setting, Shape, Size
+
+TINY = Size(
+    Shape(layers=1, hidden=32, inner=32, heads=2, key_heads=1, head_dim=16),
+    Demonstrations(steps=60, batch=32, rate=5e-3, mistakes=0.6, levels=(1,)),
+    kinds=("sort",), levels=(1,), steps=4, prompts=2, group=4, minibatches=2, micro=4, rate=2e-3,
+)  # fmt: skip
+
+
+def test_ratios_are_1_after_updates_and_not_with_stale_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_engine, "CHUNK", 64)
+    setting = Setting("rlk", TINY, engine="vllm")
+    supervised.train(setting, tmp_path, lambda number, loss: None)
+    run = loop.Run.of(setting, arms.trainer_of(setting, tmp_path))
+    left = loop.steps(run, Event())
+    first, second = next(left), next(left)
+    assert all(step.exact == step.compared > 8 for step in (first, second))
+    assert first.kl_after > 0 or second.kl_after > 0
+
+    monkeypatch.setattr(vllm_engine.VllmEngine, "update", lambda *args: None)
+    with pytest.raises(ExampleError, match="step 4: .* are not 1"):
+        list(left)
