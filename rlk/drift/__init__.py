@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from rlk.drift.digests import Digest, weight_checksum, weight_checksums
+from rlk.drift.digests import Digest, weight_checksums
 from rlk.drift.engine import Engine, Facts, Scores, Sequences, Unwatched, Watch
 from rlk.drift.engines import Nn, Options, Patched, Transformers, Vllm, opened
 from rlk.drift.metrics import LogProbDrift, log_prob_drift
@@ -42,6 +42,5 @@ __all__ = [
     "same_inputs",
     "save_scores",
     "verl_metrics",
-    "weight_checksum",
     "weight_checksums",
 ]

@@ -1,19 +1,18 @@
-"""Digests of fixed size: of a token's distribution over the vocabulary, and of a weight."""
+"""Digests of fixed size: of a token's distribution over the vocabulary, and of weights."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
+from rlk.sync import digest
 from rlk.testing.digests import row_digests
 
 WIDTH = 16
 """Numbers of a sketch."""
 _BLOCK = 1 << 24  # elements of the vocabulary at a time, over all rows
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,13 +65,6 @@ def sketched(p: torch.Tensor) -> torch.Tensor:
     return torch.cat(made) if made else torch.zeros(0, WIDTH, device=p.device)
 
 
-def weight_checksum(tensor: torch.Tensor) -> str:
-    """Return a digest of a weight's dtype, shape and bits: 64 hexadecimal digits of SHA-256."""
-    bits = tensor.detach().cpu().contiguous().view(_INTEGERS[tensor.element_size()])
-    head = f"{tensor.dtype} {tuple(tensor.shape)}".encode()
-    return hashlib.sha256(head + bits.numpy().tobytes()).hexdigest()
-
-
 def weight_checksums(model: torch.nn.Module) -> dict[str, str]:
-    """Return a checksum for each parameter of a model by its name."""
-    return {name: weight_checksum(p) for name, p in model.named_parameters()}
+    """Return the digest of each weight by its Hugging Face name: the hex digits of `rlk.sync.digest`."""
+    return {name: weight.hex for name, weight in digest(model).weights.items()}

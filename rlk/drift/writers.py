@@ -15,7 +15,7 @@ A record is a safetensors file of packed sequences, prompt and completion of eac
 
 Its metadata are texts: `format` ("rlk.drift"), `version` ("1"), `engine`, and, where known, `temperature`,
 `stage` ("logits", "log-probs" or "none": where the temperature divides), `dtype`, `logits_dtype`, `padding`,
-`vocabulary`, and `special` and `weights` as JSON (ids by name; `rlk.drift.weight_checksum` by name).
+`vocabulary`, and `special` and `weights` as JSON (ids by name; the `hex` of `rlk.sync.digest` by name).
 """
 
 from __future__ import annotations
