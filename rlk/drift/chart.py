@@ -66,9 +66,9 @@ def svg(title: str, names: Sequence[str], series: Mapping[str, Sequence[float]])
     every = max(1, len(names) // 16)
     for i, name in enumerate(names):
         if i % every == 0 or not name.startswith("layer"):
-            at = f"{LEFT + step * (i + 0.5):.1f},{base + 14}"
+            place = f"{LEFT + step * (i + 0.5):.1f},{base + 14}"
             lines.append(
-                f'<text transform="translate({at}) rotate(-30)" text-anchor="end">{escape(name)}</text>'
+                f'<text transform="translate({place}) rotate(-30)" text-anchor="end">{escape(name)}</text>'
             )
     lines.append(
         f'<text transform="translate(16,{(TOP + base) / 2:.0f}) rotate(-90)" text-anchor="middle">'

@@ -36,6 +36,9 @@ class Monitor:
         self.alarms: list[Path] = []
         self.last_histogram: dict[str, int] = {}
         self._sums: torch.Tensor | None = None
+        self._largest: torch.Tensor
+        self._edges: torch.Tensor
+        self._counts: torch.Tensor
 
     @torch.no_grad()
     def update(

@@ -65,7 +65,9 @@ class Recorder:
     """
 
     def __init__(self, engine: Engine, count: int, forced: Trace | None = None) -> None:
-        self.engine, self.trace, self.forced = engine, Trace(count), forced
+        self.engine, self.trace = engine, Trace(count)
+        self.given = None if forced is None else forced.inputs
+        self.wanted = None if forced is None else forced.outputs
         self.rows(torch.zeros(0, dtype=torch.int64))
 
     def rows(self, rows: torch.Tensor) -> None:
@@ -79,9 +81,9 @@ class Recorder:
         self, name: str, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
     ) -> torch.Tensor:
         """Observe a function of rows as an operator."""
-        given = self._seen(name, x, self.trace.inputs, self.forced and self.forced.inputs, cast=False)
+        given = self._seen(name, x, self.trace.inputs, self.given, cast=False)
         made = function(given)
-        return self._seen(name, made, self.trace.outputs, self.forced and self.forced.outputs)
+        return self._seen(name, made, self.trace.outputs, self.wanted)
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
@@ -101,25 +103,23 @@ class Recorder:
         x = args[0] if args else None
         if not isinstance(x, torch.Tensor) or not x.is_floating_point() or _summing(args, kwargs):
             return None
-        x = self._seen(name, x, self.trace.inputs, self.forced and self.forced.inputs)
+        x = self._seen(name, x, self.trace.inputs, self.given)
         return (x, *args[1:]), kwargs
 
     def _after(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any, made: Any) -> Any:
-        kept, forced = self.trace.outputs, self.forced
+        kept, wanted = self.trace.outputs, self.wanted
         if isinstance(made, torch.Tensor):
-            return self._seen(name, made, kept, forced and forced.outputs)
+            return self._seen(name, made, kept, wanted)
         if not isinstance(made, tuple) or not all(isinstance(x, torch.Tensor) for x in made):
             return None
         if not _summing(args, kwargs):  # cos and sin of a rotary embedding
-            return tuple(
-                self._seen(f"{name}#{i}", x, kept, forced and forced.outputs) for i, x in enumerate(made)
-            )
+            return tuple(self._seen(f"{name}#{i}", x, kept, wanted) for i, x in enumerate(made))
         # rlk's norm of x + residual: its input is the sum, which it returns
         y, total = made
-        wanted = self._seen(name, total, self.trace.inputs, forced and forced.inputs)
-        if not same_bits(wanted, total):
-            y = module.forward(wanted)
-        return self._seen(name, y, kept, forced and forced.outputs), wanted
+        given = self._seen(name, total, self.trace.inputs, self.given)
+        if not same_bits(given, total):
+            y = module.forward(given)
+        return self._seen(name, y, kept, wanted), given
 
     def _seen(
         self, name: str, x: torch.Tensor, kept: dict[str, torch.Tensor],

@@ -126,7 +126,9 @@ def compare(a: Engine, b: Engine, sequences: Sequences, *, clip: float = 0.2, de
     findings, unknown = same_inputs((f"a ({a.name})", a.facts(), mine), (f"b ({b.name})", b.facts(), other))
     tokens = _same_tokens(mine, other)
     drift = log_prob_drift(mine, other, clip) if tokens else None
-    operators, explanation, found = None, None, ()
+    operators: Comparison | None = None
+    explanation: str | None = None
+    found: tuple[str, ...] = ()
     if hooked and tokens and _same_tokens(mine, sequences):
         operators, explanation, found = _operators(a, b, sequences, first, free, findings, depends)
     return Report(
@@ -146,7 +148,9 @@ def _operators(
 ) -> tuple[Comparison, str | None, tuple[str, ...]]:  # fmt: skip
     assert first is not None and free is not None
     made = compared(first, free, recorded(b, sequences, first)[0])
-    cause, text, found = made.cause, None, ()
+    cause = made.cause
+    text: str | None = None
+    found: tuple[str, ...] = ()
     if cause is not None and cause.name in ("log_probs", "logits"):
         text = _explained(a, sequences, made)
     if depends and cause is not None and not any(f.serious for f in findings):
