@@ -275,5 +275,27 @@ def test_a_tied_head_that_one_side_unties_is_found() -> None:
     tied = digest({"model.embed_tokens.weight": x, "lm_head.weight": x.clone()})
     assert tied == digest({"model.embed_tokens.weight": x})
     apart = digest({"model.embed_tokens.weight": x, "lm_head.weight": y})
-    assert [each.name for each in compare(apart, tied)] == ["lm_head.weight"]
+    assert [(each.name, each.kind) for each in compare(apart, tied, tied)] == [("lm_head.weight", "stale")]
     assert [each.kind for each in compare(tied, apart)] == ["differs"]
+    assert [each.kind for each in compare(tied, apart, apart)] == ["stale"]
+
+
+def test_an_untied_head_that_was_lost_is_missing() -> None:
+    old, new = (
+        {"model.embed_tokens.weight": drawn(8, 4, seed=i), "lm_head.weight": drawn(8, 4, seed=i + 1)}
+        for i in (0, 2)
+    )
+    before, sent = digest(old), digest(new)
+    received = digest({"model.embed_tokens.weight": new["model.embed_tokens.weight"]})
+    for known in (None, before):
+        (found,) = compare(sent, received, known)
+        assert (found.name, found.kind) == ("lm_head.weight", "missing")
+
+
+def test_a_head_that_stayed_is_stale_where_it_was_the_embedding() -> None:
+    old, new, head = (drawn(8, 4, seed=i) for i in range(3))
+    before = digest({"model.embed_tokens.weight": old, "lm_head.weight": old.clone()})
+    sent = digest({"model.embed_tokens.weight": new, "lm_head.weight": head})
+    received = digest({"model.embed_tokens.weight": new, "lm_head.weight": old})
+    (found,) = compare(sent, received, before)
+    assert (found.name, found.kind) == ("lm_head.weight", "stale")
