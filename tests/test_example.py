@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import signal
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -23,6 +25,7 @@ from examples.grpo import arms, checkpoints, cli, loop, report, supervised, task
 from examples.grpo.arms import Sample, StockTrainer, Trainer
 from examples.grpo.engine import Answer, RlkEngine, StockEngine
 from examples.grpo.loop import Run, Step
+from examples.grpo.report import Record
 from examples.grpo.setting import SIZES, Demonstrations, ExampleError, Setting, Shape, Size
 
 TINY = Size(
@@ -213,6 +216,28 @@ def interrupted(step: Any) -> Any:
     return make
 
 
+def test_a_run_is_closed_and_its_model_freed_before_the_next_begins(
+    start: Path, tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[Any] = []
+    closed: list[int] = []
+
+    def trainer_of(setting: Setting, folder: Path) -> Trainer:
+        gc.collect()
+        assert len(closed) == len(models) and not any(held() for held in models)
+        trainer = make(setting, folder)
+        models.append(weakref.ref(trainer.model))
+        return trainer
+
+    make = arms.trainer_of
+    monkeypatch.setattr(arms, "trainer_of", trainer_of)
+    monkeypatch.setattr(cli, "_demonstrated", lambda *args: start)
+    monkeypatch.setattr(StockEngine, "close", lambda engine: closed.append(1))
+    assert grpo(tmp_path, "--arm", "stock", "--seeds", "2", "--steps", "1") == 0
+    assert len(models) == len(closed) == 2
+    assert len(json.loads((tmp_path / "report.json").read_text())) == 2
+
+
 def test_a_checkpoint_of_another_run_is_refused(start: Path, tmp_path: Path) -> None:
     run = made(Setting("stock", TINY), start)
     saved = checkpoints.save(run, tmp_path)
@@ -285,9 +310,8 @@ def test_puzzles_have_right_answers_and_rewards_follow_the_rule() -> None:
 def test_a_report_compares_arms(start: Path, tmp_path: Path) -> None:
     seconds = dict.fromkeys(loop.PHASES, 1.0)
     step = Step(0.5, 0.25, {"1": [8, 2]}, 1e-9, 1e-3, 1.0, 0.0, 90, 45, 45, "sort ba=ab.", seconds)
-    runs = [made(Setting(arm, TINY), start) for arm in ("rlk", "stock")]
-    for run in runs:
-        run.steps = [replace(step, reward=i / 40) for i in range(40)]
+    steps = tuple(replace(step, reward=i / 40) for i in range(40))
+    runs = [replace(Record.of(made(Setting(arm, TINY), start)), steps=steps) for arm in ("rlk", "stock")]
     text = report.write(tmp_path, runs).read_text()
     assert text.count("sort ba=ab.") == 20 and text.count("1,800") == 4
     assert (tmp_path / "curves.png").stat().st_size < 100_000
