@@ -77,7 +77,30 @@ def test_ratios_of_on_policy_minibatches_are_exactly_1(start: Path) -> None:
     run = finished(made(Setting("rlk", replace(TINY, micro=3)), start))
     assert all(step.exact == step.compared > 8 and step.kl == 0.0 for step in run.steps)
     assert any(step.kl_after > 0 for step in run.steps)  # the other minibatch is one update off
-    assert all(step.seconds[loop.OLD] < 0.1 * step.seconds[loop.ROLLOUT] for step in run.steps)
+
+
+@pytest.mark.parametrize(("arm", "passes"), [("rlk", 0), ("stock", TINY.minibatches)])
+def test_the_rlk_arm_makes_no_pass_for_old_log_probs(
+    arm: Any, passes: int, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: the stock arm makes one for each micro-batch, before the updates."""
+    run = made(Setting(arm, TINY), start)
+    counts: dict[str, int] = dict.fromkeys(loop.PHASES, 0)
+    phase = ""
+
+    def counted(*args: Any) -> None:
+        counts[phase] += 1
+
+    @contextmanager
+    def clock(_: loop.Clock, name: str) -> Iterator[None]:
+        nonlocal phase
+        phase = name
+        yield
+
+    run.trainer.model.register_forward_pre_hook(counted)
+    monkeypatch.setattr(loop.Clock, "__call__", clock)
+    loop.make_step(run)
+    assert counts[loop.OLD] == passes and counts[loop.UPDATE] == TINY.minibatches, counts
 
 
 class Moved(RlkEngine):
