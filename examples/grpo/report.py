@@ -41,7 +41,7 @@ CPU_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is reported of a run, without its model. described: by `checkpoints.described`."""
+    """The reported part of a run, without its model. described: by `checkpoints.described`."""
 
     setting: Setting
     described: dict[str, Any]
