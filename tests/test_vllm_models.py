@@ -18,6 +18,7 @@ if os.environ.get("RLK_REQUIRE_VLLM") != "1":
 from vllm_cases import differing, engine, run, saved
 
 from rlk import ops
+from rlk.errors import UnsupportedError
 
 LLAMA = {
     "model_type": "llama",
@@ -46,6 +47,22 @@ def test_a_compiled_graph_has_the_bits(tmp_path: Path, monkeypatch: pytest.Monke
     mode = llm.llm_engine.vllm_config.compilation_config.mode
     assert mode.name == "DYNAMO_TRACE_ONCE"
     assert differing(policy, run(llm, texts((50, 9)), new=3)) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention_bias": True}, "o_proj without a bias.*\n.*rlk.nn has it with one"),
+        ({"model_type": "mistral", "sliding_window": 20, "attention_bias": True}, "qkv_proj with a bias"),
+        ({"model_type": "llama", "qkv_bias": True}, "qkv_proj with a bias"),
+    ],
+)
+def test_biases_that_only_one_side_has_are_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    saved(tmp_path, num_hidden_layers=1, **options)
+    with pytest.raises(UnsupportedError, match=message):
+        engine(tmp_path)
 
 
 class Adapted(torch.nn.Module):
