@@ -167,3 +167,7 @@ class RlkBackend(AttentionBackend):
     @classmethod
     def supports_sliding_window(cls) -> bool:
         return True
+
+    @classmethod
+    def supports_kv_connector(cls) -> bool:
+        return False

@@ -36,8 +36,8 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3_text",
 }
 """vLLM's classes whose layers are those of rlk.nn, by the model_type of each."""
-SIZES = ("tensor", "pipeline", "prefill_context", "decode_context")
-"""Kinds of parallelism that are refused."""
+SIZES = ("tensor", "pipeline", "data", "prefill_context", "decode_context")
+"""Kinds of parallelism that are refused: replicas would draw the same tokens for requests without a seed."""
 
 BIASES = {
     "qkv_proj": "qkv_bias", "o_proj": "o_bias", "gate_up_proj": "mlp_bias", "down_proj": "mlp_bias",
@@ -59,6 +59,13 @@ def check_options(config: Any) -> None:
         found.append(
             (f"a cache of {cache}", f'leave kv_cache_dtype out: "auto" keeps keys and values in {dtype}')
         )
+    if config.kv_transfer_config is not None:  # vLLM makes one of kv_offloading_size
+        what = "a cache that is sent or offloaded"
+        found.append((what, "leave kv_transfer_config and kv_offloading_size out"))
+    if config.model_config.enable_prompt_embeds:
+        found.append(("prompts of embeddings", "leave enable_prompt_embeds out, and give token ids"))
+    if config.parallel_config.use_ubatching:
+        found.append(("batches in parts", "leave enable_dbo and ubatch_size out"))
     for kind in SIZES:
         size = getattr(config.parallel_config, f"{kind}_parallel_size")
         if size != 1:
