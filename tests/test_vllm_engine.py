@@ -34,9 +34,7 @@ def policy(path: Path) -> Any:
 @pytest.fixture(scope="module", params=RUNNERS)
 def llm(path: Path, policy: Any, request: pytest.FixtureRequest) -> Any:
     """An engine with 11 blocks of 16 keys, which three requests do not fit into."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(request.param - 1))
-        yield engine(path, blocks=11)
+    return engine(path, request.param, blocks=11)
 
 
 def test_rollouts_have_the_trainers_log_probs(llm: Any, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,6 @@ RANK, SCALE = 4, 2.0
 
 def test_a_compiled_graph_has_the_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gemma 2 as vLLM traces it: windows, softcaps, norms around blocks, GeGLU, a head that is tied."""
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     monkeypatch.setenv("VLLM_CPU_CI_ENV", "1")  # traced, and not lowered by Inductor
     policy = saved(tmp_path, **GEMMA)
     llm = engine(tmp_path, enforce_eager=False)
@@ -76,8 +75,8 @@ class Adapted(torch.nn.Module):
         return self.base(x) + ops.matmul(ops.matmul(x, self.a), self.b) * SCALE
 
 
-def adapter(path: Path, policy: Any) -> Any:
-    """Write an adapter of some layers, as peft does, and return the model with it."""
+def adapter(path: Path, policy: Any, scale: float = SCALE) -> Any:
+    """Write an adapter of some layers, as peft does, and return the model with it at SCALE."""
     from safetensors.torch import save_file
 
     made, tensors = copy.deepcopy(policy), {}
@@ -94,26 +93,25 @@ def adapter(path: Path, policy: Any) -> Any:
             key = f"base_model.model.model.layers.{i}.{name}"
             tensors |= {f"{key}.lora_A.weight": a, f"{key}.lora_B.weight": b}
     save_file(tensors, path / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK * SCALE, "bias": "none"}
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK * scale, "bias": "none"}
     names = [name.rpartition(".")[2] for name in ADAPTED]
     (path / "adapter_config.json").write_text(json.dumps(config | {"target_modules": names}))
     return made
 
 
 @pytest.mark.parametrize("runner", [1, 2])
-def test_adapters_and_leaves_keep_the_bits(
-    tmp_path: Path, runner: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adapters_and_leaves_keep_the_bits(tmp_path: Path, runner: int) -> None:
     """Llama with scaled rotary angles and biases; requests with and without an adapter in a batch."""
     from vllm.lora.request import LoRARequest
 
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(runner - 1))
     policy = saved(tmp_path, **LLAMA)
     assert policy.config.leaves == 2
-    at = tmp_path / "adapter"
-    at.mkdir()
+    at, odd = tmp_path / "adapter", tmp_path / "odd"
+    for folder in (at, odd):
+        folder.mkdir()
     adapted = adapter(at, policy)
-    llm = engine(tmp_path, enable_lora=True, max_lora_rank=8, max_loras=2)
+    adapter(odd, policy, scale=0.75)
+    llm = engine(tmp_path, runner, enable_lora=True, max_lora_rank=8, max_loras=2)
     request = LoRARequest("one", 1, str(at))
     plain, with_adapter = run(llm, texts((30, 9)), new=3, lora=[None, request])
     assert differing(policy, [plain]) == 0
@@ -121,3 +119,5 @@ def test_adapters_and_leaves_keep_the_bits(
     assert differing(policy, [with_adapter]) > 0
     assert llm.collective_rpc("rlk_calls")[0]["lora"] > 0
     assert llm.collective_rpc("rlk_numerics_id") == [policy.numerics_id("cpu")]
+    with pytest.raises(UnsupportedError, match="lora_alpha / r is 0.75"):
+        run(llm, texts((9,)), lora=LoRARequest("odd", 2, str(odd)))

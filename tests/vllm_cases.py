@@ -34,6 +34,7 @@ def saved(path: Path, seed: int = 0, **options: Any) -> CausalLM:
 
 def engine(path: Path, runner: int = 1, blocks: int = 64, **options: Any) -> Any:
     """Return an engine of a saved model: V1 or V2 of vLLM's runners, with so many blocks for keys."""
+    import pytest
     import vllm.envs
     from vllm import LLM
 
@@ -45,7 +46,12 @@ def engine(path: Path, runner: int = 1, blocks: int = 64, **options: Any) -> Any
         "max_model_len": 160, "max_num_seqs": 3, "max_num_batched_tokens": 24, "block_size": BLOCK,
         "kv_cache_memory_bytes": blocks * BLOCK * heads * 4, "seed": 0,
     }  # fmt: skip
-    return LLM(str(path), **given | options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(runner - 1))
+        made = LLM(str(path), **given | options)
+    sampler = made.llm_engine.model_executor.driver_worker.model_runner.sampler
+    assert type(sampler).__name__ == f"SamplerV{runner}"
+    return made
 
 
 def made_config(path: Path) -> Any:
