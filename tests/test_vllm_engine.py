@@ -74,19 +74,22 @@ def test_prompts_have_the_trainers_log_probs(llm: Any, policy: Any) -> None:
 
 def test_new_weights_are_used_in_place(llm: Any, policy: Any, tmp_path: Path) -> None:
     newer = saved(tmp_path, seed=1)
-    assert differing(newer, run(llm, texts((9,)))) > 0  # the control: not sent yet
+    prompts = texts((9, 40))
+    assert differing(newer, run(llm, prompts)) > 0  # the control: not sent yet
     load(llm, newer)
     try:
-        assert differing(newer, run(llm, texts((9, 30)))) == 0
+        assert differing(newer, run(llm, prompts[1:])) > 0  # another: keys of the old weights are read
+        assert llm.reset_prefix_cache()
+        assert differing(newer, run(llm, prompts)) == 0
     finally:
         load(llm, policy)
+        assert llm.reset_prefix_cache()
 
 
 def load(llm: Any, policy: Any) -> None:
-    """Send weights to an engine, and forget the keys of the old ones."""
+    """Send weights to an engine, which keeps the keys of the old ones."""
     weights = [(name, p.detach().clone()) for name, p in policy.named_parameters()]
     llm.llm_engine.model_executor.driver_worker.get_model().load_weights(weights)
-    assert llm.reset_prefix_cache()
 
 
 @pytest.mark.parametrize(
