@@ -19,6 +19,7 @@ from vllm_cases import differing, engine, run, saved
 
 from rlk import ops
 from rlk.errors import UnsupportedError
+from rlk.nn import CausalLM
 
 LLAMA = {
     "model_type": "llama",
@@ -34,6 +35,18 @@ GEMMA = {
     "sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"],
     "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
 }  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 20},
+    "qwen2": {"num_attention_heads": 2, "num_key_value_heads": 1},
+    "gemma3_text": {
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24, "sliding_window": 20,
+        "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        },
+    },
+}  # fmt: skip
 ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
 RANK, SCALE = 4, 2.0
 
@@ -46,6 +59,20 @@ def test_a_compiled_graph_has_the_bits(tmp_path: Path, monkeypatch: pytest.Monke
     mode = llm.llm_engine.vllm_config.compilation_config.mode
     assert mode.name == "DYNAMO_TRACE_ONCE"
     assert differing(policy, run(llm, texts((50, 9)), new=3)) == 0
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("mistral", torch.bfloat16), ("qwen2", torch.float16), ("gemma3_text", torch.bfloat16)],
+)
+def test_other_families_have_the_bits(tmp_path: Path, family: str, dtype: torch.dtype) -> None:
+    """A prompt is longer than the windows of Mistral and Gemma 3."""
+    saved(tmp_path, model_type=family, **OTHERS[family])
+    policy = CausalLM.from_pretrained(tmp_path, dtype=dtype)
+    llm = engine(tmp_path, dtype=str(dtype).removeprefix("torch."))
+    assert differing(policy, outputs := run(llm, texts((40, 9)), new=3)) == 0
+    other = torch.float16 if dtype is torch.bfloat16 else torch.bfloat16
+    assert differing(CausalLM.from_pretrained(tmp_path, dtype=other), outputs) > 0  # the control
 
 
 @pytest.mark.parametrize(
