@@ -229,7 +229,7 @@ def test_the_likeliest_tokens_have_the_log_probs_of_logp(
 def test_what_no_trainer_could_replay_is_refused(engine: Any) -> None:
     from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
 
-    from rlk.integrations.vllm import requests, sampling
+    from rlk.integrations.vllm import sampling
 
     grammar = StructuredOutputsParams(regex="a")
     for name, option in {"structured_outputs": grammar, "thinking_token_budget": 3}.items():
@@ -239,7 +239,6 @@ def test_what_no_trainer_could_replay_is_refused(engine: Any) -> None:
         engine.beam_search(PROMPTS[:1], BeamSearchParams(beam_width=2, max_tokens=2))
     with pytest.raises(UnsupportedError, match="without supports"):
         support_of(run(engine, PROMPTS[:1], {"logprobs": None, "max_tokens": 1})[0].outputs[0])
-    assert requests.is_ours(engine.llm_engine.vllm_config)
     processors = runner(engine).input_batch.logitsprocs.argmax_invariant
     processors.append(object())
     try:

@@ -51,9 +51,7 @@ Found = list[tuple[str, str]]
 
 def check_options(config: Any) -> None:
     """Raise UnsupportedError with everything in a VllmConfig that rlk does not cover."""
-    found: Found = []
-    if config.speculative_config is not None:
-        found.append(("speculative decoding", "leave speculative_config out"))
+    found = _speculative(config)
     cache, dtype = config.cache_config.cache_dtype, config.model_config.dtype
     if cache not in ("auto", str(dtype).removeprefix("torch.")):
         found.append(
@@ -90,9 +88,14 @@ def check_arguments(given: Any) -> None:
     found: Found = []
     if given.quantization != RlkConfig.get_name():
         found.append((f"quantization={given.quantization!r} beside RLK_VLLM=1", "leave one of them out"))
-    if given.speculative_config is not None:
-        found.append(("speculative decoding", "leave speculative_config out"))
-    refuse(found)
+    refuse(found + _speculative(given))
+
+
+def _speculative(given: Any) -> Found:
+    """Return whether a VllmConfig, or arguments of an engine, ask for speculative decoding."""
+    if given.speculative_config is None:
+        return []
+    return [("speculative decoding", "leave speculative_config out")]
 
 
 def check_model(model: torch.nn.Module, config: ModelConfig) -> None:

@@ -75,11 +75,15 @@ class RlkConfig(QuantizationConfig):
         return None
 
 
-def current() -> RlkConfig | None:
-    """Return the configuration of the model that is being made, None if it is not computed by rlk."""
-    config = get_current_vllm_config_or_none()
+def rlk_config(config: Any) -> RlkConfig | None:
+    """Return the quantization of a VllmConfig, None if its model is not computed by rlk."""
     found = None if config is None else config.quant_config
     return found if isinstance(found, RlkConfig) else None
+
+
+def current() -> RlkConfig | None:
+    """Return the quantization of the model that is being made, None if it is not computed by rlk."""
+    return rlk_config(get_current_vllm_config_or_none())
 
 
 class Linear(UnquantizedLinearMethod):

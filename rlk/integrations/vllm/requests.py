@@ -18,6 +18,7 @@ from vllm.v1.outputs import LogprobsLists
 from rlk.integrations.swap import Swap
 from rlk.integrations.tensors import no_form
 from rlk.integrations.vllm.hooks import PEER, VERSIONS, hook
+from rlk.integrations.vllm.layers import rlk_config
 from rlk.nn import generate
 from rlk.ops.results import Support
 
@@ -107,7 +108,7 @@ def completion(self: Any, token_ids: list[int], finish_reason: Any, stop_reason:
 
 def validate(self: Any, params: Any, supported_tasks: tuple[Any, ...]) -> None:
     """Raise UnsupportedError for options of a request that rlk does not draw, and what vLLM raises."""
-    if isinstance(params, SamplingParams) and is_ours(self.vllm_config):
+    if isinstance(params, SamplingParams) and rlk_config(self.vllm_config) is not None:
         for name, instead in REFUSED.items():
             if getattr(params, name) is not None:
                 raise no_form(PEER, f"SamplingParams({name}=...)", instead)
@@ -119,12 +120,6 @@ REFUSED = {
     "thinking_token_budget": "leave it out: tokens that it forces are not drawn",
 }
 """Options of vLLM's SamplingParams, and what to do instead."""
-
-
-def is_ours(config: Any) -> bool:
-    """Return whether an engine's model is computed by rlk."""
-    found = config.quant_config
-    return found is not None and found.get_name() == "rlk"
 
 
 def beams(
@@ -149,7 +144,7 @@ def beams_online(
 
 
 def _refuse_beams(config: Any) -> None:
-    if is_ours(config):
+    if rlk_config(config) is not None:
         raise no_form(PEER, "beam search", "draw with SamplingParams: beams are not drawn from the policy")
 
 

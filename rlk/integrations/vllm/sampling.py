@@ -230,8 +230,6 @@ class SamplerV1(v1.Sampler):  # type: ignore[misc]
         logprobs_mode_override: str | None = None,
     ) -> SamplerOutput:
         """Return drawn tokens of rows of logits [B, V], with the log-probs that requests ask for."""
-        if predict_bonus_token:
-            raise no_form(PEER, "speculative decoding", "leave speculative_config out")
         SAMPLE.count()
         sampling_metadata.generators.clear()  # their states would be rewound, which those of a CPU refuse
         at, mode = sampling_metadata, logprobs_mode_override or self.logprobs_mode
@@ -447,11 +445,9 @@ def _forgetting(finish: Callable[[Any], None], seeds: Seeds) -> Callable[[Any], 
 def use(runner: Any) -> None:
     """Give a model runner that has loaded its model rlk's sampler. Raises UnsupportedError.
 
-    Refused are speculative decoding, logits processors that are not vLLM's own, and a float64 sampler.
+    Refused are logits processors that are not vLLM's own.
     """
     config = runner.vllm_config
-    if config.speculative_config is not None:
-        raise no_form(PEER, "speculative decoding", "leave speculative_config out")
     given = getattr(runner, "sampler", None)  # None where another rank has the head
     if isinstance(given, v2.Sampler):
         runner.sampler = SamplerV2(given, config.model_config.seed)
