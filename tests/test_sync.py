@@ -176,11 +176,11 @@ class Engine(torch.nn.Module):
 def test_every_holder_of_the_same_weights_has_one_digest(tied: bool, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from nn_cases import QWEN3
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    options = {"tie_word_embeddings": tied, "attention_bias": True}
+    options = {"model_type": "llama", "tie_word_embeddings": tied, "attention_bias": True}
     own = model(**options)
-    theirs = Qwen3ForCausalLM(Qwen3Config(**(QWEN3 | options))).to(torch.bfloat16)
+    theirs = LlamaForCausalLM(LlamaConfig(**(QWEN3 | options))).to(torch.bfloat16)
     theirs.load_state_dict(own.state_dict(), strict=True)
     own.save_pretrained(tmp_path / "one", config=theirs.config)
     theirs.save_pretrained(tmp_path / "shards", max_shard_size="30KB")

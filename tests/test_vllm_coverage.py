@@ -17,6 +17,8 @@ from vllm_cases import saved
 
 from rlk.errors import LaunchError, UnsupportedError
 
+CONNECTOR = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,6 +41,10 @@ def config(path: Path, **options: Any) -> Any:
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative decoding"),
         ({"kv_cache_dtype": "fp8"}, r"a cache of fp8.*\n.*leave kv_cache_dtype out"),
         ({"tensor_parallel_size": 2}, r"tensor parallelism over 2 ranks.*\n.*use 1"),
+        ({"data_parallel_size": 2}, r"data parallelism over 2 ranks.*\n.*use 1"),
+        ({"kv_transfer_config": CONNECTOR}, r"a cache that is sent or offloaded.*\n.*leave kv_transfer"),
+        ({"kv_offloading_size": 1.0}, r"a cache that is sent or offloaded.*\n.*kv_offloading_size out"),
+        ({"enable_prompt_embeds": True}, r"prompts of embeddings.*\n.*leave enable_prompt_embeds out"),
         ({"attention_backend": "TRITON_ATTN"}, r"attention by TRITON_ATTN.*\n.*CUSTOM"),
         ({"quantization": "fp8"}, r"quantization='fp8' beside RLK_VLLM"),
         ({"enable_lora": True, "lora_dtype": "float16"}, r"adapters of torch.float16"),
@@ -49,10 +55,25 @@ def test_options_without_a_form_are_refused(path: Path, options: dict[str, Any],
         config(path, **options)
 
 
+def test_the_attention_backend_has_no_form_of_connectors() -> None:
+    from rlk.integrations.vllm.attention import RlkBackend
+
+    assert not RlkBackend.supports_kv_connector()
+
+
 def test_all_findings_are_told_at_once(path: Path) -> None:
     with pytest.raises(UnsupportedError) as error:
         config(path, kv_cache_dtype="fp8", tensor_parallel_size=2)
     assert len(error.value.diagnostics) == 2
+
+
+def test_batches_in_parts_are_refused(path: Path) -> None:
+    from rlk.integrations.vllm.coverage import check_options
+
+    made = config(path)
+    made.parallel_config.enable_dbo = True  # vLLM itself turns it off on a CPU
+    with pytest.raises(UnsupportedError, match=r"batches in parts.*\n.*leave enable_dbo"):
+        check_options(made)
 
 
 def test_models_without_a_form_are_refused(path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from nn_cases import texts
+from nn_cases import QWEN3, texts
 
 if os.environ.get("RLK_REQUIRE_VLLM") != "1":
     pytest.importorskip("vllm", reason="make test-vllm has vLLM")
@@ -16,6 +16,7 @@ if os.environ.get("RLK_REQUIRE_VLLM") != "1":
 from vllm_cases import differing, drawn, engine, prompted, run, saved, trained
 
 from rlk.errors import UnsupportedError
+from rlk.nn import ModelConfig
 
 RUNNERS = (1, 2)
 
@@ -33,9 +34,7 @@ def policy(path: Path) -> Any:
 @pytest.fixture(scope="module", params=RUNNERS)
 def llm(path: Path, policy: Any, request: pytest.FixtureRequest) -> Any:
     """An engine with 11 blocks of 16 keys, which three requests do not fit into."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(request.param - 1))
-        yield engine(path, blocks=11)
+    return engine(path, request.param, blocks=11)
 
 
 def test_rollouts_have_the_trainers_log_probs(llm: Any, policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,19 +74,39 @@ def test_prompts_have_the_trainers_log_probs(llm: Any, policy: Any) -> None:
 
 def test_new_weights_are_used_in_place(llm: Any, policy: Any, tmp_path: Path) -> None:
     newer = saved(tmp_path, seed=1)
-    assert differing(newer, run(llm, texts((9,)))) > 0  # the control: not sent yet
+    prompts = texts((9, 40))
+    assert differing(newer, run(llm, prompts)) > 0  # the control: not sent yet
     load(llm, newer)
     try:
-        assert differing(newer, run(llm, texts((9, 30)))) == 0
+        assert differing(newer, run(llm, prompts[1:])) > 0  # another: keys of the old weights are read
+        assert llm.reset_prefix_cache()
+        assert differing(newer, run(llm, prompts)) == 0
     finally:
         load(llm, policy)
+        assert llm.reset_prefix_cache()
 
 
 def load(llm: Any, policy: Any) -> None:
-    """Send weights to an engine, and forget the keys of the old ones."""
+    """Send weights to an engine, which keeps the keys of the old ones."""
     weights = [(name, p.detach().clone()) for name, p in policy.named_parameters()]
     llm.llm_engine.model_executor.driver_worker.get_model().load_weights(weights)
-    assert llm.reset_prefix_cache()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rms_norm_eps": 1e-5}, r"layers.1.input_layernorm with variance_epsilon=1e-06.*\n.*1e-05"),
+        ({"rope_theta": 1e4}, r"layers.1.self_attn.rotary_emb with base=1000000.*\n.*10000"),
+        ({"partial_rotary_factor": 0.5}, r"layers.0.self_attn.rotary_emb with rotary_dim=16.*\n.* 8"),
+    ],
+)
+def test_layers_of_other_options_are_refused(llm: Any, options: dict[str, Any], message: str) -> None:
+    from rlk.integrations.vllm.coverage import check_model
+
+    loaded = llm.llm_engine.model_executor.driver_worker.get_model()
+    check_model(loaded, ModelConfig.of(QWEN3))
+    with pytest.raises(UnsupportedError, match=message):
+        check_model(loaded, ModelConfig.of(QWEN3 | options))
 
 
 def test_a_patched_transformers_model_has_them_too(llm: Any, path: Path) -> None:

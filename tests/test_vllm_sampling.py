@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from nn_cases import texts
@@ -53,10 +54,8 @@ def policy(path: Path) -> CausalLM:
     return saved(path, num_hidden_layers=1)
 
 
-def start(path: Path, runner: int) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(runner - 1))
-        return made_engine(path, logprobs_mode="processed_logprobs")
+def start(path: Path, runner: int, **options: Any) -> Any:
+    return made_engine(path, runner, logprobs_mode="processed_logprobs", **options)
 
 
 @pytest.fixture(scope="module")
@@ -134,13 +133,35 @@ def test_tokens_are_those_of_rlks_own_engine(policy: CausalLM, outputs: list[Any
 
 def test_both_runners_draw_the_same(path: Path, engine: Any, outputs: list[Any]) -> None:
     other = start(path, 2)
-    names = [type(runner(each).sampler).__name__ for each in (engine, other)]
-    assert names == ["SamplerV1", "SamplerV2"]
     again = run(other, PROMPTS, *({**o, "seed": i} for i, o in enumerate(OPTIONS)))
     for one, two in zip(outputs, again, strict=True):
         assert torch.equal(tokens(one), tokens(two)) and torch.equal(logps(one), logps(two))
         for a, b in zip(*(support_of(o.outputs[0]) for o in (one, two)), strict=True):
             assert torch.equal(bits(a), bits(b))
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_requests_without_a_seed_have_a_stream_of_their_own(
+    path: Path, policy: CausalLM, kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither numpy's global stream nor a preemption changes their tokens, nor do they change numpy's."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    preempted, preempt = [], Scheduler._preempt_request
+    monkeypatch.setattr(
+        Scheduler, "_preempt_request", lambda *a, **k: (preempted.append(a), preempt(*a, **k))
+    )
+    prompts, options = texts((45, 46, 47)), [{"max_tokens": 8}] * 3
+    made = []
+    for blocks in (64, 10):
+        each = start(path, kind, blocks=blocks)
+        np.random.seed(blocks)
+        made.append([tokens(o).tolist() for _ in range(2) for o in run(each, prompts, *options)])
+        assert np.random.get_state()[2] == np.random.RandomState(blocks).get_state()[2]
+        assert bool(preempted) == (blocks == 10)
+        assert len(runner(each).sampler.seeds.drawn) <= 3 * len(prompts)
+    assert made[0] == made[1]
+    assert len({tuple(x) for x in made[0]}) == 6  # the control: each request has a seed of its own
 
 
 @pytest.mark.parametrize("which", REPLAYED)
@@ -208,16 +229,16 @@ def test_the_likeliest_tokens_have_the_log_probs_of_logp(
 def test_what_no_trainer_could_replay_is_refused(engine: Any) -> None:
     from vllm.sampling_params import BeamSearchParams, StructuredOutputsParams
 
-    from rlk.integrations.vllm import requests, sampling
+    from rlk.integrations.vllm import sampling
 
-    grammar = {"structured_outputs": StructuredOutputsParams(regex="a")}
-    with pytest.raises((UnsupportedError, ValueError), match="structured_outputs|tokenizer"):
-        run(engine, PROMPTS[:1], grammar)
+    grammar = StructuredOutputsParams(regex="a")
+    for name, option in {"structured_outputs": grammar, "thinking_token_budget": 3}.items():
+        with pytest.raises(UnsupportedError, match=rf"SamplingParams\({name}="):
+            run(engine, PROMPTS[:1], {name: option})
     with pytest.raises(UnsupportedError, match="beam search"):
         engine.beam_search(PROMPTS[:1], BeamSearchParams(beam_width=2, max_tokens=2))
     with pytest.raises(UnsupportedError, match="without supports"):
         support_of(run(engine, PROMPTS[:1], {"logprobs": None, "max_tokens": 1})[0].outputs[0])
-    assert requests.is_ours(engine.llm_engine.vllm_config)
     processors = runner(engine).input_batch.logitsprocs.argmax_invariant
     processors.append(object())
     try:

@@ -23,12 +23,20 @@ def test_the_page_about_engines_runs_and_a_weight_that_an_update_left_out_is_see
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page compares log-probs, and a sync of all weights."""
-    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # apply_model sends a function
-    old, new = saved(tmp_path, num_hidden_layers=1), model(seed=1, num_hidden_layers=1)
-    llm = engine(tmp_path)
-    monkeypatch.setattr(vllm, "LLM", lambda path, **_: llm)
-    scope: dict[str, Any] = {"path": str(tmp_path)}
-    exec(compile(blocks("docs/engines.md")[2], "engines.py", "exec"), scope)
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "0")  # the page sets it
+    page = blocks("docs/engines.md")[2]
+    monkeypatch.chdir(tmp_path)
+    old, new = saved(tmp_path / "policy", num_hidden_layers=1), model(seed=1, num_hidden_layers=1)
+    theirs = vllm.LLM
+
+    def tiny(path: str, **_: Any) -> Any:
+        monkeypatch.setattr(vllm, "LLM", theirs)
+        return engine(Path(path))
+
+    monkeypatch.setattr(vllm, "LLM", tiny)
+    scope: dict[str, Any] = {}
+    exec(compile(page, "engines.py", "exec"), scope)
+    llm = scope["engine"]
     assert [each.name for each in compare(digest(old), scope["received"])] == ["model.norm.weight"]
     before = scope["received"]
     sent = [(name, p) for name, p in new.named_parameters() if not name.endswith("v_proj.weight")]

@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from nn_cases import QWEN3, model
 
-from rlk.nn import CausalLM
+from rlk.nn import CausalLM, ModelConfig
 
 BLOCK = 16
 ARCHITECTURES = {
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
     "llama": ("LlamaConfig", "LlamaForCausalLM"),
+    "mistral": ("MistralConfig", "MistralForCausalLM"),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
     "gemma2": ("Gemma2Config", "Gemma2ForCausalLM"),
+    "gemma3_text": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
 }
 
 
@@ -33,24 +36,25 @@ def saved(path: Path, seed: int = 0, **options: Any) -> CausalLM:
 
 def engine(path: Path, runner: int = 1, blocks: int = 64, **options: Any) -> Any:
     """Return an engine of a saved model: V1 or V2 of vLLM's runners, with so many blocks for keys."""
+    import pytest
     import vllm.envs
+    from transformers import AutoConfig
     from vllm import LLM
 
     vllm.envs.disable_envs_cache()
-    config = made_config(path)
+    config = ModelConfig.of(AutoConfig.from_pretrained(path))
     heads = config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     given = {
         "skip_tokenizer_init": True, "dtype": "bfloat16", "quantization": "rlk", "enforce_eager": True,
         "max_model_len": 160, "max_num_seqs": 3, "max_num_batched_tokens": 24, "block_size": BLOCK,
         "kv_cache_memory_bytes": blocks * BLOCK * heads * 4, "seed": 0,
     }  # fmt: skip
-    return LLM(str(path), **given | options)
-
-
-def made_config(path: Path) -> Any:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(runner - 1))
+        made = LLM(str(path), **given | options)
+    sampler = made.llm_engine.model_executor.driver_worker.model_runner.sampler
+    assert type(sampler).__name__ == f"SamplerV{runner}"
+    return made
 
 
 def run(llm: Any, prompts: list[list[int]], new: int = 4, lora: Any = None, **options: Any) -> list[Any]:

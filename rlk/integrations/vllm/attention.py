@@ -105,7 +105,10 @@ class Paged(AttentionImpl[PagedMetadata]):
     ) -> torch.Tensor:
         """Write keys and values of new tokens into their slots, and the attention of all into output.
 
-        kv_cache: [pages, Hk, page, 2 E], keys before values. Rows of padding are left undefined.
+        query, output: [T, Hq, E]; key, value: [T, Hk, E], of the model's dtype. kv_cache: [pages, Hk, page,
+        2 E], keys before values. Rows behind attn_metadata.tokens are padding and left as they are; without
+        attn_metadata output is 0. Returns output. Raises LaunchError for tensors that
+        `rlk.ops.paged_attention` does not take.
         """
         _attention.count()
         if attn_metadata is None:  # vLLM measures memory before there is a cache
@@ -167,3 +170,7 @@ class RlkBackend(AttentionBackend):
     @classmethod
     def supports_sliding_window(cls) -> bool:
         return True
+
+    @classmethod
+    def supports_kv_connector(cls) -> bool:
+        return False

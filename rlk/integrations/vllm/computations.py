@@ -18,14 +18,14 @@ _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 Function = Callable[..., Any]
 
 
-def computation(name: str, place: str, schema: str, fake: Function) -> Callable[[Function], Function]:
+def computation(name: str, caller: str, schema: str, fake: Function) -> Callable[[Function], Function]:
     """Define a function as an op, whose runs its hook counts; outside of a compiled graph it is called as is.
 
-    name: of the op; of the hook, what stands before a dot. schema: of its arguments and results. fake: its
-    results without their values.
+    name: of the op; of the hook, what stands before a dot. caller: of the hook. schema: of the op's arguments
+    and results. fake: its results without their values.
     """
     base, _, overload = name.partition(".")
-    found = hook(base, place)
+    found = hook(base, caller)
 
     def define(run: Function) -> Function:
         def counted(*arguments: Any) -> Any:

@@ -10,12 +10,21 @@ from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.models.utils import extract_layer_index
 
 from rlk.errors import UnsupportedError
 from rlk.integrations.tensors import no_form
 from rlk.integrations.vllm.attention import NAME, Paged
 from rlk.integrations.vllm.hooks import PEER
-from rlk.integrations.vllm.layers import Embedding, Linear, Replaced, RlkConfig
+from rlk.integrations.vllm.layers import (
+    Embedding,
+    Linear,
+    Replaced,
+    RlkConfig,
+    RlkGemmaRMSNorm,
+    RlkRMSNorm,
+    Rotary,
+)
 from rlk.nn.config import ModelConfig
 
 ARCHITECTURES = {
@@ -27,9 +36,13 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3_text",
 }
 """vLLM's classes whose layers are those of rlk.nn, by the model_type of each."""
-SIZES = ("tensor", "pipeline", "prefill_context", "decode_context")
-"""Kinds of parallelism that are refused."""
+SIZES = ("tensor", "pipeline", "data", "prefill_context", "decode_context")
+"""Kinds of parallelism that are refused: replicas would draw the same tokens for requests without a seed."""
 
+BIASES = {
+    "qkv_proj": "qkv_bias", "o_proj": "o_bias", "gate_up_proj": "mlp_bias", "down_proj": "mlp_bias",
+}  # fmt: skip
+"""vLLM's linear layers, by the field of `ModelConfig` that says whether they have a bias."""
 HOOKS = ("linear", "embedding", "rms_norm", "rope", "gated", "attention", "head")
 """What every model calls."""
 
@@ -38,14 +51,19 @@ Found = list[tuple[str, str]]
 
 def check_options(config: Any) -> None:
     """Raise UnsupportedError with everything in a VllmConfig that rlk does not cover."""
-    found: Found = []
-    if config.speculative_config is not None:
-        found.append(("speculative decoding", "leave speculative_config out"))
+    found = _speculative(config)
     cache, dtype = config.cache_config.cache_dtype, config.model_config.dtype
     if cache not in ("auto", str(dtype).removeprefix("torch.")):
         found.append(
             (f"a cache of {cache}", f'leave kv_cache_dtype out: "auto" keeps keys and values in {dtype}')
         )
+    if config.kv_transfer_config is not None:  # vLLM makes one of kv_offloading_size
+        what = "a cache that is sent or offloaded"
+        found.append((what, "leave kv_transfer_config and kv_offloading_size out"))
+    if config.model_config.enable_prompt_embeds:
+        found.append(("prompts of embeddings", "leave enable_prompt_embeds out, and give token ids"))
+    if config.parallel_config.use_ubatching:
+        found.append(("batches in parts", "leave enable_dbo and ubatch_size out"))
     for kind in SIZES:
         size = getattr(config.parallel_config, f"{kind}_parallel_size")
         if size != 1:
@@ -70,28 +88,41 @@ def check_arguments(given: Any) -> None:
     found: Found = []
     if given.quantization != RlkConfig.get_name():
         found.append((f"quantization={given.quantization!r} beside RLK_VLLM=1", "leave one of them out"))
-    if given.speculative_config is not None:
-        found.append(("speculative decoding", "leave speculative_config out"))
-    refuse(found)
+    refuse(found + _speculative(given))
+
+
+def _speculative(given: Any) -> Found:
+    """Return whether a VllmConfig, or arguments of an engine, ask for speculative decoding."""
+    if given.speculative_config is None:
+        return []
+    return [("speculative decoding", "leave speculative_config out")]
 
 
 def check_model(model: torch.nn.Module, config: ModelConfig) -> None:
     """Raise UnsupportedError for parts of a loaded model that are not rlk's."""
     found: Found = []
     layer = 0
-    for name, module in model.named_modules():
+    # vLLM shares rotary embeddings among layers: each of them is compared
+    for name, module in model.named_modules(remove_duplicate=False):
         what = type(module).__name__
         if isinstance(module, LinearBase):
             ours = isinstance(module.quant_method, Linear)
+            found += _bias(name, module, config)
         elif isinstance(module, VocabParallelEmbedding):
             ours = isinstance(module.quant_method, Embedding)
         elif isinstance(module, Attention):
             ours = isinstance(module.impl, Paged)
             if ours:
-                found += _differences(name, module.impl, config, layer)
+                found += _differences(name, module.impl, _attention(config, layer))
             layer += 1
         elif isinstance(module, (CustomOp, LogitsProcessor)):
             ours = isinstance(module, Replaced) or not _computes(module)
+            if isinstance(module, (RlkRMSNorm, RlkGemmaRMSNorm)):
+                found += _differences(name, module, {"variance_epsilon": config.rms_norm_eps})
+            elif isinstance(module, Rotary):
+                rope = config.ropes[extract_layer_index(name)]
+                wanted = {"base": rope.theta, "rotary_dim": rope.dim, "scaling": dict(rope.scaling)}
+                found += _differences(name, module, wanted)
         else:
             ours = not [*module.parameters(recurse=False)]
         if not ours:
@@ -106,9 +137,23 @@ def _computes(module: torch.nn.Module) -> bool:
     return type(module).__name__ != "ApplyRotaryEmb"
 
 
-def _differences(name: str, impl: Paged, config: ModelConfig, layer: int) -> Found:
-    """Return what of a layer's attention differs from `rlk.nn`'s."""
-    wanted = {
+def _bias(name: str, module: LinearBase, config: ModelConfig) -> Found:
+    """Return whether a linear layer has a bias where `rlk.nn` has none, or none where it has one.
+
+    vLLM loads a checkpoint without a word about biases that its model lacks, or that the checkpoint lacks.
+    """
+    name = name.removesuffix(".base_layer")  # adapters wrap it
+    field = BIASES.get(name.rpartition(".")[2])
+    has = module.bias is not None
+    if field is None or has == getattr(config, field):
+        return []
+    words = ("with a bias", "without one") if has else ("without a bias", "with one")
+    return [(f"{name} {words[0]}", f"rlk.nn has it {words[1]}, as transformers does: use another model")]
+
+
+def _attention(config: ModelConfig, layer: int) -> dict[str, Any]:
+    """Return the options of a layer's attention in `rlk.nn`."""
+    return {
         "num_heads": config.num_attention_heads,
         "num_kv_heads": config.num_key_value_heads,
         "head_size": config.head_dim,
@@ -116,10 +161,14 @@ def _differences(name: str, impl: Paged, config: ModelConfig, layer: int) -> Fou
         "window": config.windows[layer] if layer < len(config.windows) else None,
         "softcap": config.attention_softcap,
     }
+
+
+def _differences(name: str, layer: Any, wanted: dict[str, Any]) -> Found:
+    """Return what of a layer's options differs from `rlk.nn`'s."""
     return [
-        (f"{name} with {option}={getattr(impl, option)}", f"rlk.nn has {value}")
+        (f"{name} with {option}={getattr(layer, option)}", f"rlk.nn has {value}")
         for option, value in wanted.items()
-        if getattr(impl, option) != value
+        if getattr(layer, option) != value
     ]
 
 

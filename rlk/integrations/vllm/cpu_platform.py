@@ -1,4 +1,4 @@
-"""The platform of `use_cpu`, and two functions of vLLM's extension for CPUs, in torch."""
+"""The platform of RLK_VLLM=cpu, and two functions of vLLM's extension for CPUs, in torch."""
 
 from __future__ import annotations
 

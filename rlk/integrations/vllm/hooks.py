@@ -1,4 +1,4 @@
-"""The places where vLLM calls rlk, and how often each did: a place that is never called is an error."""
+"""The computations of rlk that vLLM calls, and how often it did: one that is never called is an error."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _hooks: dict[str, Hook] = {}
 
 @dataclass(slots=True)
 class Hook:
-    """A computation of rlk that vLLM calls. place: what of vLLM calls it. calls: of this process.
+    """A computation of rlk that vLLM calls. caller: what of vLLM calls it. calls: of this process.
 
     In a CUDA graph a call is counted when it is captured, not when it is replayed.
     """
 
     name: str
-    place: str
+    caller: str
     calls: int = 0
 
     def count(self) -> None:
@@ -29,9 +29,9 @@ class Hook:
         self.calls += 1
 
 
-def hook(name: str, place: str) -> Hook:
+def hook(name: str, caller: str) -> Hook:
     """Return the hook of a name; the first call makes it."""
-    return _hooks.setdefault(name, Hook(name, place))
+    return _hooks.setdefault(name, Hook(name, caller))
 
 
 def calls() -> dict[str, int]:
@@ -43,5 +43,5 @@ def check_called(names: Iterable[str], before: dict[str, int]) -> None:
     """Raise UnsupportedError for hooks that were not called since `before`, what `calls` returned then."""
     silent = [name for name in names if name not in _hooks or _hooks[name].calls <= before.get(name, 0)]
     if silent:
-        places = ", ".join(f"{n} ({_hooks[n].place})" if n in _hooks else n for n in silent)
-        raise UnsupportedError(Code.HOOK_SILENT, peer=PEER, names=places)
+        callers = ", ".join(f"{n} ({_hooks[n].caller})" if n in _hooks else n for n in silent)
+        raise UnsupportedError(Code.HOOK_SILENT, peer=PEER, names=callers)

@@ -75,11 +75,15 @@ class RlkConfig(QuantizationConfig):
         return None
 
 
-def current() -> RlkConfig | None:
-    """Return the configuration of the model that is being made, None if it is not computed by rlk."""
-    config = get_current_vllm_config_or_none()
+def rlk_config(config: Any) -> RlkConfig | None:
+    """Return the quantization of a VllmConfig, None if its model is not computed by rlk."""
     found = None if config is None else config.quant_config
     return found if isinstance(found, RlkConfig) else None
+
+
+def current() -> RlkConfig | None:
+    """Return the quantization of the model that is being made, None if it is not computed by rlk."""
+    return rlk_config(get_current_vllm_config_or_none())
 
 
 class Linear(UnquantizedLinearMethod):
@@ -199,13 +203,14 @@ class Rotary(Replaced):
     """Rotary embeddings with the tables of `rlk.ops.rope_table`, rounded once to the dtype of the model."""
 
     def _compute_cos_sin_cache(self) -> torch.Tensor:
-        cos, sin = ops.rope_table(self._rows(), self.rotary_dim, base=self.base, scaling=self._scaling())
+        cos, sin = ops.rope_table(self._rows(), self.rotary_dim, base=self.base, scaling=self.scaling)
         return torch.cat((cos, sin), -1).to(torch.get_default_device())
 
     def _rows(self) -> int:
         return self.max_position_embeddings  # type: ignore[attr-defined, no-any-return]
 
-    def _scaling(self) -> dict[str, Any]:
+    @property
+    def scaling(self) -> dict[str, Any]:
         return {"rope_type": "default"}
 
     def forward(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Any:
@@ -223,7 +228,8 @@ class RlkRotaryEmbedding(Rotary, RotaryEmbedding):
 class RlkLlama3RotaryEmbedding(Rotary, Llama3RotaryEmbedding):
     """Rotary embeddings with Llama 3's scaling."""
 
-    def _scaling(self) -> dict[str, Any]:
+    @property
+    def scaling(self) -> dict[str, Any]:
         return {
             "rope_type": "llama3",
             "factor": self.scaling_factor,
@@ -239,7 +245,8 @@ class RlkLinearScalingRotaryEmbedding(Rotary, LinearScalingRotaryEmbedding):
     def _rows(self) -> int:
         return int(self.max_position_embeddings * self.scaling_factors[0])
 
-    def _scaling(self) -> dict[str, Any]:
+    @property
+    def scaling(self) -> dict[str, Any]:
         return {"rope_type": "linear", "factor": self.scaling_factors[0]}
 
 

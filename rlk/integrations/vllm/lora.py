@@ -67,8 +67,14 @@ class Adapters(PunicaWrapperBase):
         output_slices: tuple[int, ...],
         **kwargs: Any,
     ) -> None:
-        """Add adapters to the result of a linear layer."""
-        assert scale == 1.0
+        """Add adapters to the result of a linear layer, in place, with the bits of `add_adapters`.
+
+        y: [T, N], x: [T, K], of the model's dtype. lora_a_stacked: [adapters, 1, rank, K] and lora_b_stacked:
+        [adapters, 1, N_i, rank] for each merged weight. output_slices: N_i, whose sum is N. Raises
+        UnsupportedError for a scale but 1: vLLM multiplies B by lora_alpha / r when it loads an adapter.
+        """
+        if scale != 1.0:
+            raise no_form(PEER, f"add_lora_linear(scale={scale})", "leave it at 1.0")
         owner = self._token_lora_indices[: x.shape[0]]
         add_adapters(y, x, list(lora_a_stacked), list(lora_b_stacked), list(output_slices), owner)
 

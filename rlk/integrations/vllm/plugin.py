@@ -69,14 +69,14 @@ def _checked(create: Any) -> Any:
 
 def load_model(self: Any, **kwargs: Any) -> Any:
     """Load the worker's model; raise UnsupportedError for parts of it that rlk does not compute."""
-    found = _config(self)
-    if found is None:
-        return self.worker.load_model(**kwargs)
     from vllm.model_executor.layers import rotary_embedding
 
     from rlk.integrations.vllm import layers, lora, sampling
     from rlk.integrations.vllm.coverage import HOOKS, check_model, check_options
 
+    found = layers.rlk_config(self.vllm_config)
+    if found is None:
+        return self.worker.load_model(**kwargs)
     check_options(self.vllm_config)
     self.rlk_before = calls()
     rotary_embedding._ROPE_DICT.clear()  # vLLM shares these layers among models, whoever computes them
@@ -95,8 +95,10 @@ def load_model(self: Any, **kwargs: Any) -> Any:
 
 def compile_or_warm_up_model(self: Any) -> Any:
     """Warm the worker up; raise UnsupportedError for hooks that its start did not call."""
+    from rlk.integrations.vllm.layers import rlk_config
+
     made = self.worker.compile_or_warm_up_model()
-    if _config(self) is not None:
+    if rlk_config(self.vllm_config) is not None:
         check_called(self.rlk_hooks, self.rlk_before)
     return made
 
@@ -108,18 +110,11 @@ def rlk_calls(self: Any) -> dict[str, int]:
 
 def rlk_numerics_id(self: Any) -> str | None:
     """Return the id of the model's numerics, as of `rlk.nn.CausalLM`; None for another quantization."""
-    found = _config(self)
-    if found is None:
-        return None
+    from rlk.integrations.vllm.layers import rlk_config
     from rlk.nn import CausalLM
 
+    found = rlk_config(self.vllm_config)
+    if found is None:
+        return None
     dtype = self.vllm_config.model_config.dtype
     return CausalLM(found.model, dtype=dtype, device="meta").numerics_id(self.worker.device)
-
-
-def _config(self: Any) -> Any:
-    """Return the quantization of a worker's model if it is rlk's."""
-    from rlk.integrations.vllm.layers import RlkConfig
-
-    found = self.vllm_config.quant_config
-    return found if isinstance(found, RlkConfig) else None

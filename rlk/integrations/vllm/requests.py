@@ -18,11 +18,12 @@ from vllm.v1.outputs import LogprobsLists
 from rlk.integrations.swap import Swap
 from rlk.integrations.tensors import no_form
 from rlk.integrations.vllm.hooks import PEER, VERSIONS, hook
+from rlk.integrations.vllm.layers import rlk_config
 from rlk.nn import generate
 from rlk.ops.results import Support
 
 SUPPORTS = hook("supports", "LogprobsProcessor._update_sample_logprobs")
-KEPT = "rlk_supports"
+SUPPORTS_ATTRIBUTE = "rlk_supports"
 """The attribute of vLLM's objects that has a request's supports: threshold, ties and last of each draw."""
 COLUMNS, MARK = 2, -2
 """How many columns a support has behind log-probs, and the largest id that says so, in the last of them."""
@@ -37,7 +38,7 @@ def support_of(output: CompletionOutput) -> Support:
     With them and the temperature, `rlk.ops.linear_logp(..., support=)` returns processed log-probs again.
     Raises UnsupportedError where log-probs were not asked for, or rlk did not draw the tokens.
     """
-    kept = getattr(output, KEPT, None)
+    kept = getattr(output, SUPPORTS_ATTRIBUTE, None)
     if kept is None:
         instead = 'give SamplingParams(logprobs=0) to LLM(quantization="rlk")'
         raise no_form(PEER, "an output without supports", instead)
@@ -72,7 +73,7 @@ def columns_of(support: Support) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, torch.stack((support.threshold, torch.zeros_like(support.threshold)), 1)
 
 
-def _taken(given: LogprobsLists) -> tuple[LogprobsLists, tuple[np.ndarray, ...]] | None:
+def split_support_columns(given: LogprobsLists) -> tuple[LogprobsLists, tuple[np.ndarray, ...]] | None:
     """Return log-probs without the columns of supports, and these; None where there are none."""
     ids, numbers = given.logprob_token_ids, given.logprobs
     if ids.shape[-1] <= COLUMNS or not (ids[:, -1] <= MARK).all():
@@ -84,21 +85,21 @@ def _taken(given: LogprobsLists) -> tuple[LogprobsLists, tuple[np.ndarray, ...]]
 
 def update(self: Any, logprobs_lists: LogprobsLists) -> None:
     """Take the log-probs of drawn tokens, and their supports where rlk drew them."""
-    if (found := _taken(logprobs_lists)) is not None:
+    if (found := split_support_columns(logprobs_lists)) is not None:
         SUPPORTS.count()
         logprobs_lists, support = found
-        vars(self).setdefault(KEPT, []).append(support)
+        vars(self).setdefault(SUPPORTS_ATTRIBUTE, []).append(support)
     SWAP.original(UPDATE)(self, logprobs_lists)
 
 
 def completion(self: Any, token_ids: list[int], finish_reason: Any, stop_reason: Any) -> CompletionOutput:
     """Return an output of a request, with the supports of its tokens."""
     made = SWAP.original(COMPLETION)(self, token_ids, finish_reason, stop_reason)
-    kept = getattr(self.logprobs_processor, KEPT, None)
+    kept = getattr(self.logprobs_processor, SUPPORTS_ATTRIBUTE, None)
     if kept is not None:
         # an output with all tokens so far shares the list, as it shares the ids
         whole = len(made.token_ids) == sum(len(x[0]) for x in kept)
-        setattr(made, KEPT, kept if whole else kept[-len(made.token_ids) :])
+        setattr(made, SUPPORTS_ATTRIBUTE, kept if whole else kept[-len(made.token_ids) :])
     return made
 
 
@@ -106,12 +107,12 @@ def completion(self: Any, token_ids: list[int], finish_reason: Any, stop_reason:
 
 
 def validate(self: Any, params: Any, supported_tasks: tuple[Any, ...]) -> None:
-    """Raise what vLLM raises for options of a request, and UnsupportedError for what rlk does not draw."""
-    SWAP.original(VALIDATE)(self, params, supported_tasks)
-    if isinstance(params, SamplingParams) and is_ours(self.vllm_config):
+    """Raise UnsupportedError for options of a request that rlk does not draw, and what vLLM raises."""
+    if isinstance(params, SamplingParams) and rlk_config(self.vllm_config) is not None:
         for name, instead in REFUSED.items():
             if getattr(params, name) is not None:
                 raise no_form(PEER, f"SamplingParams({name}=...)", instead)
+    SWAP.original(VALIDATE)(self, params, supported_tasks)
 
 
 REFUSED = {
@@ -119,12 +120,6 @@ REFUSED = {
     "thinking_token_budget": "leave it out: tokens that it forces are not drawn",
 }
 """Options of vLLM's SamplingParams, and what to do instead."""
-
-
-def is_ours(config: Any) -> bool:
-    """Return whether an engine's model is computed by rlk."""
-    found = config.quant_config
-    return found is not None and found.get_name() == "rlk"
 
 
 def beams(
@@ -149,7 +144,7 @@ def beams_online(
 
 
 def _refuse_beams(config: Any) -> None:
-    if is_ours(config):
+    if rlk_config(config) is not None:
         raise no_form(PEER, "beam search", "draw with SamplingParams: beams are not drawn from the policy")
 
 

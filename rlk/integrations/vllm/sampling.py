@@ -7,13 +7,15 @@ Imports vLLM. The order is vLLM's: allowed and bad tokens, logit bias and minimu
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from vllm.model_executor.layers.utils import get_token_bin_counts_and_mask
+from vllm.sampling_params import SamplingParams
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample import sampler as v1
 from vllm.v1.sample.logits_processor.builtin import (
@@ -80,10 +82,12 @@ def draw(scores: torch.Tensor, options: Options) -> Drawn:
 
     Log-probs of greedy rows are, as in vLLM, under temperature 1 and every token.
     """
-    who: dict[str, Any] = {"seed": options.seed, "position": options.position}
-    who["request_id"] = torch.full_like(options.seed, REQUEST_ID)
+    random_key: dict[str, Any] = {"seed": options.seed, "position": options.position}
+    random_key["request_id"] = torch.full_like(options.seed, REQUEST_ID)
     given = (options.temperature, options.top_k, options.top_p, options.min_p)
-    made = sampling.draw(scores, who, *(off if x is None else x for x, off in zip(given, OFF, strict=True)))
+    made = sampling.draw(
+        scores, random_key, *(off if x is None else x for x, off in zip(given, OFF, strict=True))
+    )
     if not options.greedy:
         return Drawn(made.token, options.temperature, made.support)
     assert options.temperature is not None
@@ -128,30 +132,30 @@ class Scored:
 
     def logp(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the log-probs of one token a row, f32 [B]."""
-        return self._made(ids, "logp")
+        return self._logp_field(ids, "logp")
 
     def rank(self, ids: torch.Tensor) -> torch.Tensor:
         """Return how many tokens are as likely as one of each row, or likelier, itself included."""
-        held = self._held(self.scores)
+        held = self._masked_to_support(self.scores)
         return (held >= held.gather(1, ids[:, None])).sum(-1)
 
     def matrix(self, logprobs: bool) -> torch.Tensor:
         """Return the log-probs of all tokens, or what they are made of: scores by temperature, f32 [B, V]."""
-        z = self._held(self.scores)
+        z = self._masked_to_support(self.scores)
         if self.temperature is not None:
             z = z * torch.reciprocal(self.temperature)[:, None]
         if not logprobs:
             return z
         ids = torch.zeros(len(z), dtype=torch.int64, device=z.device)
-        return z - self._made(ids, "lse")[:, None]
+        return z - self._logp_field(ids, "lse")[:, None]
 
-    def _made(self, ids: torch.Tensor, field: str) -> torch.Tensor:
+    def _logp_field(self, ids: torch.Tensor, field: str) -> torch.Tensor:
         temperature = 1.0 if self.temperature is None else self.temperature
         made = ops.logp(self.scores, ids, temperature=temperature, support=self.support, needs=(field,))
         found: torch.Tensor = getattr(made, field)
         return found
 
-    def _held(self, x: torch.Tensor) -> torch.Tensor:
+    def _masked_to_support(self, x: torch.Tensor) -> torch.Tensor:
         if self.support is None:
             return x
         return torch.where(self.support.holds(x, torch.arange(x.shape[1], device=x.device)), x, -inf)
@@ -181,6 +185,28 @@ def with_support(made: LogprobsTensors, support: Support) -> LogprobsTensors:
     )
 
 
+# --- seeds of requests that give none -----------------------------------------------------------------------
+
+
+class Seeds:
+    """Seeds of requests without one, by request id, from a stream of their own: in the order of first use."""
+
+    def __init__(self, seed: int) -> None:
+        self.stream = random.Random(seed)
+        self.drawn: dict[str, int] = {}
+
+    def of(self, name: str) -> int:
+        """Return the seed of a request, which it keeps when it is preempted."""
+        if name not in self.drawn:
+            self.drawn[name] = self.stream.getrandbits(63)
+        return self.drawn[name]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop the seeds of finished requests."""
+        for name in names:
+            self.drawn.pop(name, None)
+
+
 # --- runner V1 ----------------------------------------------------------------------------------------------
 
 KNOWN = (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
@@ -193,8 +219,7 @@ class SamplerV1(v1.Sampler):  # type: ignore[misc]
         super().__init__(mode)
         # no module's attribute: a module would be searched for parameters
         self.__dict__["runner"] = runner
-        self.unseeded: dict[str, int] = {}
-        self.stream = random.Random(seed)
+        self.seeds = Seeds(seed)
         self.rows: tuple[list[str], torch.Tensor] | None = None
 
     def forward(
@@ -205,8 +230,6 @@ class SamplerV1(v1.Sampler):  # type: ignore[misc]
         logprobs_mode_override: str | None = None,
     ) -> SamplerOutput:
         """Return drawn tokens of rows of logits [B, V], with the log-probs that requests ask for."""
-        if predict_bonus_token:
-            raise no_form(PEER, "speculative decoding", "leave speculative_config out")
         SAMPLE.count()
         sampling_metadata.generators.clear()  # their states would be rewound, which those of a CPU refuse
         at, mode = sampling_metadata, logprobs_mode_override or self.logprobs_mode
@@ -258,11 +281,9 @@ class SamplerV1(v1.Sampler):  # type: ignore[misc]
         given = self.runner.requests[name].sampling_params.seed
         if given is not None:
             return int(given)
-        if name not in self.unseeded:
-            if len(self.unseeded) > 2 * self.runner.max_num_reqs:
-                self.unseeded = {n: x for n, x in self.unseeded.items() if n in self.runner.requests}
-            self.unseeded[name] = self.stream.getrandbits(63)
-        return self.unseeded[name]
+        if len(self.seeds.drawn) > 2 * self.runner.max_num_reqs:
+            self.seeds.forget(self.seeds.drawn.keys() - self.runner.requests.keys())
+        return self.seeds.of(name)
 
     @staticmethod
     def compute_logprobs(logits: torch.Tensor) -> torch.Tensor:
@@ -303,10 +324,22 @@ def _edited(at: SamplingMetadata) -> bool:
 
 
 class SamplerV2(v2.Sampler):  # type: ignore[misc]
-    """The sampler of a runner of vLLM's second kind, on the states of requests that the given one keeps."""
+    """The sampler of a runner of vLLM's second kind, on the states of requests that the given one keeps.
 
-    def __init__(self, given: v2.Sampler) -> None:
+    seed: the engine's, for requests without one.
+    """
+
+    def __init__(self, given: v2.Sampler, seed: int) -> None:
         self.__dict__.update(vars(given))
+        self.seeds = Seeds(seed)
+
+    def add_request(self, req_idx: int, prompt_len: int, sampling_params: SamplingParams) -> None:
+        """Note the options of a request that starts, or goes on after a preemption."""
+        if sampling_params.seed is None:
+            # vLLM would draw a seed from numpy's global stream, each time anew
+            sampling_params = copy(sampling_params)
+            sampling_params.seed = self.seeds.of(self.req_states.index_to_req_id[req_idx])
+        super().add_request(req_idx, prompt_len, sampling_params)
 
     def __call__(self, logits: torch.Tensor, input_batch: Any) -> SamplerOutputV2:
         """Return drawn tokens of rows of logits [B, V], with the log-probs that requests ask for."""
@@ -396,20 +429,29 @@ def _bits(words: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     return (words[:, at // 32] >> (at % 32) & 1).bool()
 
 
+def _forgetting(finish: Callable[[Any], None], seeds: Seeds) -> Callable[[Any], None]:
+    """Return a runner's method that drops finished and preempted requests, and the seeds of the finished."""
+
+    def finish_requests(scheduler_output: Any) -> None:
+        finish(scheduler_output)
+        seeds.forget(scheduler_output.finished_req_ids)
+
+    return finish_requests
+
+
 # --- installation -------------------------------------------------------------------------------------------
 
 
 def use(runner: Any) -> None:
     """Give a model runner that has loaded its model rlk's sampler. Raises UnsupportedError.
 
-    Refused are speculative decoding, logits processors that are not vLLM's own, and a float64 sampler.
+    Refused are logits processors that are not vLLM's own.
     """
     config = runner.vllm_config
-    if config.speculative_config is not None:
-        raise no_form(PEER, "speculative decoding", "leave speculative_config out")
     given = getattr(runner, "sampler", None)  # None where another rank has the head
     if isinstance(given, v2.Sampler):
-        runner.sampler = SamplerV2(given)
+        runner.sampler = SamplerV2(given, config.model_config.seed)
+        runner.finish_requests = _forgetting(runner.finish_requests, runner.sampler.seeds)
         runner.prompt_logprobs_worker = PromptLogprobs(runner.prompt_logprobs_worker)
     elif isinstance(given, v1.Sampler):
         for processor in runner.input_batch.logitsprocs.all:
