@@ -149,6 +149,18 @@ def test_a_kept_manager_reads_no_keys_of_older_weights() -> None:
     assert drawn(first)[0] != drawn(again)[0]  # requests are numbered on
 
 
+def test_a_kept_manager_serves_one_side_of_a_patch() -> None:
+    model = made()
+    before = drawn(generated(model, PROMPTS[:1], do_sample=False, keep=True))
+    with rlk.patch(model), pytest.raises(UnsupportedError, match="manager that was kept before the patch"):
+        generated(model, PROMPTS[:1])
+    with rlk.patch(model):
+        generated(model, PROMPTS[:1], keep=True)
+    again = drawn(generated(model, PROMPTS[:1], do_sample=False))
+    assert again[0] == before[0]
+    assert_same_bits(again[1], before[1])
+
+
 def test_requests_and_options_without_a_form_are_refused() -> None:
     model = made()
     wrong: dict[str, tuple[list[list[int]], dict[str, Any]]] = {

@@ -38,6 +38,7 @@ WARPERS = {
     "TopPLogitsWarper": "top_p",
     "MinPLogitsWarper": "min_p",
 }
+DESTROY = "call destroy_cached_continuous_batching_manager() first"
 WORDS = ("seed", "request_number")
 """64-bit numbers of a request, in two rows each."""
 
@@ -205,6 +206,11 @@ def _step(
 # --- what a patched model has in place of transformers' methods -------------------------------------------
 
 
+def kept_manager(model: Any) -> Any:
+    """Return the manager that transformers keeps for the next call of a model, or None."""
+    return vars(model).get("_cached_continuous_batching_manager")
+
+
 def initializer(config: ModelConfig, model: Any) -> MethodType:
     """Return `init_continuous_batching` of a patched model: its manager's steps are those of rlk."""
 
@@ -220,6 +226,9 @@ def initializer(config: ModelConfig, model: Any) -> MethodType:
 
         given = copy.copy(continuous_batching_config) or ContinuousBatchingConfig()
         _check(self, given)
+        kept = kept_manager(self)
+        if kept is not None and not isinstance(kept.logit_processor, Sampler):
+            raise no_form(PEER, "a manager that was kept before the patch", DESTROY)
         sampler = sampler_of(self, generation, given.seed)
         if given.use_cuda_graph is None:
             given.use_cuda_graph = False
@@ -248,8 +257,7 @@ def _take(manager: Any, sampler: Sampler, config: ModelConfig) -> None:
     elif held.options == sampler.options:
         held.seed = sampler.seed
     else:
-        wanted = "call destroy_cached_continuous_batching_manager() first"
-        raise no_form(PEER, f"a kept manager with {held.options}, and now {sampler.options}", wanted)
+        raise no_form(PEER, f"a kept manager with {held.options}, and now {sampler.options}", DESTROY)
 
 
 def batch_generator(config: ModelConfig, model: Any) -> MethodType:

@@ -12,7 +12,7 @@ import torch
 
 from rlk.errors import NOWHERE, Code, Diagnostic, LaunchError, UnsupportedError
 from rlk.integrations.batch import PEER
-from rlk.integrations.continuous_batching import batch_generator, initializer
+from rlk.integrations.continuous_batching import batch_generator, initializer, kept_manager
 from rlk.integrations.swap import known_version
 from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
@@ -81,9 +81,13 @@ class Patched:
     def undo(self) -> None:
         """Put everything back; a second call does nothing.
 
-        Weights that were moved behind each other stay there. Raises LaunchError, with all else put back, if
-        other code replaced a forward after the patch did.
+        Weights that were moved behind each other stay there. A manager of continuous batching that was kept
+        (`persistent_manager=True`) is destroyed, since its steps are rlk's. Raises LaunchError, with all else
+        put back, if other code replaced a forward after the patch did.
         """
+        for head, name, _, _ in self.done:
+            if name == "init_continuous_batching" and kept_manager(head) is not None:
+                head.destroy_cached_continuous_batching_manager()
         lost = []
         while self.done:
             owner, name, ours, before = self.done.pop()
