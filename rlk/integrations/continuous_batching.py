@@ -155,10 +155,11 @@ class Pages:
 
 
 def paged_tokens(given: dict[str, Any]) -> PagedTokens:
-    """Return the tokens of a step, from the arguments that transformers gives a model; nothing waits.
+    """Return the T tokens of a step of B sequences, from the arguments that transformers gives a model.
 
-    Its write indices are slots. Its read indices are the slots of all keys, sequence after sequence, and are
-    empty where every sequence is new: the first one of each page names the page.
+    write_index: int64 [T], the slot that each token's key is written to. read_index: int64 [sum K], the slots
+    of all K keys of each sequence, sequence after sequence, whose first one of each page names the page; empty
+    where every sequence is new. cu_seq_lens_q and cu_seq_lens_k: int32 [B + 1]. Nothing waits for the device.
     """
     cache = given["cache"]
     allocator = cache.cache_allocators[FULL]
@@ -190,7 +191,7 @@ def _step(
     prev_output_ids: torch.Tensor,
     output_ids: torch.Tensor,
 ) -> None:
-    """Run the model and draw tokens: what `ModelRunner._forward_process_and_sample` of transformers does."""
+    """Run one step: forward, head, sample; in place of `ModelRunner._forward_process_and_sample`."""
     ids, rows = batch_data["input_ids"], batch_data["logits_indices"].long()
     runner.inputs_and_outputs.carry_over_tokens(ids, carry_over_ids, prev_output_ids)
     batch = Batch((1, ids.shape[1]), None, paged_tokens(batch_data))
@@ -224,7 +225,8 @@ def initializer(config: ModelConfig, model: Any) -> MethodType:
         generation = self.generation_config if generation_config is None else generation_config
         from transformers import ContinuousBatchingConfig
 
-        given = copy.copy(continuous_batching_config) or ContinuousBatchingConfig()
+        given = continuous_batching_config or getattr(generation, "continuous_batching_config", None)
+        given = copy.copy(given or ContinuousBatchingConfig())
         _check(self, given)
         kept = kept_manager(self)
         if kept is not None and not isinstance(kept.logit_processor, Sampler):
