@@ -158,8 +158,8 @@ def paged_tokens(given: dict[str, Any]) -> PagedTokens:
     """Return the T tokens of a step of B sequences, from the arguments that transformers gives a model.
 
     write_index: int64 [T], the slot that each token's key is written to. read_index: int64 [sum K], the slots
-    of all K keys of each sequence, sequence after sequence, whose first one of each page names the page; empty
-    where every sequence is new. cu_seq_lens_q and cu_seq_lens_k: int32 [B + 1]. Nothing waits for the device.
+    of all K keys of each sequence, in order of sequences; the first one of each page names the page; empty if
+    every sequence is new. cu_seq_lens_q and cu_seq_lens_k: int32 [B + 1]. Nothing waits for the device.
     """
     cache = given["cache"]
     allocator = cache.cache_allocators[FULL]
