@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,3 +197,17 @@ def test_trl_makes_no_engine_whose_log_probs_no_policy_has(message: str) -> None
     given = {"mode": "colocate", "generation_kwargs": {}, "model": SimpleNamespace()}
     with pytest.raises(UnsupportedError, match=re.escape(message)):
         trl.init_vllm(SimpleNamespace(**trl.NEUTRAL_OPTIONS | given | REFUSED[message]()))
+
+
+def test_a_rollout_is_compared_with_the_weights_that_drew_it_alone() -> None:
+    """An evaluation sends newer weights while a part of the batch of older ones is still to be trained on."""
+    accelerator = SimpleNamespace(gather=lambda x: x)
+    model = SimpleNamespace(training=True)
+    of = SimpleNamespace(accelerator=accelerator, model=model, _metrics={"train": defaultdict(list)})
+    of.state, of._last_loaded_step = SimpleNamespace(global_step=1), 1
+    logp, mask = torch.full((2, 3), -1.0), torch.ones(2, 3)
+    batch = {"sampling_per_token_logps": logp - 0.5, "rlk_step": torch.zeros(2, dtype=torch.int64)}
+    trl._check_rollout(of, logp, batch, mask)
+    assert not of._metrics["train"]
+    with pytest.raises(LaunchError, match="6 of 6"):  # the control
+        trl._check_rollout(of, logp, batch | {"rlk_step": torch.ones(2, dtype=torch.int64)}, mask)

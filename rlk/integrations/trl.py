@@ -411,6 +411,7 @@ def generate_and_score(self: Any, inputs: Any) -> Tensors:
     if bool(sampled.isnan().any()):
         raise no_form("trl", "a token without a log-prob", "let every token of a completion be drawn by vLLM")
     made["old_per_token_logps"] = sampled
+    made["rlk_step"] = torch.full((len(sampled),), self.state.global_step)  # of the weights that drew
     if corrects:
         whole = self.vllm_importance_sampling_mode.startswith("sequence")
         made["importance_sampling_ratio"] = torch.ones_like(sampled[:, :1] if whole else sampled)
@@ -424,7 +425,7 @@ def _check_rollout(trainer: Any, logp: torch.Tensor, inputs: Tensors, mask: torc
     Raises LaunchError if they do: then old log-probs would have to be computed. Not looked at are batches
     that are used again after a step of the optimizer, and policies that no sampler drew from.
     """
-    if trainer.state.global_step != trainer._last_loaded_step:
+    if int(inputs["rlk_step"][0]) != trainer.state.global_step:
         return
     sampled, where, into = inputs["sampling_per_token_logps"], mask.bool(), trainer._metrics[_mode(trainer)]
     d = (logp - sampled)[where]
