@@ -10,7 +10,7 @@ from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.layers import models
 from rlk.nn import CausalLM
 from rlk.runtime.call.entry import call
-from rlk.sync.blocks import LANES, STEPS, Weight, host_sums, launched
+from rlk.sync.blocks import LANES, STEPS, Weight, host_sums, launch_digests
 from rlk.sync.kernel import block_digest
 
 RATE = 0.85
@@ -61,7 +61,7 @@ def case_of_model(model: CausalLM) -> Case:
         op="weight_digest",
         passes="model",
         shape={"L": model.config.num_hidden_layers, "tensors": len(given)},
-        rlk=lambda: lambda: launched(given, tensors[0].device)[0],
+        rlk=lambda: lambda: launch_digests(given, tensors[0].device)[0],
         peers={"copy": lambda: lambda: torch._foreach_copy_(targets, tensors)},
         moved=sum(each.nbytes for each in tensors),
         bar=BAR,

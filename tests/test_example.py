@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import signal
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -24,6 +26,7 @@ from examples.grpo import arms, checkpoints, cli, loop, report, supervised, task
 from examples.grpo.arms import Sample, StockTrainer, Trainer
 from examples.grpo.engine import Answer, RlkEngine, StockEngine
 from examples.grpo.loop import Run, Step
+from examples.grpo.report import Record
 from examples.grpo.setting import SIZES, ExampleError, Setting, Shape
 
 LEARNS = replace(
@@ -70,7 +73,30 @@ def test_ratios_of_on_policy_minibatches_are_exactly_1(start: Path) -> None:
     run = finished(made(Setting("rlk", replace(TINY, micro=3)), start))
     assert all(step.exact == step.compared > 8 and step.kl == 0.0 for step in run.steps)
     assert any(step.kl_after > 0 for step in run.steps)  # the other minibatch is one update off
-    assert all(step.seconds[loop.OLD] < 0.1 * step.seconds[loop.ROLLOUT] for step in run.steps)
+
+
+@pytest.mark.parametrize(("arm", "passes"), [("rlk", 0), ("stock", TINY.minibatches)])
+def test_the_rlk_arm_makes_no_pass_for_old_log_probs(
+    arm: Any, passes: int, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: the stock arm makes one for each micro-batch, before the updates."""
+    run = made(Setting(arm, TINY), start)
+    counts: dict[str, int] = dict.fromkeys(loop.PHASES, 0)
+    phase = ""
+
+    def counted(*args: Any) -> None:
+        counts[phase] += 1
+
+    @contextmanager
+    def clock(_: loop.Clock, name: str) -> Iterator[None]:
+        nonlocal phase
+        phase = name
+        yield
+
+    run.trainer.model.register_forward_pre_hook(counted)
+    monkeypatch.setattr(loop.Clock, "__call__", clock)
+    loop.make_step(run)
+    assert counts[loop.OLD] == passes and counts[loop.UPDATE] == TINY.minibatches, counts
 
 
 class Moved(RlkEngine):
@@ -209,6 +235,28 @@ def interrupted(step: Any) -> Any:
     return make
 
 
+def test_a_run_is_closed_and_its_model_freed_before_the_next_begins(
+    start: Path, tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[Any] = []
+    closed: list[int] = []
+
+    def trainer_of(setting: Setting, folder: Path) -> Trainer:
+        gc.collect()
+        assert len(closed) == len(models) and not any(held() for held in models)
+        trainer = make(setting, folder)
+        models.append(weakref.ref(trainer.model))
+        return trainer
+
+    make = arms.trainer_of
+    monkeypatch.setattr(arms, "trainer_of", trainer_of)
+    monkeypatch.setattr(cli, "_demonstrated", lambda *args: start)
+    monkeypatch.setattr(StockEngine, "close", lambda engine: closed.append(1))
+    assert grpo(tmp_path, "--arm", "stock", "--seeds", "2", "--steps", "1") == 0
+    assert len(models) == len(closed) == 2
+    assert len(json.loads((tmp_path / "report.json").read_text())) == 2
+
+
 def test_a_checkpoint_of_another_run_is_refused(start: Path, tmp_path: Path) -> None:
     run = made(Setting("stock", TINY), start)
     saved = checkpoints.save(run, tmp_path)
@@ -281,9 +329,8 @@ def test_puzzles_have_right_answers_and_rewards_follow_the_rule() -> None:
 def test_a_report_compares_arms(start: Path, tmp_path: Path) -> None:
     seconds = dict.fromkeys(loop.PHASES, 1.0)
     step = Step(0.5, 0.25, {"1": [8, 2]}, 1e-9, 1e-3, 1.0, 0.0, 90, 45, 45, "sort ba=ab.", seconds)
-    runs = [made(Setting(arm, TINY), start) for arm in ("rlk", "stock")]
-    for run in runs:
-        run.steps = [replace(step, reward=i / 40) for i in range(40)]
+    steps = tuple(replace(step, reward=i / 40) for i in range(40))
+    runs = [replace(Record.of(made(Setting(arm, TINY), start)), steps=steps) for arm in ("rlk", "stock")]
     text = report.write(tmp_path, runs).read_text()
     assert text.count("sort ba=ab.") == 20 and text.count("1,800") == 4
     assert (tmp_path / "curves.png").stat().st_size < 100_000

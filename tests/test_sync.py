@@ -6,11 +6,14 @@ import hashlib
 import pickle
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from nn_cases import model
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import FlatParameter
 
 from rlk.errors import LaunchError
 from rlk.runtime.call.dispatch import dispatch
@@ -113,7 +116,7 @@ def test_every_bit_order_shape_dtype_and_name_counts() -> None:
     assert len({before, total(x, "v"), *map(total, others)}) == len(others) + 2
 
 
-def test_strides_devices_and_the_sizes_of_pieces_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strides_and_the_sizes_of_pieces_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     x = drawn(300, 700)
     before = total(x)
     wide, odd = torch.zeros(300, 800, dtype=x.dtype), torch.zeros(x.numel() + 1, dtype=x.dtype)
@@ -197,6 +200,63 @@ def test_every_holder_of_the_same_weights_has_one_digest(tied: bool, tmp_path: P
     assert pickle.loads(pickle.dumps(want)) == want
 
 
+WRAPPED = {
+    "DDP": "module.{layer}.weight",
+    "DDP of torch.compile": "module._orig_mod.{layer}.weight",
+    "torch.compile of DDP": "_orig_mod.module.{layer}.weight",
+    "FSDP": "_fsdp_wrapped_module.model._fsdp_wrapped_module.norm.weight",
+    "a checkpoint": "model._checkpoint_wrapped_module.norm.weight",
+    "peft": "base_model.model.{layer}.base_layer.weight",
+    "DDP of peft": "module.base_model.model.{layer}.weight",
+}
+
+
+def test_names_are_without_the_prefixes_of_wrappers() -> None:
+    """A `module` within a name is no wrapper's."""
+    x = drawn(3)
+    want = digest({"model.norm.weight": x})
+    for kind, name in WRAPPED.items():
+        assert digest({name.format(layer="model.norm"): x}) == want, kind
+    assert list(digest({"model.module.weight": x}).weights) == ["model.module.weight"]
+
+    own = model()
+    before = digest(own)
+    own.model.norm = checkpoint_wrapper(own.model.norm)
+    wrapper = torch.nn.Module()  # as DDP holds a model
+    wrapper.module = own
+    assert digest(wrapper) == before
+
+
+def test_two_tensors_of_one_name_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    both = {"x.weight": drawn(3), "x.base_layer.weight": drawn(3, seed=1)}
+    save_file(both, tmp_path / "w.safetensors")
+    for source in (both, tmp_path):
+        with pytest.raises(LaunchError, match="both are the weight x.weight"):
+            digest(source)
+
+
+def partitioned(status: str) -> torch.nn.Parameter:
+    """Return a parameter with the attributes that DeepSpeed's ZeRO-3 gives it."""
+    p = torch.nn.Parameter(drawn(3))
+    p.ds_id, p.ds_status = 0, SimpleNamespace(name=status)
+    return p
+
+
+def test_shards_that_can_be_told_are_refused() -> None:
+    flat = torch.nn.Parameter(drawn(3))
+    flat._is_flat_param = True
+    assert isinstance(flat, FlatParameter)
+    for p, found in ((flat, "FlatParameter of FSDP1"), (partitioned("NOT_AVAILABLE"), "of ZeRO-3")):
+        holder = torch.nn.Module()
+        holder.w = p
+        for source in (holder, {"w": p}):
+            with pytest.raises(LaunchError, match=found):
+                digest(source)
+    assert digest({"w": partitioned("AVAILABLE")}) == digest({"w": drawn(3)})
+
+
 def test_a_map_covers_each_row_of_a_tensor_once() -> None:
     q, k, w = drawn(6, 8), drawn(2, 8, seed=1), drawn(3, 4)
     held = {"qk": torch.cat((q, k)), "wt": w.T.contiguous(), "n": drawn(4)}
@@ -224,6 +284,7 @@ def test_bad_sources_are_refused(tmp_path: Path) -> None:
         "shards of ranks": (sharded, {}),
         "rows 3 \\+ 4 of gate_proj, up_proj": (quantized, {}),
         "meta device": ({"w": torch.zeros(2, device="meta")}, {}),
+        "to_dense": ({"w": torch.eye(2).to_sparse()}, {}),
         "a tensor": ({"w": 3}, {}),
         "a model, a state dict": (3, {}),
         "a float dtype": ({}, {"dtype": torch.int8}),
@@ -275,5 +336,27 @@ def test_a_tied_head_that_one_side_unties_is_found() -> None:
     tied = digest({"model.embed_tokens.weight": x, "lm_head.weight": x.clone()})
     assert tied == digest({"model.embed_tokens.weight": x})
     apart = digest({"model.embed_tokens.weight": x, "lm_head.weight": y})
-    assert [each.name for each in compare(apart, tied)] == ["lm_head.weight"]
+    assert [(each.name, each.kind) for each in compare(apart, tied, tied)] == [("lm_head.weight", "stale")]
     assert [each.kind for each in compare(tied, apart)] == ["differs"]
+    assert [each.kind for each in compare(tied, apart, apart)] == ["stale"]
+
+
+def test_an_untied_head_that_was_lost_is_missing() -> None:
+    old, new = (
+        {"model.embed_tokens.weight": drawn(8, 4, seed=i), "lm_head.weight": drawn(8, 4, seed=i + 1)}
+        for i in (0, 2)
+    )
+    before, sent = digest(old), digest(new)
+    received = digest({"model.embed_tokens.weight": new["model.embed_tokens.weight"]})
+    for known in (None, before):
+        (found,) = compare(sent, received, known)
+        assert (found.name, found.kind) == ("lm_head.weight", "missing")
+
+
+def test_a_head_that_stayed_is_stale_where_it_was_the_embedding() -> None:
+    old, new, head = (drawn(8, 4, seed=i) for i in range(3))
+    before = digest({"model.embed_tokens.weight": old, "lm_head.weight": old.clone()})
+    sent = digest({"model.embed_tokens.weight": new, "lm_head.weight": head})
+    received = digest({"model.embed_tokens.weight": new, "lm_head.weight": old})
+    (found,) = compare(sent, received, before)
+    assert (found.name, found.kind) == ("lm_head.weight", "stale")

@@ -32,3 +32,10 @@ def test_ratios_are_1_after_updates_and_not_with_stale_weights(
     monkeypatch.setattr(vllm_engine.VllmEngine, "update", lambda *args: None)
     with pytest.raises(ExampleError, match="step 4: .* are not 1"):
         list(left)
+
+    llm = run.trainer.engine.llm
+    assert llm.llm_engine.vllm_config.cache_config.gpu_memory_utilization < 0.1
+    run.trainer.engine.close()
+    again = loop.Run.of(setting, arms.trainer_of(setting, tmp_path))  # as the next seed begins
+    assert loop.make_step(again).exact > 8
+    again.trainer.engine.close()

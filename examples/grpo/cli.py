@@ -20,6 +20,7 @@ from transformers.utils import logging
 from examples.grpo import arms, checkpoints, loop, report, supervised
 from examples.grpo.checkpoints import written
 from examples.grpo.loop import Run
+from examples.grpo.report import Record
 from examples.grpo.setting import ARMS, ENGINES, SIZES, ExampleError, Setting
 from rlk.cli.text import natural, positive
 from rlk.errors import LaunchError, UnsupportedError
@@ -131,8 +132,8 @@ def stopping() -> Iterator[threading.Event]:
 # --- one run ----------------------------------------------------------------------------------------------
 
 
-def _run(asked: Asked, setting: Setting, stop: threading.Event) -> Run | None:
-    """Make or continue a run; None if it was stopped before it began."""
+def _run(asked: Asked, setting: Setting, stop: threading.Event) -> Record | None:
+    """Make or continue a run, and give its memory back; None if it was stopped before it began."""
     if stop.is_set():
         return None
     folder = asked.out / setting.name
@@ -142,12 +143,15 @@ def _run(asked: Asked, setting: Setting, stop: threading.Event) -> Run | None:
         print(f"{setting.name}: continues after step {len(run.steps)} of {setting.size.steps}")
     else:
         run = Run.of(setting, arms.trainer_of(setting, _demonstrated(asked, setting, stop)))
-    for _ in _shown(run, loop.steps(run, stop)):
-        if len(run.steps) % asked.every == 0 or not run.left or stop.is_set():
-            checkpoints.save(run, folder)
+    try:
+        for _ in _shown(run, loop.steps(run, stop)):
+            if len(run.steps) % asked.every == 0 or not run.left or stop.is_set():
+                checkpoints.save(run, folder)
+    finally:
+        run.trainer.engine.close()
     if run.steps and stop.is_set() and run.left:
         print(f"{setting.name}: stopped after step {len(run.steps)}; continue it by --resume")
-    return run
+    return Record.of(run)
 
 
 def _demonstrated(asked: Asked, setting: Setting, stop: threading.Event) -> Path:

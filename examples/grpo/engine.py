@@ -1,11 +1,11 @@
-"""Engines: what answers prompts, and the log-probs that it says its tokens had.
+"""Rollout engines: the interface, and those of rlk.nn and transformers.
 
-An engine is a class with the two methods of `Engine`. `generate` is called once a step with all prompts of
-the step, `update` after each optimizer step. An engine that shares the trainer's weights has nothing to do in
-`update`; one with weights of its own (`vllm_engine.py`) takes the model's parameters there, by the names that
-`model.named_parameters()` gives them, and forgets keys of the weights before. The log-probs are those of the
-distribution that a token was drawn from, at temperature 1. If they are the trainer's bit for bit, the run
-needs no pass for old log-probs, and stops at the first that is not.
+An engine is a class with the methods of `Engine`. `generate` is called once a step with all prompts of the
+step, `update` after each optimizer step, `close` at the end of a run. An engine that shares the trainer's
+weights has nothing to do in `update`; one with weights of its own (`vllm_engine.py`) takes the model's
+parameters there, by the names that `model.named_parameters()` gives them, and forgets keys of the weights
+before. The log-probs are those of the distribution that a token was drawn from, at temperature 1. If they are
+the trainer's bit for bit, the run needs no pass for old log-probs, and stops at the first that is not.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class Engine(Protocol):
         """Take the weights of a model."""
         ...
 
+    def close(self) -> None:
+        """Give back what the engine holds; it is not called after that."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RlkEngine:
@@ -58,6 +62,9 @@ class RlkEngine:
         return [Answer(each.ids, each.logps) for each in made]
 
     def update(self, model: torch.nn.Module) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 
@@ -85,6 +92,9 @@ class StockEngine:
         return [Answer(ids, row[: len(ids)]) for ids, row in zip(map(_ended, drawn.tolist()), logps)]
 
     def update(self, model: torch.nn.Module) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 

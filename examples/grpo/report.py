@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 
 from examples.grpo.checkpoints import described, written
 from examples.grpo.loop import PHASES, ROLLOUT, Run, Step
+from examples.grpo.setting import Setting
 from rlk.demo.report import RLK, TORCH, table
 
 COLORS = {"rlk": RLK, "stock": TORCH}
@@ -38,17 +39,33 @@ CPU_NOTE = (
 )
 
 
-def write(folder: Path, runs: Sequence[Run]) -> Path:
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The reported part of a run, without its model. described: by `checkpoints.described`."""
+
+    setting: Setting
+    described: dict[str, Any]
+    parameters: int
+    steps: tuple[Step, ...]
+
+    @staticmethod
+    def of(run: Run) -> Record:
+        """Return the record of the steps that a run has made."""
+        count = sum(p.numel() for p in run.trainer.model.parameters())
+        return Record(run.setting, described(run), count, tuple(run.steps))
+
+
+def write(folder: Path, runs: Sequence[Record]) -> Path:
     """Write report.md, report.json and curves.png of runs that made steps, and return the first."""
     with written(folder):
-        content = [{"run": described(run), "steps": [asdict(step) for step in run.steps]} for run in runs]
+        content = [{"run": run.described, "steps": [asdict(step) for step in run.steps]} for run in runs]
         (folder / "report.json").write_text(json.dumps(content, indent=1) + "\n")
         picture(folder / CURVES, runs)
         (folder / "report.md").write_text(markdown(runs))
     return folder / "report.md"
 
 
-def markdown(runs: Sequence[Run]) -> str:
+def markdown(runs: Sequence[Record]) -> str:
     """Return the report for people."""
     lines = ["# GRPO", "", *table(("setting", "value"), _setting(runs)), ""]
     lines += [*table(("run", "steps", "reward: first", "last", "solved: first", "last", "exact ratios", "of"),
@@ -64,12 +81,11 @@ def markdown(runs: Sequence[Run]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _setting(runs: Sequence[Run]) -> list[tuple[str, Any]]:
+def _setting(runs: Sequence[Record]) -> list[tuple[str, Any]]:
     setting, size = runs[0].setting, runs[0].setting.size
     cuda = setting.device != "cpu"
     name = torch.cuda.get_device_name() if cuda else f"a CPU ({platform.machine()})"
-    versions = described(runs[0])["versions"]
-    count = sum(p.numel() for p in runs[0].trainer.model.parameters())
+    versions, count = runs[0].described["versions"], runs[0].parameters
     return [
         ("device", name),
         ("versions", ", ".join(f"{n} {v}" for n, v in versions.items())),
@@ -89,7 +105,7 @@ def _mean(steps: Sequence[Step], of: Callable[[Step], float]) -> float:
     return sum(map(of, steps)) / len(steps)
 
 
-def _outcome(run: Run) -> tuple[Any, ...]:
+def _outcome(run: Record) -> tuple[Any, ...]:
     tenth = max(1, len(run.steps) // 10)
     first, last = run.steps[:tenth], run.steps[-tenth:]
     found = [f"{_mean(part, of):.3f}" for of in (PANELS[0][1], _solved) for part in (first, last)]
@@ -101,12 +117,12 @@ def _solved(step: Step) -> float:
     return step.solved
 
 
-def _seconds(run: Run) -> tuple[Any, ...]:
+def _seconds(run: Record) -> tuple[Any, ...]:
     phases = [_mean(run.steps, lambda s, p=phase: s.seconds[p]) for phase in PHASES]  # type: ignore[misc]
     return (run.setting.name, *(f"{x:.3f}" for x in (*phases, sum(phases))))
 
 
-def _rows(run: Run) -> list[tuple[Any, ...]]:
+def _rows(run: Record) -> list[tuple[Any, ...]]:
     rows, done = [], 0
     for part in _parts(run.steps, PARTS):
         done += len(part)
@@ -119,7 +135,7 @@ def _rows(run: Run) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _levels(run: Run) -> list[str]:
+def _levels(run: Record) -> list[str]:
     """Return the share of right answers by level, of the first and the last tenth."""
     tenth = max(1, len(run.steps) // 10)
     parts = (run.steps[:tenth], run.steps[-tenth:])
@@ -130,7 +146,7 @@ def _levels(run: Run) -> list[str]:
     return table(("level", "solved: first", "last"), rows)
 
 
-def picture(path: Path, runs: Sequence[Run]) -> None:
+def picture(path: Path, runs: Sequence[Record]) -> None:
     """Draw the curves of runs: a line for each, one color for an arm."""
     import matplotlib
 
@@ -161,7 +177,7 @@ def picture(path: Path, runs: Sequence[Run]) -> None:
     small.save(path, optimize=True)
 
 
-def _lines(panel: Any, title: str, runs: Sequence[Run], of: Callable[[Step], float]) -> None:
+def _lines(panel: Any, title: str, runs: Sequence[Record], of: Callable[[Step], float]) -> None:
     for run in runs:
         values = [of(step) for step in run.steps]
         at = range(1, len(values) + 1)
@@ -170,7 +186,7 @@ def _lines(panel: Any, title: str, runs: Sequence[Run], of: Callable[[Step], flo
     panel.set_xlabel("step", fontsize=8)
 
 
-def _phases(panel: Any, arms: Sequence[str], runs: Sequence[Run]) -> None:
+def _phases(panel: Any, arms: Sequence[str], runs: Sequence[Record]) -> None:
     """Draw the mean seconds of a step by phase, one bar for an arm."""
     shades = (1.0, 0.3, 0.6)
     for place, arm in enumerate(arms):

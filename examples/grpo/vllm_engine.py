@@ -14,6 +14,7 @@ from examples.grpo.engine import Answer
 from examples.grpo.setting import POSITIONS, ExampleError, Size
 
 CHUNK = 512  # tokens that the engine reads at a time
+FREE = 0.02  # of the device's memory, which vLLM wants free at the start although its cache is given in bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +41,7 @@ class VllmEngine:
             str(folder), quantization="rlk", dtype="bfloat16", skip_tokenizer_init=True, seed=0,
             max_model_len=POSITIONS, max_num_seqs=size.micro, max_num_batched_tokens=CHUNK,
             kv_cache_memory_bytes=2 * size.micro * POSITIONS * token,  # the trainer has the rest
+            gpu_memory_utilization=FREE,
         )  # fmt: skip
         return VllmEngine(llm)
 
@@ -63,3 +65,6 @@ class VllmEngine:
         self.llm.llm_engine.model_executor.driver_worker.get_model().load_weights(weights)
         if not self.llm.reset_prefix_cache():
             raise ExampleError("vLLM kept keys of the weights before the update")
+
+    def close(self) -> None:
+        self.llm.llm_engine.engine_core.shutdown()

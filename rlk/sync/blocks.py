@@ -58,12 +58,12 @@ def _bytes_of(weight: Weight) -> Iterator[torch.Tensor]:
 
 
 def _on_device(weights: Sequence[Weight], device: torch.device) -> list[bytes]:
-    sums, places = launched(weights, device)
+    sums, row_ranges = launch_digests(weights, device)
     rows = sums.cpu().numpy()
-    return [b"".join(rows[a:b].tobytes() for a, b in each) for each in places]
+    return [b"".join(rows[a:b].tobytes() for a, b in each) for each in row_ranges]
 
 
-def launched(
+def launch_digests(
     weights: Sequence[Weight], device: torch.device
 ) -> tuple[torch.Tensor, list[list[tuple[int, int]]]]:
     """Return the digests of all blocks, i64 [B, 2] on the device, and the rows of each tensor; nothing waits.
@@ -71,29 +71,29 @@ def launched(
     One launch for the whole blocks of each tensor, one for the last blocks of all.
     """
     sums: list[dict[str, torch.Tensor]] = []
-    places: list[list[tuple[int, int]]] = []
-    rest: list[tuple[int, torch.Tensor]] = []
+    row_ranges: list[list[tuple[int, int]]] = []
+    partial_blocks: list[tuple[int, torch.Tensor]] = []
     count = 0
     for i, weight in enumerate(weights):
-        places.append([])
+        row_ranges.append([])
         for part in _bytes_of(weight):
             whole = len(part) // BLOCK
             if whole:
                 sums.append(_sums(part[: whole * BLOCK]))
-                places[-1].append((count, count + whole))
+                row_ranges[-1].append((count, count + whole))
                 count += whole
             if len(part) % BLOCK:
-                rest.append((i, part[whole * BLOCK :]))
-    if rest:
-        last = torch.zeros(len(rest), BLOCK, dtype=torch.uint8, device=device)
-        targets = [row[: len(part)] for row, (_, part) in zip(last, rest, strict=True)]
-        torch._foreach_copy_(targets, [part for _, part in rest])
+                partial_blocks.append((i, part[whole * BLOCK :]))
+    if partial_blocks:
+        last = torch.zeros(len(partial_blocks), BLOCK, dtype=torch.uint8, device=device)
+        targets = [row[: len(part)] for row, (_, part) in zip(last, partial_blocks, strict=True)]
+        torch._foreach_copy_(targets, [part for _, part in partial_blocks])
         sums.append(_sums(last))
-        for row, (i, _) in enumerate(rest):
-            places[i].append((count + row, count + row + 1))
+        for row, (i, _) in enumerate(partial_blocks):
+            row_ranges[i].append((count + row, count + row + 1))
     empty = torch.empty(0, dtype=torch.int64, device=device)
     both = [torch.cat([empty, *(each[name] for each in sums)]) for name in ("first", "second")]
-    return torch.stack(both, 1), places
+    return torch.stack(both, 1), row_ranges
 
 
 def _sums(part: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -115,7 +115,7 @@ def _mixed(h: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _constants() -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return what words are masked with and, for each half of a digest, multiplied by; [STEPS, LANES]."""
+    """Return the word mask and the two factor tables, int64 [STEPS, LANES]."""
     lane, step = torch.arange(LANES), _mixed(torch.arange(STEPS))[:, None]
     odd = (_mixed(lane + c & LOWER) | 1 for c in FACTORS)
     mask = _mixed(lane + MASK & LOWER) + step & LOWER
@@ -135,7 +135,7 @@ def _on_host(weight: Weight) -> bytes:
 
 
 def host_sums(words: torch.Tensor) -> torch.Tensor:
-    """Return what `rlk.sync.kernel.block_digest` does, by torch: i64 [B, 2] of words [B, STEPS, LANES]."""
+    """Digest blocks with torch: the same bits as `block_digest`; i64 [B, 2] of words [B, STEPS, LANES]."""
     mask, factors = _constants()
     found = torch.empty((len(words), 2), dtype=torch.int64)
     for at in range(0, len(words), ROWS):

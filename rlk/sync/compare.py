@@ -32,11 +32,14 @@ def compare(sent: Digest, received: Digest, before: Digest | None = None) -> tup
     before: the digest of what the receiver had until then. With it a weight is "stale" if it still is that.
     A weight is "half-written" if some blocks that the sync changes are as sent, and some blocks are not;
     without `before` all are taken as changed, so that a stale weight is called so where a block did not
-    change. Any other content "differs".
+    change. Any other content "differs". An `lm_head.weight` that `sent` or `before` leaves out is the
+    embedding; one that `received` leaves out is that only if `before` does too, and "missing" if not.
     """
     found = []
     for name in sorted({*sent.weights, *received.weights}):
-        ours, theirs = (_weight(each, name, other) for each, other in ((sent, received), (received, sent)))
+        ours, old = _weight(sent, name), None if before is None else _weight(before, name)
+        tied = before is not None and name not in before.weights
+        theirs = _weight(received, name) if tied else received.weights.get(name)
         if ours == theirs:
             continue
         if theirs is None:
@@ -48,7 +51,6 @@ def compare(sent: Digest, received: Digest, before: Digest | None = None) -> tup
         elif ours.shape != theirs.shape:
             found.append(Difference(name, "shape", f"is {list(theirs.shape)}, sent as {list(ours.shape)}"))
         else:
-            old = None if before is None else before.weights.get(name)
             found.append(Difference(name, *_content(ours, theirs, old)))
     return tuple(found)
 
@@ -61,12 +63,10 @@ def check(sent: Digest, received: Digest, before: Digest | None = None) -> None:
         raise LaunchError(Code.WEIGHTS_DIFFER, count=len(found), total=len(sent.weights), listed=listed)
 
 
-def _weight(digest: Digest, name: str, other: Digest) -> WeightDigest | None:
-    """Return a weight; a head that is left out is the embedding, if the other side has one."""
+def _weight(digest: Digest, name: str) -> WeightDigest | None:
+    """Return a weight; a head that is left out is the embedding."""
     found = digest.weights.get(name)
-    if found is None and name == HEAD and name in other.weights:
-        return digest.weights.get(EMBEDDING)
-    return found
+    return digest.weights.get(EMBEDDING) if found is None and name == HEAD else found
 
 
 def _content(ours: WeightDigest, theirs: WeightDigest, old: WeightDigest | None) -> tuple[Kind, str]:

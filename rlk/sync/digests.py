@@ -16,7 +16,7 @@ import torch
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.blocks import Weight, digests_of
-from rlk.sync.parts import OP, Part, canonical, parts_of_model, resolved
+from rlk.sync.parts import OP, Part, by_canonical_name, parts_of_model, resolved
 
 FORMAT = b"rlk.sync 1"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -87,15 +87,21 @@ def digest(
     modulo 2**32 each, the digest of a block is low[c1], high[c1], low[c2], high[c2] with c1 = 0x3C6EF372 and
     c2 = 0xDAA66D2B, 16 bytes. A weight's digest is BLAKE2b-128 of dtype, shape and these. Every change
     of a single word changes a block's digest; several changes cancel by accident only. It protects against
-    mistakes, not against an adversary. Raises LaunchError for parts that do not fit, for shards of ranks and
-    tensors without memory.
+    mistakes, not against an adversary.
+
+    Digests run on the current stream of each device: synchronize transfers on other streams first. Names are
+    without the prefixes of wrappers (DDP, FSDP, torch.compile, activation checkpoints, peft). Raises
+    LaunchError for parts that do not fit, two tensors of one name, tensors without memory or that are not
+    dense, and for shards of ranks where they can be told: DTensors, FSDP1's flat parameters, parameters that
+    ZeRO-3 has partitioned, layers of vLLM with a tp_size. Shards of Megatron, of FSDP1 with use_orig_params
+    and of ZeRO-3's state dict cannot be told from whole tensors, and are digested as they are.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise wrong_value(OP, "dtype", dtype, "a float dtype, or None")
     if isinstance(source, str | os.PathLike):
         if parts is not None:
             raise wrong_value(OP, "parts", "a map", "None for files, which hold Hugging Face's names")
-        found = dict(_digests_of_files(Path(source), dtype))
+        found = by_canonical_name(_digests_of_files(Path(source), dtype))
     else:
         found = _digests_of_tensors(_weights(source, parts), dtype)
     head = found.get(HEAD)
@@ -108,24 +114,35 @@ def _weights(source: Any, parts: Mapping[str, Part] | None) -> dict[str, torch.T
     """Return the tensors of a model or mapping by their Hugging Face names."""
     padding: dict[str, int] = {}
     if isinstance(source, torch.nn.Module):
-        named = source.named_parameters(remove_duplicate=False)
-        tensors = {canonical(name): p.detach() for name, p in named}
+        tensors = by_canonical_name(source.named_parameters(remove_duplicate=False))
         if parts is None:
             parts, padding = parts_of_model(source, tensors)
     elif isinstance(source, Mapping):
         for name, x in source.items():
             if not isinstance(x, torch.Tensor):
                 raise wrong_type(OP, f"source[{name!r}]", x, "a tensor")
-        tensors = {canonical(name): x for name, x in source.items() if not NO_PARAMETER.fullmatch(name)}
+        named = ((name, x) for name, x in source.items() if not NO_PARAMETER.fullmatch(name))
+        tensors = by_canonical_name(named)
     else:
         raise wrong_type(OP, "source", source, "a model, a state dict, or the path of safetensors files")
     for name, x in tensors.items():
-        kind = type(x.data).__name__
-        if kind == "DTensor":
-            raise wrong_value(OP, name, "a DTensor", "whole tensors: gather it (full_tensor) first")
-        if x.device.type == "meta":
-            raise wrong_value(OP, name, "a tensor on the meta device", "a tensor with memory")
-    return resolved(tensors, parts or {}, padding)
+        _check(name, x)
+    return resolved({name: x.detach() for name, x in tensors.items()}, parts or {}, padding)
+
+
+def _check(name: str, x: torch.Tensor) -> None:
+    """Raise LaunchError for a shard of ranks that can be told, and for a tensor without dense memory."""
+    if type(x.data).__name__ == "DTensor":
+        raise wrong_value(OP, name, "a DTensor", "whole tensors: gather it (full_tensor) first")
+    if getattr(x, "_is_flat_param", False):
+        raise wrong_value(OP, name, "a FlatParameter of FSDP1", "whole tensors: take a FULL_STATE_DICT first")
+    if hasattr(x, "ds_id") and getattr(getattr(x, "ds_status", None), "name", None) != "AVAILABLE":
+        wanted = "whole tensors: gather them (GatheredParameters) first"
+        raise wrong_value(OP, name, "a partitioned parameter of ZeRO-3", wanted)
+    if x.layout != torch.strided:
+        raise wrong_value(OP, name, f"a tensor of {x.layout}", "a dense tensor: convert it (to_dense) first")
+    if x.device.type == "meta":
+        raise wrong_value(OP, name, "a tensor on the meta device", "a tensor with memory")
 
 
 def _digests_of_tensors(
@@ -163,7 +180,7 @@ def _digests_of_files(path: Path, dtype: torch.dtype | None) -> Iterator[tuple[s
                 for key in opened.keys():
                     if not NO_PARAMETER.fullmatch(key):
                         weight = _cast(opened.get_tensor(key), dtype)
-                        yield canonical(key), _named(weight, *digests_of([weight]))
+                        yield key, _named(weight, *digests_of([weight]))
         except (SafetensorError, OSError) as error:
             raise _unreadable(file, f"cannot be read: {error}", "copy or download it again") from error
 

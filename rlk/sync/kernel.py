@@ -1,4 +1,8 @@
-"""Digests of blocks of memory: sums of products that no order of additions changes."""
+"""Digests of blocks of memory: sums of products that no order of additions changes.
+
+The spec is not registered as a shipped operator (`rlk/specs`): it has no function in `rlk.ops`, so no
+page and no public arguments. It reads blocks that `rlk.sync.blocks` cuts; `rlk.sync.digest` defines its bits.
+"""
 
 from __future__ import annotations
 

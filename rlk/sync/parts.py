@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -11,6 +13,11 @@ from rlk.errors import Code, LaunchError
 from rlk.runtime.binding.checks import wrong_value
 
 OP = "sync.digest"
+WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
+"""Attributes in which a module of torch or of an adapter holds the module that it wraps."""
+OUTER = re.compile(r"^(module\.|base_model\.model\.)+")
+"""The same of wrappers of whole models: of DDP, and of peft."""
+Held = TypeVar("Held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +134,25 @@ def _merged(
         at += size
 
 
+# --- names ------------------------------------------------------------------------------------------------
+
+
 def canonical(name: str) -> str:
-    """Return a parameter's name without modules that wrap others: of torch.compile, of vLLM's adapters."""
-    return ".".join(part for part in name.split(".") if part not in ("_orig_mod", "base_layer"))
+    """Return a parameter's name without modules that wrap others.
+
+    These are torch.compile's, DDP's, FSDP's, those of activation checkpoints, peft's and vLLM's adapters.
+    """
+    return OUTER.sub("", ".".join(part for part in name.split(".") if part not in WRAPPERS))
+
+
+def by_canonical_name(named: Iterable[tuple[str, Held]]) -> dict[str, Held]:
+    """Return what is named by canonical names. Raises LaunchError where two have one."""
+    found: dict[str, Held] = {}
+    names: dict[str, str] = {}
+    for name, held in named:
+        key = canonical(name)
+        if key in names:
+            value, wanted = f"{names[key]} and {name}", f"one of them: both are the weight {key}"
+            raise wrong_value(OP, "source", value, wanted)
+        found[key], names[key] = held, name
+    return found
