@@ -33,7 +33,7 @@ def made(family: str = "qwen3") -> Any:
 
 
 def generated(
-    model: Any, prompts: list[list[int]] = PROMPTS, keep: bool = False, **options: Any
+    model: Any, prompts: list[list[int]] = PROMPTS, keep: bool = False, inside: bool = False, **options: Any
 ) -> list[Any]:
     """Return what requests draw in steps of at most 12 tokens: prompts are read in chunks, beside others."""
     sizes = {"page_size": 16, "num_blocks": 32, "max_batch_tokens": 12, "seed": 3} | options.pop("sizes", {})
@@ -43,9 +43,10 @@ def generated(
     batching = transformers.ContinuousBatchingConfig(
         return_logprobs=True, auto_switch_to_flash=False, **sizes
     )
-    return list(
-        model.generate_batch(prompts, config, batching, warmup=False, persistent_manager=keep).values()
-    )
+    if inside:
+        config.continuous_batching_config = batching
+    given = None if inside else batching
+    return list(model.generate_batch(prompts, config, given, warmup=False, persistent_manager=keep).values())
 
 
 def drawn(results: list[Any]) -> tuple[list[list[int]], torch.Tensor]:
@@ -99,7 +100,8 @@ def test_draws_depend_on_seed_and_request_alone_and_are_those_of_the_own_engine(
         small = {"max_batch_tokens": 5, "max_requests_per_batch": 2, "allow_block_sharing": False}
         again, logps_again = drawn(generated(model, top_k=20, top_p=0.9, sizes=small))
         other, _ = drawn(generated(model, top_k=20, top_p=0.9, sizes={"seed": 4}))
-    assert again == ids and other != ids
+        inside, _ = drawn(generated(model, top_k=20, top_p=0.9, inside=True))
+    assert again == inside == ids and other != ids
     assert_same_bits(logps_again, logps)
     want = own.generate(PROMPTS, max_new_tokens=NEW, seed=3, top_k=20, top_p=0.9)
     assert [list(each.ids) for each in want] == ids
@@ -147,6 +149,18 @@ def test_a_kept_manager_reads_no_keys_of_older_weights() -> None:
             generated(model, PROMPTS[1:3], keep=True, top_k=3)
         model.destroy_cached_continuous_batching_manager()
     assert drawn(first)[0] != drawn(again)[0]  # requests are numbered on
+
+
+def test_a_kept_manager_serves_one_side_of_a_patch() -> None:
+    model = made()
+    before = drawn(generated(model, PROMPTS[:1], do_sample=False, keep=True))
+    with rlk.patch(model), pytest.raises(UnsupportedError, match="manager that was kept before the patch"):
+        generated(model, PROMPTS[:1])
+    with rlk.patch(model):
+        generated(model, PROMPTS[:1], keep=True)
+    again = drawn(generated(model, PROMPTS[:1], do_sample=False))
+    assert again[0] == before[0]
+    assert_same_bits(again[1], before[1])
 
 
 def test_requests_and_options_without_a_form_are_refused() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from grpo_cases import TINY
 
 pytest.importorskip("transformers")
 
@@ -26,13 +27,8 @@ from examples.grpo.arms import Sample, StockTrainer, Trainer
 from examples.grpo.engine import Answer, RlkEngine, StockEngine
 from examples.grpo.loop import Run, Step
 from examples.grpo.report import Record
-from examples.grpo.setting import SIZES, Demonstrations, ExampleError, Setting, Shape, Size
+from examples.grpo.setting import SIZES, ExampleError, Setting, Shape
 
-TINY = Size(
-    Shape(layers=1, hidden=32, inner=32, heads=2, key_heads=1, head_dim=16),
-    Demonstrations(steps=60, batch=32, rate=5e-3, mistakes=0.6, levels=(1,)),
-    kinds=("sort",), levels=(1,), steps=2, prompts=2, group=4, minibatches=2, micro=4, rate=2e-3,
-)  # fmt: skip
 LEARNS = replace(
     TINY,
     demonstrations=replace(TINY.demonstrations, steps=200),

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+import rlk
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.integrations import swap as module
-from rlk.integrations import verl
+from rlk.integrations import trl, verl
 from rlk.integrations.swap import Swap, Swaps
 
 SOURCES = {
@@ -154,3 +159,55 @@ def test_adapters_import_no_framework() -> None:
         "sys.exit(any(name in sys.modules for name in ('trl', 'verl', 'transformers')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- refusals of TRL with vLLM in its process: before there is an engine ------------------------------------
+
+
+def tiny(**options: Any) -> Any:
+    """Return a policy that is patched with these options; unpatched: none of it."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen3Config(
+        vocab_size=16, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, dtype="bfloat16",
+    )  # fmt: skip
+    model = transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)
+    if options.pop("foreign", False):
+        model.model.layers[0].mlp.forward = print
+    if not options.pop("unpatched", False):
+        rlk.patch(model, **options)
+    return model
+
+
+REFUSED: dict[str, Callable[[], dict[str, Any]]] = {
+    "an adapter": lambda: {"model": SimpleNamespace(peft_config={})},
+    "vllm_mode='server'": lambda: {"mode": "server"},
+    "structured_outputs_regex='a+'": lambda: {"structured_outputs_regex": "a+"},
+    "top_k=4": lambda: {"top_k": 4},
+    "generation_kwargs['structured_outputs']": lambda: {"generation_kwargs": {"structured_outputs": 1}},
+    "generation_kwargs['seed']": lambda: {"generation_kwargs": {"seed": 1}},
+    "not patched whole": lambda: {"model": tiny(unpatched=True)},
+    "not patched whole has": lambda: {"model": tiny(foreign=True, strict=False)},
+    "logits are rounded": lambda: {"model": tiny(logits="model")},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_trl_makes_no_engine_whose_log_probs_no_policy_has(message: str) -> None:
+    given = {"mode": "colocate", "generation_kwargs": {}, "model": SimpleNamespace()}
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
+        trl.init_vllm(SimpleNamespace(**trl.NEUTRAL_OPTIONS | given | REFUSED[message]()))
+
+
+def test_a_rollout_is_compared_with_the_weights_that_drew_it_alone() -> None:
+    """An evaluation sends newer weights while a part of the batch of older ones is still to be trained on."""
+    accelerator = SimpleNamespace(gather=lambda x: x)
+    model = SimpleNamespace(training=True)
+    of = SimpleNamespace(accelerator=accelerator, model=model, _metrics={"train": defaultdict(list)})
+    of.state, of._last_loaded_step = SimpleNamespace(global_step=1), 1
+    logp, mask = torch.full((2, 3), -1.0), torch.ones(2, 3)
+    batch = {"sampling_per_token_logps": logp - 0.5, "rlk_step": torch.zeros(2, dtype=torch.int64)}
+    trl._check_rollout(of, logp, batch, mask)
+    assert not of._metrics["train"]
+    with pytest.raises(LaunchError, match="6 of 6"):  # the control
+        trl._check_rollout(of, logp, batch | {"rlk_step": torch.ones(2, dtype=torch.int64)}, mask)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 import pytest
+from grpo_cases import TINY
 
 if os.environ.get("RLK_REQUIRE_VLLM") != "1":
     pytest.importorskip("vllm", reason="make test-vllm has vLLM")
 
 from examples.grpo import arms, loop, supervised, vllm_engine
-from examples.grpo.setting import Demonstrations, ExampleError, Setting, Shape, Size
-
-TINY = Size(
-    Shape(layers=1, hidden=32, inner=32, heads=2, key_heads=1, head_dim=16),
-    Demonstrations(steps=60, batch=32, rate=5e-3, mistakes=0.6, levels=(1,)),
-    kinds=("sort",), levels=(1,), steps=4, prompts=2, group=4, minibatches=2, micro=4, rate=2e-3,
-)  # fmt: skip
+from examples.grpo.setting import ExampleError, Setting
 
 
 def test_ratios_are_1_after_updates_and_not_with_stale_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_engine, "CHUNK", 64)
-    setting = Setting("rlk", TINY, engine="vllm")
+    setting = Setting("rlk", replace(TINY, steps=4), engine="vllm")
     supervised.train(setting, tmp_path, lambda number, loss: None)
     run = loop.Run.of(setting, arms.trainer_of(setting, tmp_path))
     left = loop.steps(run, Event())

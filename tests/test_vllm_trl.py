@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,14 +51,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def trainer(folder: Path, patched: bool = True, **options: Any) -> Any:
+def trainer(folder: Path, patched: bool = True, leaves: int = 1, **options: Any) -> Any:
     from datasets import Dataset
     from transformers import AutoTokenizer, Qwen3ForCausalLM
     from trl import GRPOConfig, GRPOTrainer
 
     policy = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     if patched:
-        rlk.patch(policy)
+        rlk.patch(policy, leaves=leaves)
     # completions of two prompts, drawn once for two steps: the second is off-policy
     settings = {
         "max_steps": 4, "per_device_train_batch_size": 2, "num_generations": 2, "steps_per_generation": 2,
@@ -65,12 +66,14 @@ def trainer(folder: Path, patched: bool = True, **options: Any) -> Any:
         "use_vllm": True, "vllm_max_model_length": 32, "use_cpu": True, "bf16": False, "report_to": [],
         "save_strategy": "no", "disable_tqdm": True, "output_dir": str(folder / "out"),
     }  # fmt: skip
+    data = Dataset.from_dict({"prompt": ["ab", "cdefg", "b", "dch"] * 4})
     return GRPOTrainer(
         policy,
         reward_funcs=lambda completions, **_: [float(c.count("a") + len(c)) for c in completions],
         args=GRPOConfig(**settings | options),
         # prompts differ in length, so rows are padded on both sides
-        train_dataset=Dataset.from_dict({"prompt": ["ab", "cdefg", "b", "dch"] * 4}),
+        train_dataset=data,
+        eval_dataset=data.select(range(2)),
         processing_class=AutoTokenizer.from_pretrained(folder),
     )
 
@@ -104,8 +107,12 @@ def counted(of: Any) -> list[bool]:
 def trained(folder: Path) -> SimpleNamespace:
     """A trainer with TRL's own pass for old log-probs after two generations, and what it left."""
     import vllm.envs
+    from trl.generation import vllm_generation
 
     with adapter.VLLM.patched(), pytest.MonkeyPatch.context() as patch:
+        # by default the cache has gigabytes, which the oracle copies at each step
+        small = partial(vllm_generation.LLM, kv_cache_memory_bytes=1 << 20)
+        patch.setattr(vllm_generation, "LLM", small)
         patch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")  # the second one's kernels are interpreted here
         vllm.envs.disable_envs_cache()
         of = trainer(folder)
@@ -153,6 +160,23 @@ def test_the_pass_for_old_log_probs_changes_no_bit(
         of._compute_loss(of.model, rollout(of))
 
 
+def test_an_evaluation_between_steps_is_no_difference_of_the_rollout(engine: Any, folder: Path) -> None:
+    """It sends weights that are newer than those of the batch that is still to be trained on."""
+    with adapter.EXACT.patched():
+        of = trainer(folder, eval_strategy="steps", eval_steps=1, max_steps=2, per_device_eval_batch_size=2)
+        of.train()
+        assert logged(of) == [METRICS]
+        assert [x[f"eval_{MOST}"] for x in of.state.log_history if f"eval_{MOST}" in x] == [0.0] * 2
+
+
+def test_trl_without_vllm_has_no_rollout_to_check(folder: Path) -> None:
+    with adapter.EXACT.patched():
+        of = trainer(folder, use_vllm=False, max_steps=1)
+        before = weights(of)
+        of.train()
+    assert logged(of) == [] and not torch.equal(weights(of), before)
+
+
 def test_trl_sees_stale_weights_and_vllms_own_sampler(trained: SimpleNamespace, engine: Any) -> None:
     from vllm.v1.sample.sampler import Sampler
 
@@ -178,6 +202,7 @@ def test_trl_sees_stale_weights_and_vllms_own_sampler(trained: SimpleNamespace, 
         ({"top_p": 0.9}, "top_p=0.9"),
         ({"generation_kwargs": {"presence_penalty": 1.0}}, "presence_penalty"),
         ({"patched": False}, "not patched"),
+        ({"leaves": 2}, "a policy of numerics .* with an engine of"),
     ],
 )
 def test_a_rollout_that_no_pass_could_equal_is_refused(

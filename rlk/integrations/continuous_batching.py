@@ -38,6 +38,7 @@ WARPERS = {
     "TopPLogitsWarper": "top_p",
     "MinPLogitsWarper": "min_p",
 }
+DESTROY = "call destroy_cached_continuous_batching_manager() first"
 WORDS = ("seed", "request_number")
 """64-bit numbers of a request, in two rows each."""
 
@@ -154,10 +155,11 @@ class Pages:
 
 
 def paged_tokens(given: dict[str, Any]) -> PagedTokens:
-    """Return the tokens of a step, from the arguments that transformers gives a model; nothing waits.
+    """Return the T tokens of a step of B sequences, from the arguments that transformers gives a model.
 
-    Its write indices are slots. Its read indices are the slots of all keys, sequence after sequence, and are
-    empty where every sequence is new: the first one of each page names the page.
+    write_index: int64 [T], the slot that each token's key is written to. read_index: int64 [sum K], the slots
+    of all K keys of each sequence, in order of sequences; the first one of each page names the page; empty if
+    every sequence is new. cu_seq_lens_q and cu_seq_lens_k: int32 [B + 1]. Nothing waits for the device.
     """
     cache = given["cache"]
     allocator = cache.cache_allocators[FULL]
@@ -189,7 +191,7 @@ def _step(
     prev_output_ids: torch.Tensor,
     output_ids: torch.Tensor,
 ) -> None:
-    """Run the model and draw tokens: what `ModelRunner._forward_process_and_sample` of transformers does."""
+    """Run one step: forward, head, sample; in place of `ModelRunner._forward_process_and_sample`."""
     ids, rows = batch_data["input_ids"], batch_data["logits_indices"].long()
     runner.inputs_and_outputs.carry_over_tokens(ids, carry_over_ids, prev_output_ids)
     batch = Batch((1, ids.shape[1]), None, paged_tokens(batch_data))
@@ -205,6 +207,11 @@ def _step(
 # --- what a patched model has in place of transformers' methods -------------------------------------------
 
 
+def kept_manager(model: Any) -> Any:
+    """Return the manager that transformers keeps for the next call of a model, or None."""
+    return vars(model).get("_cached_continuous_batching_manager")
+
+
 def initializer(config: ModelConfig, model: Any) -> MethodType:
     """Return `init_continuous_batching` of a patched model: its manager's steps are those of rlk."""
 
@@ -218,8 +225,12 @@ def initializer(config: ModelConfig, model: Any) -> MethodType:
         generation = self.generation_config if generation_config is None else generation_config
         from transformers import ContinuousBatchingConfig
 
-        given = copy.copy(continuous_batching_config) or ContinuousBatchingConfig()
+        given = continuous_batching_config or getattr(generation, "continuous_batching_config", None)
+        given = copy.copy(given or ContinuousBatchingConfig())
         _check(self, given)
+        kept = kept_manager(self)
+        if kept is not None and not isinstance(kept.logit_processor, Sampler):
+            raise no_form(PEER, "a manager that was kept before the patch", DESTROY)
         sampler = sampler_of(self, generation, given.seed)
         if given.use_cuda_graph is None:
             given.use_cuda_graph = False
@@ -248,8 +259,7 @@ def _take(manager: Any, sampler: Sampler, config: ModelConfig) -> None:
     elif held.options == sampler.options:
         held.seed = sampler.seed
     else:
-        wanted = "call destroy_cached_continuous_batching_manager() first"
-        raise no_form(PEER, f"a kept manager with {held.options}, and now {sampler.options}", wanted)
+        raise no_form(PEER, f"a kept manager with {held.options}, and now {sampler.options}", DESTROY)
 
 
 def batch_generator(config: ModelConfig, model: Any) -> MethodType:

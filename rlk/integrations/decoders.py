@@ -119,6 +119,7 @@ def head_forward(dtype: torch.dtype | None) -> Forward:
         return ops.linear_logp(input, self.weight, ids, bias=self.bias, **options)
 
     forward.gives_log_probs = forward  # type: ignore[attr-defined]
+    forward.logits_dtype = dtype  # type: ignore[attr-defined]
     return forward
 
 

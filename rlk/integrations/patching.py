@@ -12,7 +12,7 @@ import torch
 
 from rlk.errors import NOWHERE, Code, Diagnostic, LaunchError, UnsupportedError
 from rlk.integrations.batch import PEER
-from rlk.integrations.continuous_batching import batch_generator, initializer
+from rlk.integrations.continuous_batching import batch_generator, initializer, kept_manager
 from rlk.integrations.swap import known_version
 from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
@@ -70,20 +70,23 @@ class Problem:
 class Patched:
     """A patched model; a context manager that undoes the patch.
 
-    problems: what was not exchanged. configs: of the decoders that were exchanged whole.
+    problems: what was not exchanged.
     """
 
     model: torch.nn.Module
     problems: tuple[str, ...]
-    configs: tuple[ModelConfig, ...]
     done: list[tuple[Any, str, Any, Any]] = field(default_factory=list, repr=False)
 
     def undo(self) -> None:
         """Put everything back; a second call does nothing.
 
-        Weights that were moved behind each other stay there. Raises LaunchError, with all else put back, if
-        other code replaced a forward after the patch did.
+        Weights that were moved behind each other stay there. A manager of continuous batching that was kept
+        (`persistent_manager=True`) is destroyed, since its steps are rlk's. Raises LaunchError, with all else
+        put back, if other code replaced a forward after the patch did.
         """
+        for head, name, _, _ in self.done:
+            if name == "init_continuous_batching" and kept_manager(head) is not None:
+                head.destroy_cached_continuous_batching_manager()
         lost = []
         while self.done:
             owner, name, ours, before = self.done.pop()
@@ -111,14 +114,7 @@ class Patched:
 
         Raises LaunchError if not all of one decoder was exchanged.
         """
-        if len(self.configs) != 1:
-            found = f"{len(self.configs)} decoders"
-            raise LaunchError(
-                Code.ARG_VALUE, op="numerics_id", name="model", value=found, wanted="one, exchanged whole"
-            )
-        found = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
-        dtype = found if found in SHORT else torch.bfloat16  # of products whose shards are f32
-        return CausalLM(self.configs[0], dtype=dtype, device="meta").numerics_id(device)
+        return numerics_id(self.model, device)
 
     def __enter__(self) -> Patched:
         return self
@@ -166,14 +162,32 @@ def patch(
         raise UnsupportedError.collected(tuple(p.said() for p in parts.problems))
     for problem in parts.problems:
         print(f"rlk.patch: {problem.said()}")
-    configs = tuple(config for _, config in parts.decoders.values()) if parts.whole else ()
-    made = Patched(model, tuple(str(p.said()) for p in parts.problems), configs)
+    made = Patched(model, tuple(str(p.said()) for p in parts.problems))
     try:
         _exchange(made, parts, torch.float32 if logits == "float32" else None, loss_logits)
     except BaseException:
         made.undo()
         raise
     return made
+
+
+def patched_decoders(model: torch.nn.Module) -> list[Any]:
+    """Return the decoders of a model that are exchanged whole."""
+    return [m for m in model.modules() if _role(m)[0] == "decoder" and _is_ours(vars(m).get("forward"))]
+
+
+def numerics_id(model: torch.nn.Module, device: torch.device | str) -> str:
+    """Return the id of a patched model's numerics on a device, as `Patched.numerics_id` does."""
+    decoders = patched_decoders(model)
+    if len(decoders) != 1:
+        found = f"{len(decoders)} decoders"
+        raise LaunchError(
+            Code.ARG_VALUE, op="numerics_id", name="model", value=found, wanted="one, exchanged whole"
+        )
+    config = ModelConfig.of(decoders[0].config)  # with the leaves that the patch put there
+    found = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    dtype = found if found in SHORT else torch.bfloat16  # of products whose shards are f32
+    return CausalLM(config, dtype=dtype, device="meta").numerics_id(device)
 
 
 # --- what a model consists of ------------------------------------------------------------------------------
@@ -237,7 +251,7 @@ class _Parts:
         self.problems.append(Problem(name or "the model", what, instead, whole))
 
     def _replaced(self, name: str, forward: Any) -> None:
-        if str(getattr(getattr(forward, "__func__", None), "__module__", "")).startswith("rlk."):
+        if _is_ours(forward):
             raise LaunchError(Code.PATCH_TWICE, where=name or "the model")
         self._problem(name, "a forward that other code put on the object", "patch before it does", True)
 
@@ -288,6 +302,10 @@ class _Parts:
                 if _role(each)[0] not in (role, "other"):  # others are told already
                     where = ".".join(x for x in (name, "layers", str(i), part) if x)
                     self._problem(where, f"a {type(each).__name__}", f"use the model's own {role}", True)
+
+
+def _is_ours(forward: Any) -> bool:
+    return str(getattr(getattr(forward, "__func__", None), "__module__", "")).startswith("rlk.")
 
 
 def _role(module: torch.nn.Module) -> tuple[str | None, str]:

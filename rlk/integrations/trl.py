@@ -10,12 +10,13 @@ import torch
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
+from rlk.integrations import patching
 from rlk.integrations.swap import Swap, Swaps
 from rlk.integrations.tensors import SHORT, entropies, f32, no_form, rows_of
-from rlk.nn import CausalLM, ModelConfig
 from rlk.ops import LOSSES, Loss
 from rlk.ops.losses import Correction, cispo, clip, sapo, vespo
 
+VERSIONS = ("1.16.0",)
 Tensors = dict[str, Any]
 Logps = tuple[torch.Tensor, torch.Tensor]
 MEDIA = (
@@ -154,10 +155,16 @@ def loss_of(trainer: Any) -> Loss:
 
 
 def grpo_loss(self: Any, model: Any, inputs: Tensors) -> torch.Tensor:
-    """Return the loss of one micro-batch of a GRPOTrainer, in place of its `_compute_loss`.
+    """Return the loss of one micro-batch of a GRPOTrainer, in place of its `_compute_loss`: f32 [].
 
-    self: the trainer. Log-probs come from its own path, which calls what else is swapped; importance
-    weights of vLLM and entropy masks multiply advantages. Metrics are logged under TRL's names.
+    self: the trainer. inputs: prompt_ids and prompt_mask [B, P]; completion_ids and completion_mask [B, L];
+    advantages, f32 [B] or [B, L]; and where the trainer has them old_per_token_logps, ref_per_token_logps,
+    sampling_per_token_logps and tool_mask [B, L], importance_sampling_ratio [B, L] or [B, 1], and
+    num_items_in_batch []. Log-probs come from the trainer's own path, which calls what else is swapped;
+    importance weights of vLLM and entropy masks multiply advantages. Metrics are logged under TRL's names.
+
+    Raises UnsupportedError for losses that rlk has not (docs/integrations.md lists them), and under `EXACT`
+    LaunchError for a rollout whose log-probs are not the policy's.
     """
     if self.use_adaptive_entropy and self._entropy_bonus_enabled:
         raise no_form(
@@ -195,7 +202,7 @@ def grpo_loss(self: Any, model: Any, inputs: Tensors) -> torch.Tensor:
         gathered = self.accelerator.gather_for_metrics(aux).mean().item()
         self._metrics[_mode(self)]["aux_loss"].append(gathered)
     _log(self, batch, inputs, mask, entropy.detach())
-    if SCORES.on:
+    if SCORES.on and self.use_vllm:
         _check_rollout(self, batch["logp"].detach(), inputs, mask)
     return made
 
@@ -306,12 +313,12 @@ def _phi(
 
 # --- vLLM in the same process -------------------------------------------------------------------------------
 
-UNCHANGED = {
+NEUTRAL_OPTIONS = {
     "repetition_penalty": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "structured_outputs_regex": None,
 }  # fmt: skip
 """Options of TRL's VLLMGeneration under which a token's log-prob is that of the softmax by temperature."""
-FREE = frozenset(
-    "detokenize ignore_eos include_stop_str_in_output max_tokens seed stop stop_token_ids".split()
+ALLOWED_KWARGS = frozenset(
+    "detokenize ignore_eos include_stop_str_in_output max_tokens stop stop_token_ids".split()
 )
 """What `generation_kwargs` may have: nothing that changes what is drawn from."""
 
@@ -319,20 +326,28 @@ FREE = frozenset(
 def init_vllm(self: Any) -> None:
     """Make TRL's engine with quantization="rlk", in place of `VLLMGeneration._init_vllm`.
 
-    Raises UnsupportedError for a server, for adapters, whose merged weights are rounded, for options that
-    change log-probs beside the temperature, for a policy that is not patched, and for one whose numerics are
-    not those of the engine.
+    Raises UnsupportedError before there is an engine: for a server, for adapters, whose merged weights are
+    rounded, for options that change log-probs beside the temperature, for one seed of all requests, for a
+    policy that is not patched whole or rounds its logits; and after, for numerics that are not the engine's.
     """
-    found = {name: getattr(self, name) for name in UNCHANGED}
-    changed = [f"{n}={x!r}" for n, x in found.items() if (x or UNCHANGED[n]) != UNCHANGED[n]]
-    changed += [f"generation_kwargs[{name!r}]" for name in sorted(set(self.generation_kwargs) - FREE)]
+    found = {name: getattr(self, name) for name in NEUTRAL_OPTIONS}
+    changed = [f"{n}={x!r}" for n, x in found.items() if (x or NEUTRAL_OPTIONS[n]) != NEUTRAL_OPTIONS[n]]
+    changed += [
+        f"generation_kwargs[{name!r}]" for name in sorted(set(self.generation_kwargs) - ALLOWED_KWARGS)
+    ]
     if hasattr(self.model, "peft_config"):
         raise no_form("trl", "an adapter, which TRL merges for the engine", "train all weights")
     if self.mode != "colocate":
         raise no_form("trl", f"vllm_mode={self.mode!r}", 'use vllm_mode="colocate"')
+    if "seed" in self.generation_kwargs:
+        instead = (
+            "leave it out: TRL asks for each completion alone, and with one seed those of a group are equal"
+        )
+        raise no_form("trl", "generation_kwargs['seed']", instead)
     if changed:
         instead = "leave it out: TRL's log-probs are those of the temperature alone"
         raise no_form("trl", ", ".join(changed), instead)
+    of_policy = _numerics_id(self.model)
     where = import_module("trl.generation.vllm_generation")
     theirs = where.LLM
 
@@ -347,34 +362,33 @@ def init_vllm(self: Any) -> None:
     finally:
         where.LLM = theirs
     (of_engine,) = set(self.llm.collective_rpc("rlk_numerics_id"))
-    _check_policy(self.model, of_engine)
-
-
-def _check_policy(model: torch.nn.Module, of_engine: str) -> None:
-    """Raise UnsupportedError for a policy whose log-probs are not the engine's."""
-    decoders = [m for m in model.modules() if _forward_module(m) == "rlk.integrations.decoders"]
-    if not decoders:
-        raise no_form("trl", "a policy that is not patched", "rlk.patch(model) before GRPOTrainer(model)")
-    config = next(m.config for m in decoders if hasattr(m, "config"))
-    first = next(p for p in model.parameters() if p.is_floating_point())
-    found = CausalLM(ModelConfig.of(config), dtype=first.dtype, device="meta").numerics_id(first.device)
-    if found != of_engine:
+    if of_policy != of_engine:
         raise no_form(
-            "trl", f"a policy of numerics {found} with an engine of {of_engine}",
+            "trl", f"a policy of numerics {of_policy} with an engine of {of_engine}",
             "use one device, dtype and rlk_leaves for both",
         )  # fmt: skip
 
 
-def _forward_module(module: torch.nn.Module) -> str:
-    forward = vars(module).get("forward")
-    return str(getattr(getattr(forward, "__func__", None), "__module__", ""))
+def _numerics_id(model: Any) -> str:
+    """Return the id of a policy's numerics; raise UnsupportedError if its logits are not rlk's in f32."""
+    head = getattr(getattr(model.get_output_embeddings(), "forward", None), "__func__", None)
+    if len(patching.patched_decoders(model)) != 1 or not hasattr(head, "logits_dtype"):
+        instead = "use rlk.patch(model), strict, before GRPOTrainer(model)"
+        raise no_form("trl", "a policy that is not patched whole", instead)
+    if head.logits_dtype != torch.float32:
+        raise no_form("trl", "a policy whose logits are rounded", 'use rlk.patch(model, logits="float32")')
+    first = next(p for p in model.parameters() if p.is_floating_point())
+    return patching.numerics_id(model, first.device)
 
 
 def generate_and_score(self: Any, inputs: Any) -> Tensors:
     """Return TRL's batch of completions with the rollout's log-probs for the old ones, without their pass.
 
     In place of `GRPOTrainer._generate_and_score_completions`, which computes the old log-probs with the
-    weights that it has just sent to the engine: the same function of the same weights and tokens.
+    weights that it has just sent to the engine: the same function of the same weights and tokens. Beside
+    TRL's keys: old_per_token_logps f32 [B, L], the rollout's; importance_sampling_ratio, ones [B, L], or
+    [B, 1] of sequences, if the trainer corrects by it; rlk_step int64 [B], the step whose weights drew.
+    Raises UnsupportedError for a token without a log-prob. Without vLLM the batch is TRL's.
     """
     theirs = SCORES.original(SCORE)
     if not self.use_vllm:
@@ -397,6 +411,7 @@ def generate_and_score(self: Any, inputs: Any) -> Tensors:
     if bool(sampled.isnan().any()):
         raise no_form("trl", "a token without a log-prob", "let every token of a completion be drawn by vLLM")
     made["old_per_token_logps"] = sampled
+    made["rlk_step"] = torch.full((len(sampled),), self.state.global_step)  # of the weights that drew
     if corrects:
         whole = self.vllm_importance_sampling_mode.startswith("sequence")
         made["importance_sampling_ratio"] = torch.ones_like(sampled[:, :1] if whole else sampled)
@@ -410,7 +425,7 @@ def _check_rollout(trainer: Any, logp: torch.Tensor, inputs: Tensors, mask: torc
     Raises LaunchError if they do: then old log-probs would have to be computed. Not looked at are batches
     that are used again after a step of the optimizer, and policies that no sampler drew from.
     """
-    if trainer.state.global_step != trainer._last_loaded_step:
+    if int(inputs["rlk_step"][0]) != trainer.state.global_step:
         return
     sampled, where, into = inputs["sampling_per_token_logps"], mask.bool(), trainer._metrics[_mode(trainer)]
     d = (logp - sampled)[where]
@@ -438,7 +453,6 @@ def _check_rollout(trainer: Any, logp: torch.Tensor, inputs: Tensors, mask: torc
 
 # --- the swap -----------------------------------------------------------------------------------------------
 
-VERSIONS = ("1.16.0",)
 LOG_PROBS = Swap(
     "trl",
     VERSIONS,

@@ -14,6 +14,7 @@ from rlk.integrations.tensors import entropies, f32, no_form, rows_of
 from rlk.integrations.vllm import hooks
 from rlk.ops.losses import KL
 
+VERSIONS = ("0.9.1",)
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 MOST_K3 = 10.0
 
@@ -124,7 +125,6 @@ def engine_kwargs() -> dict[str, Any]:
 
 # --- the swap -----------------------------------------------------------------------------------------------
 
-VERSIONS = ("0.9.1",)
 FUNCTIONAL, ALGORITHMS = "verl.utils.torch_functional", "verl.trainer.ppo.core_algos"
 LOG_PROBS = Swap(
     "verl",
