@@ -381,15 +381,15 @@ class KeptInside:
 class OntoWhole:
     def wrong():
         @op()
-        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], c: Tensor[f32, T, U]) -> Outputs:
-            return L.out(y=L.dot(x, w, over=N, onto=c))  # <-
+        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], z: Tensor[f32, T, U]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=N, onto=z))  # <-
 
         return trace(spec)
 
     def right():
         @op()
-        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], c: Tensor[f32, T, U]) -> Outputs:
-            return L.out(y=c + L.dot(x, w, over=N))
+        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], z: Tensor[f32, T, U]) -> Outputs:
+            return L.out(y=z + L.dot(x, w, over=N))
 
         return trace(spec)
 
