@@ -19,7 +19,8 @@ RESERVED = frozenset(
     # Python's own functions that kernels call
     "range len float int tuple zip enumerate type min max sum abs "
     # functions of preludes
-    "acquire_from across add any_lane bits_of by_rows combine commit_from div divided earlier epilogue_offsets exchanged exp2 fma fmax fmin folded from_vectors halved halves held "
+    "acquire_from across add any_lane bits_of by_rows combine commit_from copy_either_vector div divided "
+    "earlier epilogue_offsets exchanged exp2 fma fmax fmin folded from_vectors halved halves held "
     "high_product imax imin is_nan larger magnitude memory merged merged_across merged_lanes mul mulhi "
     "multiply negative_zero next_work_tile number_of of_rows philox publish_work_tile put_sum read_work_tile "
     "segment_of select signed_half smaller statistics_of tma_load to_vectors vector_of".split()
