@@ -377,6 +377,23 @@ class KeptInside:
         return of_row(lambda x: L.out(y=L.keep(x, "kept")))
 
 
+@pair(Code.RESERVED_NAME)
+class LoopCounter:
+    def wrong():
+        @op()  # <-
+        def spec(x: Tensor[f32, T, N], c: Scalar[f32]) -> Outputs:
+            return L.out(y=x * c)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], cap: Scalar[f32]) -> Outputs:
+            return L.out(y=x * cap)
+
+        return trace(spec)
+
+
 @pair(Code.DOT_ONTO)
 class OntoWhole:
     def wrong():
