@@ -156,6 +156,7 @@ class Code(Enum):
     )
     OUTPUT_TWICE = ("output {name} is written twice", "write each output once")
     OUTPUT_IS_INPUT = ("output {name} has the name of a parameter of the spec", "choose another name for it")
+    RESERVED_NAME = ("{name}: generated kernels use this name", "choose another, such as {instead}")
     OUTPUT_MISSING = ("the spec writes no output", "end with return L.out(name=value, ...)")
     OUTPUT_IN_STREAM = ("output {name} lives inside a stream", "use L.emit(...) inside it, or carry it out")
     KEEP_IN_STREAM = ("{name} is kept inside a stream", "keep it before or after the stream")

@@ -26,17 +26,17 @@ SIZES = {"N": 20, "K": 17, "E": 24}
 
 
 @op()
-def added(x: Tensor[bf16, P, N], w: Tensor[bf16, P, K], c: Tensor[f32, N, K]) -> Outputs:
-    L.place("y", (N, K), ({}, L.dot(x, w, over=P, onto=c)))
+def added(x: Tensor[bf16, P, N], w: Tensor[bf16, P, K], z: Tensor[f32, N, K]) -> Outputs:
+    L.place("y", (N, K), ({}, L.dot(x, w, over=P, onto=z)))
     return L.out()
 
 
 @op()
-def head(a: Tensor[bf16, P, K], b: Tensor[bf16, E, K], c: Tensor[f32, E, K]) -> Outputs:
+def head(a: Tensor[bf16, P, K], b: Tensor[bf16, E, K], z: Tensor[f32, E, K]) -> Outputs:
     """Two results of a product that is kept: one merges its pieces, the other adds its own onto a sum."""
     kept = L.keep(L.dot(a, b, over=K).to(bf16), "kept")
     L.place("left", (P, K), ({}, L.dot(kept, b, over=E)))
-    L.place("right", (E, K), ({}, L.dot(kept, a, over=P, onto=c)))
+    L.place("right", (E, K), ({}, L.dot(kept, a, over=P, onto=z)))
     return L.out()
 
 
@@ -50,7 +50,7 @@ def inputs(rows: int) -> dict[str, np.ndarray]:
     return {
         "x": bf16_bits(drawn(rows, 20, seed=1)),
         "w": bf16_bits(drawn(rows, 17, seed=2)),
-        "c": drawn(20, 17, seed=3),
+        "z": drawn(20, 17, seed=3),
     }
 
 
@@ -67,7 +67,7 @@ def canonical_of(spec: Op) -> object:
 @pytest.mark.parametrize("rows", [1, 3, 4, 11])
 def test_pieces_are_added_to_the_sum_ascending(rows: int) -> None:
     given = inputs(rows)
-    want = given["c"]
+    want = given["z"]
     for product in products(given, rows):
         want = want + product
     got = run(canonical_of(added), given)["y"]
@@ -81,7 +81,7 @@ def test_a_sum_added_afterwards_is_seen() -> None:
     total = found[0]
     for product in found[1:]:
         total = total + product
-    assert differing(run(canonical_of(added), given)["y"], given["c"] + total) > 10
+    assert differing(run(canonical_of(added), given)["y"], given["z"] + total) > 10
 
 
 @pytest.mark.parametrize("rows", [2, 7])
@@ -93,7 +93,7 @@ def test_loops_of_launches_have_the_bits_of_the_oracle(rows: int) -> None:
         "a": bf16_bits(drawn(rows, 17, seed=4) / 2.0**12),
         "b": bf16_bits(drawn(24, 17, seed=5) / 2.0**12),
     }
-    given["c"] = drawn(24, 17, seed=6) / 2.0**10
+    given["z"] = drawn(24, 17, seed=6) / 2.0**10
     program = canonical_of(head)
     want, got = run(program, given), run_generated(program, given)
     for name in ("left", "right"):
@@ -114,16 +114,16 @@ def test_one_nest_of_loops_serves_both_results() -> None:
 
 def test_what_cannot_be_added_to_is_refused() -> None:
     @op()
-    def pairwise(a: Tensor[bf16, E, N], b: Tensor[bf16, E, K], c: Tensor[f32, N, K]) -> Outputs:
-        return L.out(y=L.dot(a, b, over=E, onto=c))
+    def pairwise(a: Tensor[bf16, E, N], b: Tensor[bf16, E, K], z: Tensor[f32, N, K]) -> Outputs:
+        return L.out(y=L.dot(a, b, over=E, onto=z))
 
     @op()
-    def narrow(x: Tensor[bf16, P, N], w: Tensor[bf16, P, K], c: Tensor[f32, N]) -> Outputs:
-        return L.out(y=L.dot(x, w, over=P, onto=c))
+    def narrow(x: Tensor[bf16, P, N], w: Tensor[bf16, P, K], z: Tensor[f32, N]) -> Outputs:
+        return L.out(y=L.dot(x, w, over=P, onto=z))
 
     @op()
-    def rounded(x: Tensor[bf16, P, N], w: Tensor[bf16, P, K], c: Tensor[f32, N, K]) -> Outputs:
-        return L.out(y=L.dot(x, w, over=P, onto=c).to(bf16))
+    def rounded(x: Tensor[bf16, P, N], w: Tensor[bf16, P, K], z: Tensor[f32, N, K]) -> Outputs:
+        return L.out(y=L.dot(x, w, over=P, onto=z).to(bf16))
 
     for spec, code in ((pairwise, Code.DOT_ONTO), (narrow, Code.DTYPE_WANTED)):
         with pytest.raises(SpecError) as refused:

@@ -522,9 +522,9 @@ def test_scalars_of_a_matrix_are_within_their_ranges(registered: list[str], tmp_
 
     @op()
     def limited(
-        x: Tensor[f32, T, N], a: Scalar[f32, 2.0:4.0], b: Scalar[f32, -1.0:0.5], c: Scalar[i32, 3:]
+        x: Tensor[f32, T, N], a: Scalar[f32, 2.0:4.0], b: Scalar[f32, -1.0:0.5], d: Scalar[i32, 3:]
     ) -> Outputs:
-        return L.out(y=x.to(f32) * a * b * c.to(f32))
+        return L.out(y=x.to(f32) * a * b * d.to(f32))
 
     rlk.register(limited, namespace=NAMESPACE, extents={"N": 64})
     registered.append(f"{NAMESPACE}.limited")
@@ -532,7 +532,7 @@ def test_scalars_of_a_matrix_are_within_their_ranges(registered: list[str], tmp_
     assert [shapes["x"] for _, shapes in found] == [(16, 64)]
     assert [number_of(formal) for formal in limited.formals[1:]] == [2.0, 0.5, 3]
     with pytest.raises(LaunchError, match=r"a=1\.0"):  # the control: 1 is outside
-        limited(torch.ones(2, 3), a=1.0, b=0.5, c=3)
+        limited(torch.ones(2, 3), a=1.0, b=0.5, d=3)
 
 
 @pytest.mark.parametrize(

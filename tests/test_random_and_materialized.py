@@ -102,15 +102,15 @@ def test_kept_folds_and_random_words_are_printed_and_read_back() -> None:
 
 def test_random_words_take_words() -> None:
     @op()
-    def wrong(c: Tensor[i64, T]) -> Outputs:
-        return L.out(word=L.philox((c, c, c, c), (c, c))[0].to(i64))
+    def wrong(u: Tensor[i64, T]) -> Outputs:
+        return L.out(word=L.philox((u, u, u, u), (u, u))[0].to(i64))
 
     with pytest.raises(SpecError, match="u32"):
         wrong.trace(wrong.default_variant())
 
     @op()
-    def few(c: Tensor[i64, T]) -> Outputs:
-        return L.out(word=L.philox((c.to(u32),), (c.to(u32),))[0].to(i64))
+    def few(u: Tensor[i64, T]) -> Outputs:
+        return L.out(word=L.philox((u.to(u32),), (u.to(u32),))[0].to(i64))
 
     with pytest.raises(SpecError, match="4 words"):
         few.trace(few.default_variant())

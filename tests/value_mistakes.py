@@ -377,19 +377,36 @@ class KeptInside:
         return of_row(lambda x: L.out(y=L.keep(x, "kept")))
 
 
-@pair(Code.DOT_ONTO)
-class OntoWhole:
+@pair(Code.RESERVED_NAME)
+class LoopCounter:
     def wrong():
-        @op()
-        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], c: Tensor[f32, T, U]) -> Outputs:
-            return L.out(y=L.dot(x, w, over=N, onto=c))  # <-
+        @op()  # <-
+        def spec(x: Tensor[f32, T, N], c: Scalar[f32]) -> Outputs:
+            return L.out(y=x * c)
 
         return trace(spec)
 
     def right():
         @op()
-        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], c: Tensor[f32, T, U]) -> Outputs:
-            return L.out(y=c + L.dot(x, w, over=N))
+        def spec(x: Tensor[f32, T, N], cap: Scalar[f32]) -> Outputs:
+            return L.out(y=x * cap)
+
+        return trace(spec)
+
+
+@pair(Code.DOT_ONTO)
+class OntoWhole:
+    def wrong():
+        @op()
+        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], z: Tensor[f32, T, U]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=N, onto=z))  # <-
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], z: Tensor[f32, T, U]) -> Outputs:
+            return L.out(y=z + L.dot(x, w, over=N))
 
         return trace(spec)
 

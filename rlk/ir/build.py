@@ -58,6 +58,14 @@ class Builder:
         self.open[-1].append(Let(value, node, type, name, self.loc))
         return value
 
+    def node(self, value: Value) -> Node | None:
+        """Return the node of a value of an open block; None of a region's arguments and results."""
+        for lets in reversed(self.open):
+            for let in reversed(lets):
+                if let.value == value:
+                    return let.node
+        return None
+
     def rename(self, value: Value, name: str) -> None:
         """Give a value of an open block another name."""
         for lets in reversed(self.open):

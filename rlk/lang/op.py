@@ -20,6 +20,7 @@ from rlk.ir.text import print_program
 from rlk.ir.types import DType, TileType
 from rlk.lang.reads import Unset, digest_of, is_rlks
 from rlk.lang.record import Record
+from rlk.lang.reserved import check_free
 from rlk.lang.surface import Outputs
 from rlk.lang.trace import ScalarArg, TensorArg, Tracer, activate, deactivate
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
@@ -644,6 +645,10 @@ def _formals(fn: SpecFunction) -> tuple[Formal, ...]:
             else:
                 raise SpecError(Code.PARAM_KIND, _loc(fn), name=p.name, found=annotation)
         formals.append(Formal(p.name, annotation, p.default))
+    axes = axes_of(tuple(formals))
+    for formal in formals:
+        if not isinstance(formal.type, StaticType):
+            check_free(formal.name, axes, _loc(fn))
     return tuple(formals)
 
 

@@ -34,6 +34,7 @@ from rlk.ir.nodes import (
     defined,
 )
 from rlk.ir.types import DType, TileType, dtype_of
+from rlk.lang.reserved import check_free
 
 Number = float | int | bool
 
@@ -156,6 +157,7 @@ class Tracer:
         """Store to an output under a guard, declaring the output at its first write."""
         b = self.builder
         if name not in b.params:
+            check_free(name, axes, b.loc)
             b.params[name] = Decl(name, TileType(b.tile(value).dtype, axes), Role.OUT)
             self.outputs.append(name)
         elif b.params[name].role is not Role.OUT:
@@ -662,7 +664,7 @@ class TensorArg:
         for i, dim in zip(tiles, self.axes, strict=True):
             value = self._index(i, dim)
             values.append(value)
-            if isinstance(i, Tile) and i.axes != (dim,) and not inside:
+            if isinstance(i, Tile) and not inside and not self._is_position(value, dim):
                 found = b.map2(
                     Fn2.AND,
                     b.map2(Fn2.LE, b.const(0, i.dtype), value),
@@ -671,6 +673,10 @@ class TensorArg:
                 guard = found if guard is None else b.map2(Fn2.AND, guard, found)
         filled = None if fill is None else lift(self.tracer, fill, self.dtype)
         return self.tracer.wrap(b.let(Load(self.decl.name, tuple(values), guard, filled), self.decl.name))
+
+    def _is_position(self, value: Value, dim: Axis) -> bool:
+        """Return whether a value is the position along a dim itself, which is in bounds."""
+        return self.tracer.builder.node(value) == Pos(dim)
 
     def _extent(self, dim: Axis, dtype: DType) -> Value:
         b = self.tracer.builder

@@ -122,8 +122,8 @@ def qk_norm(
         return L.out(y=_normed(h, rstd, weight, x.dtype, profile), rstd=rstd)
     turn = _Rotation.of(cos, sin, position_ids.to(i64), interleaved, partial)
     own = _normed(h, rstd, weight, x.dtype, profile).to(f32)
-    other = x.at(T, H, turn.partner).to(f32)
-    other = _normed(other, rstd, weight.at(turn.partner), x.dtype, profile).to(f32)
+    other = x.at(T, H, turn.partner, inside=True).to(f32)
+    other = _normed(other, rstd, weight.at(turn.partner, inside=True), x.dtype, profile).to(f32)
     return L.out(y=turn(own, other, x.dtype), rstd=rstd)
 
 
@@ -157,7 +157,7 @@ def _cotangent(given: Any, d_y: Any, t: Any) -> Tile:
         return d_y[t].to(f32)
     position = given.position_ids[t].to(i64)
     turn = _Rotation.of(given.cos, given.sin, position, given.interleaved, given.partial)
-    other = d_y.at(t.pos, H, turn.partner).to(f32)
+    other = d_y.at(t.pos, H, turn.partner, inside=True).to(f32)
     return turn(d_y[t].to(f32), other, d_y.dtype, back=True).to(f32)
 
 
@@ -241,7 +241,7 @@ def write_cache(
     written = k.at(T, G, E)
     if cos is not None:
         turn = _Rotation.of(cos, sin, position_ids.to(i64), interleaved, partial)
-        written = turn(written.to(f32), k.at(T, G, turn.partner).to(f32), k.dtype)
+        written = turn(written.to(f32), k.at(T, G, turn.partner, inside=True).to(f32), k.dtype)
     L.place("k_out", (B, O, G, E), (places, written), when=kept)
     if v is not None:
         L.place("v_out", (B, O, G, E), (places, v.at(T, G, E)), when=kept)
@@ -275,13 +275,13 @@ def cache_qkv(
     own = qkv.at(T, J, E)
     made = own.to(f32)
     turn = None if cos is None else _Rotation.of(cos, sin, position_ids.to(i64), interleaved, partial)
-    other = None if turn is None else qkv.at(T, J, turn.partner).to(f32)
+    other = None if turn is None else qkv.at(T, J, turn.partner, inside=True).to(f32)
     if q_weight is not None:
         rstd = _rstd(made, eps)
         weight = L.where(is_q, q_weight.at(E), k_weight.at(E))
         made = _normed(made, rstd, weight, qkv.dtype, profile).to(f32)
         if turn is not None:
-            pair = (w.at(turn.partner) for w in (q_weight, k_weight))
+            pair = (w.at(turn.partner, inside=True) for w in (q_weight, k_weight))
             other = _normed(other, rstd, L.where(is_q, *pair), qkv.dtype, profile).to(f32)
     turned = made.to(qkv.dtype) if turn is None else turn(made, other, qkv.dtype)
     places, kept = _places(slots)

@@ -93,7 +93,9 @@ class Keeping:
         """Return whether tokens with logits x at an index of the vocabulary, i32, are in the support."""
         if self.words is not None:
             rows = self.words.axes[0] if self.rows is None else self.rows
-            word = self.words.at(rows, L.where(index < 0, -1, index >> 5))
+            place = L.where(index < 0, -1, index >> 5)
+            there = (place >= 0) & (place < L.extent(M))
+            word = self.words.at(rows, place, when=there, inside=True)
             return ((word >> (index & 31)) & 1) != 0
         return (x > self.threshold) | ((x == self.threshold) & (index <= self.last))
 
