@@ -220,6 +220,27 @@ def test_bits_are_compared_as_integers() -> None:
     assert found is not None and found.ulps == 2 * int((-low).view(torch.int32))
 
 
+@pytest.fixture(scope="module")
+def partly_trained() -> run.Report:
+    """All rows of a run whose time ended after the first group of training."""
+    pytest.importorskip("transformers")
+    of, own = bench(), views.train
+    of.run.sizes = replace(of.run.sizes, call=32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "train", lambda of_run, deadline: own(of_run, -math.inf))
+        found = run.verify(of, [*contract.contract(of), *contract.stock_contract(of)])
+    assert 0 < len(of.run.want) < len(of.run.sequences)
+    return found
+
+
+def test_every_row_runs_on_what_was_trained(partly_trained: run.Report) -> None:
+    tokens = partly_trained.about["tokens"]
+    for row in partly_trained.rows:
+        assert row["status"] in ("holds", "detected", "measured") or row["reason"] == "needs a GPU", row
+        if row["unit"] == "tokens" and row["group"] in ("training", "patch", "stock"):
+            assert row["compared"] <= tokens, row["key"]
+
+
 # --- states -------------------------------------------------------------------------------------------------
 
 

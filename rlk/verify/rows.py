@@ -56,7 +56,7 @@ def patched(view: PeerView, most: int | None) -> Row:
             flat = logits.detach()
             return watched.judge(spans, row_digests(flat), rows, lambda k: flat[k])
 
-        peer = Peer(bench.stock, watched.sequences, see, bench.sizes.call)
+        peer = Peer(bench.stock, watched.trained_sequences, see, bench.sizes.call)
         with rlk.patch(bench.stock):
             return _outcome(bench, lambda: view(peer), trace.of(bench.stock), most, deadline)
 
@@ -215,7 +215,7 @@ class _Seen:
 
 
 def _log_probs(bench: Bench, view: PeerView, most: int | None, deadline: float) -> list[_Seen]:
-    sequences = bench.run.sequences
+    sequences = bench.run.trained_sequences
     made = [_Seen(ids) for ids in sequences]
 
     def see(spans: Sequence[Span], logits: Tensor, rows: Tensor | None) -> Tensor:
@@ -245,7 +245,10 @@ def _alone(bench: Bench) -> list[_Seen]:
 def _exact(bench: Bench) -> list[Tensor]:
     """Return the log-probs of each sequence's tokens after the first in float64."""
     with torch.no_grad():
-        return [peers.chosen(bench.exact(x[None], use_cache=False).logits[0], x) for x in bench.run.sequences]
+        return [
+            peers.chosen(bench.exact(x[None], use_cache=False).logits[0], x)
+            for x in bench.run.trained_sequences
+        ]
 
 
 def stock_gradients(bench: Bench, deadline: float) -> Outcome:

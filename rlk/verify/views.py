@@ -66,6 +66,11 @@ class Run:
         """Return the sequences whose digests are known."""
         return list(range(len(self.want)))
 
+    @property
+    def trained_sequences(self) -> list[Tensor]:
+        """Return the ids of these sequences."""
+        return self.sequences[: len(self.want)]
+
     def integers(self, numbers: Sequence[int]) -> Tensor:
         """Return int32 numbers on the device."""
         return torch.tensor(numbers, dtype=torch.int32, device=self.device)
