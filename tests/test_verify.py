@@ -19,7 +19,7 @@ import torch
 from rlk import cli
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM
-from rlk.verify import contract, models, run, views
+from rlk.verify import contract, models, peers, run, views
 from rlk.verify.bench import Bench, Outcome, sizes_of
 from rlk.verify.contract import Kind, Promise
 from rlk.verify.page import page
@@ -161,6 +161,41 @@ def test_gradients_that_differ_are_named() -> None:
     assert (found["status"], found["unequal"]) == ("broken", 1)
     assert found["first"]["where"] == "gradient of model.norm.weight, row 0"
     assert found["first"]["values"][0]["column"] == 3
+
+
+def test_gradients_that_a_view_loses_are_unequal() -> None:
+    """In rows of rlk.nn, of a patched model, and of stock transformers."""
+    pytest.importorskip("transformers")
+    of = bench()
+    run.verify(of, some(of, "training: the same"))
+    name, count = "model.layers.1.mlp.up_proj.weight", 2048
+
+    def losing(own: Callable[..., dict[str, torch.Tensor]], lost: str) -> Callable[..., Any]:
+        def made(*given: Any) -> dict[str, torch.Tensor]:
+            found = own(*given)
+            if given[-1] == lost or lost == "all":
+                del found[name]
+            return found
+
+        return made
+
+    rows = [*some(of, "training: gradients, padded", "patch: gradients"), *contract.stock_contract(of)[-1:]]
+    for row, (module, function, lost) in zip(
+        rows,
+        (
+            (views, "gradients_of", "left"),
+            (peers, "taken_gradients", "all"),
+            (peers, "gradients_of", "packed"),
+        ),
+        strict=True,
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, function, losing(getattr(module, function), lost))
+            found = run.run_row(of, row, math.inf)
+        assert found["unequal"] >= count and found["status"] in ("broken", "measured"), row.key
+        if row.group != contract.STOCK:
+            assert found["unequal"] == count
+            assert found["first"]["where"] == f"gradient of {name}, which is missing"
 
 
 def test_a_row_that_compares_nothing_does_not_hold() -> None:

@@ -107,6 +107,10 @@ class Run:
         """Return which rows of two tensors [n, m] have other bits. place: says what a row is."""
         return row_digests(got) != row_digests(want)
 
+    def missing(self, rows: int, what: str) -> Tensor:
+        """Return that all rows of a tensor differ, which one of two has not. what: says which."""
+        return torch.ones(rows, dtype=torch.bool, device=self.device)
+
     @contextmanager
     def using(self, model: CausalLM) -> Iterator[None]:
         """Run another model meanwhile."""
@@ -273,11 +277,14 @@ def taken_gradients(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def matched(run: Run, got: dict[str, Tensor], want: dict[str, Tensor]) -> Tensor:
-    """Return which rows of gradients have other bits, parameter by parameter."""
+    """Return which rows of gradients have other bits, parameter by parameter; all of one that is missing."""
     found = []
-    for name, g in got.items():
-        a, b = (x.reshape(-1, x.shape[-1]) for x in (g, want[name]))
-        found.append(run.match(a, b, f"gradient of {name}, row {{}}".format))
+    for name in {**want, **got}:
+        rows = [x[name].reshape(-1, x[name].shape[-1]) for x in (got, want) if name in x]
+        if len(rows) == 2:
+            found.append(run.match(*rows, f"gradient of {name}, row {{}}".format))
+        else:
+            found.append(run.missing(len(rows[0]), f"gradient of {name}, which is missing"))
     return torch.cat(found)
 
 

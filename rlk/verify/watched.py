@@ -174,6 +174,11 @@ class Watched(Run):
             self.tally.pending = lambda: First(where, None, None, () if found is None else (found,))
         return wrong
 
+    def missing(self, rows: int, what: str) -> Tensor:
+        if self.tally.pending is None:
+            self.tally.pending = lambda: First(what, None, None, ())
+        return super().missing(rows, what)
+
 
 def value_of(what: str, got: Tensor, want: Tensor) -> Value | None:
     """Return the first element where two rows have other bits, None if there is none. Raises ValueError.
