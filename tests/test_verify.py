@@ -299,6 +299,33 @@ def test_a_run_that_is_interrupted_goes_on(tmp_path: Path) -> None:
     assert [r["compared"] for r in alone.rows] == [r["compared"] for r in found.rows[1:]]
 
 
+def test_rows_that_the_time_cut_short_are_run_again(tmp_path: Path) -> None:
+    """A view that was cut, and views of a part of the tokens, which ended by themselves."""
+    state, of = tmp_path / "state.json", bench()
+    of.run.sizes = replace(of.run.sizes, call=32)
+    rows = some(of, "training: the same", "training: packed", "training: one by one")
+    about = {row["key"]: row for row in run.verify(of, rows, seconds=1e-3, state=state).rows}
+    assert not any(row["complete"] for row in about.values())
+    assert {row["trained"] for row in about.values()} == {30}
+    again = bench()
+    again.run.sizes = of.run.sizes
+    found = run.verify(again, rows, state=state)
+    assert found.about["resumed"] == 0 and found.about["tokens"] == sum(map(len, again.run.sequences))
+    assert all(row["complete"] and row["compared"] == row["trained"] > 30 for row in found.rows)
+    kept = run.verify(again, rows, state=state)
+    assert kept.about["resumed"] == 3 and kept.rows == found.rows
+    cut = run.run_row(again, rows[2], -math.inf)
+    assert cut["compared"] == 8 and not cut["complete"]
+
+
+def test_a_state_of_another_text_of_rlk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, of = tmp_path / "state.json", bench()
+    run.write_state(state, run.described(of)["identity"], {})
+    monkeypatch.setattr(run, "digest_sources", lambda folders: "0" * 64)
+    with pytest.raises(LaunchError, match="the state of another run: sources differ"):
+        run.verify(of, [], state=state)
+
+
 def test_a_state_of_another_run_is_refused(tmp_path: Path) -> None:
     state, of = tmp_path / "state.json", bench()
     run.write_state(state, run.described(of)["identity"], {})

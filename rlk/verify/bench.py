@@ -32,7 +32,7 @@ class Outcome:
 
     compared, unequal: in the row's unit. values: numbers that were compared as integers. operators: rows
     compared and rows that differ, by operator. figures: measured numbers by name. profile: relative errors by
-    module, (module, rlk's, transformers').
+    module, (module, rlk's, transformers'). complete: no deadline cut the row short.
     """
 
     compared: int = 0
@@ -42,6 +42,7 @@ class Outcome:
     first: First | None = None
     figures: dict[str, float] = field(default_factory=dict)
     profile: tuple[tuple[str, float, float], ...] = ()
+    complete: bool = True
 
 
 def sizes_of(tokens: int | None, positions: int, device: torch.device) -> Sizes:

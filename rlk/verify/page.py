@@ -135,7 +135,7 @@ def _facts(found: Mapping[str, Any]) -> str:
         ("device", same["device"]),
         ("tokens", f"{found['tokens']:,} in {found['sequences']} sequences"),
         ("numerics id", same["numerics_id"]),
-        ("versions", ", ".join([f"rlk {same['rlk']}", *(f"{k} {v}" for k, v in same["versions"].items())])),
+        ("versions", ", ".join([f"rlk {found['rlk']}", *(f"{k} {v}" for k, v in same["versions"].items())])),
     ]
     return f"<h2>What was run</h2>\n{_list(facts)}"
 

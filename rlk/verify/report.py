@@ -38,7 +38,7 @@ def opening(about: Mapping[str, Any]) -> str:
     tokens = f"{about['tokens']:,} tokens in {about['sequences']} sequences"
     lines = [
         f"{about['model']}: {about['model_type']}, {sizes}, {parameters}",
-        f"on {same['device']}; numerics id {same['numerics_id']}; rlk {same['rlk']}, {versions}",
+        f"on {same['device']}; numerics id {same['numerics_id']}; rlk {about['rlk']}, {versions}",
         f"{tokens}; views are compared, as integers, with packed training",
     ]
     if about["resumed"]:

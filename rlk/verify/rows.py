@@ -106,16 +106,20 @@ def _outcome(
 ) -> Outcome:
     """Run a view until a number of tokens or a time, at least once, and return what was counted."""
     tally = bench.run.tally = Tally()
+    complete = True
     with how:
         found = view()
         for wrong in found:
             tally.compared += len(wrong)
             tally.unequal += int(wrong.sum())
-            if time.monotonic() > deadline or (most is not None and tally.compared >= most):
+            if most is not None and tally.compared >= most:
+                break
+            if time.monotonic() > deadline:
+                complete = False
                 break
         found.close()  # type: ignore[attr-defined]  # a control puts its model back
     first = None if tally.pending is None else tally.pending()
-    return Outcome(tally.compared, tally.unequal, tally.values, tally.counts(), first)
+    return Outcome(tally.compared, tally.unequal, tally.values, tally.counts(), first, complete=complete)
 
 
 # --- errors against float64 ---------------------------------------------------------------------------------

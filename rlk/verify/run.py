@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from rlk import __version__
+from rlk import __version__, nn
+from rlk.digest import digest_sources
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.verify import views
 from rlk.verify.bench import Bench, Outcome
@@ -87,8 +88,8 @@ def verify(
 
     seconds: what all of it may take; each row compares less then, but something. state: a file that every
     finished row is written to, and whose rows are not run again. begun: is told of the model before the
-    first row, told: of every row as it is finished, doing: of what is being run. Raises LaunchError for the
-    state of another run.
+    first row, told: of every row as it is finished, doing: of what is being run. Rows of a state that the
+    time cut short are run again. Raises LaunchError for the state of another run.
     """
     end = time.monotonic() + seconds
     about = described(bench)
@@ -145,7 +146,7 @@ def _until(end: float, share: float, left: float) -> float:
 
 def run_row(bench: Bench, promise: Promise, deadline: float) -> Row:
     """Run a row of the contract; what rlk or the device refuses is the row's result."""
-    began = time.monotonic()
+    began, trained = time.monotonic(), sum(map(len, bench.run.want))
     why = bench.absent(promise.needs)
     outcome, status = Outcome(), "not run"
     if why is None:
@@ -168,6 +169,8 @@ def run_row(bench: Bench, promise: Promise, deadline: float) -> Row:
         "reason": why,
         "unit": promise.unit,
         **finite(asdict(outcome)),
+        "complete": outcome.complete and trained == sum(map(len, bench.run.sequences)),
+        "trained": trained,
         "seconds": round(time.monotonic() - began, 2),
     }
 
@@ -204,11 +207,12 @@ def described(bench: Bench) -> dict[str, Any]:
         "dtype": bench.dtype,
         "device": torch.cuda.get_device_name(bench.device) if cuda else f"cpu ({platform.machine()})",
         "sizes": json.loads(json.dumps(asdict(bench.sizes))),
-        "rlk": __version__,
+        "sources": digest_sources([Path(nn.__file__).parent, Path(__file__).parent])[:16],
         "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
     }
     return {
         "model": s.name,
+        "rlk": __version__,
         "source": s.source,
         "model_type": c.model_type,
         "layers": c.num_hidden_layers,
@@ -233,13 +237,13 @@ def _version(package: str) -> str | None:
 
 
 def finished(path: Path, identity: dict[str, Any]) -> dict[str, Row]:
-    """Return the finished rows of a state by their keys, none where there is no file.
+    """Return the complete rows of a state by their keys, none where there is no file.
 
-    Raises LaunchError for a file that is no state, or the state of another model, version, device or size.
+    Raises LaunchError for a file that is no state, or the state of another model, source, device or size.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        rows = {row["key"]: row for row in found["rows"]}
+        rows = {row["key"]: row for row in found["rows"] if row.get("complete")}
         other = found["identity"]
         if found["format"] != FORMAT or not isinstance(other, dict):
             raise ValueError("another format")
