@@ -299,6 +299,16 @@ def test_a_run_that_is_interrupted_goes_on(tmp_path: Path) -> None:
     assert [r["compared"] for r in alone.rows] == [r["compared"] for r in found.rows[1:]]
 
 
+def test_models_of_the_same_rows_in_another_order_are_others() -> None:
+    model = bench().subject.model
+    before = models.identity(model)
+    assert models.identity(model) == before
+    with torch.no_grad():
+        weight = model.model.layers[0].mlp.up_proj.weight
+        weight[:2] = weight[:2].flip(0)
+    assert models.identity(model) != before
+
+
 def test_rows_that_the_time_cut_short_are_run_again(tmp_path: Path) -> None:
     """A view that was cut, and views of a part of the tokens, which ended by themselves."""
     state, of = tmp_path / "state.json", bench()

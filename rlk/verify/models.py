@@ -15,7 +15,7 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig
 from rlk.nn.checkpoint import VERSIONS
 from rlk.nn.config import FAMILIES
-from rlk.testing.digests import row_digests
+from rlk.sync import digest as digest_of_weights
 
 POSITIONS = 4096  # of random models: no sequence is longer
 SIGMA = 4.0  # spread of random models' logits
@@ -144,11 +144,7 @@ def randomize(model: CausalLM, seed: int = 0) -> None:
 def identity(model: CausalLM) -> str:
     """Return a digest of a model's config and weights."""
     config = {name: str(getattr(model.config, name)) for name in model.config.__slots__}
-    sums = {
-        name: int(row_digests(p.detach().reshape(-1, p.shape[-1])).sum())
-        for name, p in model.named_parameters()
-    }
-    return digest({"config": config, "weights": sums})[:16]
+    return digest({"config": config, "weights": digest_of_weights(model).total})[:16]
 
 
 # --- transformers -------------------------------------------------------------------------------------------
