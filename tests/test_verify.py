@@ -25,6 +25,7 @@ from rlk.verify.contract import Kind, Promise
 from rlk.verify.page import page
 from rlk.verify.report import closing, lines_of, opening
 from rlk.verify.rows import compared
+from rlk.verify.trace import Trace
 from rlk.verify.watched import value_of
 
 CPU = torch.device("cpu")
@@ -274,6 +275,43 @@ def test_every_row_runs_on_what_was_trained(partly_trained: run.Report) -> None:
         assert row["status"] in ("holds", "detected", "measured") or row["reason"] == "needs a GPU", row
         if row["unit"] == "tokens" and row["group"] in ("training", "patch", "stock"):
             assert row["compared"] <= tokens, row["key"]
+
+
+def test_every_row_of_tokens_compares_every_module(partly_trained: run.Report) -> None:
+    layers = 2
+    for row in partly_trained.rows:
+        traced = row["group"] in ("training", "prefill", "decode", "patch", "control") and row["compared"]
+        if not traced or row["unit"] != "tokens" or row["operator"] != "logits":
+            assert row["unseen"] == [], row["key"]
+            continue
+        summed = row["key"] == "training: gradient checkpointing"
+        assert row["unseen"] == summed * ["layers.1.input_layernorm"], row["key"]
+        each = {name: count / row["compared"] for name, (count, _) in row["operators"].items()}
+        norms = 2 * layers + 1 - summed
+        assert each == {
+            "logits": 1, "embedding": 1, "rms_norm": norms, "attention": layers, "gated mlp": layers
+        }, row["key"]  # fmt: skip
+
+
+def test_a_row_whose_modules_are_not_compared_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no module has results, in training neither; and where one has none in a view."""
+    of = bench()
+    (row,) = some(of, "training: the same")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trace, "rows", lambda self, count, rows: {})
+        (found,) = run.verify(of, [row]).rows
+    assert found["status"] == "failed" and len(found["unseen"]) == 10
+    own = Trace.rows
+
+    def without(self: Trace, count: int, rows: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        return {name: y for name, y in own(self, count, rows).items() if name != "layers.1.mlp"}
+
+    of = bench()
+    assert run.verify(of, [row]).status == 0
+    monkeypatch.setattr(Trace, "rows", without)
+    found = run.run_row(of, row, math.inf)
+    assert (found["status"], found["unseen"]) == ("failed", ["layers.1.mlp"])
+    assert found["reason"] == "results of 1 modules were not compared, of layers.1.mlp first"
 
 
 # --- states -------------------------------------------------------------------------------------------------

@@ -32,7 +32,8 @@ class Outcome:
 
     compared, unequal: in the row's unit. values: numbers that were compared as integers. operators: rows
     compared and rows that differ, by operator. figures: measured numbers by name. profile: relative errors by
-    module, (module, rlk's, transformers'). complete: no deadline cut the row short.
+    module, (module, rlk's, transformers'). complete: no deadline cut the row short. unseen: modules that a
+    row should compare, and whose results were missing in some call.
     """
 
     compared: int = 0
@@ -43,6 +44,7 @@ class Outcome:
     figures: dict[str, float] = field(default_factory=dict)
     profile: tuple[tuple[str, float, float], ...] = ()
     complete: bool = True
+    unseen: tuple[str, ...] = ()
 
 
 def sizes_of(tokens: int | None, positions: int, device: torch.device) -> Sizes:

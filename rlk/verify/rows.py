@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -36,10 +36,8 @@ def compared(view: View, most: int | None = None, *, traced: bool = True) -> Row
     """
 
     def run(bench: Bench, deadline: float) -> Outcome:
-        how: AbstractContextManager[Any] = nullcontext()
-        if traced:
-            how = bench.run.trace.of(bench.run.model)
-        return _outcome(bench, lambda: view(bench.run), how, most, deadline)
+        model = bench.run.model if traced else None
+        return _outcome(bench, lambda: view(bench.run), model, most, deadline)
 
     return run
 
@@ -51,7 +49,7 @@ def patched(view: PeerView, most: int | None) -> Row:
     """
 
     def run(bench: Bench, deadline: float) -> Outcome:
-        watched, trace = bench.run, bench.run.trace
+        watched = bench.run
 
         def see(spans: Sequence[Span], logits: Tensor, rows: Tensor | None) -> Tensor:
             flat = logits.detach()
@@ -59,7 +57,7 @@ def patched(view: PeerView, most: int | None) -> Row:
 
         peer = Peer(bench.stock, watched.trained_sequences, see, bench.sizes.call)
         with rlk.patch(bench.stock):
-            return _outcome(bench, lambda: view(peer), trace.of(bench.stock), most, deadline)
+            return _outcome(bench, lambda: view(peer), bench.stock, most, deadline)
 
     return run
 
@@ -83,7 +81,7 @@ def _matched(bench: Bench, got: dict[str, Tensor], want: dict[str, Tensor]) -> O
     def view() -> Iterator[Tensor]:
         yield views.matched(bench.run, got, want)
 
-    return _outcome(bench, view, nullcontext(), None, math.inf)
+    return _outcome(bench, view, None, None, math.inf)
 
 
 @contextmanager
@@ -100,12 +98,16 @@ def _every_id_is_real(model: Any) -> Iterator[None]:
 def _outcome(
     bench: Bench,
     view: Callable[[], Iterator[Tensor]],
-    how: AbstractContextManager[Any],
+    model: torch.nn.Module | None,
     most: int | None,
     deadline: float,
 ) -> Outcome:
-    """Run a view until a number of tokens or a time, at least once, and return what was counted."""
-    tally = bench.run.tally = Tally()
+    """Run a view until a number of tokens or a time, at least once, and return what was counted.
+
+    model: whose modules are compared with those of rlk.nn in training, None for none.
+    """
+    tally = bench.run.tally = Tally(traced=model is not None)
+    how = nullcontext() if model is None else bench.run.trace.of(model)
     complete = True
     with how:
         found = view()
@@ -119,7 +121,15 @@ def _outcome(
                 break
         found.close()  # type: ignore[attr-defined]  # a control puts its model back
     first = None if tally.pending is None else tally.pending()
-    return Outcome(tally.compared, tally.unequal, tally.values, tally.counts(), first, complete=complete)
+    return Outcome(
+        tally.compared,
+        tally.unequal,
+        tally.values,
+        tally.counts(),
+        first,
+        complete=complete,
+        unseen=tuple(tally.unseen),
+    )
 
 
 # --- errors against float64 ---------------------------------------------------------------------------------

@@ -180,6 +180,9 @@ def judged(promise: Promise, outcome: Outcome) -> tuple[Status, str | None]:
     if outcome.compared == 0:
         return "not run", "no sequence is long enough: give more --tokens"
     inside = sum(bad for _, bad in outcome.operators.values())
+    lost = [name for name in outcome.unseen if name not in promise.unseen]
+    if lost:
+        return "failed", f"results of {len(lost)} modules were not compared, of {lost[0]} first"
     match promise.kind:
         case Kind.BITWISE:
             return ("broken" if outcome.unequal or inside else "holds"), None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from rlk.nn import CausalLM
 from rlk.testing.digests import row_digests
-from rlk.verify.trace import Trace, operator_of
+from rlk.verify.trace import Trace, modules_of, operator_of
 from rlk.verify.views import Run, Span, packed
 
 INTEGERS = {2: torch.int16, 4: torch.int32}
@@ -49,14 +50,19 @@ class First:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """Counts of a view. operators: rows compared and rows that differ, by operator."""
+    """Counts of a view. operators: rows compared and rows that differ, by operator.
 
+    traced: modules are compared too. unseen: those of which some call had no results, or training none.
+    """
+
+    traced: bool = False
     compared: int = 0
     unequal: int = 0
     values: int = 0
     operators: dict[str, list[Any]] = field(default_factory=dict)
     first: First | None = None
     pending: Callable[[], First] | None = None
+    unseen: dict[str, None] = field(default_factory=dict)
 
     def add(self, operator: str, wrong: Tensor) -> None:
         """Count rows of an operator's result. wrong: bool [n]; nothing waits for the device."""
@@ -76,6 +82,11 @@ class Watched(Run):
     trace: Trace = field(default_factory=Trace)
     inside: list[dict[str, Tensor]] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
+
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """Return the names of the modules whose results are compared."""
+        return tuple(name for name, _ in modules_of(self.model))
 
     def learn(self, spans: Sequence[Span], hidden: Tensor) -> None:
         super().learn(spans, hidden)
@@ -122,7 +133,7 @@ class Watched(Run):
     def _compare_modules(
         self, spans: Sequence[Span], count: int, rows: Tensor | None
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return which rows of each module's result differ, and that result."""
+        """Return which rows of each module's result differ, and that result; note modules without any."""
         found = {}
         for name, y in self.trace.rows(count, rows).items():
             if all(name in self.inside[i] for i, *_ in spans):
@@ -130,6 +141,8 @@ class Watched(Run):
                 found[name] = (row_digests(y) != want, y)
                 self.tally.values += y.numel()
                 self.tally.add(operator_of(name) or name, found[name][0])
+        if self.tally.traced:
+            self.tally.unseen |= dict.fromkeys(name for name in self.modules if name not in found)
         return found
 
     def _note(
