@@ -24,7 +24,7 @@ from rlk.verify.bench import Bench, Outcome, sizes_of
 from rlk.verify.contract import Kind, Promise
 from rlk.verify.page import page
 from rlk.verify.report import closing, lines_of, opening
-from rlk.verify.rows import compared
+from rlk.verify.rows import NOT_FINITE, compared, stock
 from rlk.verify.trace import Trace
 from rlk.verify.watched import value_of
 
@@ -104,10 +104,10 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, "needs transformers: pip install"),
         ("4.0.0", "rlk.patch knows transformers"),
     ):
-        monkeypatch.setattr("rlk.verify.bench._version", lambda name, version=version: version)
+        monkeypatch.setattr("rlk.verify.bench.installed_version", lambda name, version=version: version)
         assert said in (of.absent(rows[0].needs) or "")
     monkeypatch.setattr("rlk.verify.bench.FLOAT64_PARAMETERS", 1000)
-    monkeypatch.setattr("rlk.verify.bench._version", lambda name: "5.20.0")
+    monkeypatch.setattr("rlk.verify.bench.installed_version", lambda name: "5.20.0")
     assert of.absent(rows[0].needs) is None
     row = run.run_row(of, rows[1], math.inf)
     assert row["status"] == "not run" and "a float64 copy of 823,680 parameters" in row["reason"]
@@ -239,6 +239,38 @@ def test_stock_transformers_is_measured() -> None:
     figures = decode["figures"]
     assert 0 < figures["largest difference of log-probs"] < 1
     assert 0 < figures["largest error of log-probs"] < 1
+
+
+def test_the_time_ends_accuracy_and_stock_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models run one sequence then; the float64 work is done once for both rows of accuracy."""
+    pytest.importorskip("transformers")
+    of = bench()
+    run.verify(of, some(of, "training: the same"))
+    count, stock = len(of.run.sequences[0]), contract.stock_contract(of)[0]
+    rows = [run.run_row(of, row, -math.inf) for row in (*some(of, "accuracy"), stock)]
+    assert [row["compared"] for row in rows] == [count] * 3
+    assert not any(row["complete"] for row in rows)
+    monkeypatch.setattr(of.exact, "forward", None)  # is not called again
+    assert run.run_row(of, stock, math.inf)["compared"] == count
+
+
+def test_log_probs_that_are_not_finite_are_counted() -> None:
+    pytest.importorskip("transformers")
+    of = bench()
+    run.verify(of, some(of, "training: the same"))
+
+    def spoilt(peer: peers.Peer) -> Any:
+        for i, ids in enumerate(peer.sequences):
+            logits = peer.logits(ids[None]).logits[0].detach()
+            logits[0] = math.nan
+            yield peer.see([(i, 0, len(ids))], logits, None)
+
+    (like, *_) = contract.stock_contract(of)
+    row = run.run_row(of, replace(like, run=stock(spoilt, None)), math.inf)
+    figures, sequences = row["figures"], len(of.run.sequences)
+    assert row["unequal"] == figures[NOT_FINITE] == figures["log-probs that differ"] == sequences
+    assert figures["largest difference of log-probs"] == 0
+    assert f"{sequences} log-probs not finite" in "\n".join(lines_of(row, False))
 
 
 def test_bits_are_compared_as_integers() -> None:
@@ -500,6 +532,13 @@ def test_a_reader_that_leaves_keeps_the_rows(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("tiny: qwen3") and done.stderr == ""
     assert [row["status"] for row in json.loads(state.read_text())["rows"]] == ["holds"]
+
+
+@pytest.mark.parametrize(("tokens", "positions"), [(1, 4096), (3, 4096), (90, 8), (None, 4096)])
+def test_as_many_tokens_run_as_were_asked_for(tokens: int | None, positions: int) -> None:
+    sizes = sizes_of(tokens, positions, CPU)
+    found = [len(x) for x in views.random_sequences(sizes, 96, "cpu")]
+    assert sum(found) == sizes.tokens and all(n >= sizes.steps for n in found[:-1])
 
 
 @pytest.mark.parametrize(("tokens", "positions"), [(1, 4096), (3, 4096), (90, 8), (None, 4096)])

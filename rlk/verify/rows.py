@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from rlk.verify.trace import Trace
 from rlk.verify.views import Span, View
 from rlk.verify.watched import Tally
 
+NOT_FINITE = "log-probs whose difference is not finite"
 ACCURACY_TOKENS = 1024  # of all, whose errors are taken
 Row = Callable[[Bench, float], Outcome]
 """Runs a row of the contract until a time (of time.monotonic), at least once."""
@@ -69,7 +71,7 @@ def patched_gradients(bench: Bench, deadline: float) -> Outcome:
     sequences = [run.sequences[i] for i in views.micro_batch(run)]
     with rlk.patch(bench.stock) as model, _every_id_is_real(bench.stock):
         ids, mask, _ = views.padded_ids(sequences, "left", extra=3)
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        positions = views.positions_of(mask)
         logp = model.logps(ids, attention_mask=mask, position_ids=positions).logp
         assert logp is not None
         (logp.sum() / sum(map(len, sequences))).backward()
@@ -136,10 +138,33 @@ def _outcome(
 
 
 def accuracy(bench: Bench, deadline: float, *, what: str) -> Outcome:
-    """Measure the error of whole logits against float64, and that of transformers in the same dtype.
+    """Return the error of whole logits against float64, and that of transformers in the same dtype.
 
     what: the figure of the row, "root_mean_square" of all, or "largest" of each token, their mean.
     """
+    found = bench.once("errors", partial(_errors, deadline=deadline))
+    both = _figure(found.ours, what), _figure(found.theirs, what)
+    figures = {"rlk": both[0], "transformers": both[1], "ratio": both[0] / both[1] if both[1] else 1.0}
+    return Outcome(
+        len(found.ours), 0, found.ours.numel(), figures=figures | found.log_probs, profile=found.profile,
+        complete=found.complete,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Errors:
+    """Errors of logits [T, V] against float64, the largest of log-probs, and those of modules."""
+
+    ours: Tensor
+    theirs: Tensor
+    log_probs: dict[str, float]
+    profile: tuple[tuple[str, float, float], ...]
+    complete: bool
+
+
+def _errors(bench: Bench, deadline: float) -> _Errors:
+    """Run sequences by all three models until a time, one at least."""
+    complete = True
     ours: list[Tensor] = []
     theirs: list[Tensor] = []
     log_ours: list[Tensor] = []
@@ -158,14 +183,15 @@ def accuracy(bench: Bench, deadline: float, *, what: str) -> Outcome:
             for name, want in inside.items():
                 squares = [((x[name].double() - want) ** 2).sum() for x in (own_inside, eager_inside)]
                 profile.setdefault(name, []).append(torch.stack([*squares, (want**2).sum()]))
-    a, b = torch.cat(ours), torch.cat(theirs)
-    both = _figure(a, what), _figure(b, what)
-    figures = {"rlk": both[0], "transformers": both[1], "ratio": both[0] / both[1] if both[1] else 1.0}
+            if time.monotonic() > deadline:
+                complete = False
+                break
+    figures = {}
     for name, logs in (("rlk", log_ours), ("transformers", log_theirs)):
         joined = torch.cat(logs)
         figures[f"largest error of log-probs, {name}"] = float(joined.max()) if len(joined) else 0.0
     errors_by_module = tuple((name, *_relative(torch.stack(x).sum(0))) for name, x in profile.items())
-    return Outcome(len(a), 0, a.numel(), figures=figures, profile=errors_by_module)
+    return _Errors(torch.cat(ours), torch.cat(theirs), figures, errors_by_module, complete)
 
 
 def _figure(errors: Tensor, what: str) -> float:
@@ -204,25 +230,33 @@ def stock(view: PeerView, most: int | None) -> Row:
     """
 
     def run(bench: Bench, deadline: float) -> Outcome:
-        want, got = bench.once("one by one", _alone), _log_probs(bench, view, most, deadline)
-        gaps = torch.cat([g.logp - w.logp for g, w in zip(got, want, strict=True)]).nan_to_num(0.0)
-        unequal = sum(int((g.digests != w.digests)[g.seen].sum()) for g, w in zip(got, want, strict=True))
-        seen = sum(int(g.seen.sum()) for g in got)
-        count = sum(int(g.logp.isfinite().sum()) for g in got)
+        want, whole = bench.once("one by one", partial(_alone, deadline=deadline))
+        got, ended = _log_probs(bench, view, most, deadline)
+        pairs = [(g, w, g.seen & w.seen) for g, w in zip(got, want, strict=True)]
+        unequal = sum(int((g.digests != w.digests)[both].sum()) for g, w, both in pairs)
+        seen = sum(int(both.sum()) for *_, both in pairs)
+        gaps = torch.cat([(g.logp - w.logp)[both[:-1]] for g, w, both in pairs]).abs()
+        finite = gaps[gaps.isfinite()]
         figures = {
-            "log-probs": float(count),
+            "log-probs": float(len(gaps)),
             "log-probs that differ": float((gaps != 0).sum()),
-            "largest difference of log-probs": float(gaps.abs().max()),
-            "mean difference of log-probs": float(gaps.abs().sum() / max(1, count)),
+            NOT_FINITE: float(len(gaps) - len(finite)),
+            "largest difference of log-probs": _largest(finite),
+            "mean difference of log-probs": float(finite.sum() / max(1, len(finite))),
         }
         if bench.absent(("float64",)) is None:
-            exact = bench.once("exact", _exact)
-            errors = torch.cat([g.logp.double() - w for g, w in zip(got, exact, strict=True)]).nan_to_num(0.0)
-            figures["largest error of log-probs"] = float(errors.abs().max())
+            exact = bench.once("exact", partial(_exact, deadline=deadline))
+            errors = [(g.logp.double() - x)[both[:-1]] for (g, _, both), x in zip(pairs, exact, strict=False)]
+            joined = torch.cat(errors).abs()
+            figures["largest error of log-probs"] = _largest(joined[joined.isfinite()])
         vocabulary = bench.run.model.config.vocab_size
-        return Outcome(seen, unequal, seen * vocabulary, figures=figures)
+        return Outcome(seen, unequal, seen * vocabulary, figures=figures, complete=whole and ended)
 
     return run
+
+
+def _largest(found: Tensor) -> float:
+    return float(found.max()) if len(found) else 0.0
 
 
 class _Seen:
@@ -234,7 +268,8 @@ class _Seen:
         self.logp = torch.full((max(0, len(ids) - 1),), torch.nan, device=ids.device)
 
 
-def _log_probs(bench: Bench, view: PeerView, most: int | None, deadline: float) -> list[_Seen]:
+def _log_probs(bench: Bench, view: PeerView, most: int | None, deadline: float) -> tuple[list[_Seen], bool]:
+    """Return what a view of stock transformers gives, and whether no deadline cut it short."""
     sequences = bench.run.trained_sequences
     made = [_Seen(ids) for ids in sequences]
 
@@ -253,22 +288,26 @@ def _log_probs(bench: Bench, view: PeerView, most: int | None, deadline: float) 
     count = 0
     for part in view(Peer(bench.stock, sequences, see, bench.sizes.call)):
         count += len(part)
-        if time.monotonic() > deadline or (most is not None and count >= most):
+        if most is not None and count >= most:
             break
-    return made
+        if time.monotonic() > deadline:
+            return made, False
+    return made, True
 
 
-def _alone(bench: Bench) -> list[_Seen]:
-    return _log_probs(bench, peers.one_by_one, None, math.inf)
+def _alone(bench: Bench, deadline: float) -> tuple[list[_Seen], bool]:
+    return _log_probs(bench, peers.one_by_one, None, deadline)
 
 
-def _exact(bench: Bench) -> list[Tensor]:
-    """Return the log-probs of each sequence's tokens after the first in float64."""
+def _exact(bench: Bench, deadline: float) -> list[Tensor]:
+    """Return the log-probs of each sequence's tokens after the first in float64, until a time."""
+    made: list[Tensor] = []
     with torch.no_grad():
-        return [
-            peers.chosen(bench.exact(x[None], use_cache=False).logits[0], x)
-            for x in bench.run.trained_sequences
-        ]
+        for x in bench.run.trained_sequences:
+            made.append(peers.chosen(bench.exact(x[None], use_cache=False).logits[0], x))
+            if time.monotonic() > deadline:
+                break
+    return made
 
 
 def stock_gradients(bench: Bench, deadline: float) -> Outcome:

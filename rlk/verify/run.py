@@ -9,7 +9,6 @@ import platform
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,7 +18,7 @@ from rlk import __version__, nn
 from rlk.digest import digest_sources
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.verify import views
-from rlk.verify.bench import Bench, Outcome
+from rlk.verify.bench import Bench, Outcome, installed_version
 from rlk.verify.contract import CONTROL, Kind, Promise, contract, stock_contract
 from rlk.verify.trace import CHAINS
 
@@ -211,7 +210,7 @@ def described(bench: Bench) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(bench.device) if cuda else f"cpu ({platform.machine()})",
         "sizes": json.loads(json.dumps(asdict(bench.sizes))),
         "sources": digest_sources([Path(nn.__file__).parent, Path(__file__).parent])[:16],
-        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "versions": {name: found for name in PACKAGES if (found := installed_version(name)) is not None},
     }
     return {
         "model": s.name,
@@ -227,13 +226,6 @@ def described(bench: Bench) -> dict[str, Any]:
         "operators": CHAINS,
         "identity": identity,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 # --- the state of an interrupted run ------------------------------------------------------------------------

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from rlk.nn import CausalLM
-from rlk.testing.digests import row_digests
+from rlk.testing.digests import INTEGERS, row_digests
 from rlk.verify.trace import Trace, modules_of, operator_of
 from rlk.verify.views import Run, Span, packed
 
-INTEGERS = {2: torch.int16, 4: torch.int32}
 LOGITS = "logits"
 
 
@@ -96,6 +95,10 @@ class Watched(Run):
             for held, part in zip(made, row_digests(y).split(counts), strict=True):
                 held[name] = part
         self.inside += made
+
+    def forget(self) -> None:
+        super().forget()
+        self.inside = []
 
     @contextmanager
     def using(self, model: CausalLM) -> Iterator[None]:
