@@ -151,7 +151,8 @@ def _decode(bench: Bench) -> Iterator[Promise]:
     most = max(bench.sizes.batches)
     empty = -(-most // 4)
     view = partial(views.decoded, batch=most, empty=empty)
-    yield row(f"{empty} of {most} slots empty", compared(view, few))
+    if empty < most:
+        yield row(f"{empty} of {most} slots empty", compared(view, few))
     yield row(f"batch {middle}, preempted", compared(partial(views.decoded, batch=middle, preempt=True), few))
     for batch in bench.sizes.batches:
         view = partial(views.decoded, batch=batch, graph=True, empty=batch // 4)
