@@ -292,7 +292,7 @@ def matched(run: Run, got: dict[str, Tensor], want: dict[str, Tensor]) -> Tensor
     for name in {**want, **got}:
         rows = [x[name].reshape(-1, x[name].shape[-1]) for x in (got, want) if name in x]
         if len(rows) == 2:
-            found.append(run.match(*rows, f"gradient of {name}, row {{}}".format))
+            found.append(run.match(rows[0], rows[1], f"gradient of {name}, row {{}}".format))
         else:
             found.append(run.missing(len(rows[0]), f"gradient of {name}, which is missing"))
     return torch.cat(found)
