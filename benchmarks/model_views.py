@@ -1,19 +1,16 @@
-"""Comparison of a model's views, bit for bit: training, scoring, padding, prefill, decoding; and controls.
+"""Comparison of a model's views at the sizes of known models: rows of `rlk verify`, as results.
 
 `python -m benchmarks.model_views --shape qwen3-8b --layers 4 --tokens 200000 --seconds 500 --out FILE` gives
 a model random weights, takes a digest of each token's f32 logits over the whole vocabulary in a packed pass
-with gradients, and counts the tokens whose digest is another one in each view. Rows of controls must differ.
+with gradients, and counts the tokens whose digest is another one in each view. Rows of controls must differ,
+and a row that compares nothing does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +18,14 @@ import torch
 
 from benchmarks.harness import PACKAGES
 from benchmarks.rows import text_of
-from rlk.nn import CausalLM, ModelConfig
 from rlk.tune.record import versions
-from rlk.verify.controls import split_k, with_leaves, with_product
-from rlk.verify.models import TINY, randomize
-from rlk.verify.views import (
-    ROWS,
-    Run,
-    Sizes,
-    View,
-    checkpointed,
-    decoded,
-    gradients,
-    hit,
-    one_by_one,
-    other_batches,
-    padded,
-    prefilled,
-    random_sequences,
-    train,
-    without_logits,
-)
+from rlk.verify.bench import Bench
+from rlk.verify.contract import CONTROL
+from rlk.verify.models import TINY, random_subject
+from rlk.verify.run import Row, promises, verify
+from rlk.verify.views import Sizes
+
+GROUPS = ("training", "prefill", "decode", "rollout")  # and controls: no second model beside a large one
 
 
 def _shape(kind: str, hidden: int, inner: int, heads: int, keys: int, **more: Any) -> dict[str, Any]:
@@ -71,114 +55,33 @@ SHAPES = {
 }
 
 
-# --- the run ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A row: its name, its view, a share of the time, the most tokens (None: one pass over all)."""
-
-    case: str
-    view: View
-    share: float = 1.0
-    most: int | None = None
-    control: bool = False
-    counts: str = "tokens"
-
-
-def cases(run: Run, few: int) -> Iterator[Asked]:
-    """Yield what is compared. few: tokens of decodes and controls, each."""
-    yield Asked("packed, other batches", other_batches)
-    yield Asked("one by one", one_by_one)
-    yield Asked("padded", padded)
-    yield Asked("gradient checkpointing", checkpointed)
-    yield Asked("gradients, checkpointing", gradients, 0.5, counts="rows of gradients")
-    yield Asked("log-probs without logits", without_logits)
-    yield Asked("prefill, chunked", prefilled, 1.5)
-    yield Asked("prefill, prefix hit", hit)
-    graphs = (False, True) if run.device.type == "cuda" else (False,)
-    for graph in graphs:
-        for batch in run.sizes.batches:
-            view = partial(decoded, batch=batch, graph=graph)
-            yield Asked(f"decode{', graph' * graph}, batch {batch}", view, 1.5, few)
-    batch = sorted(run.sizes.batches)[len(run.sizes.batches) // 2]
-    view = partial(decoded, batch=batch, graph=graphs[-1], empty=-(-batch // 4))
-    yield Asked(f"decode{', graph' * graphs[-1]}, {-(-batch // 4)} of {batch} slots empty", view, 1.0, few)
-    yield Asked(f"decode, batch {batch}, preempted", partial(decoded, batch=batch, preempt=True), 1.0, few)
-    linear = torch.nn.functional.linear
-    for name, changed in (
-        ("one product by torch", partial(with_product, product=linear)),
-        ("one product by torch, split-K", partial(with_product, product=split_k)),
-        ("leaves 8", partial(with_leaves, leaves=8)),
-    ):
-        yield Asked(f"control: {name}", changed, 0.5, few, control=True)
-
-
-def measured(run: Run, asked: Asked, deadline: float) -> dict[str, Any]:
-    """Return the row of a case: what was compared until the deadline, at least once."""
-    began, tokens, unequal = time.monotonic(), 0, 0
-    for wrong in asked.view(run):
-        tokens, unequal = tokens + len(wrong), unequal + int(wrong.sum())
-        if time.monotonic() > deadline or (asked.most is not None and tokens >= asked.most):
-            break
-    c = run.model.config
-    return {
-        "op": "causal_lm",
-        "pass": "fwd+bwd" if asked.view is gradients else "fwd",
-        "shape": {"model": c.model_type, "hidden": c.hidden_size, "layers": c.num_hidden_layers},
-        "case": asked.case,
-        asked.counts.replace(" ", "_"): tokens,
-        "unequal": unequal,
-        "control": asked.control,
-        "holds": (unequal > 0) if asked.control else (unequal == 0),
-        "seconds": round(time.monotonic() - began, 1),
-    }
-
-
-def random_model(shape: str, layers: int | None, longest: int, device: str) -> CausalLM:
-    """Return a model with random weights, whose logits spread by about 4."""
-    given = SHAPES[shape] | {"max_position_embeddings": longest}
+def bench_of(shape: str, layers: int | None, sizes: Sizes, few: int) -> Bench:
+    """Return a model of a shape with random weights. few: tokens of a decode and of a control."""
+    given = SHAPES[shape] | {"max_position_embeddings": sizes.longest}
     if layers is not None:
         given["num_hidden_layers"] = layers
-    model = CausalLM(ModelConfig.of(given), device=device)
-    randomize(model)
-    return model
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    return Bench.of_sizes(random_subject(shape, "config", given, torch.bfloat16, device), sizes, few)
 
 
-def compare(
-    shape: str, layers: int | None, sizes: Sizes, seconds: float, few: int, told: Callable[[Any], None]
-) -> dict[str, Any]:
-    """Compare all views within a time; tell the record after each row."""
-    end = time.monotonic() + seconds
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = random_model(shape, layers, sizes.longest, device)
-    run = Run(model, sizes, random_sequences(sizes, model.config.vocab_size, device), random.Random(2))
-    todo = list(cases(run, few))
-    left = sum(x.share for x in todo)
-    train(run, time.monotonic() + (end - time.monotonic()) * 2.0 / (2.0 + left))
-    with torch.no_grad():
-        sigma = float(model.logits(model(run.sequences[0])[-ROWS:]).std())
-    record: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "versions": versions(PACKAGES),
-        "command": " ".join(["python -m benchmarks.model_views", *sys.argv[1:]]),
-        "numerics_id": model.numerics_id(device),
-        "trained_tokens": sum(map(len, run.want)),
-        "logits_sigma": round(sigma, 2),
-        "rows": [],
+def row_of(row: Row, about: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a report as a row of results."""
+    return {
+        "op": "causal_lm",
+        "pass": "fwd+bwd" if row["operator"] == "gradients" else "fwd",
+        "shape": {"model": about["model"], "hidden": about["hidden_size"], "layers": about["layers"]},
+        "case": row["key"],
+        row["unit"].replace(" ", "_"): row["compared"],
+        "unequal": row["unequal"],
+        "control": row["group"] == CONTROL,
+        "holds": row["status"] in ("holds", "detected"),
+        "reason": row["reason"],
+        "seconds": row["seconds"],
     }
-    for asked in todo:
-        now = time.monotonic()
-        row = measured(run, asked, now + (end - now) * asked.share / left)
-        row["shape"]["model"] = shape
-        left -= asked.share
-        record["rows"].append(row)
-        told(record)
-    return record
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run from the command line; exit with 1 if a view differs, or a control does not."""
+    """Run from the command line; exit with 1 if a row does not hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-8b")
     parser.add_argument("--layers", type=int, help="default: those of the model")
@@ -195,18 +98,31 @@ def main(args: Sequence[str] | None = None) -> int:
     if given.longest < given.steps:
         parser.error(f"--longest {given.longest} is below --steps {given.steps}")
     sizes = Sizes(given.tokens, given.call, given.longest, given.steps, tuple(given.batches), given.page)
+    bench = bench_of(given.shape, given.layers, sizes, given.few)
+    record: dict[str, Any] = {
+        "versions": versions(PACKAGES),
+        "command": " ".join(["python -m benchmarks.model_views", *(sys.argv[1:] if args is None else args)]),
+        "rows": [],
+    }
+    about: dict[str, Any] = {}
 
-    def told(record: dict[str, Any]) -> None:
-        row = record["rows"][-1]
-        counts = {k: v for k, v in row.items() if k not in ("op", "shape", "case")}
-        print(f"{row['case']}: {counts}", flush=True)
+    def begun(found: dict[str, Any]) -> None:
+        about.update(found)
+        record["device"], record["numerics_id"] = (found["identity"][x] for x in ("device", "numerics_id"))
+        record["trained_tokens"], record["logits_sigma"] = found["tokens"], found["logits_sigma"]
+
+    def told(row: Row) -> None:
+        made = row_of(row, about)
+        record["rows"].append(made)
+        counts = {k: v for k, v in made.items() if k not in ("op", "shape", "case")}
+        print(f"{made['case']}: {counts}", flush=True)
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(text_of(record), encoding="utf-8")
 
-    record = compare(given.shape, given.layers, sizes, given.seconds, given.few, told)
-    compared_tokens = sum(row.get("tokens", 0) for row in record["rows"] if not row["control"])
+    rows = [p for p in promises(bench, GROUPS, stock=False) if bench.absent(p.needs) is None]
+    verify(bench, rows, seconds=given.seconds, begun=begun, told=told)
     wrong = [row["case"] for row in record["rows"] if not row["holds"]]
-    print(f"{compared_tokens} tokens compared, logits spread by {record['logits_sigma']}; wrong: {wrong}")
+    print(f"{record['trained_tokens']} tokens, logits spread by {record['logits_sigma']}; wrong: {wrong}")
     return 1 if wrong else 0
 
 

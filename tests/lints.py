@@ -69,8 +69,7 @@ USES_TESTING = {
     "rlk/ops/__init__.py": None,  # RLK_INTERPRET runs calls in the interpreter
     "rlk/ops/laws.py": None,  # laws of operators
     "rlk/demo/measure.py": None,
-    "rlk/verify/models.py": None,  # digests of rows
-    "rlk/verify/rows.py": None,
+    "rlk/verify/rows.py": None,  # digests of rows
     "rlk/verify/views.py": None,
     "rlk/verify/watched.py": None,
     "rlk/drift/digests.py": None,  # digests of rows, which launch nothing

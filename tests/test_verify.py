@@ -19,12 +19,13 @@ import torch
 from rlk import cli
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM
-from rlk.verify import contract, models, run, views
+from rlk.verify import contract, models, peers, run, views
 from rlk.verify.bench import Bench, Outcome, sizes_of
 from rlk.verify.contract import Kind, Promise
 from rlk.verify.page import page
 from rlk.verify.report import closing, lines_of, opening
-from rlk.verify.rows import compared
+from rlk.verify.rows import NOT_FINITE, compared, stock
+from rlk.verify.trace import Trace
 from rlk.verify.watched import value_of
 
 CPU = torch.device("cpu")
@@ -103,10 +104,10 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, "needs transformers: pip install"),
         ("4.0.0", "rlk.patch knows transformers"),
     ):
-        monkeypatch.setattr("rlk.verify.bench._version", lambda name, version=version: version)
+        monkeypatch.setattr("rlk.verify.bench.installed_version", lambda name, version=version: version)
         assert said in (of.absent(rows[0].needs) or "")
     monkeypatch.setattr("rlk.verify.bench.FLOAT64_PARAMETERS", 1000)
-    monkeypatch.setattr("rlk.verify.bench._version", lambda name: "5.20.0")
+    monkeypatch.setattr("rlk.verify.bench.installed_version", lambda name: "5.20.0")
     assert of.absent(rows[0].needs) is None
     row = run.run_row(of, rows[1], math.inf)
     assert row["status"] == "not run" and "a float64 copy of 823,680 parameters" in row["reason"]
@@ -163,6 +164,41 @@ def test_gradients_that_differ_are_named() -> None:
     assert found["first"]["values"][0]["column"] == 3
 
 
+def test_gradients_that_a_view_loses_are_unequal() -> None:
+    """In rows of rlk.nn, of a patched model, and of stock transformers."""
+    pytest.importorskip("transformers")
+    of = bench()
+    run.verify(of, some(of, "training: the same"))
+    name, count = "model.layers.1.mlp.up_proj.weight", 2048
+
+    def losing(own: Callable[..., dict[str, torch.Tensor]], lost: str) -> Callable[..., Any]:
+        def made(*given: Any) -> dict[str, torch.Tensor]:
+            found = own(*given)
+            if given[-1] == lost or lost == "all":
+                del found[name]
+            return found
+
+        return made
+
+    rows = [*some(of, "training: gradients, padded", "patch: gradients"), *contract.stock_contract(of)[-1:]]
+    for row, (module, function, lost) in zip(
+        rows,
+        (
+            (views, "gradients_of", "left"),
+            (peers, "taken_gradients", "all"),
+            (peers, "gradients_of", "packed"),
+        ),
+        strict=True,
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, function, losing(getattr(module, function), lost))
+            found = run.run_row(of, row, math.inf)
+        assert found["unequal"] >= count and found["status"] in ("broken", "measured"), row.key
+        if row.group != contract.STOCK:
+            assert found["unequal"] == count
+            assert found["first"]["where"] == f"gradient of {name}, which is missing"
+
+
 def test_a_row_that_compares_nothing_does_not_hold() -> None:
     none = Promise("decode", "none", "logits", "f32", Kind.BITWISE, "x", compared(lambda r: (x for x in ())))
     found = run.verify(bench(), [none])
@@ -205,6 +241,38 @@ def test_stock_transformers_is_measured() -> None:
     assert 0 < figures["largest error of log-probs"] < 1
 
 
+def test_the_time_ends_accuracy_and_stock_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models run one sequence then; the float64 work is done once for both rows of accuracy."""
+    pytest.importorskip("transformers")
+    of = bench()
+    run.verify(of, some(of, "training: the same"))
+    count, stock = len(of.run.sequences[0]), contract.stock_contract(of)[0]
+    rows = [run.run_row(of, row, -math.inf) for row in (*some(of, "accuracy"), stock)]
+    assert [row["compared"] for row in rows] == [count] * 3
+    assert not any(row["complete"] for row in rows)
+    monkeypatch.setattr(of.exact, "forward", None)  # is not called again
+    assert run.run_row(of, stock, math.inf)["compared"] == count
+
+
+def test_log_probs_that_are_not_finite_are_counted() -> None:
+    pytest.importorskip("transformers")
+    of = bench()
+    run.verify(of, some(of, "training: the same"))
+
+    def spoilt(peer: peers.Peer) -> Any:
+        for i, ids in enumerate(peer.sequences):
+            logits = peer.logits(ids[None]).logits[0].detach()
+            logits[0] = math.nan
+            yield peer.see([(i, 0, len(ids))], logits, None)
+
+    (like, *_) = contract.stock_contract(of)
+    row = run.run_row(of, replace(like, run=stock(spoilt, None)), math.inf)
+    figures, sequences = row["figures"], len(of.run.sequences)
+    assert row["unequal"] == figures[NOT_FINITE] == figures["log-probs that differ"] == sequences
+    assert figures["largest difference of log-probs"] == 0
+    assert f"{sequences} log-probs not finite" in "\n".join(lines_of(row, False))
+
+
 def test_bits_are_compared_as_integers() -> None:
     x = torch.tensor([1.0, -0.0, 3.0], dtype=torch.bfloat16)
     y = x.clone()
@@ -218,6 +286,64 @@ def test_bits_are_compared_as_integers() -> None:
     low = torch.tensor([-1e-40])
     found = value_of("x", low, -low)
     assert found is not None and found.ulps == 2 * int((-low).view(torch.int32))
+
+
+@pytest.fixture(scope="module")
+def partly_trained() -> run.Report:
+    """All rows of a run whose time ended after the first group of training."""
+    pytest.importorskip("transformers")
+    of, own = bench(), views.train
+    of.run.sizes = replace(of.run.sizes, call=32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "train", lambda of_run, deadline: own(of_run, -math.inf))
+        found = run.verify(of, [*contract.contract(of), *contract.stock_contract(of)])
+    assert 0 < len(of.run.want) < len(of.run.sequences)
+    return found
+
+
+def test_every_row_runs_on_what_was_trained(partly_trained: run.Report) -> None:
+    tokens = partly_trained.about["tokens"]
+    for row in partly_trained.rows:
+        assert row["status"] in ("holds", "detected", "measured") or row["reason"] == "needs a GPU", row
+        if row["unit"] == "tokens" and row["group"] in ("training", "patch", "stock"):
+            assert row["compared"] <= tokens, row["key"]
+
+
+def test_every_row_of_tokens_compares_every_module(partly_trained: run.Report) -> None:
+    layers = 2
+    for row in partly_trained.rows:
+        traced = row["group"] in ("training", "prefill", "decode", "patch", "control") and row["compared"]
+        if not traced or row["unit"] != "tokens" or row["operator"] != "logits":
+            assert row["unseen"] == [], row["key"]
+            continue
+        summed = row["key"] == "training: gradient checkpointing"
+        assert row["unseen"] == summed * ["layers.1.input_layernorm"], row["key"]
+        each = {name: count / row["compared"] for name, (count, _) in row["operators"].items()}
+        norms = 2 * layers + 1 - summed
+        assert each == {
+            "logits": 1, "embedding": 1, "rms_norm": norms, "attention": layers, "gated mlp": layers
+        }, row["key"]  # fmt: skip
+
+
+def test_a_row_whose_modules_are_not_compared_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no module has results, in training neither; and where one has none in a view."""
+    of = bench()
+    (row,) = some(of, "training: the same")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trace, "rows", lambda self, count, rows: {})
+        (found,) = run.verify(of, [row]).rows
+    assert found["status"] == "failed" and len(found["unseen"]) == 10
+    own = Trace.rows
+
+    def without(self: Trace, count: int, rows: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        return {name: y for name, y in own(self, count, rows).items() if name != "layers.1.mlp"}
+
+    of = bench()
+    assert run.verify(of, [row]).status == 0
+    monkeypatch.setattr(Trace, "rows", without)
+    found = run.run_row(of, row, math.inf)
+    assert (found["status"], found["unseen"]) == ("failed", ["layers.1.mlp"])
+    assert found["reason"] == "results of 1 modules were not compared, of layers.1.mlp first"
 
 
 # --- states -------------------------------------------------------------------------------------------------
@@ -241,6 +367,43 @@ def test_a_run_that_is_interrupted_goes_on(tmp_path: Path) -> None:
     assert found.rows[0] == kept[0]
     alone = run.verify(bench(), rows[1:])  # rows do not depend on those before them
     assert [r["compared"] for r in alone.rows] == [r["compared"] for r in found.rows[1:]]
+
+
+def test_models_of_the_same_rows_in_another_order_are_others() -> None:
+    model = bench().subject.model
+    before = models.identity(model)
+    assert models.identity(model) == before
+    with torch.no_grad():
+        weight = model.model.layers[0].mlp.up_proj.weight
+        weight[:2] = weight[:2].flip(0)
+    assert models.identity(model) != before
+
+
+def test_rows_that_the_time_cut_short_are_run_again(tmp_path: Path) -> None:
+    """A view that was cut, and views of a part of the tokens, which ended by themselves."""
+    state, of = tmp_path / "state.json", bench()
+    of.run.sizes = replace(of.run.sizes, call=32)
+    rows = some(of, "training: the same", "training: packed", "training: one by one")
+    about = {row["key"]: row for row in run.verify(of, rows, seconds=1e-3, state=state).rows}
+    assert not any(row["complete"] for row in about.values())
+    assert {row["trained"] for row in about.values()} == {30}
+    again = bench()
+    again.run.sizes = of.run.sizes
+    found = run.verify(again, rows, state=state)
+    assert found.about["resumed"] == 0 and found.about["tokens"] == sum(map(len, again.run.sequences))
+    assert all(row["complete"] and row["compared"] == row["trained"] > 30 for row in found.rows)
+    kept = run.verify(again, rows, state=state)
+    assert kept.about["resumed"] == 3 and kept.rows == found.rows
+    cut = run.run_row(again, rows[2], -math.inf)
+    assert cut["compared"] == 8 and not cut["complete"]
+
+
+def test_a_state_of_another_text_of_rlk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, of = tmp_path / "state.json", bench()
+    run.write_state(state, run.described(of)["identity"], {})
+    monkeypatch.setattr(run, "digest_sources", lambda folders: "0" * 64)
+    with pytest.raises(LaunchError, match="the state of another run: sources differ"):
+        run.verify(of, [], state=state)
 
 
 def test_a_state_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -369,6 +532,13 @@ def test_a_reader_that_leaves_keeps_the_rows(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("tiny: qwen3") and done.stderr == ""
     assert [row["status"] for row in json.loads(state.read_text())["rows"]] == ["holds"]
+
+
+@pytest.mark.parametrize(("tokens", "positions"), [(1, 4096), (3, 4096), (90, 8), (None, 4096)])
+def test_as_many_tokens_run_as_were_asked_for(tokens: int | None, positions: int) -> None:
+    sizes = sizes_of(tokens, positions, CPU)
+    found = [len(x) for x in views.random_sequences(sizes, 96, "cpu")]
+    assert sum(found) == sizes.tokens and all(n >= sizes.steps for n in found[:-1])
 
 
 @pytest.mark.parametrize(("tokens", "positions"), [(1, 4096), (3, 4096), (90, 8), (None, 4096)])

@@ -1,9 +1,10 @@
 """Run a model in every way that training and a rollout run it, and say whether the bits agree.
 
 MODEL is a checkpoint's folder, a config (a .json file, which gets random weights), or a built-in tiny model:
-tiny, or tiny-FAMILY. Bits are compared as integers with those of packed training; errors against float64 are
-held to a bar. A few controls break the model on purpose, and must be found to differ. Exit status: 0 if every
-promise that was tried holds and every control was detected, 1 if not, 2 if nothing was tried.
+tiny, or tiny-FAMILY. Results are compared with those of packed training by digests of their bits; errors
+against float64 are held to a bar. A few controls break the model on purpose, and must be found to differ.
+Exit status: 0 if every promise that was tried holds and every control was detected, 1 if not, 2 if nothing
+was tried.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ import torch
 
 _SEED = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, of SplitMix64 (Steele et al. 2014)
 _BLOCK = 1 << 26  # numbers at a time: 8 bytes each, three tensors of them
-_INTEGERS = {2: torch.int16, 4: torch.int32}
+INTEGERS = {2: torch.int16, 4: torch.int32}
+"""By bytes of a number: the dtype of its bits."""
 
 
 def row_digests(x: torch.Tensor) -> torch.Tensor:
@@ -16,7 +17,7 @@ def row_digests(x: torch.Tensor) -> torch.Tensor:
     a sum of 64-bit integers, of each number's bits mixed with its place: no order changes it. x: f32, bf16 or
     f16. NaN patterns count as they are.
     """
-    bits = x.detach().view(_INTEGERS[x.element_size()])
+    bits = x.detach().view(INTEGERS[x.element_size()])
     factors = _mixed(torch.arange(x.shape[1], device=x.device) * _signed(_SEED) + _signed(_SEED)) | 1
     rows = max(1, _BLOCK // max(1, x.shape[1]))
     sums = [_mixed((part + _signed(_SEED)) * factors).sum(1) for part in bits.split(rows)]

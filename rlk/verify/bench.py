@@ -30,9 +30,10 @@ ODD_PAGES = {"cpu": (1, 16), "cuda": (3, 128)}  # slots, beside those of the siz
 class Outcome:
     """The findings of a row.
 
-    compared, unequal: in the row's unit. values: numbers that were compared as integers. operators: rows
-    compared and rows that differ, by operator. figures: measured numbers by name. profile: relative errors by
-    module, (module, rlk's, transformers').
+    compared, unequal: in the row's unit. values: numbers that were compared by digests of their bits.
+    operators: rows compared and rows that differ, by operator. figures: measured numbers by name.
+    profile: relative errors by module, (module, rlk's, transformers'). complete: no deadline cut the row
+    short. unseen: modules that a row should compare, and whose results were missing in some call.
     """
 
     compared: int = 0
@@ -42,6 +43,8 @@ class Outcome:
     first: First | None = None
     figures: dict[str, float] = field(default_factory=dict)
     profile: tuple[tuple[str, float, float], ...] = ()
+    complete: bool = True
+    unseen: tuple[str, ...] = ()
 
 
 def sizes_of(tokens: int | None, positions: int, device: torch.device) -> Sizes:
@@ -70,8 +73,13 @@ class Bench:
         model = subject.model
         device = model.lm_head.weight.device
         sizes = sizes_of(tokens, model.config.max_position_embeddings, device)
-        sequences = random_sequences(sizes, model.config.vocab_size, str(device))
-        few = 8 if device.type == "cpu" else max(64, sizes.tokens // 16)
+        return Bench.of_sizes(subject, sizes, 8 if device.type == "cpu" else max(64, sizes.tokens // 16))
+
+    @staticmethod
+    def of_sizes(subject: Subject, sizes: Sizes, few: int) -> Bench:
+        """Return a bench of random sequences of given sizes."""
+        model = subject.model
+        sequences = random_sequences(sizes, model.config.vocab_size, str(model.lm_head.weight.device))
         return Bench(subject, Watched(model, sizes, sequences, random.Random(0)), few)
 
     @property
@@ -123,10 +131,10 @@ class Bench:
                 case "gpu":
                     why = None if self.device.type == "cuda" else "needs a GPU"
                 case "transformers":
-                    here = _version("transformers")
+                    here = installed_version("transformers")
                     why = None if here else f"needs transformers: {installing('models')}"
                 case "patch":
-                    here = _version("transformers") or ""
+                    here = installed_version("transformers") or ""
                     why = (
                         None
                         if here in VERSIONS
@@ -170,7 +178,8 @@ class Bench:
         return stock_model(self.subject, attention="eager", dtype=torch.float64)
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of a package, None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from rlk.nn import CausalLM
 from rlk.verify import peers, views
 from rlk.verify.bench import Bench, Outcome
 from rlk.verify.controls import split_k, with_leaves, with_product
@@ -56,6 +57,7 @@ class Promise:
     operator: whose results are compared, of which dtype; "logits" stands for the chain of all operators, each
     of which is counted too (`CHAINS` says what is behind their names). against: what they are compared with.
     unit: what is counted. share: of the time. needs: "gpu", "transformers", "patch" or "float64".
+    unseen: names of modules that the view computes without calling them, whose results are not compared.
     """
 
     group: str
@@ -69,6 +71,7 @@ class Promise:
     share: float = 1.0
     needs: tuple[str, ...] = ()
     bar: float | None = None
+    unseen: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -99,7 +102,8 @@ def _training(bench: Bench) -> Iterator[Promise]:
     for side in ("right", "left"):
         padded = partial(views.padded, sides=(side,), extra=7 * (side == "left"))
         yield row(f"padded on the {side}", compared(padded))
-    yield row("gradient checkpointing", compared(views.checkpointed))
+    unseen = frozenset(summed_norms(bench.run.model))
+    yield row("gradient checkpointing", compared(views.checkpointed), unseen=unseen)
     compiled = compared(views.compiled, traced=False)
     yield row("torch.compile", compiled, needs=("gpu",))
     logp = {"operator": LOGP, "against": "logp of the logits"}
@@ -111,6 +115,16 @@ def _training(bench: Bench) -> Iterator[Promise]:
         ("gradients, padded", views.gradients_padded, "packed"),
     ):
         yield row(name, compared(view), against=against, **rows)
+
+
+def summed_norms(model: CausalLM) -> Iterator[str]:
+    """Yield the norms that checkpointing computes without calling them: of what a layer before returned.
+
+    Their input is summed before, and `rlk.nn.normed.norm_of_total` takes their weight.
+    """
+    for i, layer in enumerate(model.model.layers):
+        if i and layer.sums_alike:
+            yield f"layers.{i}.input_layernorm"
 
 
 def _prefill(bench: Bench) -> Iterator[Promise]:
@@ -137,7 +151,8 @@ def _decode(bench: Bench) -> Iterator[Promise]:
     most = max(bench.sizes.batches)
     empty = -(-most // 4)
     view = partial(views.decoded, batch=most, empty=empty)
-    yield row(f"{empty} of {most} slots empty", compared(view, few))
+    if empty < most:
+        yield row(f"{empty} of {most} slots empty", compared(view, few))
     yield row(f"batch {middle}, preempted", compared(partial(views.decoded, batch=middle, preempt=True), few))
     for batch in bench.sizes.batches:
         view = partial(views.decoded, batch=batch, graph=True, empty=batch // 4)

@@ -40,7 +40,7 @@ def broken_layer(model: CausalLM) -> int:
 
 
 def with_product(run: Run, product: Product) -> Iterator[Tensor]:
-    """The down projection of a layer half-way by another product."""
+    """Run the model with another product in the down projection of a layer half-way."""
     mlp = run.model.model.layers[broken_layer(run.model)].mlp
     own = mlp.down_proj
     mlp.down_proj = Swapped(own, product)
@@ -51,7 +51,7 @@ def with_product(run: Run, product: Product) -> Iterator[Tensor]:
 
 
 def with_leaves(run: Run, leaves: int) -> Iterator[Tensor]:
-    """The same weights in a model of another number of leaves."""
+    """Run the same weights in a model of another number of leaves."""
     config, dtype = replace(run.model.config, leaves=leaves), run.model.lm_head.weight.dtype
     other = CausalLM(config, device="meta", dtype=dtype)  # without memory of its own
     other.load_state_dict(run.model.state_dict(), assign=True)

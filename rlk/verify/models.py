@@ -15,7 +15,7 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig
 from rlk.nn.checkpoint import VERSIONS
 from rlk.nn.config import FAMILIES
-from rlk.testing.digests import row_digests
+from rlk.sync import digest as digest_of_weights
 
 POSITIONS = 4096  # of random models: no sequence is longer
 SIGMA = 4.0  # spread of random models' logits
@@ -48,7 +48,7 @@ PARTS: dict[str, dict[str, Any]] = {
         },
     },
 }
-"""What the built-in model of each family has beside TINY."""
+"""By family, the entries of its built-in model's config beside TINY."""
 BUILT_IN = {"tiny": "qwen3", **{f"tiny-{kind.removesuffix('_text')}": kind for kind in PARTS}}
 """Names of built-in models, and their families."""
 
@@ -77,13 +77,15 @@ def subject(name: str, dtype: torch.dtype, device: torch.device) -> Subject:
     if name in BUILT_IN:
         kind = BUILT_IN[name]
         raw = {"model_type": kind, **TINY, **PARTS[kind]}
-        return _random(name, "built in", {n: x for n, x in raw.items() if x is not None}, dtype, device)
+        return random_subject(
+            name, "built in", {n: x for n, x in raw.items() if x is not None}, dtype, device
+        )
     if path.is_dir():
         model = CausalLM.from_pretrained(path, dtype=dtype, device=device)
         raw = dict(model.source or {})
         return Subject(name, "checkpoint", raw, model, identity(model))
     if path.is_file():
-        return _random(name, "config", read_config(path), dtype, device)
+        return random_subject(name, "config", read_config(path), dtype, device)
     wanted = f"a checkpoint's folder, a config (a .json file), or one of {', '.join(BUILT_IN)}"
     raise LaunchError(Code.ARG_VALUE, op=OP, name=MODEL, value=name, wanted=wanted)
 
@@ -115,9 +117,10 @@ def _unreadable(path: Path, what: str) -> LaunchError:
     return LaunchError(Code.CHECKPOINT_FILE, path=str(path), what=what, instead=instead)
 
 
-def _random(
+def random_subject(
     name: str, source: str, raw: Mapping[str, Any], dtype: torch.dtype, device: torch.device
 ) -> Subject:
+    """Return a model of a config with random weights, of seed 0. source: "built in" or "config"."""
     config = ModelConfig.of(raw)
     # rows of rotary tables beyond the longest sequence are never read, and change no bit of the others
     positions = min(config.max_position_embeddings, POSITIONS)
@@ -144,11 +147,7 @@ def randomize(model: CausalLM, seed: int = 0) -> None:
 def identity(model: CausalLM) -> str:
     """Return a digest of a model's config and weights."""
     config = {name: str(getattr(model.config, name)) for name in model.config.__slots__}
-    sums = {
-        name: int(row_digests(p.detach().reshape(-1, p.shape[-1])).sum())
-        for name, p in model.named_parameters()
-    }
-    return digest({"config": config, "weights": sums})[:16]
+    return digest({"config": config, "weights": digest_of_weights(model).total})[:16]
 
 
 # --- transformers -------------------------------------------------------------------------------------------

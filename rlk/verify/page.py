@@ -55,7 +55,7 @@ pre { margin: .3rem 0; padding: .6rem; background: var(--panel); overflow-x: aut
 """
 INTRODUCTION = (
     "The same tokens under the same weights, in every way that training, scoring and a rollout run them. "
-    "Results are compared with those of packed training as integers: one bit is a difference."
+    "Results are compared with those of packed training by digests of their bits: one bit is a difference."
 )
 WIDTH, BAR, GAP, LABEL = 960, 16, 10, 330  # of charts, in units of their view box
 FLOOR = 1e-12  # of errors on a logarithmic axis
@@ -120,7 +120,7 @@ def _verdict(found: Mapping[str, Any], rows: Sequence[Row]) -> str:
         ("rows that failed", f"{count['failed']:,}"),
         ("not run", f"{count['not run']:,}"),
         ("controls detected", f"{count['detected']} of {controls}"),
-        ("values compared as integers", f"{values:,}"),
+        ("values compared by digests of their bits", f"{values:,}"),
     ]
     bad = " bad" if wrong or not count["holds"] else ""
     return f'<p class="verdict{bad}" role="status">{escape(said)}</p>\n{_list(facts)}'
@@ -135,7 +135,7 @@ def _facts(found: Mapping[str, Any]) -> str:
         ("device", same["device"]),
         ("tokens", f"{found['tokens']:,} in {found['sequences']} sequences"),
         ("numerics id", same["numerics_id"]),
-        ("versions", ", ".join([f"rlk {same['rlk']}", *(f"{k} {v}" for k, v in same["versions"].items())])),
+        ("versions", ", ".join([f"rlk {found['rlk']}", *(f"{k} {v}" for k, v in same["versions"].items())])),
     ]
     return f"<h2>What was run</h2>\n{_list(facts)}"
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlk.verify.views import GRADIENT_TOKENS, Span, padded_ids, taken_gradients
+from rlk.verify.views import GRADIENT_TOKENS, Span, padded_ids, positions_of, taken_gradients
 
 See = Callable[[Sequence[Span], Tensor, Tensor | None], Tensor]
 """Takes spans, logits [n, V] of their tokens, and which rows of the call these are (None: all)."""
@@ -47,7 +47,7 @@ PeerView = Callable[[Peer], Iterator[Tensor]]
 
 
 def packed(peer: Peer) -> Iterator[Tensor]:
-    """Sequences behind each other in one row, told apart by their positions."""
+    """Score sequences behind each other in one row, told apart by their positions."""
     with torch.no_grad():
         for group in peer.groups():
             parts = [peer.sequences[i] for i in group]
@@ -57,14 +57,14 @@ def packed(peer: Peer) -> Iterator[Tensor]:
 
 
 def one_by_one(peer: Peer) -> Iterator[Tensor]:
-    """Each sequence alone."""
+    """Score each sequence alone."""
     with torch.no_grad():
         for i, ids in enumerate(peer.sequences):
             yield peer.see([(i, 0, len(ids))], peer.logits(ids[None]).logits[0], None)
 
 
 def padded(peer: Peer, side: str, extra: int = 0) -> Iterator[Tensor]:
-    """One batch, padded on a side; extra: columns more than the longest needs."""
+    """Score batches, padded on a side; extra: columns more than the longest needs."""
     with torch.no_grad():
         for group in peer.groups():
             yield _padded(peer, group, side, extra)
@@ -73,7 +73,7 @@ def padded(peer: Peer, side: str, extra: int = 0) -> Iterator[Tensor]:
 def _padded(peer: Peer, group: list[int], side: str, extra: int) -> Tensor:
     parts = [peer.sequences[i] for i in group]
     ids, mask, at = padded_ids(parts, side, extra)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    positions = positions_of(mask)
     logits = peer.logits(ids, attention_mask=mask, position_ids=positions).logits
     rows = torch.cat([r * ids.shape[1] + torch.arange(x.start, x.stop) for r, x in enumerate(at)])
     rows = rows.to(ids.device)
@@ -83,7 +83,7 @@ def _padded(peer: Peer, group: list[int], side: str, extra: int) -> Tensor:
 
 
 def checkpointed(peer: Peer) -> Iterator[Tensor]:
-    """Each sequence alone in training, with gradient checkpointing."""
+    """Run each sequence alone in training, with gradient checkpointing."""
     with training(peer.model):
         for i, ids in enumerate(peer.sequences):
             yield peer.see([(i, 0, len(ids))], peer.logits(ids[None]).logits[0].detach(), None)
@@ -106,7 +106,7 @@ def training(model: Any) -> Iterator[None]:
 
 
 def chunked(peer: Peer, chunk: int) -> Iterator[Tensor]:
-    """Each sequence alone in chunks over a cache of keys and values; of 1 token: as a rollout decodes."""
+    """Read each sequence in chunks over a cache of keys and values; of 1 token: as a rollout decodes."""
     from transformers import DynamicCache
 
     with torch.no_grad():
@@ -121,14 +121,14 @@ def chunked(peer: Peer, chunk: int) -> Iterator[Tensor]:
 
 
 def decoded(peer: Peer, steps: int) -> Iterator[Tensor]:
-    """Batches of one length: a prefill of all but the last tokens, padded on the left, then decode steps."""
+    """Prefill all but the last tokens of batches of one length, padded on the left, then decode these."""
     from transformers import DynamicCache
 
     with torch.no_grad():
         for group in peer.groups():
             parts = [peer.sequences[i] for i in group]
             ids, mask, _ = padded_ids(parts, "left")
-            positions = (mask.cumsum(1) - 1).clamp(min=0)
+            positions = positions_of(mask)
             last = min(steps, min(map(len, parts)) - 1)
             if last < 1:
                 continue
@@ -160,7 +160,7 @@ def gradients_of(model: Any, sequences: Sequence[Tensor], how: str) -> dict[str,
         logits = model(ids, use_cache=False, **options).logits[0].split([len(x) for x in sequences])
     else:
         ids, mask, at = padded_ids(sequences, how, extra=3)
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        positions = positions_of(mask)
         out = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
         logits = [row[inside] for row, inside in zip(out, at, strict=True)]
     total = sum(chosen(z, x).sum() for z, x in zip(logits, sequences, strict=True))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rlk.verify.rows import NOT_FINITE
 from rlk.verify.run import WRONG, Report
 from rlk.verify.trace import CHAINS
 
@@ -38,8 +39,8 @@ def opening(about: Mapping[str, Any]) -> str:
     tokens = f"{about['tokens']:,} tokens in {about['sequences']} sequences"
     lines = [
         f"{about['model']}: {about['model_type']}, {sizes}, {parameters}",
-        f"on {same['device']}; numerics id {same['numerics_id']}; rlk {same['rlk']}, {versions}",
-        f"{tokens}; views are compared, as integers, with packed training",
+        f"on {same['device']}; numerics id {same['numerics_id']}; rlk {about['rlk']}, {versions}",
+        f"{tokens}; views are compared with packed training, by digests of their bits",
     ]
     if about["resumed"]:
         lines.append(f"{_counted(about['resumed'], 'row')} of the earlier run, which were not run again")
@@ -95,6 +96,8 @@ def result(row: Row) -> str:
         ):
             if name in figures:
                 said += f", {short} {number(figures[name])}"
+        if figures.get(NOT_FINITE):
+            said += f", {figures[NOT_FINITE]:,.0f} log-probs not finite"
         return said
     if status == "holds":
         return "equal"
@@ -171,7 +174,7 @@ def totals(report: Report) -> str:
     controls = count["detected"] + count["not detected"]
     said.append(f"{count['detected']} of {controls} controls detected")
     values = sum(row["values"] for row in report.rows if row["promise"] == "bitwise")
-    return f"{', '.join(said)}; {values:,} values compared as integers"
+    return f"{', '.join(said)}; {values:,} values compared by digests of their bits"
 
 
 def _counted(count: int, noun: str) -> str:

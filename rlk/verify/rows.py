@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from rlk.verify.trace import Trace
 from rlk.verify.views import Span, View
 from rlk.verify.watched import Tally
 
+NOT_FINITE = "log-probs whose difference is not finite"
 ACCURACY_TOKENS = 1024  # of all, whose errors are taken
 Row = Callable[[Bench, float], Outcome]
 """Runs a row of the contract until a time (of time.monotonic), at least once."""
@@ -35,10 +38,8 @@ def compared(view: View, most: int | None = None, *, traced: bool = True) -> Row
     """
 
     def run(bench: Bench, deadline: float) -> Outcome:
-        how: AbstractContextManager[Any] = nullcontext()
-        if traced:
-            how = bench.run.trace.of(bench.run.model)
-        return _outcome(bench, lambda: view(bench.run), how, most, deadline)
+        model = bench.run.model if traced else None
+        return _outcome(bench, lambda: view(bench.run), model, most, deadline)
 
     return run
 
@@ -50,15 +51,15 @@ def patched(view: PeerView, most: int | None) -> Row:
     """
 
     def run(bench: Bench, deadline: float) -> Outcome:
-        watched, trace = bench.run, bench.run.trace
+        watched = bench.run
 
         def see(spans: Sequence[Span], logits: Tensor, rows: Tensor | None) -> Tensor:
             flat = logits.detach()
             return watched.judge(spans, row_digests(flat), rows, lambda k: flat[k])
 
-        peer = Peer(bench.stock, watched.sequences, see, bench.sizes.call)
+        peer = Peer(bench.stock, watched.trained_sequences, see, bench.sizes.call)
         with rlk.patch(bench.stock):
-            return _outcome(bench, lambda: view(peer), trace.of(bench.stock), most, deadline)
+            return _outcome(bench, lambda: view(peer), bench.stock, most, deadline)
 
     return run
 
@@ -70,14 +71,19 @@ def patched_gradients(bench: Bench, deadline: float) -> Outcome:
     sequences = [run.sequences[i] for i in views.micro_batch(run)]
     with rlk.patch(bench.stock) as model, _every_id_is_real(bench.stock):
         ids, mask, _ = views.padded_ids(sequences, "left", extra=3)
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        positions = views.positions_of(mask)
         logp = model.logps(ids, attention_mask=mask, position_ids=positions).logp
         assert logp is not None
         (logp.sum() / sum(map(len, sequences))).backward()
         got = peers.taken_gradients(bench.stock)
-    return _outcome(
-        bench, lambda: (x for x in [views.matched(run, got, want)]), nullcontext(), None, deadline
-    )
+    return _matched(bench, got, want)
+
+
+def _matched(bench: Bench, got: dict[str, Tensor], want: dict[str, Tensor]) -> Outcome:
+    def view() -> Iterator[Tensor]:
+        yield views.matched(bench.run, got, want)
+
+    return _outcome(bench, view, None, None, math.inf)
 
 
 @contextmanager
@@ -94,32 +100,71 @@ def _every_id_is_real(model: Any) -> Iterator[None]:
 def _outcome(
     bench: Bench,
     view: Callable[[], Iterator[Tensor]],
-    how: AbstractContextManager[Any],
+    model: torch.nn.Module | None,
     most: int | None,
     deadline: float,
 ) -> Outcome:
-    """Run a view until a number of tokens or a time, at least once, and return what was counted."""
-    tally = bench.run.tally = Tally()
+    """Run a view until a number of tokens or a time, at least once, and return what was counted.
+
+    model: whose modules are compared with those of rlk.nn in training, None for none.
+    """
+    tally = bench.run.tally = Tally(traced=model is not None)
+    how = nullcontext() if model is None else bench.run.trace.of(model)
+    complete = True
     with how:
         found = view()
         for wrong in found:
             tally.compared += len(wrong)
             tally.unequal += int(wrong.sum())
-            if time.monotonic() > deadline or (most is not None and tally.compared >= most):
+            if most is not None and tally.compared >= most:
+                break
+            if time.monotonic() > deadline:
+                complete = False
                 break
         found.close()  # type: ignore[attr-defined]  # a control puts its model back
     first = None if tally.pending is None else tally.pending()
-    return Outcome(tally.compared, tally.unequal, tally.values, tally.counts(), first)
+    return Outcome(
+        tally.compared,
+        tally.unequal,
+        tally.values,
+        tally.counts(),
+        first,
+        complete=complete,
+        unseen=tuple(tally.unseen),
+    )
 
 
 # --- errors against float64 ---------------------------------------------------------------------------------
 
 
 def accuracy(bench: Bench, deadline: float, *, what: str) -> Outcome:
-    """Measure the error of whole logits against float64, and that of transformers in the same dtype.
+    """Return the error of whole logits against float64, and that of transformers in the same dtype.
 
     what: the figure of the row, "root_mean_square" of all, or "largest" of each token, their mean.
     """
+    found = bench.once("errors", partial(_errors, deadline=deadline))
+    both = _figure(found.ours, what), _figure(found.theirs, what)
+    figures = {"rlk": both[0], "transformers": both[1], "ratio": both[0] / both[1] if both[1] else 1.0}
+    return Outcome(
+        len(found.ours), 0, found.ours.numel(), figures=figures | found.log_probs, profile=found.profile,
+        complete=found.complete,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Errors:
+    """Errors of logits [T, V] against float64, the largest of log-probs, and those of modules."""
+
+    ours: Tensor
+    theirs: Tensor
+    log_probs: dict[str, float]
+    profile: tuple[tuple[str, float, float], ...]
+    complete: bool
+
+
+def _errors(bench: Bench, deadline: float) -> _Errors:
+    """Run sequences by all three models until a time, one at least."""
+    complete = True
     ours: list[Tensor] = []
     theirs: list[Tensor] = []
     log_ours: list[Tensor] = []
@@ -138,14 +183,15 @@ def accuracy(bench: Bench, deadline: float, *, what: str) -> Outcome:
             for name, want in inside.items():
                 squares = [((x[name].double() - want) ** 2).sum() for x in (own_inside, eager_inside)]
                 profile.setdefault(name, []).append(torch.stack([*squares, (want**2).sum()]))
-    a, b = torch.cat(ours), torch.cat(theirs)
-    both = _figure(a, what), _figure(b, what)
-    figures = {"rlk": both[0], "transformers": both[1], "ratio": both[0] / both[1] if both[1] else 1.0}
+            if time.monotonic() > deadline:
+                complete = False
+                break
+    figures = {}
     for name, logs in (("rlk", log_ours), ("transformers", log_theirs)):
         joined = torch.cat(logs)
         figures[f"largest error of log-probs, {name}"] = float(joined.max()) if len(joined) else 0.0
     errors_by_module = tuple((name, *_relative(torch.stack(x).sum(0))) for name, x in profile.items())
-    return Outcome(len(a), 0, a.numel(), figures=figures, profile=errors_by_module)
+    return _Errors(torch.cat(ours), torch.cat(theirs), figures, errors_by_module, complete)
 
 
 def _figure(errors: Tensor, what: str) -> float:
@@ -184,25 +230,33 @@ def stock(view: PeerView, most: int | None) -> Row:
     """
 
     def run(bench: Bench, deadline: float) -> Outcome:
-        want, got = bench.once("one by one", _alone), _log_probs(bench, view, most, deadline)
-        gaps = torch.cat([g.logp - w.logp for g, w in zip(got, want, strict=True)]).nan_to_num(0.0)
-        unequal = sum(int((g.digests != w.digests)[g.seen].sum()) for g, w in zip(got, want, strict=True))
-        seen = sum(int(g.seen.sum()) for g in got)
-        count = sum(int(g.logp.isfinite().sum()) for g in got)
+        want, whole = bench.once("one by one", partial(_alone, deadline=deadline))
+        got, ended = _log_probs(bench, view, most, deadline)
+        pairs = [(g, w, g.seen & w.seen) for g, w in zip(got, want, strict=True)]
+        unequal = sum(int((g.digests != w.digests)[both].sum()) for g, w, both in pairs)
+        seen = sum(int(both.sum()) for *_, both in pairs)
+        gaps = torch.cat([(g.logp - w.logp)[both[:-1]] for g, w, both in pairs]).abs()
+        finite = gaps[gaps.isfinite()]
         figures = {
-            "log-probs": float(count),
+            "log-probs": float(len(gaps)),
             "log-probs that differ": float((gaps != 0).sum()),
-            "largest difference of log-probs": float(gaps.abs().max()),
-            "mean difference of log-probs": float(gaps.abs().sum() / max(1, count)),
+            NOT_FINITE: float(len(gaps) - len(finite)),
+            "largest difference of log-probs": _largest(finite),
+            "mean difference of log-probs": float(finite.sum() / max(1, len(finite))),
         }
         if bench.absent(("float64",)) is None:
-            exact = bench.once("exact", _exact)
-            errors = torch.cat([g.logp.double() - w for g, w in zip(got, exact, strict=True)]).nan_to_num(0.0)
-            figures["largest error of log-probs"] = float(errors.abs().max())
+            exact = bench.once("exact", partial(_exact, deadline=deadline))
+            errors = [(g.logp.double() - x)[both[:-1]] for (g, _, both), x in zip(pairs, exact, strict=False)]
+            joined = torch.cat(errors).abs()
+            figures["largest error of log-probs"] = _largest(joined[joined.isfinite()])
         vocabulary = bench.run.model.config.vocab_size
-        return Outcome(seen, unequal, seen * vocabulary, figures=figures)
+        return Outcome(seen, unequal, seen * vocabulary, figures=figures, complete=whole and ended)
 
     return run
+
+
+def _largest(found: Tensor) -> float:
+    return float(found.max()) if len(found) else 0.0
 
 
 class _Seen:
@@ -214,8 +268,9 @@ class _Seen:
         self.logp = torch.full((max(0, len(ids) - 1),), torch.nan, device=ids.device)
 
 
-def _log_probs(bench: Bench, view: PeerView, most: int | None, deadline: float) -> list[_Seen]:
-    sequences = bench.run.sequences
+def _log_probs(bench: Bench, view: PeerView, most: int | None, deadline: float) -> tuple[list[_Seen], bool]:
+    """Return what a view of stock transformers gives, and whether no deadline cut it short."""
+    sequences = bench.run.trained_sequences
     made = [_Seen(ids) for ids in sequences]
 
     def see(spans: Sequence[Span], logits: Tensor, rows: Tensor | None) -> Tensor:
@@ -233,32 +288,35 @@ def _log_probs(bench: Bench, view: PeerView, most: int | None, deadline: float) 
     count = 0
     for part in view(Peer(bench.stock, sequences, see, bench.sizes.call)):
         count += len(part)
-        if time.monotonic() > deadline or (most is not None and count >= most):
+        if most is not None and count >= most:
             break
-    return made
+        if time.monotonic() > deadline:
+            return made, False
+    return made, True
 
 
-def _alone(bench: Bench) -> list[_Seen]:
-    return _log_probs(bench, peers.one_by_one, None, math.inf)
+def _alone(bench: Bench, deadline: float) -> tuple[list[_Seen], bool]:
+    return _log_probs(bench, peers.one_by_one, None, deadline)
 
 
-def _exact(bench: Bench) -> list[Tensor]:
-    """Return the log-probs of each sequence's tokens after the first in float64."""
+def _exact(bench: Bench, deadline: float) -> list[Tensor]:
+    """Return the log-probs of each sequence's tokens after the first in float64, until a time."""
+    made: list[Tensor] = []
     with torch.no_grad():
-        return [peers.chosen(bench.exact(x[None], use_cache=False).logits[0], x) for x in bench.run.sequences]
+        for x in bench.run.trained_sequences:
+            made.append(peers.chosen(bench.exact(x[None], use_cache=False).logits[0], x))
+            if time.monotonic() > deadline:
+                break
+    return made
 
 
 def stock_gradients(bench: Bench, deadline: float) -> Outcome:
     """Measure gradients of stock transformers, of padded rows against packed sequences."""
     some = peers.micro_batch(bench.run.sequences, bench.sizes.call)
     want, got = (peers.gradients_of(bench.stock, some, how) for how in ("packed", "left"))
-    wrong, largest, values = [], 0.0, 0
-    for name, g in got.items():
-        a, b = (x.reshape(-1, x.shape[-1]) for x in (g, want[name]))
-        wrong.append(row_digests(a) != row_digests(b))
-        scale = float(b.abs().max())
-        largest = max(largest, float((a - b).abs().max()) / scale if scale else 0.0)
-        values += g.numel()
-    joined = torch.cat(wrong)
+    largest = 0.0
+    for name in got.keys() & want.keys():
+        scale = float(want[name].abs().max())
+        largest = max(largest, float((got[name] - want[name]).abs().max()) / scale if scale else 0.0)
     figures = {"largest difference over the largest element": largest}
-    return Outcome(len(joined), int(joined.sum()), values, figures=figures)
+    return replace(_matched(bench, got, want), figures=figures)

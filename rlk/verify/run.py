@@ -9,16 +9,16 @@ import platform
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 
-from rlk import __version__
+from rlk import __version__, nn
+from rlk.digest import digest_sources
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.verify import views
-from rlk.verify.bench import Bench, Outcome
+from rlk.verify.bench import Bench, Outcome, installed_version
 from rlk.verify.contract import CONTROL, Kind, Promise, contract, stock_contract
 from rlk.verify.trace import CHAINS
 
@@ -87,8 +87,8 @@ def verify(
 
     seconds: what all of it may take; each row compares less then, but something. state: a file that every
     finished row is written to, and whose rows are not run again. begun: is told of the model before the
-    first row, told: of every row as it is finished, doing: of what is being run. Raises LaunchError for the
-    state of another run.
+    first row, told: of every row as it is finished, doing: of what is being run. Rows of a state that the
+    time cut short are run again. Raises LaunchError for the state of another run.
     """
     end = time.monotonic() + seconds
     about = described(bench)
@@ -145,7 +145,7 @@ def _until(end: float, share: float, left: float) -> float:
 
 def run_row(bench: Bench, promise: Promise, deadline: float) -> Row:
     """Run a row of the contract; what rlk or the device refuses is the row's result."""
-    began = time.monotonic()
+    began, trained = time.monotonic(), sum(map(len, bench.run.want))
     why = bench.absent(promise.needs)
     outcome, status = Outcome(), "not run"
     if why is None:
@@ -168,6 +168,8 @@ def run_row(bench: Bench, promise: Promise, deadline: float) -> Row:
         "reason": why,
         "unit": promise.unit,
         **finite(asdict(outcome)),
+        "complete": outcome.complete and trained == sum(map(len, bench.run.sequences)),
+        "trained": trained,
         "seconds": round(time.monotonic() - began, 2),
     }
 
@@ -177,6 +179,9 @@ def judged(promise: Promise, outcome: Outcome) -> tuple[Status, str | None]:
     if outcome.compared == 0:
         return "not run", "no sequence is long enough: give more --tokens"
     inside = sum(bad for _, bad in outcome.operators.values())
+    lost = [name for name in outcome.unseen if name not in promise.unseen]
+    if lost:
+        return "failed", f"results of {len(lost)} modules were not compared, of {lost[0]} first"
     match promise.kind:
         case Kind.BITWISE:
             return ("broken" if outcome.unequal or inside else "holds"), None
@@ -204,11 +209,12 @@ def described(bench: Bench) -> dict[str, Any]:
         "dtype": bench.dtype,
         "device": torch.cuda.get_device_name(bench.device) if cuda else f"cpu ({platform.machine()})",
         "sizes": json.loads(json.dumps(asdict(bench.sizes))),
-        "rlk": __version__,
-        "versions": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "sources": digest_sources([Path(nn.__file__).parent, Path(__file__).parent])[:16],
+        "versions": {name: found for name in PACKAGES if (found := installed_version(name)) is not None},
     }
     return {
         "model": s.name,
+        "rlk": __version__,
         "source": s.source,
         "model_type": c.model_type,
         "layers": c.num_hidden_layers,
@@ -222,24 +228,17 @@ def described(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 # --- the state of an interrupted run ------------------------------------------------------------------------
 
 
 def finished(path: Path, identity: dict[str, Any]) -> dict[str, Row]:
-    """Return the finished rows of a state by their keys, none where there is no file.
+    """Return the complete rows of a state by their keys, none where there is no file.
 
-    Raises LaunchError for a file that is no state, or the state of another model, version, device or size.
+    Raises LaunchError for a file that is no state, or the state of another model, source, device or size.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        rows = {row["key"]: row for row in found["rows"]}
+        rows = {row["key"]: row for row in found["rows"] if row.get("complete")}
         other = found["identity"]
         if found["format"] != FORMAT or not isinstance(other, dict):
             raise ValueError("another format")

@@ -43,11 +43,7 @@ class Trace:
     @contextmanager
     def of(self, model: torch.nn.Module) -> Iterator[Trace]:
         """Watch a model's modules meanwhile. No product is hooked: a hooked one runs another path."""
-        handles = [
-            module.register_forward_hook(self._hook(name.removeprefix("model.")))
-            for name, module in model.named_modules()
-            if operator_of(name) is not None
-        ]
+        handles = [module.register_forward_hook(self._hook(name)) for name, module in modules_of(model)]
         try:
             yield self
         finally:
@@ -72,6 +68,13 @@ class Trace:
             for name, y in self.found.items()
             if len(y) == count or rows is not None
         }
+
+
+def modules_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield the modules that are watched, by their names in a trace."""
+    for name, module in model.named_modules():
+        if operator_of(name) is not None:
+            yield name.removeprefix("model."), module
 
 
 def operator_of(name: str) -> str | None:

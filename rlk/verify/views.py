@@ -66,6 +66,11 @@ class Run:
         """Return the sequences whose digests are known."""
         return list(range(len(self.want)))
 
+    @property
+    def trained_sequences(self) -> list[Tensor]:
+        """Return the ids of these sequences."""
+        return self.sequences[: len(self.want)]
+
     def integers(self, numbers: Sequence[int]) -> Tensor:
         """Return int32 numbers on the device."""
         return torch.tensor(numbers, dtype=torch.int32, device=self.device)
@@ -88,6 +93,10 @@ class Run:
         """Take what a pass of training gave to whole sequences, hidden states [T, hidden], as theirs."""
         self.want += self.digests(hidden).split([n for *_, n in spans])
 
+    def forget(self) -> None:
+        """Drop what earlier passes of training gave."""
+        self.want = []
+
     def see(self, spans: Sequence[Span], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return which tokens have other bits than in training, bool [n].
 
@@ -101,6 +110,10 @@ class Run:
     def match(self, got: Tensor, want: Tensor, place: Callable[[int], str]) -> Tensor:
         """Return which rows of two tensors [n, m] have other bits. place: says what a row is."""
         return row_digests(got) != row_digests(want)
+
+    def missing(self, rows: int, what: str) -> Tensor:
+        """Return that all rows of a tensor differ, which one of two has not. what: says which."""
+        return torch.ones(rows, dtype=torch.bool, device=self.device)
 
     @contextmanager
     def using(self, model: CausalLM) -> Iterator[None]:
@@ -128,12 +141,12 @@ View = Callable[[Run], Iterator[Tensor]]
 
 
 def random_sequences(sizes: Sizes, vocabulary: int, device: str) -> list[Tensor]:
-    """Return sequences of random ids, of at least steps tokens each."""
+    """Return sequences of random ids, of at least steps tokens each but the last, which may be cut."""
     how, found = random.Random(1), 0
     drawn = torch.Generator().manual_seed(1)
     made = []
     while found < sizes.tokens:
-        count = how.randint(sizes.steps, sizes.longest)
+        count = min(how.randint(sizes.steps, sizes.longest), sizes.tokens - found)
         made.append(torch.randint(vocabulary, (count,), generator=drawn).to(device))
         found += len(made[-1])
     return made
@@ -156,6 +169,7 @@ def packed(run: Run, group: Sequence[int]) -> Tensor:
 
 def train(run: Run, deadline: float) -> None:
     """Take the digests of all sequences by packed passes with gradients, until the deadline."""
+    run.forget()
     for group in run.groups(range(len(run.sequences)), run.sizes.call):
         run.learn(whole(run, group), packed(run, group))
         if time.monotonic() > deadline:
@@ -163,14 +177,14 @@ def train(run: Run, deadline: float) -> None:
 
 
 def again(run: Run) -> Iterator[Tensor]:
-    """Packed as in training, once more, without gradients."""
+    """Pack as in training, once more, without gradients."""
     with torch.no_grad():
         for group in run.groups(run.trained, run.sizes.call):
             yield run.see(whole(run, group), packed(run, group))
 
 
 def other_batches(run: Run) -> Iterator[Tensor]:
-    """Packed in another order, into calls of other sizes."""
+    """Pack in another order, into calls of other sizes."""
     order = run.trained
     run.random.shuffle(order)
     with torch.no_grad():
@@ -204,13 +218,18 @@ def padded_ids(sequences: Sequence[Tensor], side: str, extra: int = 0) -> tuple[
     return ids, mask, at
 
 
+def positions_of(mask: Tensor) -> Tensor:
+    """Return the positions of tokens in padded rows, int64 [B, L], by their mask; 0 before the first."""
+    return (mask.cumsum(1) - 1).clamp(min=0)
+
+
 def padded_layout(mask: Tensor, side: Any) -> rlk.Layout:
     """Return the layout of rows that are padded on a side, by their mask [B, L]."""
     return rlk.Layout.padded(mask.sum(1).to(torch.int32), mask.shape[1], side=side)
 
 
 def padded(run: Run, sides: Sequence[str] = ("right", "left"), extra: int = 0) -> Iterator[Tensor]:
-    """Rows of one length, with padding on a side; the sides in turn."""
+    """Score rows of one length, with padding on a side; the sides in turn."""
     with torch.no_grad():
         for group, side in zip(run.groups(run.trained, run.sizes.call), cycle(sides)):
             ids, mask, at = padded_ids([run.sequences[i] for i in group], side, extra)
@@ -221,7 +240,7 @@ def padded(run: Run, sides: Sequence[str] = ("right", "left"), extra: int = 0) -
 
 
 def checkpointed(run: Run) -> Iterator[Tensor]:
-    """With gradients and gradient checkpointing."""
+    """Pack as in training, with gradients and gradient checkpointing."""
     with checkpointing(run.model):
         for group in run.groups(run.trained, run.sizes.call):
             yield run.see(whole(run, group), packed(run, group))
@@ -268,26 +287,29 @@ def taken_gradients(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def matched(run: Run, got: dict[str, Tensor], want: dict[str, Tensor]) -> Tensor:
-    """Return which rows of gradients have other bits, parameter by parameter."""
+    """Return which rows of gradients have other bits, parameter by parameter; all of one that is missing."""
     found = []
-    for name, g in got.items():
-        a, b = (x.reshape(-1, x.shape[-1]) for x in (g, want[name]))
-        found.append(run.match(a, b, f"gradient of {name}, row {{}}".format))
+    for name in {**want, **got}:
+        rows = [x[name].reshape(-1, x[name].shape[-1]) for x in (got, want) if name in x]
+        if len(rows) == 2:
+            found.append(run.match(rows[0], rows[1], f"gradient of {name}, row {{}}".format))
+        else:
+            found.append(run.missing(len(rows[0]), f"gradient of {name}, which is missing"))
     return torch.cat(found)
 
 
 def gradients(run: Run) -> Iterator[Tensor]:
-    """Rows of gradients, with checkpointing and without; counted by rows of parameters, not by tokens."""
+    """Compare gradients with checkpointing and without; count rows of parameters, not tokens."""
     yield from _gradients(run, None, checkpointing)
 
 
 def gradients_again(run: Run) -> Iterator[Tensor]:
-    """Rows of gradients of the same micro-batch, twice."""
+    """Compare gradients of the same micro-batch, taken twice."""
     yield from _gradients(run, None, nullcontext)
 
 
 def gradients_padded(run: Run) -> Iterator[Tensor]:
-    """Rows of gradients of padded rows and of packed sequences."""
+    """Compare gradients of padded rows with those of packed sequences."""
     yield from _gradients(run, "left", nullcontext)
 
 
@@ -299,7 +321,7 @@ def _gradients(run: Run, side: str | None, how: Callable[[CausalLM], object]) ->
 
 
 def without_logits(run: Run) -> Iterator[Tensor]:
-    """Log-probs by `linear_logp`, against `logp` of the logits."""
+    """Compare log-probs by `linear_logp` with `logp` of the logits."""
     with torch.no_grad():
         for group in run.groups(run.trained, run.sizes.call):
             lengths = [len(run.sequences[i]) for i in group]
@@ -320,7 +342,7 @@ def without_logits(run: Run) -> Iterator[Tensor]:
 
 
 def generated(run: Run) -> Iterator[Tensor]:
-    """Log-probs of the tokens that `generate` draws, in few pages, against those of finished sequences."""
+    """Compare log-probs of tokens that `generate` draws, in few pages, with those of finished sequences."""
     steps, batch, most = run.sizes.steps, max(run.sizes.batches), run.model.config.max_position_embeddings
     for group in _batches(run.trained, batch):
         prompts = [run.sequences[i][: max(1, len(run.sequences[i]) // 2)].tolist() for i in group]
@@ -403,7 +425,7 @@ def prefilled(run: Run, chunks: Sequence[int] | None = None, page: int | None = 
 
 
 def hit(run: Run) -> Iterator[Tensor]:
-    """Prefill of what follows a prefix, whose pages another sequence filled."""
+    """Prefill what follows a prefix, whose pages another sequence filled."""
     page = run.sizes.page
     for group in _batches([i for i in run.trained if len(run.sequences[i]) > page], 8):
         cache, table = tables(run, 2 * len(group))
@@ -514,7 +536,7 @@ def captured(run: Run, at: Decoding) -> Callable[[], Tensor]:
 
 
 def compiled(run: Run) -> Iterator[Tensor]:
-    """Packed as in training, by `torch.compile` of the decoder."""
+    """Pack as in training, by `torch.compile` of the decoder."""
     decoder = torch.compile(run.model.model, dynamic=True)
     with torch.no_grad():
         for group in run.groups(run.trained, run.sizes.call):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlk.nn import CausalLM
-from rlk.testing.digests import row_digests
-from rlk.verify.trace import Trace, operator_of
+from rlk.testing.digests import INTEGERS, row_digests
+from rlk.verify.trace import Trace, modules_of, operator_of
 from rlk.verify.views import Run, Span, packed
 
-INTEGERS = {2: torch.int16, 4: torch.int32}
 LOGITS = "logits"
 
 
@@ -49,14 +49,19 @@ class First:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """Counts of a view. operators: rows compared and rows that differ, by operator."""
+    """Counts of a view. operators: rows compared and rows that differ, by operator.
 
+    traced: modules are compared too. unseen: those of which some call had no results, or training none.
+    """
+
+    traced: bool = False
     compared: int = 0
     unequal: int = 0
     values: int = 0
     operators: dict[str, list[Any]] = field(default_factory=dict)
     first: First | None = None
     pending: Callable[[], First] | None = None
+    unseen: dict[str, None] = field(default_factory=dict)
 
     def add(self, operator: str, wrong: Tensor) -> None:
         """Count rows of an operator's result. wrong: bool [n]; nothing waits for the device."""
@@ -77,6 +82,11 @@ class Watched(Run):
     inside: list[dict[str, Tensor]] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
 
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """Return the names of the modules whose results are compared."""
+        return tuple(name for name, _ in modules_of(self.model))
+
     def learn(self, spans: Sequence[Span], hidden: Tensor) -> None:
         super().learn(spans, hidden)
         counts = [n for *_, n in spans]
@@ -85,6 +95,10 @@ class Watched(Run):
             for held, part in zip(made, row_digests(y).split(counts), strict=True):
                 held[name] = part
         self.inside += made
+
+    def forget(self) -> None:
+        super().forget()
+        self.inside = []
 
     @contextmanager
     def using(self, model: CausalLM) -> Iterator[None]:
@@ -122,7 +136,7 @@ class Watched(Run):
     def _compare_modules(
         self, spans: Sequence[Span], count: int, rows: Tensor | None
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return which rows of each module's result differ, and that result."""
+        """Return which rows of each module's result differ, and that result; note modules without any."""
         found = {}
         for name, y in self.trace.rows(count, rows).items():
             if all(name in self.inside[i] for i, *_ in spans):
@@ -130,6 +144,8 @@ class Watched(Run):
                 found[name] = (row_digests(y) != want, y)
                 self.tally.values += y.numel()
                 self.tally.add(operator_of(name) or name, found[name][0])
+        if self.tally.traced:
+            self.tally.unseen |= dict.fromkeys(name for name in self.modules if name not in found)
         return found
 
     def _note(
@@ -173,6 +189,11 @@ class Watched(Run):
             found = value_of(where, *rows)
             self.tally.pending = lambda: First(where, None, None, () if found is None else (found,))
         return wrong
+
+    def missing(self, rows: int, what: str) -> Tensor:
+        if self.tally.pending is None:
+            self.tally.pending = lambda: First(what, None, None, ())
+        return super().missing(rows, what)
 
 
 def value_of(what: str, got: Tensor, want: Tensor) -> Value | None:
