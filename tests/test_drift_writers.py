@@ -127,6 +127,40 @@ def test_a_writer_keeps_tokens_positions_and_log_probs(
         assert read.facts().temperature == 1.0 and read.facts().special == {"eos": 1}
 
 
+def tool_turn(kind: str, path: str) -> None:
+    """Write a prompt 3, a sampled 4, the tokens 5 and 6 of a tool, with zeros as log-probs, a sampled 7."""
+    mask, logps = torch.tensor([[1, 0, 0, 1, 0]]), torch.tensor([[-1.0, 0.0, 0.0, -2.0, 0.0]])
+    ids, exists = torch.tensor([[4, 5, 6, 7, 0]]), torch.tensor([[1, 1, 1, 1, 0]])
+    one = torch.tensor([[1]])
+    if kind == "verl":
+        batch = {
+            "input_ids": torch.cat([3 * one, ids], 1), "attention_mask": torch.cat([one, exists], 1),
+            "position_ids": torch.arange(6)[None], "responses": ids, "rollout_log_probs": logps,
+            "response_mask": mask,
+        }  # fmt: skip
+        writers.write_verl(path, SimpleNamespace(batch=batch))
+    elif kind == "trl batch":
+        batch = {
+            "prompt_ids": 3 * one, "prompt_mask": one, "completion_ids": ids, "completion_mask": exists,
+            "sampling_per_token_logps": logps, "tool_mask": mask,
+        }  # fmt: skip
+        writers.write_trl(path, batch)
+    else:
+        rows = {"completion_ids": ids, "logprobs": logps, "env_mask": mask}
+        writers.write_trl(path, {"prompt_ids": [[3]], **{n: x[:, :4].tolist() for n, x in rows.items()}})
+
+
+@pytest.mark.parametrize("kind", ["verl", "trl batch", "trl function"])
+def test_tokens_of_a_tool_have_no_log_prob(tmp_path: Path, kind: str) -> None:
+    path = str(tmp_path / "x.safetensors")
+    tool_turn(kind, path)
+    read = Recorded(path)
+    found = read.score(read.sequences, Unwatched())
+    assert read.sequences.lists() == [[3, 4, 5, 6, 7]]
+    assert found.logps.isnan().tolist() == [True, False, True, True, False]
+    assert found.logps[[1, 4]].tolist() == [-1.0, -2.0]
+
+
 def test_wrong_rollouts_are_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="sequence 1 has 2 ids and 1 log-probs"):

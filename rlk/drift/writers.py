@@ -109,20 +109,28 @@ def write_trl(path: str, output: Mapping[str, Any], **settings: Any) -> None:
 
     That is what a `rollout_func` returns. Where TRL has several log-probs of a place, the largest first,
     `logprob_token_ids` says which is the sampled one's. Or the padded tensors of a GRPOTrainer's batch, with
-    `sampling_per_token_logps` (else `old_per_token_logps`), `prompt_mask` and `completion_mask`.
+    `sampling_per_token_logps` (else `old_per_token_logps`), `prompt_mask` and `completion_mask`. Tokens of
+    tools, where `tool_mask` (`env_mask` of a `rollout_func`) is 0, have no log-prob: TRL fills in zeros.
     """
+    drawn = output.get("tool_mask")
+    drawn = output.get("env_mask") if drawn is None else drawn
     if "prompt_mask" in output:
         sampled = output.get("sampling_per_token_logps")
         sampled = output["old_per_token_logps"] if sampled is None else sampled
         prompts = _unpadded(output["prompt_ids"], output["prompt_mask"])
         completions = _unpadded(output["completion_ids"], output["completion_mask"])
         logps = _unpadded(sampled, output["completion_mask"])
+        drawn = None if drawn is None else _unpadded(drawn, output["completion_mask"])
     else:
         prompts, completions, logps = output["prompt_ids"], output["completion_ids"], output["logprobs"]
     named = output.get("logprob_token_ids") or [None] * len(prompts)
+    drawn = [[1] * len(ids) for ids in completions] if drawn is None else drawn
     rows = []
-    for prompt, ids, found, names in zip(prompts, completions, logps, named, strict=True):
-        each = [_sampled(found[t], ids[t], None if names is None else names[t]) for t in range(len(ids))]
+    for prompt, ids, found, names, own in zip(prompts, completions, logps, named, drawn, strict=True):
+        each = [
+            _sampled(found[t], ids[t], None if names is None else names[t]) if own[t] else NONE
+            for t in range(len(ids))
+        ]
         rows.append(([*prompt, *ids], [NONE] * len(prompt) + each))
     write_rollouts(path, "trl", rows, **settings)
 
@@ -130,7 +138,8 @@ def write_trl(path: str, output: Mapping[str, Any], **settings: Any) -> None:
 def write_verl(path: str, data: Any, **settings: Any) -> None:
     """Write a DataProto of verl, or its batch: prompts, responses, attention_mask and rollout_log_probs.
 
-    position_ids are written as they are. Of a response, tokens count where attention_mask is 1.
+    position_ids are written as they are. Of a response, tokens count where attention_mask is 1. Those of
+    tools, where response_mask is 0, have no log-prob: verl fills in zeros.
     """
     batch = getattr(data, "batch", data)
     width = batch["responses"].shape[1]
@@ -138,9 +147,11 @@ def write_verl(path: str, data: Any, **settings: Any) -> None:
     ids = _rows(batch["input_ids"])
     places = _rows(batch["position_ids"])
     found = _rows(batch["rollout_log_probs"])
+    drawn = batch.get("response_mask")
+    drawn = [mask[-width:] for mask in exists] if drawn is None else _rows(drawn)
     rows, positions = [], []
-    for mask, row, at, logps in zip(exists, ids, places, found, strict=True):
-        every = [NONE] * (len(row) - width) + list(logps)
+    for mask, row, at, logps, own in zip(exists, ids, places, found, drawn, strict=True):
+        every = [NONE] * (len(row) - width) + [x if flag else NONE for x, flag in zip(logps, own)]
         keep = [i for i, flag in enumerate(mask) if flag]
         rows.append(([row[i] for i in keep], [every[i] for i in keep]))
         positions.append([at[i] for i in keep])
