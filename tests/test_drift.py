@@ -24,6 +24,7 @@ from rlk.drift.faults import FAULTS, located, paged_pair, tiny_model, tiny_seque
 from rlk.drift.metrics import EDGES, bin_names, histogram, log_prob_drift
 from rlk.drift.operators import measured
 from rlk.drift.recorded import Recorded, save_scores
+from rlk.drift.writers import write_rollouts
 from rlk.errors import LaunchError, RlkError
 
 
@@ -298,13 +299,13 @@ def test_a_file_that_is_no_record_is_refused_by_what_is_wrong(tmp_path: Path) ->
 
     good = {
         "ids": torch.tensor([1, 2]), "cu_seqlens": torch.tensor([0, 2]), "positions": torch.tensor([0, 1]),
-        "logps": torch.tensor([math.nan, -1.0]),
+        "logps": torch.tensor([math.nan, -1.0]), "sampled": torch.tensor([False, True]),
     }  # fmt: skip
-    head = {"format": "rlk.drift", "version": "1", "engine": "x"}
+    head = {"format": "rlk.drift", "version": "2", "engine": "x"}
     path = tmp_path / "x.safetensors"
     for tensors, texts, message in (
         (good, {**head, "format": "other"}, "format is 'other'"),
-        (good, {**head, "version": "2"}, "version is '2'"),
+        (good, {**head, "version": "1"}, "version is '1'"),
         ({n: x for n, x in good.items() if n != "logps"}, head, "tensor logps is missing"),
         ({**good, "logps": torch.tensor([1, 2])}, head, "tensor logps is torch.int64"),
         ({**good, "cu_seqlens": torch.tensor([0, 1])}, head, "cu_seqlens do not ascend"),
@@ -326,6 +327,26 @@ def test_a_nan_within_a_recorded_completion_is_found(tmp_path: Path) -> None:
     save_scores(tmp_path / "a.safetensors", "x", engine.facts(), mine)
     found = compare(Recorded(tmp_path / "a.safetensors"), engine, sequences)
     assert found.cause == "log-probs" and "sequence 0, token 5" in found.findings[0].message
+
+
+@pytest.mark.parametrize("places", [[1, 2], [1, 2, 3, 4]], ids=["at its start", "everywhere"])
+def test_a_sequence_whose_sampled_tokens_have_no_log_prob_is_found(tmp_path: Path, places: list[int]) -> None:
+    rows, path = [[0, 5, 9, 7, 1], [0, 7, 3]], str(tmp_path / "a.safetensors")
+    engine, sequences = Transformers(tiny_model()), Sequences.of(rows)
+    logps = [part.tolist() for part in engine.score(sequences, Unwatched()).logps.split(sequences.lengths)]
+    for i in places:
+        logps[0][i] = math.nan
+    sampled = [[0, 1, 1, 1, 1], [0, 1, 1]]
+    write_rollouts(path, "x", zip(rows, logps, strict=True), sampled=sampled)
+    found = compare(Recorded(path), engine, sequences)
+    assert found.cause == "log-probs" and not found.equal
+    wanted = f"{len(places)} tokens without a log-prob (NaN), in sequences 0"
+    assert wanted in found.text()
+    prompt = [[0] * (max(places) + 1) + [1] * (4 - max(places)), [0, 1, 1]]
+    write_rollouts(path, "x", zip(rows, logps, strict=True), sampled=prompt)
+    found = compare(Recorded(path), engine, sequences)
+    assert found.equal == (len(places) < 4)  # a prompt needs none, but a sequence without any says nothing
+    assert found.equal or "no log-prob at all of sequences 0" in found.text()
 
 
 def test_the_faults_of_the_command_s_model_are_of_its_operators() -> None:

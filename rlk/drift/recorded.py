@@ -13,8 +13,11 @@ from rlk.drift.digests import Digest
 from rlk.drift.engine import Facts, Scores, Sequences, Watch
 from rlk.errors import Code, LaunchError
 
-FORMAT, VERSION = "rlk.drift", "1"
-NEEDED = {"ids": torch.int64, "cu_seqlens": torch.int64, "positions": torch.int64, "logps": torch.float32}
+FORMAT, VERSION = "rlk.drift", "2"
+NEEDED = {
+    "ids": torch.int64, "cu_seqlens": torch.int64, "positions": torch.int64, "logps": torch.float32,
+    "sampled": torch.bool,
+}  # fmt: skip
 
 
 class Recorded:
@@ -48,7 +51,7 @@ class Recorded:
         names = ("bits", "entropy", "top", "sketch")
         held = all(f"digest.{name}" in t for name in names)
         return Scores(
-            self.sequences, t["logps"], begun(t["logps"], self.sequences), t["positions"], t.get("context"),
+            self.sequences, t["logps"], t["sampled"] | ~t["logps"].isnan(), t["positions"], t.get("context"),
             Digest(*(t[f"digest.{name}"] for name in names)) if held else None,
         )  # fmt: skip
 
@@ -63,7 +66,7 @@ def save_scores(path: str | os.PathLike[str], engine: str, facts: Facts, scores:
 
     found = {"ids": scores.tokens.ids, "cu_seqlens": scores.tokens.cu_seqlens, "context": scores.context}
     found |= {"positions": scores.tokens.places if scores.positions is None else scores.positions}
-    found |= {"logps": torch.where(scores.known, scores.logps, torch.nan)}
+    found |= {"logps": torch.where(scores.known, scores.logps, torch.nan), "sampled": scores.known}
     if scores.digest is not None:
         d = scores.digest
         found |= {"digest.bits": d.bits, "digest.entropy": d.entropy, "digest.top": d.top}
@@ -74,12 +77,6 @@ def save_scores(path: str | os.PathLike[str], engine: str, facts: Facts, scores:
     made |= {"special": json.dumps(dict(facts.special)), "weights": json.dumps(dict(facts.weights))}
     tensors = {name: x.contiguous().cpu() for name, x in found.items() if x is not None}
     save_file(tensors, path, {"format": FORMAT, "version": VERSION, "engine": engine, **made})
-
-
-def begun(logps: torch.Tensor, sequences: Sequences) -> torch.Tensor:
-    """Return whether a token is not before the first log-prob of its sequence: a NaN there is an error."""
-    parts = (~logps.isnan()).split(sequences.lengths)
-    return torch.cat([part.int().cumsum(0) > 0 for part in parts])
 
 
 def _read(path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

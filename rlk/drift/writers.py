@@ -8,12 +8,13 @@ A record is a safetensors file of packed sequences, prompt and completion of eac
 | `cu_seqlens` | int64 [B + 1] | offsets of the sequences |
 | `positions` | int64 [T] | positions of the rotary embedding, from 0 in each sequence |
 | `logps` | float32 [T] | log p(ids[t] given the ids before t); NaN where the engine returned none |
+| `sampled` | bool [T] | tokens that the engine sampled, each of which must have a log-prob |
 | `context` | int64 [T] | optional: the number of keys that each token sees, its own included |
 | `digest.bits` | int64 [T] | optional, as the next three: `rlk.drift.Digest` of each token's distribution |
 | `digest.entropy`, `digest.top` | float32 [T] | |
 | `digest.sketch` | float32 [T, 16] | |
 
-Its metadata are texts: `format` ("rlk.drift"), `version` ("1"), `engine`, and, where known, `temperature`,
+Its metadata are texts: `format` ("rlk.drift"), `version` ("2"), `engine`, and, where known, `temperature`,
 `stage` ("logits", "log-probs" or "none": where the temperature divides), `dtype`, `logits_dtype`, `padding`,
 `vocabulary`, and `special` and `weights` as JSON (ids by name; the `hex` of `rlk.sync.digest` by name).
 """
@@ -35,11 +36,13 @@ def write_rollouts(
     engine: str,
     sequences: Iterable[tuple[Sequence[int], Sequence[float]]],
     *,
+    sampled: Iterable[Sequence[Any]] | None = None,
     positions: Iterable[Sequence[int]] | None = None,
     **settings: Any,
 ) -> None:
     """Write sequences: ids of prompt and completion, and as many log-probs, NaN where there is none.
 
+    sampled: for each token whether the engine sampled it; without it, all but the first of each sequence.
     settings: temperature=, stage=, dtype= and the other metadata of the format. Raises ValueError.
     """
     rows = [([int(i) for i in ids], [float(x) for x in logps]) for ids, logps in sequences]
@@ -51,18 +54,22 @@ def write_rollouts(
     counted = [range(len(ids)) for ids, _ in rows] if positions is None else list(positions)
     if [len(p) for p in counted] != [len(ids) for ids, _ in rows]:
         raise ValueError("positions and ids have different lengths")
+    drawn = [[False] + [True] * (len(ids) - 1) for ids, _ in rows] if sampled is None else list(sampled)
+    if [len(s) for s in drawn] != [len(ids) for ids, _ in rows]:
+        raise ValueError("sampled and ids have different lengths")
     tensors = {
         "ids": numpy.array([i for ids, _ in rows for i in ids], numpy.int64),
         "cu_seqlens": numpy.cumsum([0, *(len(ids) for ids, _ in rows)], dtype=numpy.int64),
         "positions": numpy.array([int(p) for each in counted for p in each], numpy.int64),
         "logps": numpy.array([x for _, logps in rows for x in logps], numpy.float32),
+        "sampled": numpy.array([bool(s) for each in drawn for s in each], numpy.bool_),
     }
     texts = {
         name: json.dumps(value) if isinstance(value, Mapping) else str(value)
         for name, value in settings.items()
         if value is not None
     }
-    save_file(tensors, path, {"format": "rlk.drift", "version": "1", "engine": engine, **texts})
+    save_file(tensors, path, {"format": "rlk.drift", "version": "2", "engine": engine, **texts})
 
 
 def write_vllm(path: str, outputs: Iterable[Any], **settings: Any) -> None:
@@ -71,7 +78,7 @@ def write_vllm(path: str, outputs: Iterable[Any], **settings: Any) -> None:
     Log-probs of the prompt are written where `prompt_logprobs=` was given. vLLM's `logprobs_mode` says
     whether a temperature is in them: "raw_logprobs" (its default) has none, "processed_logprobs" has.
     """
-    rows = []
+    rows, sampled = [], []
     for output in outputs:
         prompt = list(output.prompt_token_ids)
         given = output.prompt_logprobs or [None] * len(prompt)
@@ -82,7 +89,8 @@ def write_vllm(path: str, outputs: Iterable[Any], **settings: Any) -> None:
                 raise ValueError("no log-probs: generate with SamplingParams(logprobs=0)")
             after = [at[i].logprob for i, at in zip(ids, made.logprobs)]
             rows.append((prompt + ids, before + after))
-    write_rollouts(path, "vllm", rows, **settings)
+            sampled.append([False] * len(prompt) + [True] * len(ids))
+    write_rollouts(path, "vllm", rows, sampled=sampled, **settings)
 
 
 def write_sglang(
@@ -92,7 +100,7 @@ def write_sglang(
 
     Log-probs of the prompt are written where `logprob_start_len=0` was given.
     """
-    rows = []
+    rows, sampled = [], []
     for prompt, output in zip(prompts, outputs, strict=True):
         meta = output["meta_info"]
         made = meta["output_token_logprobs"]  # (log-prob, id, text or None) each
@@ -100,8 +108,11 @@ def write_sglang(
             len(meta.get("input_token_logprobs") or ())
         )
         before = [NONE if x[0] is None else x[0] for x in given] if given else [NONE] * len(prompt)
-        rows.append(([*prompt, *(x[1] for x in made)], [*before, *(x[0] for x in made)]))
-    write_rollouts(path, "sglang", rows, **settings)
+        rows.append(
+            ([*prompt, *(x[1] for x in made)], [*before, *(NONE if x[0] is None else x[0] for x in made)])
+        )
+        sampled.append([False] * len(prompt) + [True] * len(made))
+    write_rollouts(path, "sglang", rows, sampled=sampled, **settings)
 
 
 def write_trl(path: str, output: Mapping[str, Any], **settings: Any) -> None:
@@ -115,24 +126,25 @@ def write_trl(path: str, output: Mapping[str, Any], **settings: Any) -> None:
     drawn = output.get("tool_mask")
     drawn = output.get("env_mask") if drawn is None else drawn
     if "prompt_mask" in output:
-        sampled = output.get("sampling_per_token_logps")
-        sampled = output["old_per_token_logps"] if sampled is None else sampled
+        padded = output.get("sampling_per_token_logps")
+        padded = output["old_per_token_logps"] if padded is None else padded
         prompts = _unpadded(output["prompt_ids"], output["prompt_mask"])
         completions = _unpadded(output["completion_ids"], output["completion_mask"])
-        logps = _unpadded(sampled, output["completion_mask"])
+        logps = _unpadded(padded, output["completion_mask"])
         drawn = None if drawn is None else _unpadded(drawn, output["completion_mask"])
     else:
         prompts, completions, logps = output["prompt_ids"], output["completion_ids"], output["logprobs"]
     named = output.get("logprob_token_ids") or [None] * len(prompts)
     drawn = [[1] * len(ids) for ids in completions] if drawn is None else drawn
-    rows = []
+    rows, sampled = [], []
     for prompt, ids, found, names, own in zip(prompts, completions, logps, named, drawn, strict=True):
         each = [
             _sampled(found[t], ids[t], None if names is None else names[t]) if own[t] else NONE
             for t in range(len(ids))
         ]
         rows.append(([*prompt, *ids], [NONE] * len(prompt) + each))
-    write_rollouts(path, "trl", rows, **settings)
+        sampled.append([False] * len(prompt) + list(own))
+    write_rollouts(path, "trl", rows, sampled=sampled, **settings)
 
 
 def write_verl(path: str, data: Any, **settings: Any) -> None:
@@ -149,13 +161,15 @@ def write_verl(path: str, data: Any, **settings: Any) -> None:
     found = _rows(batch["rollout_log_probs"])
     drawn = batch.get("response_mask")
     drawn = [mask[-width:] for mask in exists] if drawn is None else _rows(drawn)
-    rows, positions = [], []
+    rows, sampled, positions = [], [], []
     for mask, row, at, logps, own in zip(exists, ids, places, found, drawn, strict=True):
         every = [NONE] * (len(row) - width) + [x if flag else NONE for x, flag in zip(logps, own)]
         keep = [i for i, flag in enumerate(mask) if flag]
+        own = [0] * (len(row) - width) + list(own)
         rows.append(([row[i] for i in keep], [every[i] for i in keep]))
+        sampled.append([own[i] for i in keep])
         positions.append([at[i] for i in keep])
-    write_rollouts(path, "verl", rows, positions=positions, **settings)
+    write_rollouts(path, "verl", rows, sampled=sampled, positions=positions, **settings)
 
 
 def _sampled(logps: Any, token: int, names: Sequence[int] | None) -> float:
