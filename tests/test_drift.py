@@ -17,7 +17,17 @@ import torch
 pytest.importorskip("transformers")
 
 from rlk.cli import main
-from rlk.drift import Digest, Facts, Scores, Sequences, Transformers, Unwatched, Watch, compare
+from rlk.drift import (
+    Digest,
+    Facts,
+    Scores,
+    Sequences,
+    Transformers,
+    Unwatched,
+    Watch,
+    compare,
+    weight_checksums,
+)
 from rlk.drift.engines import Options, options_of, split_name
 from rlk.drift.explain import explained
 from rlk.drift.faults import FAULTS, located, paged_pair, tiny_model, tiny_sequences
@@ -311,6 +321,7 @@ def test_a_file_that_is_no_record_is_refused_by_what_is_wrong(tmp_path: Path) ->
         ({**good, "cu_seqlens": torch.tensor([0, 1])}, head, "cu_seqlens do not ascend"),
         ({**good, "positions": torch.tensor([0])}, head, "tensor positions has 1 rows"),
         (good, {**head, "temperature": "warm"}, "metadata cannot be read"),
+        (good, {**head, "dtype": "torch.bfloat16"}, "dtype is 'torch.bfloat16', expected one of"),
     ):
         save_file(tensors, path, texts)
         with pytest.raises(RlkError, match=re.escape(message)):
@@ -347,6 +358,26 @@ def test_a_sequence_whose_sampled_tokens_have_no_log_prob_is_found(tmp_path: Pat
     found = compare(Recorded(path), engine, sequences)
     assert found.equal == (len(places) < 4)  # a prompt needs none, but a sequence without any says nothing
     assert found.equal or "no log-prob at all of sequences 0" in found.text()
+
+
+@pytest.mark.parametrize("dtype", [None, str(torch.bfloat16), "bfloat16"])
+def test_checksums_of_a_record_are_compared_unless_dtypes_are_known_to_differ(
+    tmp_path: Path, dtype: str | None
+) -> None:
+    engine, path = Transformers(tiny_model()), str(tmp_path / "a.safetensors")
+    ids = tiny_sequences().lists()
+    logps = [p.tolist() for p in engine.score(tiny_sequences(), Unwatched()).logps.split([11, 24, 7])]
+    sums = weight_checksums(engine.model)
+    write_rollouts(path, "x", zip(ids, logps, strict=True), weights=sums, dtype=dtype)
+    same = compare(Recorded(path), engine, tiny_sequences())
+    assert same.equal and not same.findings and "weights" not in same.unknown
+    sums["model.norm.weight"] = "0" * 32
+    write_rollouts(path, "x", zip(ids, logps, strict=True), weights=sums, dtype=dtype)
+    found = compare(Recorded(path), engine, tiny_sequences())
+    assert found.cause == "weights" and found.findings[0].names == ("model.norm.weight",)
+    write_rollouts(path, "x", zip(ids, logps, strict=True), weights=sums, dtype="float32")
+    other = compare(Recorded(path), engine, tiny_sequences())
+    assert "weights" in other.unknown and other.findings[0].kind == "dtype"
 
 
 def test_the_faults_of_the_command_s_model_are_of_its_operators() -> None:

@@ -169,6 +169,8 @@ def test_wrong_rollouts_are_refused(tmp_path: Path) -> None:
         writers.write_rollouts(path, "x", [])
     with pytest.raises(ValueError, match="positions"):
         writers.write_rollouts(path, "x", [([1], [0.0])], positions=[[0, 1]])
+    with pytest.raises(ValueError, match="dtype is 'auto', expected one of"):
+        writers.write_rollouts(path, "x", [([1], [0.0])], dtype="auto")
     silent = vllm()
     silent[0].outputs[0].logprobs = None
     with pytest.raises(ValueError, match="logprobs=0"):

@@ -148,7 +148,8 @@ def _padding(first: str, facts: Facts, second: str, others: Facts) -> list[Findi
 
 def _weights(first: str, facts: Facts, second: str, others: Facts) -> list[Finding] | None:
     mine, other = facts.weights, others.weights
-    if not mine or not other or facts.dtype != others.dtype:
+    dtypes = {facts.dtype, others.dtype}
+    if not mine or not other or (None not in dtypes and len(dtypes) > 1):
         return None
     found = []
     for name, has, lacks in ((first, mine, other), (second, other, mine)):
@@ -162,6 +163,7 @@ def _weights(first: str, facts: Facts, second: str, others: Facts) -> list[Findi
             if len(wrong) > 1
             else "send this tensor again, or look at its conversion"
         )
+        hint += "; or their dtypes differ, which one side does not say" if None in dtypes else ""
         found.append(Finding("weights", f"{text}; {hint}", True, wrong))
     return found
 

@@ -11,6 +11,7 @@ import torch
 
 from rlk.drift.digests import Digest
 from rlk.drift.engine import Facts, Scores, Sequences, Watch
+from rlk.drift.writers import DTYPES
 from rlk.errors import Code, LaunchError
 
 FORMAT, VERSION = "rlk.drift", "2"
@@ -42,7 +43,7 @@ class Recorded:
                 special=json.loads(texts.get("special", "{}")),
                 weights=json.loads(texts.get("weights", "{}")),
             )
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise _bad(self.path, f"metadata cannot be read: {error}") from None
 
     def score(self, sequences: Sequences, watch: Watch) -> Scores:
@@ -96,6 +97,9 @@ def _read(path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         raise _bad(
             path, f"version is {texts.get('version')!r}, expected {VERSION!r}", "use an rlk that knows it"
         )
+    for name in ("dtype", "logits_dtype"):
+        if texts.get(name, DTYPES[0]) not in DTYPES:
+            raise _bad(path, f"{name} is {texts[name]!r}, expected one of {', '.join(DTYPES)}")
     for name, dtype in NEEDED.items():
         if name not in tensors:
             raise _bad(path, f"tensor {name} is missing")

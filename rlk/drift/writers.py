@@ -29,6 +29,8 @@ import numpy
 from safetensors.numpy import save_file
 
 NONE = float("nan")
+DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Names of dtypes; a writer takes them with "torch." before, too."""
 
 
 def write_rollouts(
@@ -64,6 +66,11 @@ def write_rollouts(
         "logps": numpy.array([x for _, logps in rows for x in logps], numpy.float32),
         "sampled": numpy.array([bool(s) for each in drawn for s in each], numpy.bool_),
     }
+    for name in ("dtype", "logits_dtype"):
+        if settings.get(name) is not None:
+            settings[name] = dtype = str(settings[name]).removeprefix("torch.")
+            if dtype not in DTYPES:
+                raise ValueError(f"{name} is {dtype!r}, expected one of {', '.join(DTYPES)}")
     texts = {
         name: json.dumps(value) if isinstance(value, Mapping) else str(value)
         for name, value in settings.items()
