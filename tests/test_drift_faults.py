@@ -21,6 +21,7 @@ CLEAN = (
     Fault("a batch", "", engine(), Options(batch=1), Options()),
     Fault("padding on the left", "", engine(), Options(), LEFT),
     Fault("a temperature, f32", "", engine(), HEAT, dtype=torch.float32),
+    Fault("logits divided by 1", "", engine(claims={"stage": "logits"})),
 )
 """Pairs without a fault, of equal options and of those that the faults use."""
 

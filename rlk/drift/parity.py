@@ -125,7 +125,7 @@ def _setting(kind: Any, first: str, mine: Any, second: str, other: Any) -> list[
 def _stage(first: str, facts: Facts, second: str, others: Facts) -> list[Finding] | None:
     if facts.stage is None or others.stage is None:
         return None
-    if facts.stage == others.stage or facts.temperature != others.temperature:
+    if facts.stage == others.stage or facts.temperature != others.temperature or facts.temperature == 1.0:
         return []
     text = f"{first} divides {facts.stage} by the temperature, {second} divides {others.stage}"
     return [Finding("temperature stage", f"{text}; divide logits, before the softmax, on both sides")]
