@@ -202,6 +202,7 @@ def test_rlk_has_equal_bits_in_training_pages_and_a_patched_model() -> None:
         sequences = tiny_sequences(0, (5, 9))
         found = compare(Nn(b.model), b, sequences)
         assert found.equal and found.cause is None, found.text()
+        assert {"position ids", "mask"} <= {*found.unknown}
         assert found.operators is not None and len(found.operators.drift) > 25
         stock = tiny_model()
         with patch(stock):
@@ -371,6 +372,7 @@ def test_checksums_of_a_record_are_compared_unless_dtypes_are_known_to_differ(
     write_rollouts(path, "x", zip(ids, logps, strict=True), weights=sums, dtype=dtype)
     same = compare(Recorded(path), engine, tiny_sequences())
     assert same.equal and not same.findings and "weights" not in same.unknown
+    assert {"position ids", "mask"} <= {*same.unknown}  # nobody observed the sampler's
     sums["model.norm.weight"] = "0" * 32
     write_rollouts(path, "x", zip(ids, logps, strict=True), weights=sums, dtype=dtype)
     found = compare(Recorded(path), engine, tiny_sequences())

@@ -15,10 +15,8 @@ from rlk.drift.writers import DTYPES
 from rlk.errors import Code, LaunchError
 
 FORMAT, VERSION = "rlk.drift", "2"
-NEEDED = {
-    "ids": torch.int64, "cu_seqlens": torch.int64, "positions": torch.int64, "logps": torch.float32,
-    "sampled": torch.bool,
-}  # fmt: skip
+NEEDED = {"ids": torch.int64, "cu_seqlens": torch.int64, "logps": torch.float32, "sampled": torch.bool}
+OPTIONAL = {"positions": torch.int64, "context": torch.int64}
 
 
 class Recorded:
@@ -51,8 +49,9 @@ class Recorded:
         t = self._tensors
         names = ("bits", "entropy", "top", "sketch")
         held = all(f"digest.{name}" in t for name in names)
+        known = t["sampled"] | ~t["logps"].isnan()
         return Scores(
-            self.sequences, t["logps"], t["sampled"] | ~t["logps"].isnan(), t["positions"], t.get("context"),
+            self.sequences, t["logps"], known, t.get("positions"), t.get("context"),
             Digest(*(t[f"digest.{name}"] for name in names)) if held else None,
         )  # fmt: skip
 
@@ -66,8 +65,8 @@ def save_scores(path: str | os.PathLike[str], engine: str, facts: Facts, scores:
     from safetensors.torch import save_file
 
     found = {"ids": scores.tokens.ids, "cu_seqlens": scores.tokens.cu_seqlens, "context": scores.context}
-    found |= {"positions": scores.tokens.places if scores.positions is None else scores.positions}
-    found |= {"logps": torch.where(scores.known, scores.logps, torch.nan), "sampled": scores.known}
+    found |= {"positions": scores.positions, "sampled": scores.known}
+    found |= {"logps": torch.where(scores.known, scores.logps, torch.nan)}
     if scores.digest is not None:
         d = scores.digest
         found |= {"digest.bits": d.bits, "digest.entropy": d.entropy, "digest.top": d.top}
@@ -100,9 +99,11 @@ def _read(path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     for name in ("dtype", "logits_dtype"):
         if texts.get(name, DTYPES[0]) not in DTYPES:
             raise _bad(path, f"{name} is {texts[name]!r}, expected one of {', '.join(DTYPES)}")
-    for name, dtype in NEEDED.items():
+    if missing := [name for name in NEEDED if name not in tensors]:
+        raise _bad(path, f"tensor {missing[0]} is missing")
+    for name, dtype in {**NEEDED, **OPTIONAL}.items():
         if name not in tensors:
-            raise _bad(path, f"tensor {name} is missing")
+            continue
         if tensors[name].dtype != dtype or tensors[name].dim() != 1:
             found = f"{tensors[name].dtype} of {tensors[name].dim()} dims"
             raise _bad(path, f"tensor {name} is {found}, expected {dtype} of 1 dim")

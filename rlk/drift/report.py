@@ -185,7 +185,7 @@ def _lines(r: Report) -> Iterator[str]:
     for f in r.findings:
         yield f"  {'DIFFERENT' if f.serious else 'rounding'}  {f.kind}: {f.message}"
     if not r.findings:
-        yield "  equal"
+        yield "  equal where compared" if r.unknown else "  equal"
     if r.unknown:
         yield f"  not compared, since one side does not know them: {', '.join(r.unknown)}"
     yield ""

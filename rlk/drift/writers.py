@@ -6,9 +6,9 @@ A record is a safetensors file of packed sequences, prompt and completion of eac
 |---|---|---|
 | `ids` | int64 [T] | tokens, in the order in which the model read them |
 | `cu_seqlens` | int64 [B + 1] | offsets of the sequences |
-| `positions` | int64 [T] | positions of the rotary embedding, from 0 in each sequence |
 | `logps` | float32 [T] | log p(ids[t] given the ids before t); NaN where the engine returned none |
 | `sampled` | bool [T] | tokens that the engine sampled, each of which must have a log-prob |
+| `positions` | int64 [T] | optional: positions of the rotary embedding, where they were observed |
 | `context` | int64 [T] | optional: the number of keys that each token sees, its own included |
 | `digest.bits` | int64 [T] | optional, as the next three: `rlk.drift.Digest` of each token's distribution |
 | `digest.entropy`, `digest.top` | float32 [T] | |
@@ -45,6 +45,7 @@ def write_rollouts(
     """Write sequences: ids of prompt and completion, and as many log-probs, NaN where there is none.
 
     sampled: for each token whether the engine sampled it; without it, all but the first of each sequence.
+    positions: those that the engine gave its model; without them they are not compared.
     settings: temperature=, stage=, dtype= and the other metadata of the format. Raises ValueError.
     """
     rows = [([int(i) for i in ids], [float(x) for x in logps]) for ids, logps in sequences]
@@ -53,8 +54,8 @@ def write_rollouts(
             raise ValueError(f"sequence {number} has {len(ids)} ids and {len(logps)} log-probs")
     if not rows:
         raise ValueError("there is no sequence to write")
-    counted = [range(len(ids)) for ids, _ in rows] if positions is None else list(positions)
-    if [len(p) for p in counted] != [len(ids) for ids, _ in rows]:
+    counted = None if positions is None else list(positions)
+    if counted is not None and [len(p) for p in counted] != [len(ids) for ids, _ in rows]:
         raise ValueError("positions and ids have different lengths")
     drawn = [[False] + [True] * (len(ids) - 1) for ids, _ in rows] if sampled is None else list(sampled)
     if [len(s) for s in drawn] != [len(ids) for ids, _ in rows]:
@@ -62,10 +63,11 @@ def write_rollouts(
     tensors = {
         "ids": numpy.array([i for ids, _ in rows for i in ids], numpy.int64),
         "cu_seqlens": numpy.cumsum([0, *(len(ids) for ids, _ in rows)], dtype=numpy.int64),
-        "positions": numpy.array([int(p) for each in counted for p in each], numpy.int64),
         "logps": numpy.array([x for _, logps in rows for x in logps], numpy.float32),
         "sampled": numpy.array([bool(s) for each in drawn for s in each], numpy.bool_),
     }
+    if counted is not None:
+        tensors["positions"] = numpy.array([int(p) for each in counted for p in each], numpy.int64)
     for name in ("dtype", "logits_dtype"):
         if settings.get(name) is not None:
             settings[name] = dtype = str(settings[name]).removeprefix("torch.")
