@@ -382,6 +382,40 @@ def test_checksums_of_a_record_are_compared_unless_dtypes_are_known_to_differ(
     assert "weights" in other.unknown and other.findings[0].kind == "dtype"
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["a", "b"])
+def test_a_record_s_top_k_is_explained_by_the_other_engine_s_logits(tmp_path: Path, first: bool) -> None:
+    """Sample 2 sequences from the 8 likeliest tokens at temperature 0.7, and record their log-probs."""
+    model, path = tiny_model(dtype=torch.float32), str(tmp_path / "a.safetensors")
+    drawn, rows = torch.Generator().manual_seed(0), []
+    for start in (0, 7):
+        ids, logps = [start], [math.nan]
+        for _ in range(9):
+            with torch.no_grad():
+                top = (model(input_ids=torch.tensor([ids])).logits[0, -1] / 0.7).topk(8)
+            at = int(torch.multinomial(top.values.softmax(-1), 1, generator=drawn))
+            ids, logps = [*ids, int(top.indices[at])], [*logps, float(top.values.log_softmax(-1)[at])]
+        rows.append((ids, logps))
+    write_rollouts(path, "x", rows, temperature=0.7, stage="logits")
+    record = Recorded(path)
+    engine = Transformers(model, Options(temperature=0.7))
+    pair = (record, engine) if first else (engine, record)
+    found = compare(*pair, record.sequences)
+    assert found.cause == "log-probs" and found.operators is None
+    assert f"in {'a' if first else 'b'}, log-probs are normalised over the 8 likeliest" in found.text()
+    noise = [(ids, [x + 0.01 * (i % 3) for i, x in enumerate(logps)]) for ids, logps in rows]
+    write_rollouts(path, "x", noise, temperature=0.7, stage="logits")
+    assert compare(Recorded(path), engine, record.sequences).explanation is None
+
+
+def test_two_records_differ_in_token_ids_and_one_in_positions(tmp_path: Path) -> None:
+    one, other = (str(tmp_path / f"{name}.safetensors") for name in "ab")
+    write_rollouts(one, "x", [([0, 5, 9], [math.nan, -1.0, -2.0])], positions=[[1, 2, 3]])
+    write_rollouts(other, "x", [([0, 6, 9], [math.nan, -1.0, -2.0])])
+    found = compare(Recorded(one), Recorded(other), Recorded(one).sequences)
+    assert found.cause == "token ids" and "sequence 0, token 1" in found.text()
+    assert compare(Recorded(one), Transformers(tiny_model()), Recorded(one).sequences).cause == "position ids"
+
+
 def test_the_faults_of_the_command_s_model_are_of_its_operators() -> None:
     names = {n for n, _ in tiny_model().named_modules()} | {n for n, _ in tiny_model().named_parameters()}
     wanted = {f.where.removesuffix(".residual") for f in FAULTS.values() if f.where.startswith("model.")}

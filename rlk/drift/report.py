@@ -16,8 +16,11 @@ from rlk.drift.chart import layers_of, svg
 from rlk.drift.engine import Engine, Scores, Sequences, Unwatched
 from rlk.drift.explain import explained
 from rlk.drift.metrics import LogProbDrift, bars, log_prob_drift
-from rlk.drift.operators import Comparison, Difference, Trace, compared, recorded, triggers
+from rlk.drift.operators import Comparison, Difference, Recorder, Trace, compared, recorded, triggers
 from rlk.drift.parity import Finding, same_inputs
+
+EXPLAINED = 4096
+"""Tokens whose logits are kept, to explain log-probs of an engine that cannot be hooked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class Report:
 
     findings: inputs that differ; unknown: inputs that one of them does not know. drift: of log-probs, None
     where none can be compared. operators: None where one of them cannot be hooked or inputs are not those of
-    the same tokens. explanation: a known mistake that gives b's log-probs from a's logits. depends: what a
+    the same tokens. explanation: a known mistake that gives b's log-probs from a's logits, or one engine's
+    from the other's where only the other can be hooked. depends: what a
     difference of the first operator depends on (batch, padding, chunk, page, rank, graph).
     """
 
@@ -131,6 +135,8 @@ def compare(a: Engine, b: Engine, sequences: Sequences, *, clip: float = 0.2, de
     found: tuple[str, ...] = ()
     if hooked and tokens and _same_tokens(mine, sequences):
         operators, explanation, found = _operators(a, b, sequences, first, free, findings, depends)
+    elif drift is not None and drift.exact < 1.0:
+        explanation = _explained_by_one(a, b, mine, other)
     return Report(
         a.name, b.name, len(mine.tokens.ids), len(mine.tokens), findings, unknown, drift, operators,
         explanation, found, time.perf_counter() - begin,
@@ -171,6 +177,27 @@ def _explained(a: Engine, sequences: Sequences, made: Comparison) -> str | None:
     x, y = (t[keep.to(t.device)].flatten() for t in (mine, other))
     z, ids = z[keep.to(z.device)], sequences.next_ids[keep].to(z.device)
     return explained(z, ids, a.facts().temperature or 1.0, x, y)
+
+
+def _explained_by_one(a: Engine, b: Engine, mine: Scores, other: Scores) -> str | None:
+    """Explain the log-probs of one engine on the logits of the other, the only one that can be hooked."""
+    for word, engine, of, known in (("a", b, mine, other), ("b", a, other, mine)):
+        if not engine.modules():
+            continue
+        lists = of.tokens.lists()
+        ends = of.tokens.cu_seqlens[1:]
+        some = Sequences.of(lists[: max(1, int((ends <= EXPLAINED).sum()))])
+        recorder = Recorder(engine, len(some.ids))
+        engine.score(some, recorder)
+        z, own = (kept.get("log_probs") for kept in (recorder.trace.inputs, recorder.trace.outputs))
+        if z is None or own is None:
+            return None
+        both = (of.known & known.known & of.logps.isfinite())[: len(some.ids)]
+        rows = (some.has_next & both.roll(-1)).nonzero().flatten()
+        z, own = z[rows.to(z.device)].cpu(), own[rows.to(own.device)].flatten().cpu()
+        text = explained(z, some.next_ids[rows], engine.facts().temperature or 1.0, own, of.logps[rows + 1])
+        return None if text is None else f"in {word}, {text}"
+    return None
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -248,7 +275,9 @@ def _result(r: Report) -> str:
         return "no difference" if r.drift is not None else "nothing was compared"
     first = None if r.operators is None else r.operators.cause
     if first is None or first.name != r.cause:
-        return f"{r.cause} (see above)"
+        return f"{r.cause} (see above)" + (
+            f"; {r.explanation}" if r.operators is None and r.explanation else ""
+        )
     text = f"{r.cause}: {first.verdict}"
     if r.explanation:
         text += f"; {r.explanation}"
