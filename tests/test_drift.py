@@ -277,6 +277,19 @@ def test_the_command_compares_and_its_status_says_the_result(
         (["transformers", "transformers", "--tokens", "none.json"], "No such file"),
         (["transformers", "transformers", "--lengths", "3,x"], "numbers above 0"),
         (["transformers:page=4", "transformers"], "'page=4' is no setting"),
+        (
+            ["transformers:attn=flash_attention_9", "transformers"],
+            "engine transformers:attn=flash_attention_9",
+        ),
+        (["transformers:device=foo", "transformers"], "device=foo is not allowed"),
+        (["transformers:device=meta", "transformers"], "device=meta is not allowed"),
+        (["transformers:model=folder", "transformers"], "engine transformers:model=folder"),
+        (["rlk.nn:model=folder", "transformers"], "rlk drift: "),
+        (["transformers", "transformers", "--record", "no/x.safetensors"], "--record"),
+        (["transformers", "transformers", "--out", "bad.json"], "--out"),
+        (["transformers", "transformers", "--clip", "-1"], "--clip"),
+        (["transformers", "transformers", "--temperature", "nan"], "a number above 0"),
+        (["recorded:negative.safetensors", "transformers"], "ids has -2"),
     ],
 )
 def test_bad_input_is_one_clear_message(
@@ -286,6 +299,8 @@ def test_bad_input_is_one_clear_message(
     monkeypatch.chdir(tmp_path)
     for name, text in (("bad", "{}"), ("large", "[[4, 96]]"), ("empty", "[[4], []]")):
         Path(f"{name}.json").write_text(text)
+    Path("folder").mkdir()
+    write_rollouts("negative.safetensors", "x", [([0, -2], [math.nan, -1.0])])
     assert main(["drift", *arguments, "--model", str(model)]) == 2
     assert message in capsys.readouterr().err
 

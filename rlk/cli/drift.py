@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from rlk.cli.text import made_folder, natural
+from rlk.cli.text import file_to_write, made_folder, natural
 from rlk.drift.engine import Sequences, Unwatched
 from rlk.drift.engines import opened, split_name
 from rlk.drift.recorded import Recorded, save_scores
@@ -28,6 +29,7 @@ from rlk.drift.report import compare
 from rlk.errors import Code, LaunchError
 
 TINY = "tiny"
+OP = "rlk drift"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare and print; 0 without a difference, 1 with one, 2 where log-probs were not compared."""
     for name in (arguments.a, arguments.b):
         split_name(name)  # before a model is made
+    if not 0 <= arguments.clip < math.inf:
+        raise _wrong("--clip", arguments.clip, "a number from 0 on")
+    if arguments.record is not None:
+        file_to_write(arguments.record, OP, "--record")
+    if arguments.out is not None:
+        made_folder(arguments.out, OP, "--out")
     without_progress_bars()
     with ExitStack() as stack:
         path = stack.enter_context(_model(arguments.model, (arguments.a, arguments.b)))
@@ -68,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             save_scores(arguments.record, a.name, a.facts(), a.score(sequences, Unwatched()))
     print(json.dumps(report.as_dict(), indent=1) if arguments.json else report.text())
     if arguments.out is not None:
-        files = report.save(made_folder(arguments.out, "rlk drift", "--out"))
+        files = report.save(arguments.out)
         if not arguments.json:
             print(f"wrote {', '.join(str(file) for file in files)}")
     if report.drift is None:
@@ -130,4 +138,4 @@ def _within(sequences: Sequences, engines: tuple[Any, Any]) -> Sequences:
 
 
 def _wrong(name: str, value: object, wanted: str) -> LaunchError:
-    return LaunchError(Code.ARG_VALUE, op="rlk drift", name=name, value=str(value), wanted=wanted)
+    return LaunchError(Code.ARG_VALUE, op=OP, name=name, value=str(value), wanted=wanted)

@@ -485,9 +485,23 @@ def opened(name: str, model: str | None, temperature: float = 1.0) -> Iterator[A
     dtype = given.get("dtype", "bfloat16")
     if dtype not in DTYPES:
         raise _wrong(name, "dtype", dtype, f"one of {', '.join(DTYPES)}")
-    device = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
+    device = _device(name, given.get("device", "cuda" if torch.cuda.is_available() else "cpu"))
     with ExitStack() as stack:
-        yield _made(kind, path, options, name, given.get("attn"), DTYPES[dtype], device, stack)
+        try:
+            engine = _made(kind, path, options, name, given.get("attn"), DTYPES[dtype], device, stack)
+        except (OSError, ValueError, ImportError) as error:  # of transformers and vLLM
+            what = str(error).strip().partition("\n")[0] or type(error).__name__
+            instead = "look at --model and the engine's settings"
+            raise LaunchError(Code.DRIFT_ENGINE, name=name, what=what, instead=instead) from error
+        yield engine
+
+
+def _device(name: str, device: str) -> str:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = ["cpu", *(["cuda"] if count else []), *(f"cuda:{i}" for i in range(count))]
+    if device not in there:
+        raise _wrong(name, "device", device, f"one of {', '.join(there)}")
+    return device
 
 
 def _made(

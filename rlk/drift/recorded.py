@@ -107,6 +107,8 @@ def _read(path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         if tensors[name].dtype != dtype or tensors[name].dim() != 1:
             found = f"{tensors[name].dtype} of {tensors[name].dim()} dims"
             raise _bad(path, f"tensor {name} is {found}, expected {dtype} of 1 dim")
+    if len(tensors["ids"]) and int(tensors["ids"].min()) < 0:
+        raise _bad(path, f"ids has {int(tensors['ids'].min())}, expected ids from 0 on")
     cu, count = tensors["cu_seqlens"], len(tensors["ids"])
     if len(cu) < 2 or cu[0] != 0 or cu[-1] != count or bool((cu.diff() <= 0).any()):
         raise _bad(path, f"cu_seqlens do not ascend from 0 to the {count} ids")
