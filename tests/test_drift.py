@@ -81,7 +81,31 @@ def test_a_nan_is_a_difference_and_equal_infinities_are_none() -> None:
     a = scores([math.nan, -math.inf, -2.0, math.nan, -0.5, -3.0, -1.5])
     b = scores([math.nan, -math.inf, math.nan, math.nan, -0.5, -3.0, -1.5])
     found = log_prob_drift(a, b)
-    assert found is not None and found.largest == math.inf and found.exact == 4 / 5
+    assert found is not None and found.not_finite == 1 and found.exact == 4 / 5
+    assert found.largest == found.mean == found.k3 == 0.0 and found.clipped == 1 / 5
+    none = scores([math.nan] * 7)
+    lost = log_prob_drift(a, none)
+    assert lost is not None and lost.not_finite == lost.tokens == 5 and lost.exact == lost.mean == 0.0
+
+
+def test_a_report_is_json_whatever_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(name: str) -> None:
+        raise AssertionError(name)
+
+    one, other = (str(tmp_path / f"{name}.safetensors") for name in "ab")
+    write_rollouts(one, "x", [([0, 5, 9], [math.nan, -1.0, -2.0])])
+    write_rollouts(other, "x", [([0, 5, 9], [math.nan, -math.inf, math.nan])])
+    assert main(["drift", f"recorded:{one}", f"recorded:{other}", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out, parse_constant=refused)
+    assert told["log_probs"]["not_finite"] == 2
+    report = compare(Recorded(one), Recorded(other), Recorded(one).sequences)
+    assert "2 tokens differ by infinity or NaN" in report.text()
+    fault = FAULTS["attention: scale"]
+    with fault.pair() as (a, b, sequences):
+        with torch.no_grad():
+            b.model.lm_head.weight[3] = torch.inf
+        files = compare(a, b, sequences, depends=False).save(tmp_path / "out")
+    json.loads(files[1].read_text(), parse_constant=refused)
 
 
 def test_the_distance_of_digests_is_near_that_of_distributions() -> None:

@@ -57,7 +57,29 @@ def test_an_alarm_saves_the_tokens_above_the_limit(tmp_path: Path) -> None:
 def test_a_nan_of_a_token_that_counts_is_an_alarm() -> None:
     monitor = Monitor(alarm=5.0)
     monitor.update(TRAINED, SAMPLED, torch.ones_like(MASK))
-    assert monitor.read()["drift/alarm"] == 1.0
+    found = monitor.read()
+    assert found["drift/alarm"] == 1.0 and found["drift/not_finite"] == 2
+    # the others are those of the mask
+    assert (
+        found["drift/mean"] == pytest.approx(0.6 / 4) and found["drift/k3"] < 1 and found["drift/max"] == 0.5
+    )
+
+
+def test_means_of_no_token_are_left_out() -> None:
+    monitor = Monitor(alarm=0.0)
+    monitor.update(TRAINED, SAMPLED, torch.zeros_like(MASK))
+    assert monitor.read() == {"drift/tokens": 0.0, "drift/not_finite": 0.0, "drift/alarm": 0.0}
+
+
+def test_an_alarm_of_a_nan_is_a_file_of_json(tmp_path: Path) -> None:
+    def refused(name: str) -> None:
+        raise AssertionError(name)
+
+    monitor = Monitor(alarm=5.0, folder=tmp_path)
+    monitor.update(TRAINED, SAMPLED, torch.ones_like(MASK), IDS)
+    monitor.read()
+    rows = json.loads(monitor.alarms[0].read_text(), parse_constant=refused)["tokens_above"]
+    assert {row["id"] for row in rows} == {14, 15}
 
 
 class Waits(TorchDispatchMode):

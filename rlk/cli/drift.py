@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         report = compare(a, b, sequences, clip=arguments.clip)
         if arguments.record is not None:
             save_scores(arguments.record, a.name, a.facts(), a.score(sequences, Unwatched()))
-    print(json.dumps(report.as_dict(), indent=1) if arguments.json else report.text())
+    print(json.dumps(report.as_dict(), indent=1, allow_nan=False) if arguments.json else report.text())
     if arguments.out is not None:
         files = report.save(arguments.out)
         if not arguments.json:

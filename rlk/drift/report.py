@@ -15,7 +15,7 @@ import torch
 from rlk.drift.chart import layers_of, svg
 from rlk.drift.engine import Engine, Scores, Sequences, Unwatched
 from rlk.drift.explain import explained
-from rlk.drift.metrics import LogProbDrift, bars, log_prob_drift
+from rlk.drift.metrics import LogProbDrift, bars, finite, log_prob_drift
 from rlk.drift.operators import Comparison, Difference, Recorder, Trace, compared, recorded, triggers
 from rlk.drift.parity import Finding, same_inputs
 
@@ -75,10 +75,10 @@ class Report:
         return "\n".join(_lines(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as numbers and texts, for JSON."""
+        """Return the report as numbers and texts, for JSON; None where a number is infinite or NaN."""
         local = () if self.operators is None else self.operators.local
         first = None if self.operators is None else self.operators.cause
-        return {
+        found = {
             "a": self.a, "b": self.b, "tokens": self.tokens, "sequences": self.sequences,
             "equal": self.equal, "cause": self.cause, "findings": [asdict(f) for f in self.findings],
             "not_compared": list(self.unknown),
@@ -90,6 +90,8 @@ class Report:
             "observed_on_one_side": [] if self.operators is None else list(self.operators.skipped),
             "seconds": self.seconds,
         }  # fmt: skip
+        made: dict[str, Any] = finite(found)
+        return made
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write report.txt, report.json, drift.svg and the tensors of the first divergent operator.
@@ -102,7 +104,7 @@ class Report:
         place.mkdir(parents=True, exist_ok=True)
         files = [place / "report.txt", place / "report.json"]
         files[0].write_text(self.text() + "\n", encoding="utf-8")
-        files[1].write_text(json.dumps(self.as_dict(), indent=1), encoding="utf-8")
+        files[1].write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False), encoding="utf-8")
         if self.operators is not None:
             files.append(place / "drift.svg")
             files[-1].write_text(
@@ -233,6 +235,8 @@ def _drift(r: Report) -> Iterator[str]:
     yield f"  {d.tokens} tokens: {100 * d.exact:.2f} % with equal bits"
     if d.exact == 1.0:
         return
+    if d.not_finite:
+        yield f"  {d.not_finite} tokens differ by infinity or NaN, which are not in what follows"
     levels = ", ".join(f"{100 * float(q):g} %: {x:.2e}" for q, x in d.quantiles.items())
     yield f"  |d|: mean {d.mean:.2e}, largest {d.largest:.2e}; quantiles {levels}"
     yield f"  KL(a, b) in nats: k1 {d.k1:.2e}, k2 {d.k2:.2e}, k3 {d.k3:.2e}"
