@@ -65,6 +65,28 @@ def test_a_nan_of_a_token_that_counts_is_an_alarm() -> None:
     )
 
 
+def test_each_rank_writes_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    found = []
+    for rank in (0, 1):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        monitor = Monitor(alarm=0.2, folder=tmp_path)
+        monitor.update(TRAINED, SAMPLED, MASK, IDS)
+        monitor.read()
+        found += monitor.alarms
+    assert [path.name for path in found] == ["drift-1-rank0.json", "drift-1-rank1.json"]
+    assert all(path.exists() for path in found)
+
+
+def test_a_second_device_is_refused_until_numbers_are_read() -> None:
+    monitor = Monitor()
+    monitor.update(TRAINED, SAMPLED, MASK)
+    other = TRAINED.to("meta")
+    with pytest.raises(LaunchError, match="trained is on meta, but what was updated before is on cpu"):
+        monitor.update(other, other, MASK.to("meta"))
+    assert monitor.read()["drift/tokens"] == 4
+
+
 def test_means_of_no_token_are_left_out() -> None:
     monitor = Monitor(alarm=0.0)
     monitor.update(TRAINED, SAMPLED, torch.zeros_like(MASK))

@@ -25,6 +25,9 @@ class Monitor:
 
     alarm: the largest |d| that is accepted, in nats; None never alarms. folder: where `read` writes the worst
     tokens of an alarm, `drift-<step>.json`; None writes nothing.
+
+    Numbers are of the tokens that this process updated: with several ranks each has its own, reduces them if
+    need be, and writes `drift-<step>-rank<rank>.json`.
     """
 
     def __init__(self, alarm: float | None = None, folder: str | os.PathLike[str] | None = None) -> None:
@@ -52,7 +55,8 @@ class Monitor:
 
         mask: true or not 0 where a token was sampled by the weights that `trained` is of. ids: the tokens,
         for alarms. Where the mask is 0 nothing is read. A NaN or an infinity on one side is counted, and is
-        above every limit. Raises LaunchError for other shapes.
+        above every limit. Raises LaunchError for other shapes,
+        and for another device than that of the updates since the last reading.
         """
         for name, x in (("sampled", sampled), ("mask", mask), ("ids", ids)):
             if x is not None and x.shape != trained.shape:
@@ -82,7 +86,12 @@ class Monitor:
         self.step += 1
 
     def _begin(self, device: torch.device) -> None:
-        if self._sums is not None and self._sums.device == device:
+        if self._sums is not None:
+            if self._sums.device != device:
+                raise LaunchError(
+                    Code.ARG_DEVICE, op="Monitor.update", name="trained", got=device,
+                    other="what was updated before", wanted=self._sums.device,
+                )  # fmt: skip
             return
         self._sums = torch.zeros(5, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), device=device)
@@ -136,7 +145,9 @@ class Monitor:
         for row in rows:
             row |= {name: int(row[name]) for name in ("step", "index", "id")}
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"drift-{self.step}.json"
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank = f"-rank{torch.distributed.get_rank()}" if distributed else ""
+        path = self.folder / f"drift-{self.step}{rank}.json"
         told = {"limit": self.alarm, **made, "histogram": self.last_histogram, "tokens_above": rows}
         path.write_text(json.dumps(finite(told), indent=1, allow_nan=False), encoding="utf-8")
         self.alarms.append(path)
