@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rlk.drift import monitor as monitors
 from rlk.drift.monitor import Monitor, trl_callback, verl_metrics
 from rlk.errors import LaunchError
 
@@ -127,6 +128,16 @@ def test_an_update_waits_for_nothing_and_a_reading_does() -> None:
         assert not waits.found
         monitor.read()
         assert waits.found
+
+
+def test_edges_of_bins_are_made_once_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, plain = [], monitors.edges
+    monkeypatch.setattr(monitors, "edges", lambda device: made.append(device) or plain(device))
+    monitor = Monitor()
+    for _ in range(3):
+        monitor.update(TRAINED, SAMPLED, MASK)
+        monitor.read()
+    assert made == [torch.device("cpu")]
 
 
 def test_other_shapes_and_limits_are_refused() -> None:

@@ -20,8 +20,9 @@ PREFIX = "drift/"
 class Monitor:
     """Statistics of d = log p_trainer - log p_rollout of tokens that the current weights sampled.
 
-    `update` runs a few kernels and never waits for the device; `read` waits, returns numbers since the last
-    reading and begins anew. With equal numerics on both sides, exact is 1 and everything else 0.
+    `update` runs a few kernels; with tensors on the device it waits for it in its first call alone. `read`
+    waits, returns numbers since the last reading and begins anew. With equal numerics on both sides, exact is
+    1 and everything else 0.
 
     alarm: the largest |d| that is accepted, in nats; None never alarms. folder: where `read` writes the worst
     tokens of an alarm, `drift-<step>.json`; None writes nothing.
@@ -40,7 +41,7 @@ class Monitor:
         self.last_histogram: dict[str, int] = {}
         self._sums: torch.Tensor | None = None
         self._largest: torch.Tensor
-        self._edges: torch.Tensor
+        self._edges: torch.Tensor | None = None  # a copy to a device waits for it: once, not at each reading
         self._counts: torch.Tensor
 
     @torch.no_grad()
@@ -95,7 +96,8 @@ class Monitor:
             return
         self._sums = torch.zeros(5, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), device=device)
-        self._edges = edges(device)
+        if self._edges is None or self._edges.device != device:
+            self._edges = edges(device)
         self._counts = torch.zeros(len(bin_names()), dtype=torch.int64, device=device)
         self._worst = torch.full((WORST, 6), -1.0, dtype=torch.float64, device=device)
 
