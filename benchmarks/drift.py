@@ -24,7 +24,7 @@ from benchmarks.rows import RESULTS, text_of
 from rlk.drift import Monitor, Sequences, compare, opened
 from rlk.drift.chart import layers_of, svg
 from rlk.drift.engines import Options
-from rlk.drift.faults import CHUNKS, FAULTS, HEAT, LEFT, Fault, engine, located, tiny_model
+from rlk.drift.faults import CHUNKS, FAULTS, HEAT, LEFT, Fault, engine, located, tiny_model, verdict
 from rlk.tune.record import versions
 
 ROOT = Path(__file__).parent.parent
@@ -68,14 +68,12 @@ def faults() -> Iterator[Row]:
     for fault in FAULTS.values():
         with fault.pair() as (a, b, sequences):
             report = compare(a, b, sequences)
-        first = None if report.operators is None else report.operators.cause
-        verdict = first.verdict if first is not None and first.name == report.cause else "input"
         named = sorted({n for f in report.findings for n in f.names})
         found.append(
             {
                 "name": fault.name, "named": report.cause, "tensors": named[:2] if len(named) < 3 else "all",
-                "verdict": verdict, "explanation": report.explanation, "depends": list(report.depends),
-                "located": located(fault, report),
+                "verdict": verdict(report), "explanation": report.explanation,
+                "depends": list(report.depends), "located": located(fault, report),
             }
         )  # fmt: skip
         print(f"{'ok' if found[-1]['located'] else 'NOT FOUND'}  {fault.name}: {report.cause}", flush=True)

@@ -137,6 +137,15 @@ def test_rounding_is_told_from_another_function() -> None:
     assert lost is not None and lost.verdict == "not finite"
 
 
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float32, 68), (torch.bfloat16, 4)])
+def test_the_limit_of_roundings_is_where_it_is_said(dtype: torch.dtype, steps: int) -> None:
+    eps = torch.finfo(dtype).eps
+    one = torch.ones(1, 1, dtype=dtype)
+    within, above = (measured("op", one, one + n * eps) for n in (steps, steps + 1))
+    assert within is not None and within.verdict == "rounding" and within.ulps == steps
+    assert above is not None and above.verdict == "another function" and above.ulps == steps + 1
+
+
 def test_a_known_mistake_explains_log_probs_and_an_unknown_one_does_not() -> None:
     torch.manual_seed(0)
     z, ids = torch.randn(50, 40) * 3, torch.randint(40, (50,))
@@ -458,5 +467,5 @@ def test_two_records_differ_in_token_ids_and_one_in_positions(tmp_path: Path) ->
 def test_the_faults_of_the_command_s_model_are_of_its_operators() -> None:
     names = {n for n, _ in tiny_model().named_modules()} | {n for n, _ in tiny_model().named_parameters()}
     wanted = {f.where.removesuffix(".residual") for f in FAULTS.values() if f.where.startswith("model.")}
-    computed = (".attention", ".gated")
+    computed = (".attention", ".gated", ".cos")
     assert not {w for w in wanted if w not in names and not w.endswith(computed)}

@@ -315,9 +315,11 @@ def points(trace: Trace) -> Iterator[tuple[str, str, str]]:
     for name in trace.order:
         if name in trace.inputs and (between := before(name)):
             yield between, "inputs", name
-        for key in (name, f"{name}#0", f"{name}#1"):
-            if key in trace.outputs:
-                yield name, "outputs", key
+        if name in trace.outputs:
+            yield name, "outputs", name
+        for i, part in enumerate(("cos", "sin")):  # a module that returns two tensors
+            if (key := f"{name}#{i}") in trace.outputs:
+                yield f"{name}.{part if name.endswith('rotary_emb') else i}", "outputs", key
 
 
 def point_of(name: str, trace: Trace) -> tuple[str, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +32,8 @@ class Report:
     where none can be compared. operators: None where one of them cannot be hooked or inputs are not those of
     the same tokens. explanation: a known mistake that gives b's log-probs from a's logits, or one engine's
     from the other's where only the other can be hooked. depends: what a
-    difference of the first operator depends on (batch, padding, chunk, page, rank, graph).
+    difference of the first operator depends on (batch, padding, chunk, page, rank, graph). offsets: of the
+    sequences among a's tokens.
     """
 
     a: str
@@ -45,6 +47,7 @@ class Report:
     explanation: str | None
     depends: tuple[str, ...]
     seconds: float
+    offsets: tuple[int, ...]
 
     @property
     def cause(self) -> str | None:
@@ -70,6 +73,11 @@ class Report:
         differs = self.operators is not None and bool(self.operators.local)
         return exact and not differs and not any(f.serious for f in self.findings)
 
+    def place(self, token: int) -> tuple[int, int]:
+        """Return the sequence of a token, numbered among all, and its place there."""
+        sequence = bisect_right(self.offsets, token) - 1
+        return sequence, token - self.offsets[sequence]
+
     def text(self) -> str:
         """Return the report as lines of text."""
         return "\n".join(_lines(self))
@@ -83,15 +91,19 @@ class Report:
             "equal": self.equal, "cause": self.cause, "findings": [asdict(f) for f in self.findings],
             "not_compared": list(self.unknown),
             "log_probs": None if self.drift is None else asdict(self.drift),
-            "first_divergent_operator": None if first is None else asdict(first),
+            "first_divergent_operator": None if first is None else self._placed(first),
             "explanation": self.explanation, "depends_on": list(self.depends),
-            "operators": [asdict(d) for d in local],
+            "operators": [self._placed(d) for d in local],
             "drift_by_operator": {} if self.operators is None else dict(self.operators.drift),
             "observed_on_one_side": [] if self.operators is None else list(self.operators.skipped),
             "seconds": self.seconds,
         }  # fmt: skip
         made: dict[str, Any] = finite(found)
         return made
+
+    def _placed(self, d: Difference) -> dict[str, Any]:
+        sequence, token = self.place(d.first)
+        return {**asdict(d), "first_sequence": sequence, "first_token": token}
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write report.txt, report.json, drift.svg and the tensors of the first divergent operator.
@@ -141,7 +153,7 @@ def compare(a: Engine, b: Engine, sequences: Sequences, *, clip: float = 0.2, de
         explanation = _explained_by_one(a, b, mine, other)
     return Report(
         a.name, b.name, len(mine.tokens.ids), len(mine.tokens), findings, unknown, drift, operators,
-        explanation, found, time.perf_counter() - begin,
+        explanation, found, time.perf_counter() - begin, tuple(mine.tokens.cu_seqlens.tolist()),
     )  # fmt: skip
 
 
@@ -257,7 +269,7 @@ def _differences(r: Report) -> Iterator[str]:
         yield "  not compared: modules of both must be at hand, and the tokens the same"
         return
     for d in r.operators.local[:12]:
-        yield f"  {d.name}: {_said(d)}"
+        yield f"  {d.name}: {_described(d, r)}"
     if not r.operators.local:
         yield f"  all {len(r.operators.drift)} have equal bits"
     if (more := len(r.operators.local) - 12) > 0:
@@ -267,11 +279,12 @@ def _differences(r: Report) -> Iterator[str]:
         yield f"  {count} modules are observed on one side alone, and compared as parts of what follows them"
 
 
-def _said(d: Difference) -> str:
+def _described(d: Difference, r: Report) -> str:
     if d.verdict == "not called":
         return "not called in b"
     size = f"{d.ulps:.2g} ulps, {d.relative:.1e} of a token's norm, {100 * d.share:.2g} % of elements"
-    return f"{d.verdict} ({size}, {d.tokens} tokens, first {d.first})"
+    sequence, token = r.place(d.first)
+    return f"{d.verdict} ({size}, {d.tokens} tokens, first sequence {sequence}, token {token})"
 
 
 def _result(r: Report) -> str:
