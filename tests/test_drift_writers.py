@@ -171,14 +171,35 @@ def test_wrong_rollouts_are_refused(tmp_path: Path) -> None:
         writers.write_rollouts(path, "x", [])
     with pytest.raises(ValueError, match="positions"):
         writers.write_rollouts(path, "x", [([1], [0.0])], positions=[[0, 1]])
-    with pytest.raises(ValueError, match="dtype is 'auto', expected one of"):
-        writers.write_rollouts(path, "x", [([1], [0.0])], dtype="auto")
     silent = vllm()
     silent[0].outputs[0].logprobs = None
     with pytest.raises(ValueError, match="logprobs=0"):
         writers.write_vllm(path, silent)
     with pytest.raises(ValueError, match="logprob_token_ids"):
         writers.write_trl(path, {"prompt_ids": [[1]], "completion_ids": [[2]], "logprobs": [[[-1.0, -2.0]]]})
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"temprature": 0.5}, "temprature is no setting, expected one of temperature, stage"),
+        ({"temperature": 0.0}, "temperature is 0.0, expected a number above 0"),
+        ({"temperature": "warm"}, "temperature is 'warm'"),
+        ({"stage": "softmax"}, "stage is 'softmax', expected one of logits"),
+        ({"dtype": "auto"}, "dtype is 'auto', expected one of"),
+        ({"padding": "both"}, "padding is 'both'"),
+        ({"vocabulary": 1.5}, "vocabulary is 1.5"),
+        ({"special": {"eos": "</s>"}}, "expected ids by name"),
+        ({"weights": {"lm_head.weight": 3}}, "expected hex digits by name"),
+    ],
+)
+def test_settings_that_the_format_does_not_have_are_refused(
+    tmp_path: Path, setting: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(ValueError, match=message):
+        writers.write_rollouts(str(path), "x", [([1, 2], [NONE, 0.0])], **setting)
+    assert not path.exists()
 
 
 def test_the_writers_are_one_file_that_needs_nothing_of_rlk(tmp_path: Path) -> None:

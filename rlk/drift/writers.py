@@ -22,13 +22,13 @@ Its metadata are texts: `format` ("rlk.drift"), `version` ("2"), `engine`, and, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy
 from safetensors.numpy import save_file
 
-NONE = float("nan")
+NONE, INFINITY = float("nan"), float("inf")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 """Names of dtypes; a writer takes them with "torch." before, too."""
 
@@ -68,16 +68,7 @@ def write_rollouts(
     }
     if counted is not None:
         tensors["positions"] = numpy.array([int(p) for each in counted for p in each], numpy.int64)
-    for name in ("dtype", "logits_dtype"):
-        if settings.get(name) is not None:
-            settings[name] = dtype = str(settings[name]).removeprefix("torch.")
-            if dtype not in DTYPES:
-                raise ValueError(f"{name} is {dtype!r}, expected one of {', '.join(DTYPES)}")
-    texts = {
-        name: json.dumps(value) if isinstance(value, Mapping) else str(value)
-        for name, value in settings.items()
-        if value is not None
-    }
+    texts = {name: _text(name, value) for name, value in settings.items() if value is not None}
     save_file(tensors, path, {"format": "rlk.drift", "version": "2", "engine": engine, **texts})
 
 
@@ -179,6 +170,52 @@ def write_verl(path: str, data: Any, **settings: Any) -> None:
         sampled.append([own[i] for i in keep])
         positions.append([at[i] for i in keep])
     write_rollouts(path, "verl", rows, sampled=sampled, positions=positions, **settings)
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a setting as metadata; raise ValueError for a name or value that the format does not have."""
+    if name not in SETTINGS:
+        raise ValueError(f"{name} is no setting, expected one of {', '.join(SETTINGS)}")
+    if name in ("dtype", "logits_dtype"):
+        value = str(value).removeprefix("torch.")
+    fits, wanted = SETTINGS[name]
+    if not fits(value):
+        raise ValueError(f"{name} is {value!r}, expected {wanted}")
+    return json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)
+
+
+def _among(*choices: str) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: value in choices, f"one of {', '.join(choices)}"
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, (int, numpy.integer)) and not isinstance(value, bool) and value >= 0
+
+
+def _above_zero(value: Any) -> bool:
+    return (
+        isinstance(value, (int, float, numpy.number)) and not isinstance(value, bool) and 0 < value < INFINITY
+    )
+
+
+def _maps_to(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, Mapping)
+        and all(isinstance(name, str) and fits(each) for name, each in value.items())
+    )
+
+
+SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (_above_zero, "a number above 0"),
+    "stage": _among("logits", "log-probs", "none"),
+    "dtype": _among(*DTYPES),
+    "logits_dtype": _among(*DTYPES),
+    "padding": _among("none", "left", "right"),
+    "vocabulary": (_whole, "a whole number"),
+    "special": (_maps_to(_whole), "ids by name"),
+    "weights": (_maps_to(lambda value: isinstance(value, str)), "hex digits by name"),
+}
+"""The settings of a record: whether a value fits, and what is expected."""
 
 
 def _sampled(logps: Any, token: int, names: Sequence[int] | None) -> float:
