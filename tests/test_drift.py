@@ -26,6 +26,7 @@ from rlk.drift import (
     Unwatched,
     Watch,
     compare,
+    engines,
     weight_checksums,
 )
 from rlk.drift.engines import Options, options_of, split_name
@@ -297,6 +298,18 @@ def test_the_command_compares_and_its_status_says_the_result(
     assert json.loads(capsys.readouterr().out)["cause"] == "temperature"
     assert main(["drift", "transformers", "vllm", *rest]) == 2
     assert "vllm is not installed" in capsys.readouterr().err
+
+
+def test_weights_are_digested_once_for_each_engine(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, plain = [], engines.weight_checksums
+    monkeypatch.setattr(engines, "weight_checksums", lambda model: counted.append(1) or plain(model))
+    record = tmp_path / "a.safetensors"
+    rest = ["--model", str(model), "--lengths", "5,4", "--record", str(record)]
+    assert main(["drift", "transformers", "transformers:temperature=0.7", *rest]) == 1
+    assert len(counted) == 2
+    assert Recorded(record).facts().weights
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from rlk.cli.text import file_to_write, made_folder, natural
-from rlk.drift.engine import Sequences, Unwatched
+from rlk.drift.engine import Facts, Sequences, Unwatched
 from rlk.drift.engines import opened, split_name
 from rlk.drift.recorded import Recorded, save_scores
 from rlk.drift.report import compare
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         sequences = _sequences(arguments, (a, b))
         report = compare(a, b, sequences, clip=arguments.clip)
         if arguments.record is not None:
-            save_scores(arguments.record, a.name, a.facts(), a.score(sequences, Unwatched()))
+            save_scores(arguments.record, a.name, report.facts[0], a.score(sequences, Unwatched()))
     print(json.dumps(report.as_dict(), indent=1, allow_nan=False) if arguments.json else report.text())
     if arguments.out is not None:
         files = report.save(arguments.out)
@@ -122,16 +122,22 @@ def _sequences(arguments: argparse.Namespace, engines: tuple[Any, Any]) -> Seque
     if not all(n.isdecimal() and int(n) > 0 for n in arguments.lengths.split(",")):
         raise _wrong("--lengths", arguments.lengths, "numbers above 0, with commas between them")
     lengths = [int(n) for n in arguments.lengths.split(",")]
-    vocabulary = min(size for engine in engines if (size := engine.facts().vocabulary))
+    vocabulary = min(size for engine in engines if (size := _vocabulary(engine)))
     drawn = torch.Generator().manual_seed(arguments.seed)
     return Sequences.of([torch.randint(vocabulary, (n,), generator=drawn).tolist() for n in lengths])
+
+
+def _vocabulary(engine: Any) -> int | None:
+    """Return the size of an engine's vocabulary, without a digest of its weights."""
+    found: Facts = engine.settings() if hasattr(engine, "settings") else engine.facts()
+    return found.vocabulary
 
 
 def _within(sequences: Sequences, engines: tuple[Any, Any]) -> Sequences:
     """Refuse ids that an engine's vocabulary does not have."""
     largest = int(sequences.ids.max())
     for engine in engines:
-        size = engine.facts().vocabulary
+        size = _vocabulary(engine)
         if size is not None and largest >= size:
             raise _wrong("token id", largest, f"ids below {size}, the vocabulary of {engine.name}")
     return sequences

@@ -128,7 +128,11 @@ class Transformers:
         return {trigger: type(self)(self.model, options, self.name) for trigger, options in made.items()}
 
     def facts(self) -> Facts:
-        """Return the engine's settings; the logits' dtype is that of the last call."""
+        """Return the engine's settings; the logits' dtype is that of the last call. Digests all weights."""
+        return replace(self.settings(), weights=weight_checksums(self.model))
+
+    def settings(self) -> Facts:
+        """Return the facts but the checksums of weights."""
         at = self.options
         single = at.batch == 1
         padding: Padding = "none" if single else at.side
@@ -140,7 +144,6 @@ class Transformers:
             padding=padding,
             vocabulary=getattr(self.model.config, "vocab_size", None),
             special=self.special or _special(self.model.config),
-            weights=weight_checksums(self.model),
         )
 
     def modules(self) -> Mapping[str, torch.nn.Module]:
@@ -287,7 +290,11 @@ class Nn:
         }
 
     def facts(self) -> Facts:
-        """Return the engine's settings."""
+        """Return the engine's settings. Digests all weights."""
+        return replace(self.settings(), weights=weight_checksums(self.model))
+
+    def settings(self) -> Facts:
+        """Return the facts but the checksums of weights."""
         return Facts(
             dtype=dtype_name(self.model.lm_head.weight.dtype),
             logits_dtype="float32",
@@ -296,7 +303,6 @@ class Nn:
             padding="none",
             vocabulary=self.model.config.vocab_size,
             special=self.special or _special(_Attributes(self.model.source or {})),
-            weights=weight_checksums(self.model),
         )
 
     def modules(self) -> Mapping[str, torch.nn.Module]:

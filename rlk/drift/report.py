@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rlk.drift.chart import layers_of, svg
-from rlk.drift.engine import Engine, Scores, Sequences, Unwatched
+from rlk.drift.engine import Engine, Facts, Scores, Sequences, Unwatched
 from rlk.drift.explain import explained
 from rlk.drift.metrics import LogProbDrift, bars, finite, log_prob_drift
 from rlk.drift.operators import Comparison, Difference, Recorder, Trace, compared, recorded, triggers
@@ -33,7 +33,7 @@ class Report:
     the same tokens. explanation: a known mistake that gives b's log-probs from a's logits, or one engine's
     from the other's where only the other can be hooked. depends: what a
     difference of the first operator depends on (batch, padding, chunk, page, rank, graph). offsets: of the
-    sequences among a's tokens.
+    sequences among a's tokens. facts: of both engines.
     """
 
     a: str
@@ -48,6 +48,7 @@ class Report:
     depends: tuple[str, ...]
     seconds: float
     offsets: tuple[int, ...]
+    facts: tuple[Facts, Facts]
 
     @property
     def cause(self) -> str | None:
@@ -141,19 +142,22 @@ def compare(a: Engine, b: Engine, sequences: Sequences, *, clip: float = 0.2, de
     hooked = bool(a.modules()) and bool(b.modules())
     first, mine = recorded(a, sequences) if hooked else (None, a.score(sequences, Unwatched()))
     free, other = recorded(b, sequences) if hooked else (None, b.score(sequences, Unwatched()))
-    findings, unknown = same_inputs((f"a ({a.name})", a.facts(), mine), (f"b ({b.name})", b.facts(), other))
+    facts = (a.facts(), b.facts())  # each digests the weights
+    findings, unknown = same_inputs((f"a ({a.name})", facts[0], mine), (f"b ({b.name})", facts[1], other))
     tokens = _same_tokens(mine, other)
     drift = log_prob_drift(mine, other, clip) if tokens else None
     operators: Comparison | None = None
     explanation: str | None = None
     found: tuple[str, ...] = ()
     if hooked and tokens and _same_tokens(mine, sequences):
-        operators, explanation, found = _operators(a, b, sequences, first, free, findings, depends)
-    elif drift is not None and drift.exact < 1.0:
-        explanation = _explained_by_one(a, b, mine, other)
+        operators, found = _operators(a, b, sequences, first, free, findings, depends)
+        if operators.cause is not None and operators.cause.name in ("log_probs", "logits"):
+            explanation = _explained(sequences, operators, facts[0].temperature or 1.0)
+    elif not hooked and drift is not None and drift.exact < 1.0:
+        explanation = _explained_by_one((a, facts[0], mine), (b, facts[1], other))
     return Report(
         a.name, b.name, len(mine.tokens.ids), len(mine.tokens), findings, unknown, drift, operators,
-        explanation, found, time.perf_counter() - begin, tuple(mine.tokens.cu_seqlens.tolist()),
+        explanation, found, time.perf_counter() - begin, tuple(mine.tokens.cu_seqlens.tolist()), facts,
     )  # fmt: skip
 
 
@@ -165,20 +169,15 @@ def _same_tokens(a: Scores, b: Scores | Sequences) -> bool:
 def _operators(
     a: Engine, b: Engine, sequences: Sequences, first: Trace | None, free: Trace | None,
     findings: tuple[Finding, ...], depends: bool,
-) -> tuple[Comparison, str | None, tuple[str, ...]]:  # fmt: skip
+) -> tuple[Comparison, tuple[str, ...]]:  # fmt: skip
     assert first is not None and free is not None
     made = compared(first, free, recorded(b, sequences, first)[0])
-    cause = made.cause
-    text: str | None = None
-    found: tuple[str, ...] = ()
-    if cause is not None and cause.name in ("log_probs", "logits"):
-        text = _explained(a, sequences, made)
-    if depends and cause is not None and not any(f.serious for f in findings):
-        found = tuple(triggers(a, b, sequences, cause.name, first))
-    return made, text, found
+    if not depends or made.cause is None or any(f.serious for f in findings):
+        return made, ()
+    return made, tuple(triggers(a, b, sequences, made.cause.name, first))
 
 
-def _explained(a: Engine, sequences: Sequences, made: Comparison) -> str | None:
+def _explained(sequences: Sequences, made: Comparison, temperature: float) -> str | None:
     """Explain the log-probs of b on the logits of a."""
     keep, name = sequences.has_next, "log_probs"
     mine, other = made.first.outputs.get(name), made.forced.outputs.get(name)
@@ -186,16 +185,16 @@ def _explained(a: Engine, sequences: Sequences, made: Comparison) -> str | None:
     if mine is None or other is None or z is None:
         return None
     if made.cause is not None and made.cause.name == "logits":  # b's own, which were exchanged
-        other = torch.log_softmax(made.forced.inputs[name].double() / (a.facts().temperature or 1.0), -1)
+        other = torch.log_softmax(made.forced.inputs[name].double() / temperature, -1)
         other = other.gather(-1, sequences.next_ids[:, None].to(other.device))
     x, y = (t[keep.to(t.device)].flatten() for t in (mine, other))
     z, ids = z[keep.to(z.device)], sequences.next_ids[keep].to(z.device)
-    return explained(z, ids, a.facts().temperature or 1.0, x, y)
+    return explained(z, ids, temperature, x, y)
 
 
-def _explained_by_one(a: Engine, b: Engine, mine: Scores, other: Scores) -> str | None:
+def _explained_by_one(a: tuple[Engine, Facts, Scores], b: tuple[Engine, Facts, Scores]) -> str | None:
     """Explain the log-probs of one engine on the logits of the other, the only one that can be hooked."""
-    for word, engine, of, known in (("a", b, mine, other), ("b", a, other, mine)):
+    for word, (engine, facts, known), (_, _, of) in (("a", b, a), ("b", a, b)):
         if not engine.modules():
             continue
         lists = of.tokens.lists()
@@ -209,7 +208,7 @@ def _explained_by_one(a: Engine, b: Engine, mine: Scores, other: Scores) -> str 
         both = (of.known & known.known & of.logps.isfinite())[: len(some.ids)]
         rows = (some.has_next & both.roll(-1)).nonzero().flatten()
         z, own = z[rows.to(z.device)].cpu(), own[rows.to(own.device)].flatten().cpu()
-        text = explained(z, some.next_ids[rows], engine.facts().temperature or 1.0, own, of.logps[rows + 1])
+        text = explained(z, some.next_ids[rows], facts.temperature or 1.0, own, of.logps[rows + 1])
         return None if text is None else f"in {word}, {text}"
     return None
 

@@ -181,7 +181,7 @@ def _text(name: str, value: Any) -> str:
     fits, wanted = SETTINGS[name]
     if not fits(value):
         raise ValueError(f"{name} is {value!r}, expected {wanted}")
-    return json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)
+    return json.dumps(dict(value), default=int) if isinstance(value, Mapping) else str(value)
 
 
 def _among(*choices: str) -> tuple[Callable[[Any], bool], str]:
