@@ -97,8 +97,8 @@ def test_a_report_is_json_whatever_the_numbers(tmp_path: Path, capsys: pytest.Ca
     write_rollouts(one, "x", [([0, 5, 9], [math.nan, -1.0, -2.0])])
     write_rollouts(other, "x", [([0, 5, 9], [math.nan, -math.inf, math.nan])])
     assert main(["drift", f"recorded:{one}", f"recorded:{other}", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out, parse_constant=refused)
-    assert told["log_probs"]["not_finite"] == 2
+    written = json.loads(capsys.readouterr().out, parse_constant=refused)
+    assert written["log_probs"]["not_finite"] == 2
     report = compare(Recorded(one), Recorded(other), Recorded(one).sequences)
     assert "2 tokens differ by infinity or NaN" in report.text()
     fault = FAULTS["attention: scale"]
@@ -218,8 +218,8 @@ def test_stock_attention_implementations_differ_in_attention_alone(tmp_path: Pat
     assert files == {"report.txt", "report.json", "drift.svg", "operator.safetensors"}
     chart = (tmp_path / "drift.svg").read_text()
     assert "layer 1" in chart and chart.count("<circle") >= 2 * 6
-    told = json.loads((tmp_path / "report.json").read_text())
-    assert told["cause"] == found.cause and told["log_probs"]["exact"] < 1
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written["cause"] == found.cause and written["log_probs"]["exact"] < 1
 
 
 def test_another_temperature_is_said_before_anything_else() -> None:
@@ -318,6 +318,7 @@ def test_weights_are_digested_once_for_each_engine(
         (["transformers", "nothing"], "engine 'nothing': unknown"),
         (["recorded:none.safetensors", "transformers"], "there is no such file"),
         (["transformers", "transformers", "--tokens", "bad.json"], "a JSON list of lists"),
+        (["transformers", "transformers", "--tokens", "flat.json"], "a JSON list of lists"),
         (["transformers", "transformers", "--tokens", "large.json"], "ids below 96"),
         (["transformers", "transformers", "--tokens", "empty.json"], "an empty sequence, number 1"),
         (["transformers", "transformers", "--tokens", "none.json"], "No such file"),
@@ -343,7 +344,12 @@ def test_bad_input_is_one_clear_message(
     arguments: list[str], message: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    for name, text in (("bad", "{}"), ("large", "[[4, 96]]"), ("empty", "[[4], []]")):
+    for name, text in (
+        ("bad", "{}"),
+        ("flat", "[4, [true]]"),
+        ("large", "[[4, 96]]"),
+        ("empty", "[[4], []]"),
+    ):
         Path(f"{name}.json").write_text(text)
     Path("folder").mkdir()
     write_rollouts("negative.safetensors", "x", [([0, -2], [math.nan, -1.0])])

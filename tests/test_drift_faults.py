@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 import torch
 
 from rlk.drift.engines import Options
-from rlk.drift.faults import CHUNKS, FAULTS, HEAT, LEFT, Fault, engine, located
+from rlk.drift.faults import CHUNKS, FAULTS, LEFT, TEMPERATURE, Fault, engine, located
 from rlk.drift.report import Report, compare
 
 CLEAN = (
@@ -22,7 +22,7 @@ CLEAN = (
     Fault("chunks", "", engine(), Options(), CHUNKS),
     Fault("a batch", "", engine(), Options(batch=1), Options()),
     Fault("padding on the left", "", engine(), Options(), LEFT),
-    Fault("a temperature, f32", "", engine(), HEAT, dtype=torch.float32),
+    Fault("a temperature, f32", "", engine(), TEMPERATURE, dtype=torch.float32),
     Fault("logits divided by 1", "", engine(claims={"stage": "logits"})),
 )
 """Pairs without a fault, of equal options and of those that the faults use."""

@@ -3,8 +3,8 @@
 Engines: transformers, rlk.nn, rlk.patch, vllm and recorded:FILE, with settings behind a colon, such as
 transformers:attn=eager,side=left,chunk=1,batch=4. Settings are attn (as transformers takes it), dtype,
 device, side (of padding), batch (sequences of a call), chunk (tokens of a call over a cache, 1 is decoding),
-page (slots of a page, of rlk.nn), temperature and model. Exit status: 0 no difference, 1 a difference, 2 not
-compared.
+page (slots of a page, of rlk.nn), temperature and model. Exit status: 0 no difference, 1 a difference, 2
+not compared, or bad input.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ def _sequences(arguments: argparse.Namespace, engines: tuple[Any, Any]) -> Seque
     if arguments.tokens is not None:
         try:
             found = json.loads(arguments.tokens.read_text(encoding="utf-8"))
-            assert isinstance(found, list) and all(
-                isinstance(row, list) and all(type(i) is int for i in row) for row in found
-            )
-        except (ValueError, AssertionError):
-            raise _wrong("--tokens", arguments.tokens, "a JSON list of lists of token ids") from None
+        except ValueError:
+            found = None
+        rows = found if isinstance(found, list) else [found]
+        if not all(isinstance(row, list) and all(type(i) is int for i in row) for row in rows):
+            raise _wrong("--tokens", arguments.tokens, "a JSON list of lists of token ids")
         return _within(Sequences.of(found), engines)
     if not all(n.isdecimal() and int(n) > 0 for n in arguments.lengths.split(",")):
         raise _wrong("--lengths", arguments.lengths, "numbers above 0, with commas between them")

@@ -461,12 +461,12 @@ def options_of(name: str, given: Mapping[str, str], temperature: float, digest: 
     if (side := given.get("side", "right")) not in ("left", "right"):
         raise _wrong(name, "side", side, "left or right")
     try:
-        heat = float(given.get("temperature", temperature))
+        value = float(given.get("temperature", temperature))
     except ValueError:
         raise _wrong(name, "temperature", given["temperature"], "a number above 0") from None
-    if not heat > 0:
-        raise _wrong(name, "temperature", str(heat), "a number above 0")
-    return Options(whole("batch"), side, whole("chunk"), whole("page"), heat, digest)  # type: ignore[arg-type]
+    if not value > 0:
+        raise _wrong(name, "temperature", str(value), "a number above 0")
+    return Options(whole("batch"), side, whole("chunk"), whole("page"), value, digest)  # type: ignore[arg-type]
 
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -494,7 +494,7 @@ def opened(name: str, model: str | None, temperature: float = 1.0) -> Iterator[A
     device = _device(name, given.get("device", "cuda" if torch.cuda.is_available() else "cpu"))
     with ExitStack() as stack:
         try:
-            engine = _made(kind, path, options, name, given.get("attn"), DTYPES[dtype], device, stack)
+            engine = _build(kind, path, options, name, given.get("attn"), DTYPES[dtype], device, stack)
         except (OSError, ValueError, ImportError) as error:  # of transformers and vLLM
             what = str(error).strip().partition("\n")[0] or type(error).__name__
             instead = "look at --model and the engine's settings"
@@ -510,7 +510,7 @@ def _device(name: str, device: str) -> str:
     return device
 
 
-def _made(
+def _build(
     kind: str, path: str, options: Options, name: str, attention: str | None, dtype: torch.dtype,
     device: str, stack: ExitStack,
 ) -> Any:  # fmt: skip

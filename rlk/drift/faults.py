@@ -24,7 +24,7 @@ from rlk.drift.parity import Kind
 
 LAYER = 1
 BOS, EOS, VOCABULARY = 0, 1, 96
-HEAT = Options(temperature=0.7)
+TEMPERATURE = Options(temperature=0.7)
 Inject = Callable[["Faulty"], AbstractContextManager[Any]]
 
 
@@ -247,8 +247,8 @@ def log_probs(function: Callable[..., torch.Tensor]) -> Inject:
     """Exchange log-probs by function(logits f32, ids, temperature)."""
 
     def inject(b: Faulty) -> AbstractContextManager[None]:
-        heat = b.options.temperature
-        return assigned(b, score_with=lambda z, ids, plain: function(z.float(), ids, heat))
+        temperature = b.options.temperature
+        return assigned(b, score_with=lambda z, ids, plain: function(z.float(), ids, temperature))
 
     return inject
 
@@ -524,8 +524,8 @@ def _swap_tensors(b: Faulty, first: str, second: str) -> AbstractContextManager[
 
 
 def _top_k(k: int) -> Callable[..., torch.Tensor]:
-    def function(z: torch.Tensor, ids: torch.Tensor, heat: float) -> torch.Tensor:
-        p = torch.softmax(z / heat, -1)
+    def function(z: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:
+        p = torch.softmax(z / temperature, -1)
         least = p.sort(-1, descending=True).values[:, k - 1 : k]
         chosen = p.gather(-1, ids[:, None])
         mass = torch.where(p >= torch.minimum(least, chosen), p, 0.0).sum(-1)
@@ -534,8 +534,8 @@ def _top_k(k: int) -> Callable[..., torch.Tensor]:
     return function
 
 
-def _not_a_number(z: torch.Tensor, ids: torch.Tensor, heat: float) -> torch.Tensor:
-    made = of(z / heat, ids)
+def _not_a_number(z: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:
+    made = of(z / temperature, ids)
     made[len(made) // 2] = torch.nan
     return made
 
@@ -610,12 +610,12 @@ def _inputs() -> Iterator[Fault]:
         return {"attention_mask": mask}
 
     yield Fault("mask: the first token is hidden", "mask", inputs(hidden))
-    yield Fault("temperature: not given", "temperature", engine(), HEAT, Options())
+    yield Fault("temperature: not given", "temperature", engine(), TEMPERATURE, Options())
     yield Fault(
         "temperature: declared to divide log-probs",
         "temperature stage",
         engine(claims={"stage": "log-probs"}),
-        HEAT,
+        TEMPERATURE,
     )
     yield Fault("vocabulary: padded head", "vocabulary", _padded_head)
     yield Fault("dtype: float16 in place of bfloat16", "dtype", _half)
@@ -803,7 +803,7 @@ def _log_probs() -> Iterator[Fault]:
     """Yield faults behind the logits."""
 
     def one(name: str, says: str, function: Callable[..., torch.Tensor], **more: Any) -> Fault:
-        return Fault(name, "log_probs", log_probs(function), HEAT, says=says, **more)
+        return Fault(name, "log_probs", log_probs(function), TEMPERATURE, says=says, **more)
 
     f32 = {"dtype": torch.float32}
     yield one("temperature: applied twice", "applied twice", lambda z, ids, t: of(z / t / t, ids))

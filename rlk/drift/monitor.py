@@ -150,8 +150,8 @@ class Monitor:
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank = f"-rank{torch.distributed.get_rank()}" if distributed else ""
         path = self.folder / f"drift-{self.step}{rank}.json"
-        told = {"limit": self.alarm, **made, "histogram": self.last_histogram, "tokens_above": rows}
-        path.write_text(json.dumps(finite(told), indent=1, allow_nan=False), encoding="utf-8")
+        record = {"limit": self.alarm, **made, "histogram": self.last_histogram, "tokens_above": rows}
+        path.write_text(json.dumps(finite(record), indent=1, allow_nan=False), encoding="utf-8")
         self.alarms.append(path)
 
 

@@ -17,7 +17,7 @@ from rlk.drift.chart import layers_of, svg
 from rlk.drift.engine import Engine, Facts, Scores, Sequences, Unwatched
 from rlk.drift.explain import explained
 from rlk.drift.metrics import LogProbDrift, bars, finite, log_prob_drift
-from rlk.drift.operators import Comparison, Difference, Recorder, Trace, compared, recorded, triggers
+from rlk.drift.operators import Comparison, Difference, Recorder, Trace, compared, run_hooked, triggers
 from rlk.drift.parity import Finding, same_inputs
 
 EXPLAINED = 4096
@@ -140,8 +140,8 @@ def compare(a: Engine, b: Engine, sequences: Sequences, *, clip: float = 0.2, de
     """
     begin = time.perf_counter()
     hooked = bool(a.modules()) and bool(b.modules())
-    first, mine = recorded(a, sequences) if hooked else (None, a.score(sequences, Unwatched()))
-    free, other = recorded(b, sequences) if hooked else (None, b.score(sequences, Unwatched()))
+    first, mine = run_hooked(a, sequences) if hooked else (None, a.score(sequences, Unwatched()))
+    free, other = run_hooked(b, sequences) if hooked else (None, b.score(sequences, Unwatched()))
     facts = (a.facts(), b.facts())  # each digests the weights
     findings, unknown = same_inputs((f"a ({a.name})", facts[0], mine), (f"b ({b.name})", facts[1], other))
     tokens = _same_tokens(mine, other)
@@ -171,7 +171,7 @@ def _operators(
     findings: tuple[Finding, ...], depends: bool,
 ) -> tuple[Comparison, tuple[str, ...]]:  # fmt: skip
     assert first is not None and free is not None
-    made = compared(first, free, recorded(b, sequences, first)[0])
+    made = compared(first, free, run_hooked(b, sequences, first)[0])
     if not depends or made.cause is None or any(f.serious for f in findings):
         return made, ()
     return made, tuple(triggers(a, b, sequences, made.cause.name, first))
