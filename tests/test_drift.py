@@ -17,13 +17,25 @@ import torch
 pytest.importorskip("transformers")
 
 from rlk.cli import main
-from rlk.drift import Digest, Facts, Scores, Sequences, Transformers, Unwatched, Watch, compare
+from rlk.drift import (
+    Digest,
+    Facts,
+    Scores,
+    Sequences,
+    Transformers,
+    Unwatched,
+    Watch,
+    compare,
+    engines,
+    weight_checksums,
+)
 from rlk.drift.engines import Options, options_of, split_name
 from rlk.drift.explain import explained
 from rlk.drift.faults import FAULTS, located, paged_pair, tiny_model, tiny_sequences
 from rlk.drift.metrics import EDGES, bin_names, histogram, log_prob_drift
 from rlk.drift.operators import measured
 from rlk.drift.recorded import Recorded, save_scores
+from rlk.drift.writers import write_rollouts
 from rlk.errors import LaunchError, RlkError
 
 
@@ -70,7 +82,31 @@ def test_a_nan_is_a_difference_and_equal_infinities_are_none() -> None:
     a = scores([math.nan, -math.inf, -2.0, math.nan, -0.5, -3.0, -1.5])
     b = scores([math.nan, -math.inf, math.nan, math.nan, -0.5, -3.0, -1.5])
     found = log_prob_drift(a, b)
-    assert found is not None and found.largest == math.inf and found.exact == 4 / 5
+    assert found is not None and found.not_finite == 1 and found.exact == 4 / 5
+    assert found.largest == found.mean == found.k3 == 0.0 and found.clipped == 1 / 5
+    none = scores([math.nan] * 7)
+    lost = log_prob_drift(a, none)
+    assert lost is not None and lost.not_finite == lost.tokens == 5 and lost.exact == lost.mean == 0.0
+
+
+def test_a_report_is_json_whatever_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(name: str) -> None:
+        raise AssertionError(name)
+
+    one, other = (str(tmp_path / f"{name}.safetensors") for name in "ab")
+    write_rollouts(one, "x", [([0, 5, 9], [math.nan, -1.0, -2.0])])
+    write_rollouts(other, "x", [([0, 5, 9], [math.nan, -math.inf, math.nan])])
+    assert main(["drift", f"recorded:{one}", f"recorded:{other}", "--json"]) == 1
+    written = json.loads(capsys.readouterr().out, parse_constant=refused)
+    assert written["log_probs"]["not_finite"] == 2
+    report = compare(Recorded(one), Recorded(other), Recorded(one).sequences)
+    assert "2 tokens differ by infinity or NaN" in report.text()
+    fault = FAULTS["attention: scale"]
+    with fault.pair() as (a, b, sequences):
+        with torch.no_grad():
+            b.model.lm_head.weight[3] = torch.inf
+        files = compare(a, b, sequences, depends=False).save(tmp_path / "out")
+    json.loads(files[1].read_text(), parse_constant=refused)
 
 
 def test_the_distance_of_digests_is_near_that_of_distributions() -> None:
@@ -100,6 +136,15 @@ def test_rounding_is_told_from_another_function() -> None:
     broken[3] = torch.nan
     lost = measured("op", short, broken)
     assert lost is not None and lost.verdict == "not finite"
+
+
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float32, 68), (torch.bfloat16, 4)])
+def test_the_limit_of_roundings_is_where_it_is_said(dtype: torch.dtype, steps: int) -> None:
+    eps = torch.finfo(dtype).eps
+    one = torch.ones(1, 1, dtype=dtype)
+    within, above = (measured("op", one, one + n * eps) for n in (steps, steps + 1))
+    assert within is not None and within.verdict == "rounding" and within.ulps == steps
+    assert above is not None and above.verdict == "another function" and above.ulps == steps + 1
 
 
 def test_a_known_mistake_explains_log_probs_and_an_unknown_one_does_not() -> None:
@@ -173,8 +218,8 @@ def test_stock_attention_implementations_differ_in_attention_alone(tmp_path: Pat
     assert files == {"report.txt", "report.json", "drift.svg", "operator.safetensors"}
     chart = (tmp_path / "drift.svg").read_text()
     assert "layer 1" in chart and chart.count("<circle") >= 2 * 6
-    told = json.loads((tmp_path / "report.json").read_text())
-    assert told["cause"] == found.cause and told["log_probs"]["exact"] < 1
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written["cause"] == found.cause and written["log_probs"]["exact"] < 1
 
 
 def test_another_temperature_is_said_before_anything_else() -> None:
@@ -191,6 +236,7 @@ def test_rlk_has_equal_bits_in_training_pages_and_a_patched_model() -> None:
         sequences = tiny_sequences(0, (5, 9))
         found = compare(Nn(b.model), b, sequences)
         assert found.equal and found.cause is None, found.text()
+        assert {"position ids", "mask"} <= {*found.unknown}
         assert found.operators is not None and len(found.operators.drift) > 25
         stock = tiny_model()
         with patch(stock):
@@ -254,17 +300,43 @@ def test_the_command_compares_and_its_status_says_the_result(
     assert "vllm is not installed" in capsys.readouterr().err
 
 
+def test_weights_are_digested_once_for_each_engine(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, plain = [], engines.weight_checksums
+    monkeypatch.setattr(engines, "weight_checksums", lambda model: counted.append(1) or plain(model))
+    record = tmp_path / "a.safetensors"
+    rest = ["--model", str(model), "--lengths", "5,4", "--record", str(record)]
+    assert main(["drift", "transformers", "transformers:temperature=0.7", *rest]) == 1
+    assert len(counted) == 2
+    assert Recorded(record).facts().weights
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["transformers", "nothing"], "engine 'nothing': unknown"),
         (["recorded:none.safetensors", "transformers"], "there is no such file"),
         (["transformers", "transformers", "--tokens", "bad.json"], "a JSON list of lists"),
+        (["transformers", "transformers", "--tokens", "flat.json"], "a JSON list of lists"),
         (["transformers", "transformers", "--tokens", "large.json"], "ids below 96"),
         (["transformers", "transformers", "--tokens", "empty.json"], "an empty sequence, number 1"),
         (["transformers", "transformers", "--tokens", "none.json"], "No such file"),
         (["transformers", "transformers", "--lengths", "3,x"], "numbers above 0"),
         (["transformers:page=4", "transformers"], "'page=4' is no setting"),
+        (
+            ["transformers:attn=flash_attention_9", "transformers"],
+            "engine transformers:attn=flash_attention_9",
+        ),
+        (["transformers:device=foo", "transformers"], "device=foo is not allowed"),
+        (["transformers:device=meta", "transformers"], "device=meta is not allowed"),
+        (["transformers:model=folder", "transformers"], "engine transformers:model=folder"),
+        (["rlk.nn:model=folder", "transformers"], "rlk drift: "),
+        (["transformers", "transformers", "--record", "no/x.safetensors"], "--record"),
+        (["transformers", "transformers", "--out", "bad.json"], "--out"),
+        (["transformers", "transformers", "--clip", "-1"], "--clip"),
+        (["transformers", "transformers", "--temperature", "nan"], "a number above 0"),
+        (["recorded:negative.safetensors", "transformers"], "ids has -2"),
     ],
 )
 def test_bad_input_is_one_clear_message(
@@ -272,8 +344,15 @@ def test_bad_input_is_one_clear_message(
     arguments: list[str], message: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    for name, text in (("bad", "{}"), ("large", "[[4, 96]]"), ("empty", "[[4], []]")):
+    for name, text in (
+        ("bad", "{}"),
+        ("flat", "[4, [true]]"),
+        ("large", "[[4, 96]]"),
+        ("empty", "[[4], []]"),
+    ):
         Path(f"{name}.json").write_text(text)
+    Path("folder").mkdir()
+    write_rollouts("negative.safetensors", "x", [([0, -2], [math.nan, -1.0])])
     assert main(["drift", *arguments, "--model", str(model)]) == 2
     assert message in capsys.readouterr().err
 
@@ -298,18 +377,19 @@ def test_a_file_that_is_no_record_is_refused_by_what_is_wrong(tmp_path: Path) ->
 
     good = {
         "ids": torch.tensor([1, 2]), "cu_seqlens": torch.tensor([0, 2]), "positions": torch.tensor([0, 1]),
-        "logps": torch.tensor([math.nan, -1.0]),
+        "logps": torch.tensor([math.nan, -1.0]), "sampled": torch.tensor([False, True]),
     }  # fmt: skip
-    head = {"format": "rlk.drift", "version": "1", "engine": "x"}
+    head = {"format": "rlk.drift", "version": "2", "engine": "x"}
     path = tmp_path / "x.safetensors"
     for tensors, texts, message in (
         (good, {**head, "format": "other"}, "format is 'other'"),
-        (good, {**head, "version": "2"}, "version is '2'"),
+        (good, {**head, "version": "1"}, "version is '1'"),
         ({n: x for n, x in good.items() if n != "logps"}, head, "tensor logps is missing"),
         ({**good, "logps": torch.tensor([1, 2])}, head, "tensor logps is torch.int64"),
         ({**good, "cu_seqlens": torch.tensor([0, 1])}, head, "cu_seqlens do not ascend"),
         ({**good, "positions": torch.tensor([0])}, head, "tensor positions has 1 rows"),
         (good, {**head, "temperature": "warm"}, "metadata cannot be read"),
+        (good, {**head, "dtype": "torch.bfloat16"}, "dtype is 'torch.bfloat16', expected one of"),
     ):
         save_file(tensors, path, texts)
         with pytest.raises(RlkError, match=re.escape(message)):
@@ -328,8 +408,83 @@ def test_a_nan_within_a_recorded_completion_is_found(tmp_path: Path) -> None:
     assert found.cause == "log-probs" and "sequence 0, token 5" in found.findings[0].message
 
 
+@pytest.mark.parametrize("places", [[1, 2], [1, 2, 3, 4]], ids=["at its start", "everywhere"])
+def test_a_sequence_whose_sampled_tokens_have_no_log_prob_is_found(tmp_path: Path, places: list[int]) -> None:
+    rows, path = [[0, 5, 9, 7, 1], [0, 7, 3]], str(tmp_path / "a.safetensors")
+    engine, sequences = Transformers(tiny_model()), Sequences.of(rows)
+    logps = [part.tolist() for part in engine.score(sequences, Unwatched()).logps.split(sequences.lengths)]
+    for i in places:
+        logps[0][i] = math.nan
+    sampled = [[0, 1, 1, 1, 1], [0, 1, 1]]
+    write_rollouts(path, "x", zip(rows, logps, strict=True), sampled=sampled)
+    found = compare(Recorded(path), engine, sequences)
+    assert found.cause == "log-probs" and not found.equal
+    wanted = f"{len(places)} tokens without a log-prob (NaN), in sequences 0"
+    assert wanted in found.text()
+    prompt = [[0] * (max(places) + 1) + [1] * (4 - max(places)), [0, 1, 1]]
+    write_rollouts(path, "x", zip(rows, logps, strict=True), sampled=prompt)
+    found = compare(Recorded(path), engine, sequences)
+    assert found.equal == (len(places) < 4)  # a prompt needs none, but a sequence without any says nothing
+    assert found.equal or "no log-prob at all of sequences 0" in found.text()
+
+
+@pytest.mark.parametrize("dtype", [None, str(torch.bfloat16), "bfloat16"])
+def test_checksums_of_a_record_are_compared_unless_dtypes_are_known_to_differ(
+    tmp_path: Path, dtype: str | None
+) -> None:
+    engine, path = Transformers(tiny_model()), str(tmp_path / "a.safetensors")
+    ids = tiny_sequences().lists()
+    logps = [p.tolist() for p in engine.score(tiny_sequences(), Unwatched()).logps.split([11, 24, 7])]
+    sums = weight_checksums(engine.model)
+    write_rollouts(path, "x", zip(ids, logps, strict=True), weights=sums, dtype=dtype)
+    same = compare(Recorded(path), engine, tiny_sequences())
+    assert same.equal and not same.findings and "weights" not in same.unknown
+    assert {"position ids", "mask"} <= {*same.unknown}  # nobody observed the sampler's
+    sums["model.norm.weight"] = "0" * 32
+    write_rollouts(path, "x", zip(ids, logps, strict=True), weights=sums, dtype=dtype)
+    found = compare(Recorded(path), engine, tiny_sequences())
+    assert found.cause == "weights" and found.findings[0].names == ("model.norm.weight",)
+    write_rollouts(path, "x", zip(ids, logps, strict=True), weights=sums, dtype="float32")
+    other = compare(Recorded(path), engine, tiny_sequences())
+    assert "weights" in other.unknown and other.findings[0].kind == "dtype"
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["a", "b"])
+def test_a_record_s_top_k_is_explained_by_the_other_engine_s_logits(tmp_path: Path, first: bool) -> None:
+    """Sample 2 sequences from the 8 likeliest tokens at temperature 0.7, and record their log-probs."""
+    model, path = tiny_model(dtype=torch.float32), str(tmp_path / "a.safetensors")
+    drawn, rows = torch.Generator().manual_seed(0), []
+    for start in (0, 7):
+        ids, logps = [start], [math.nan]
+        for _ in range(9):
+            with torch.no_grad():
+                top = (model(input_ids=torch.tensor([ids])).logits[0, -1] / 0.7).topk(8)
+            at = int(torch.multinomial(top.values.softmax(-1), 1, generator=drawn))
+            ids, logps = [*ids, int(top.indices[at])], [*logps, float(top.values.log_softmax(-1)[at])]
+        rows.append((ids, logps))
+    write_rollouts(path, "x", rows, temperature=0.7, stage="logits")
+    record = Recorded(path)
+    engine = Transformers(model, Options(temperature=0.7))
+    pair = (record, engine) if first else (engine, record)
+    found = compare(*pair, record.sequences)
+    assert found.cause == "log-probs" and found.operators is None
+    assert f"in {'a' if first else 'b'}, log-probs are normalised over the 8 likeliest" in found.text()
+    noise = [(ids, [x + 0.01 * (i % 3) for i, x in enumerate(logps)]) for ids, logps in rows]
+    write_rollouts(path, "x", noise, temperature=0.7, stage="logits")
+    assert compare(Recorded(path), engine, record.sequences).explanation is None
+
+
+def test_two_records_differ_in_token_ids_and_one_in_positions(tmp_path: Path) -> None:
+    one, other = (str(tmp_path / f"{name}.safetensors") for name in "ab")
+    write_rollouts(one, "x", [([0, 5, 9], [math.nan, -1.0, -2.0])], positions=[[1, 2, 3]])
+    write_rollouts(other, "x", [([0, 6, 9], [math.nan, -1.0, -2.0])])
+    found = compare(Recorded(one), Recorded(other), Recorded(one).sequences)
+    assert found.cause == "token ids" and "sequence 0, token 1" in found.text()
+    assert compare(Recorded(one), Transformers(tiny_model()), Recorded(one).sequences).cause == "position ids"
+
+
 def test_the_faults_of_the_command_s_model_are_of_its_operators() -> None:
     names = {n for n, _ in tiny_model().named_modules()} | {n for n, _ in tiny_model().named_parameters()}
     wanted = {f.where.removesuffix(".residual") for f in FAULTS.values() if f.where.startswith("model.")}
-    computed = (".attention", ".gated")
+    computed = (".attention", ".gated", ".cos")
     assert not {w for w in wanted if w not in names and not w.endswith(computed)}

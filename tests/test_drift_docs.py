@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 from benchmarks import drift
 from rlk.cli import main
+from rlk.drift.faults import FAULTS
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs/on-policy.md").read_text(encoding="utf-8")
@@ -69,6 +70,7 @@ def test_the_generated_page_and_the_chart_are_those_of_the_results() -> None:
     assert drift.CHART.read_text(encoding="utf-8") == drift.chart(record["rows"])
     rows = {row["op"]: row for row in record["rows"]}
     assert all(row["holds"] for row in record["rows"])
-    assert rows["faults"]["located"] >= 40 and rows["clean"]["false_alarms"] == 0
+    assert rows["faults"]["located"] == rows["faults"]["faults"] == len(FAULTS) >= 40
+    assert rows["clean"]["false_alarms"] == 0
     worse = json.loads(json.dumps(record).replace('"located": true', '"located": false'))
     assert drift.page(worse) != drift.page(record)

@@ -5,6 +5,8 @@ Those of pages are in tests/test_drift.py, beside other runs of rlk's operators.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("transformers")
@@ -12,7 +14,7 @@ pytest.importorskip("transformers")
 import torch
 
 from rlk.drift.engines import Options
-from rlk.drift.faults import CHUNKS, FAULTS, HEAT, LEFT, Fault, engine, located
+from rlk.drift.faults import CHUNKS, FAULTS, LEFT, TEMPERATURE, Fault, engine, located
 from rlk.drift.report import Report, compare
 
 CLEAN = (
@@ -20,7 +22,8 @@ CLEAN = (
     Fault("chunks", "", engine(), Options(), CHUNKS),
     Fault("a batch", "", engine(), Options(batch=1), Options()),
     Fault("padding on the left", "", engine(), Options(), LEFT),
-    Fault("a temperature, f32", "", engine(), HEAT, dtype=torch.float32),
+    Fault("a temperature, f32", "", engine(), TEMPERATURE, dtype=torch.float32),
+    Fault("logits divided by 1", "", engine(claims={"stage": "logits"})),
 )
 """Pairs without a fault, of equal options and of those that the faults use."""
 
@@ -50,6 +53,17 @@ def test_operators_tell_a_wrong_weight_where_no_checksum_is_known(name: str) -> 
     assert found.cause == first and "weights" in found.unknown, found.text()
 
 
+def test_both_results_of_a_rotary_embedding_have_a_name_and_a_place() -> None:
+    found = report(FAULTS["rope: off by one"])
+    assert found.operators is not None
+    names = [d.name for d in found.operators.local]
+    assert names[:2] == ["model.rotary_emb.cos", "model.rotary_emb.sin"] and len({*names}) == len(names)
+    assert {*names} <= {*found.operators.drift}
+    wrong = FAULTS["attention: a window one too short"]  # the second sequence has 24 tokens, the others fewer
+    text = report(wrong).text()
+    assert "1 tokens, first sequence 1, token 23" in text, text
+
+
 def test_there_are_faults_of_forty_kinds() -> None:
     assert len(FAULTS) >= 40
     assert len({fault.where for fault in FAULTS.values()}) >= 20
@@ -65,3 +79,8 @@ def test_a_wrong_name_is_not_taken_for_the_right_one() -> None:
     found = report(FAULTS["norm: of 1 + weight"])
     assert not located(FAULTS["norm: mean subtracted"], found)
     assert not located(FAULTS["weights: bias dropped"], found)
+    right = FAULTS["norm: of 1 + weight"]
+    assert located(right, found)
+    assert not located(replace(right, verdict="rounding"), found)
+    assert not located(replace(right, depends=("batch",)), found)
+    assert not located(right, replace(found, depends=("batch",)))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rlk.drift import monitor as monitors
 from rlk.drift.monitor import Monitor, trl_callback, verl_metrics
 from rlk.errors import LaunchError
 
@@ -57,7 +58,51 @@ def test_an_alarm_saves_the_tokens_above_the_limit(tmp_path: Path) -> None:
 def test_a_nan_of_a_token_that_counts_is_an_alarm() -> None:
     monitor = Monitor(alarm=5.0)
     monitor.update(TRAINED, SAMPLED, torch.ones_like(MASK))
-    assert monitor.read()["drift/alarm"] == 1.0
+    found = monitor.read()
+    assert found["drift/alarm"] == 1.0 and found["drift/not_finite"] == 2
+    # the others are those of the mask
+    assert (
+        found["drift/mean"] == pytest.approx(0.6 / 4) and found["drift/k3"] < 1 and found["drift/max"] == 0.5
+    )
+
+
+def test_each_rank_writes_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    found = []
+    for rank in (0, 1):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        monitor = Monitor(alarm=0.2, folder=tmp_path)
+        monitor.update(TRAINED, SAMPLED, MASK, IDS)
+        monitor.read()
+        found += monitor.alarms
+    assert [path.name for path in found] == ["drift-1-rank0.json", "drift-1-rank1.json"]
+    assert all(path.exists() for path in found)
+
+
+def test_a_second_device_is_refused_until_numbers_are_read() -> None:
+    monitor = Monitor()
+    monitor.update(TRAINED, SAMPLED, MASK)
+    other = TRAINED.to("meta")
+    with pytest.raises(LaunchError, match="trained is on meta, but what was updated before is on cpu"):
+        monitor.update(other, other, MASK.to("meta"))
+    assert monitor.read()["drift/tokens"] == 4
+
+
+def test_means_of_no_token_are_left_out() -> None:
+    monitor = Monitor(alarm=0.0)
+    monitor.update(TRAINED, SAMPLED, torch.zeros_like(MASK))
+    assert monitor.read() == {"drift/tokens": 0.0, "drift/not_finite": 0.0, "drift/alarm": 0.0}
+
+
+def test_an_alarm_of_a_nan_is_a_file_of_json(tmp_path: Path) -> None:
+    def refused(name: str) -> None:
+        raise AssertionError(name)
+
+    monitor = Monitor(alarm=5.0, folder=tmp_path)
+    monitor.update(TRAINED, SAMPLED, torch.ones_like(MASK), IDS)
+    monitor.read()
+    rows = json.loads(monitor.alarms[0].read_text(), parse_constant=refused)["tokens_above"]
+    assert {row["id"] for row in rows} == {14, 15}
 
 
 class Waits(TorchDispatchMode):
@@ -83,6 +128,16 @@ def test_an_update_waits_for_nothing_and_a_reading_does() -> None:
         assert not waits.found
         monitor.read()
         assert waits.found
+
+
+def test_edges_of_bins_are_made_once_for_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, plain = [], monitors.edges
+    monkeypatch.setattr(monitors, "edges", lambda device: made.append(device) or plain(device))
+    monitor = Monitor()
+    for _ in range(3):
+        monitor.update(TRAINED, SAMPLED, MASK)
+        monitor.read()
+    assert made == [torch.device("cpu")]
 
 
 def test_other_shapes_and_limits_are_refused() -> None:

@@ -117,14 +117,50 @@ def test_a_writer_keeps_tokens_positions_and_log_probs(
     read = Recorded(path)
     found = read.score(read.sequences, Unwatched())
     assert read.sequences.lists() == [ids for ids, _ in rows]
-    assert found.positions is not None and found.positions.tolist() == [
-        i for ids, _ in rows for i in range(len(ids))
-    ]
+    if write is verl:  # the others do not say what positions the model had
+        assert found.positions is not None
+        assert found.positions.tolist() == [i for ids, _ in rows for i in range(len(ids))]
+    else:
+        assert found.positions is None
     want = torch.tensor([x for _, logps in rows for x in logps])
     assert torch.equal(found.logps.nan_to_num(9.0), want.nan_to_num(9.0))
     assert torch.equal(found.known, ~want.isnan())
     if rows is ROWS and "vllm" in str(read._texts["engine"]):
         assert read.facts().temperature == 1.0 and read.facts().special == {"eos": 1}
+
+
+def tool_turn(kind: str, path: str) -> None:
+    """Write a prompt 3, a sampled 4, the tokens 5 and 6 of a tool, with zeros as log-probs, a sampled 7."""
+    mask, logps = torch.tensor([[1, 0, 0, 1, 0]]), torch.tensor([[-1.0, 0.0, 0.0, -2.0, 0.0]])
+    ids, exists = torch.tensor([[4, 5, 6, 7, 0]]), torch.tensor([[1, 1, 1, 1, 0]])
+    one = torch.tensor([[1]])
+    if kind == "verl":
+        batch = {
+            "input_ids": torch.cat([3 * one, ids], 1), "attention_mask": torch.cat([one, exists], 1),
+            "position_ids": torch.arange(6)[None], "responses": ids, "rollout_log_probs": logps,
+            "response_mask": mask,
+        }  # fmt: skip
+        writers.write_verl(path, SimpleNamespace(batch=batch))
+    elif kind == "trl batch":
+        batch = {
+            "prompt_ids": 3 * one, "prompt_mask": one, "completion_ids": ids, "completion_mask": exists,
+            "sampling_per_token_logps": logps, "tool_mask": mask,
+        }  # fmt: skip
+        writers.write_trl(path, batch)
+    else:
+        rows = {"completion_ids": ids, "logprobs": logps, "env_mask": mask}
+        writers.write_trl(path, {"prompt_ids": [[3]], **{n: x[:, :4].tolist() for n, x in rows.items()}})
+
+
+@pytest.mark.parametrize("kind", ["verl", "trl batch", "trl function"])
+def test_tokens_of_a_tool_have_no_log_prob(tmp_path: Path, kind: str) -> None:
+    path = str(tmp_path / "x.safetensors")
+    tool_turn(kind, path)
+    read = Recorded(path)
+    found = read.score(read.sequences, Unwatched())
+    assert read.sequences.lists() == [[3, 4, 5, 6, 7]]
+    assert found.logps.isnan().tolist() == [True, False, True, True, False]
+    assert found.logps[[1, 4]].tolist() == [-1.0, -2.0]
 
 
 def test_wrong_rollouts_are_refused(tmp_path: Path) -> None:
@@ -141,6 +177,29 @@ def test_wrong_rollouts_are_refused(tmp_path: Path) -> None:
         writers.write_vllm(path, silent)
     with pytest.raises(ValueError, match="logprob_token_ids"):
         writers.write_trl(path, {"prompt_ids": [[1]], "completion_ids": [[2]], "logprobs": [[[-1.0, -2.0]]]})
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"temprature": 0.5}, "temprature is no setting, expected one of temperature, stage"),
+        ({"temperature": 0.0}, "temperature is 0.0, expected a number above 0"),
+        ({"temperature": "warm"}, "temperature is 'warm'"),
+        ({"stage": "softmax"}, "stage is 'softmax', expected one of logits"),
+        ({"dtype": "auto"}, "dtype is 'auto', expected one of"),
+        ({"padding": "both"}, "padding is 'both'"),
+        ({"vocabulary": 1.5}, "vocabulary is 1.5"),
+        ({"special": {"eos": "</s>"}}, "expected ids by name"),
+        ({"weights": {"lm_head.weight": 3}}, "expected hex digits by name"),
+    ],
+)
+def test_settings_that_the_format_does_not_have_are_refused(
+    tmp_path: Path, setting: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(ValueError, match=message):
+        writers.write_rollouts(str(path), "x", [([1, 2], [NONE, 0.0])], **setting)
+    assert not path.exists()
 
 
 def test_the_writers_are_one_file_that_needs_nothing_of_rlk(tmp_path: Path) -> None:

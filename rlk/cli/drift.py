@@ -3,14 +3,15 @@
 Engines: transformers, rlk.nn, rlk.patch, vllm and recorded:FILE, with settings behind a colon, such as
 transformers:attn=eager,side=left,chunk=1,batch=4. Settings are attn (as transformers takes it), dtype,
 device, side (of padding), batch (sequences of a call), chunk (tokens of a call over a cache, 1 is decoding),
-page (slots of a page, of rlk.nn), temperature and model. Exit status: 0 no difference, 1 a difference, 2 not
-compared.
+page (slots of a page, of rlk.nn), temperature and model. Exit status: 0 no difference, 1 a difference, 2
+not compared, or bad input.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,14 +21,15 @@ from typing import Any
 
 import torch
 
-from rlk.cli.text import made_folder, natural
-from rlk.drift.engine import Sequences, Unwatched
+from rlk.cli.text import file_to_write, made_folder, natural
+from rlk.drift.engine import Facts, Sequences, Unwatched
 from rlk.drift.engines import opened, split_name
 from rlk.drift.recorded import Recorded, save_scores
 from rlk.drift.report import compare
 from rlk.errors import Code, LaunchError
 
 TINY = "tiny"
+OP = "rlk drift"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare and print; 0 without a difference, 1 with one, 2 where log-probs were not compared."""
     for name in (arguments.a, arguments.b):
         split_name(name)  # before a model is made
+    if not 0 <= arguments.clip < math.inf:
+        raise _wrong("--clip", arguments.clip, "a number from 0 on")
+    if arguments.record is not None:
+        file_to_write(arguments.record, OP, "--record")
+    if arguments.out is not None:
+        made_folder(arguments.out, OP, "--out")
     without_progress_bars()
     with ExitStack() as stack:
         path = stack.enter_context(_model(arguments.model, (arguments.a, arguments.b)))
@@ -65,10 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         sequences = _sequences(arguments, (a, b))
         report = compare(a, b, sequences, clip=arguments.clip)
         if arguments.record is not None:
-            save_scores(arguments.record, a.name, a.facts(), a.score(sequences, Unwatched()))
-    print(json.dumps(report.as_dict(), indent=1) if arguments.json else report.text())
+            save_scores(arguments.record, a.name, report.facts[0], a.score(sequences, Unwatched()))
+    print(json.dumps(report.as_dict(), indent=1, allow_nan=False) if arguments.json else report.text())
     if arguments.out is not None:
-        files = report.save(made_folder(arguments.out, "rlk drift", "--out"))
+        files = report.save(arguments.out)
         if not arguments.json:
             print(f"wrote {', '.join(str(file) for file in files)}")
     if report.drift is None:
@@ -105,29 +113,35 @@ def _sequences(arguments: argparse.Namespace, engines: tuple[Any, Any]) -> Seque
     if arguments.tokens is not None:
         try:
             found = json.loads(arguments.tokens.read_text(encoding="utf-8"))
-            assert isinstance(found, list) and all(
-                isinstance(row, list) and all(type(i) is int for i in row) for row in found
-            )
-        except (ValueError, AssertionError):
-            raise _wrong("--tokens", arguments.tokens, "a JSON list of lists of token ids") from None
+        except ValueError:
+            found = None
+        rows = found if isinstance(found, list) else [found]
+        if not all(isinstance(row, list) and all(type(i) is int for i in row) for row in rows):
+            raise _wrong("--tokens", arguments.tokens, "a JSON list of lists of token ids")
         return _within(Sequences.of(found), engines)
     if not all(n.isdecimal() and int(n) > 0 for n in arguments.lengths.split(",")):
         raise _wrong("--lengths", arguments.lengths, "numbers above 0, with commas between them")
     lengths = [int(n) for n in arguments.lengths.split(",")]
-    vocabulary = min(size for engine in engines if (size := engine.facts().vocabulary))
+    vocabulary = min(size for engine in engines if (size := _vocabulary(engine)))
     drawn = torch.Generator().manual_seed(arguments.seed)
     return Sequences.of([torch.randint(vocabulary, (n,), generator=drawn).tolist() for n in lengths])
+
+
+def _vocabulary(engine: Any) -> int | None:
+    """Return the size of an engine's vocabulary, without a digest of its weights."""
+    found: Facts = engine.settings() if hasattr(engine, "settings") else engine.facts()
+    return found.vocabulary
 
 
 def _within(sequences: Sequences, engines: tuple[Any, Any]) -> Sequences:
     """Refuse ids that an engine's vocabulary does not have."""
     largest = int(sequences.ids.max())
     for engine in engines:
-        size = engine.facts().vocabulary
+        size = _vocabulary(engine)
         if size is not None and largest >= size:
             raise _wrong("token id", largest, f"ids below {size}, the vocabulary of {engine.name}")
     return sequences
 
 
 def _wrong(name: str, value: object, wanted: str) -> LaunchError:
-    return LaunchError(Code.ARG_VALUE, op="rlk drift", name=name, value=str(value), wanted=wanted)
+    return LaunchError(Code.ARG_VALUE, op=OP, name=name, value=str(value), wanted=wanted)

@@ -128,7 +128,11 @@ class Transformers:
         return {trigger: type(self)(self.model, options, self.name) for trigger, options in made.items()}
 
     def facts(self) -> Facts:
-        """Return the engine's settings; the logits' dtype is that of the last call."""
+        """Return the engine's settings; the logits' dtype is that of the last call. Digests all weights."""
+        return replace(self.settings(), weights=weight_checksums(self.model))
+
+    def settings(self) -> Facts:
+        """Return the facts but the checksums of weights."""
         at = self.options
         single = at.batch == 1
         padding: Padding = "none" if single else at.side
@@ -140,7 +144,6 @@ class Transformers:
             padding=padding,
             vocabulary=getattr(self.model.config, "vocab_size", None),
             special=self.special or _special(self.model.config),
-            weights=weight_checksums(self.model),
         )
 
     def modules(self) -> Mapping[str, torch.nn.Module]:
@@ -287,7 +290,11 @@ class Nn:
         }
 
     def facts(self) -> Facts:
-        """Return the engine's settings."""
+        """Return the engine's settings. Digests all weights."""
+        return replace(self.settings(), weights=weight_checksums(self.model))
+
+    def settings(self) -> Facts:
+        """Return the facts but the checksums of weights."""
         return Facts(
             dtype=dtype_name(self.model.lm_head.weight.dtype),
             logits_dtype="float32",
@@ -296,7 +303,6 @@ class Nn:
             padding="none",
             vocabulary=self.model.config.vocab_size,
             special=self.special or _special(_Attributes(self.model.source or {})),
-            weights=weight_checksums(self.model),
         )
 
     def modules(self) -> Mapping[str, torch.nn.Module]:
@@ -311,7 +317,7 @@ class Nn:
         run = self._paged if paged else self._packed
         for group in groups_of(sequences, self.options.batch):
             run(sequences, group, made, watch)
-        return made.scores(sequences.places, sequences.places + 1)
+        return made.scores(None, None)  # offsets and pages say both, and nothing returns them
 
     def _packed(self, sequences: Sequences, group: range, made: Collected, watch: Watch) -> None:
         first, end = (int(sequences.cu_seqlens[i]) for i in (group.start, group.stop))
@@ -455,12 +461,12 @@ def options_of(name: str, given: Mapping[str, str], temperature: float, digest: 
     if (side := given.get("side", "right")) not in ("left", "right"):
         raise _wrong(name, "side", side, "left or right")
     try:
-        heat = float(given.get("temperature", temperature))
+        value = float(given.get("temperature", temperature))
     except ValueError:
         raise _wrong(name, "temperature", given["temperature"], "a number above 0") from None
-    if not heat > 0:
-        raise _wrong(name, "temperature", str(heat), "a number above 0")
-    return Options(whole("batch"), side, whole("chunk"), whole("page"), heat, digest)  # type: ignore[arg-type]
+    if not value > 0:
+        raise _wrong(name, "temperature", str(value), "a number above 0")
+    return Options(whole("batch"), side, whole("chunk"), whole("page"), value, digest)  # type: ignore[arg-type]
 
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -485,12 +491,26 @@ def opened(name: str, model: str | None, temperature: float = 1.0) -> Iterator[A
     dtype = given.get("dtype", "bfloat16")
     if dtype not in DTYPES:
         raise _wrong(name, "dtype", dtype, f"one of {', '.join(DTYPES)}")
-    device = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
+    device = _device(name, given.get("device", "cuda" if torch.cuda.is_available() else "cpu"))
     with ExitStack() as stack:
-        yield _made(kind, path, options, name, given.get("attn"), DTYPES[dtype], device, stack)
+        try:
+            engine = _build(kind, path, options, name, given.get("attn"), DTYPES[dtype], device, stack)
+        except (OSError, ValueError, ImportError) as error:  # of transformers and vLLM
+            what = str(error).strip().partition("\n")[0] or type(error).__name__
+            instead = "look at --model and the engine's settings"
+            raise LaunchError(Code.DRIFT_ENGINE, name=name, what=what, instead=instead) from error
+        yield engine
 
 
-def _made(
+def _device(name: str, device: str) -> str:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = ["cpu", *(["cuda"] if count else []), *(f"cuda:{i}" for i in range(count))]
+    if device not in there:
+        raise _wrong(name, "device", device, f"one of {', '.join(there)}")
+    return device
+
+
+def _build(
     kind: str, path: str, options: Options, name: str, attention: str | None, dtype: torch.dtype,
     device: str, stack: ExitStack,
 ) -> Any:  # fmt: skip

@@ -12,17 +12,19 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import MethodType
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch.nn import functional
 
 from rlk.drift.engine import Facts, Scores, Sequences, Watch
 from rlk.drift.engines import Nn, Options, Transformers
+from rlk.drift.operators import Verdict
+from rlk.drift.parity import Kind
 
 LAYER = 1
 BOS, EOS, VOCABULARY = 0, 1, 96
-HEAT = Options(temperature=0.7)
+TEMPERATURE = Options(temperature=0.7)
 Inject = Callable[["Faulty"], AbstractContextManager[Any]]
 
 
@@ -31,7 +33,8 @@ class Fault:
     """A fault, and the name of the operator or input that is at fault.
 
     inject: a context manager over engine b. a, b: options of both engines. names: weights that a finding
-    must name. says: words of the explanation. depends: what the difference must depend on. dtype: of both.
+    must name. says: words of the explanation. depends: all that the difference must depend on. dtype: of
+    both. verdict: on the operator; of an input there is none.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Fault:
     depends: tuple[str, ...] = ()
     dtype: torch.dtype = torch.bfloat16
     paged: bool = False
+    verdict: Verdict = "another function"
 
     @contextmanager
     def pair(self, seed: int = 0) -> Iterator[tuple[Any, Any, Sequences]]:
@@ -243,8 +247,8 @@ def log_probs(function: Callable[..., torch.Tensor]) -> Inject:
     """Exchange log-probs by function(logits f32, ids, temperature)."""
 
     def inject(b: Faulty) -> AbstractContextManager[None]:
-        heat = b.options.temperature
-        return assigned(b, score_with=lambda z, ids, plain: function(z.float(), ids, heat))
+        temperature = b.options.temperature
+        return assigned(b, score_with=lambda z, ids, plain: function(z.float(), ids, temperature))
 
     return inject
 
@@ -520,8 +524,8 @@ def _swap_tensors(b: Faulty, first: str, second: str) -> AbstractContextManager[
 
 
 def _top_k(k: int) -> Callable[..., torch.Tensor]:
-    def function(z: torch.Tensor, ids: torch.Tensor, heat: float) -> torch.Tensor:
-        p = torch.softmax(z / heat, -1)
+    def function(z: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:
+        p = torch.softmax(z / temperature, -1)
         least = p.sort(-1, descending=True).values[:, k - 1 : k]
         chosen = p.gather(-1, ids[:, None])
         mass = torch.where(p >= torch.minimum(least, chosen), p, 0.0).sum(-1)
@@ -530,8 +534,8 @@ def _top_k(k: int) -> Callable[..., torch.Tensor]:
     return function
 
 
-def _not_a_number(z: torch.Tensor, ids: torch.Tensor, heat: float) -> torch.Tensor:
-    made = of(z / heat, ids)
+def _not_a_number(z: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:
+    made = of(z / temperature, ids)
     made[len(made) // 2] = torch.nan
     return made
 
@@ -606,12 +610,12 @@ def _inputs() -> Iterator[Fault]:
         return {"attention_mask": mask}
 
     yield Fault("mask: the first token is hidden", "mask", inputs(hidden))
-    yield Fault("temperature: not given", "temperature", engine(), HEAT, Options())
+    yield Fault("temperature: not given", "temperature", engine(), TEMPERATURE, Options())
     yield Fault(
         "temperature: declared to divide log-probs",
         "temperature stage",
         engine(claims={"stage": "log-probs"}),
-        HEAT,
+        TEMPERATURE,
     )
     yield Fault("vocabulary: padded head", "vocabulary", _padded_head)
     yield Fault("dtype: float16 in place of bfloat16", "dtype", _half)
@@ -653,31 +657,40 @@ def _operators() -> Iterator[Fault]:
         return Fault(name, more.pop("where", path), forward(path, function), **more)
 
     norm, rotary = "input_layernorm", "model.rotary_emb"
+    cos = f"{rotary}.cos"
     yield Fault(
         "norm: another eps",
         f"{AT}.{norm}",
         lambda b: assigned(b.model.get_submodule(f"{AT}.{norm}"), variance_epsilon=1e-4),
+        verdict="rounding",
     )
-    yield one("norm: weight applied before rounding", norm, _norm(lambda w: w, short=False))
+    yield one(
+        "norm: weight applied before rounding", norm, _norm(lambda w: w, short=False), verdict="rounding"
+    )
     yield one("norm: of 1 + weight", norm, _norm(lambda w: 1 + w))
     yield one("norm: mean subtracted", "post_attention_layernorm", _norm(lambda w: w, mean=True))
     yield one("norm: of q skipped", "self_attn.q_norm", lambda self, plain, x: x)
     yield Fault("norm: the last one skipped", "model.norm", forward("model.norm", lambda self, plain, x: x))
     yield Fault(
         "rope: off by one",
-        rotary,
+        cos,
         forward(rotary, lambda self, plain, x, position_ids: plain(x, position_ids + 1)),
     )
-    yield Fault("rope: another theta", rotary, _angles(lambda at, f: at * f**1.1))
-    yield Fault("rope: angles in 16 bits", rotary, _angles(lambda at, f: (at * f).bfloat16().float()))
-    yield Fault("rope: positions scaled", rotary, _angles(lambda at, f: at / 4 * f))
+    yield Fault("rope: another theta", cos, _angles(lambda at, f: at * f**1.1))
+    yield Fault(
+        "rope: angles in 16 bits",
+        cos,
+        _angles(lambda at, f: (at * f).bfloat16().float()),
+        verdict="rounding",
+    )
+    yield Fault("rope: positions scaled", cos, _angles(lambda at, f: at / 4 * f))
     yield Fault(
         "rope: neighbours in place of halves",
         "model.layers.0.self_attn.attention",
         engine(within=_interleaved),
     )
-    yield one("product: split-K", "self_attn.o_proj", _split_k)
-    yield one("product: sums in 16 bits", "mlp.down_proj", _short_sums)
+    yield one("product: split-K", "self_attn.o_proj", _split_k, verdict="rounding")
+    yield one("product: sums in 16 bits", "mlp.down_proj", _short_sums, verdict="rounding")
     yield one(
         "product: bias not added",
         "self_attn.k_proj",
@@ -703,13 +716,19 @@ def _layers() -> Iterator[Fault]:
         return Fault(name, more.pop("where", path), forward(path, function), **more)
 
     yield one("mlp: GELU in place of SiLU", "mlp.act_fn", lambda self, plain, x: functional.gelu(x))
-    yield one("mlp: sigmoid rounded first", "mlp.act_fn", lambda self, plain, x: x * torch.sigmoid(x))
-    yield one("mlp: rounded once (fused)", "mlp", _gated_once, where=f"{AT}.mlp.gated")
+    yield one(
+        "mlp: sigmoid rounded first",
+        "mlp.act_fn",
+        lambda self, plain, x: x * torch.sigmoid(x),
+        verdict="rounding",
+    )
+    yield one("mlp: rounded once (fused)", "mlp", _gated_once, where=f"{AT}.mlp.gated", verdict="rounding")
     yield one(
         "residual: added before rounding (fused)",
         "",
         _rounded_late,
         where=f"{AT}.post_attention_layernorm.residual",
+        verdict="rounding",
     )
     yield one(
         "residual: of the norm's result",
@@ -717,7 +736,12 @@ def _layers() -> Iterator[Fault]:
         _residual_of_norm,
         where=f"{AT}.post_attention_layernorm.residual",
     )
-    yield one("layers: one skipped", "", lambda self, plain, hidden_states, **rest: hidden_states)
+    yield one(
+        "layers: one skipped",
+        "",
+        lambda self, plain, hidden_states, **rest: hidden_states,
+        verdict="not called",
+    )
     yield Fault("layers: two swapped", "model.layers.0.input_layernorm.residual", _swapped_layers)
     yield Fault(
         "embedding: scaled",
@@ -737,6 +761,9 @@ def _attentions() -> Iterator[Fault]:
     for name, function in (
         ("attention: keys merged in another order", _swapped_chunks),
         ("attention: softmax in 16 bits", _short_softmax),
+    ):
+        yield Fault(name, where, attention(function), verdict="rounding")
+    for name, function in (
         ("attention: scale", _scaled(1.1)),
         ("attention: later keys are seen", _causal_dropped),
         ("attention: a window of 6", _windowed(6)),
@@ -747,12 +774,14 @@ def _attentions() -> Iterator[Fault]:
         yield Fault(name, where, attention(function))
     for name, edit in (
         ("cache: stale key", _stale), ("cache: wrong slot", _wrong_slot),
-        ("cache: of another sequence", _other_row), ("cache: in 8 bits", _eight_bits),
+        ("cache: in 8 bits", _eight_bits),
     ):  # fmt: skip
         yield Fault(name, where, cached(edit), Options(), CHUNKS, depends=("chunk",))
+    other = cached(_other_row)
+    yield Fault("cache: of another sequence", where, other, Options(), CHUNKS, depends=("chunk", "batch"))
     yield Fault(
         "cache: stale page", "model.layers.0.self_attn.attention", _stale_page, Options(page=4, chunk=4),
-        depends=("chunk", "page"), paged=True,
+        depends=("chunk", "page", "batch"), paged=True,
     )  # fmt: skip
 
 
@@ -760,20 +789,21 @@ def _triggered() -> Iterator[Fault]:
     """Yield faults that appear in some calls alone."""
     up = f"{AT}.mlp.up_proj"
     alone = Options(batch=1)
-    for name, condition, options, trigger in (
-        ("product: split-K for few tokens", lambda x: x.shape[1] <= 4, CHUNKS, "chunk"),
-        ("product: split-K in a batch", lambda x: x.shape[0] > 1, Options(), "batch"),
-        ("product: split-K for padded rows", lambda x: bool((x[-1, 0] == x[-1, 1]).all()), LEFT, "padding"),
+    padded = lambda x: bool((x[-1, 0] == x[-1, 1]).all())  # noqa: E731
+    for name, condition, a, b, depends in (
+        ("product: split-K for few tokens", lambda x: x.shape[1] <= 4, Options(), CHUNKS, ("chunk",)),
+        ("product: split-K in a batch", lambda x: x.shape[0] > 1, alone, Options(), ("batch",)),
+        ("product: split-K for padded rows", padded, Options(), LEFT, ("padding", "batch")),
     ):
-        a = alone if trigger == "batch" else Options()
-        yield Fault(name, up, forward(up, _where(condition)), a, options, depends=(trigger,))
+        inject = forward(up, _where(condition))
+        yield Fault(name, up, inject, a, b, depends=depends, verdict="rounding")
 
 
 def _log_probs() -> Iterator[Fault]:
     """Yield faults behind the logits."""
 
     def one(name: str, says: str, function: Callable[..., torch.Tensor], **more: Any) -> Fault:
-        return Fault(name, "log_probs", log_probs(function), HEAT, says=says, **more)
+        return Fault(name, "log_probs", log_probs(function), TEMPERATURE, says=says, **more)
 
     f32 = {"dtype": torch.float32}
     yield one("temperature: applied twice", "applied twice", lambda z, ids, t: of(z / t / t, ids))
@@ -807,13 +837,20 @@ FAULTS = {
 """All faults by their names."""
 
 
+def verdict(report: Any) -> str:
+    """Return the verdict on the operator that a report names, or "input"."""
+    first = None if report.operators is None else report.operators.cause
+    return first.verdict if first is not None and first.name == report.cause else "input"
+
+
 def located(fault: Fault, report: Any) -> bool:
-    """Return whether a report names a fault: where it is, which tensors, what explains it, what it needs."""
+    """Return whether a report names a fault: where, what is wrong, which tensors, why, what it depends on."""
     named = {n for f in report.findings for n in f.names}
     explained = report.explanation or ""
     return bool(
         report.cause == fault.where
+        and verdict(report) == ("input" if fault.where in get_args(Kind) else fault.verdict)
         and {*fault.names} <= named
         and fault.says in explained
-        and {*fault.depends} <= {*report.depends}
+        and {*fault.depends} == {*report.depends}
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,23 +15,26 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 EDGES = (-torch.inf, -1.0, -0.1, -0.01, -1e-3, -1e-4, -1e-6, 0.0)
 """Edges of the histogram of log ratios below 0; those above are the same with the other sign."""
 BANDS = 8  # of positions
+LIMIT = 80.0  # nats: e^80 is a float32
 
 
 @dataclass(frozen=True, slots=True)
 class LogProbDrift:
     """Differences d = log p_b - log p_a of the tokens that both engines scored, the log ratios of b to a.
 
-    exact: the share with equal bits. mean, largest: of |d|; quantiles: of |d| by their level. k1, k2, k3:
-    estimates of KL(a, b) on tokens that a sampled: the means of -d, d^2 / 2 and e^d - 1 - d (Schulman 2020).
-    histogram: counts of d by its edges, those with d = 0 in a bin of their own. clipped: the share of ratios
-    e^d outside of [1 - clip, 1 + clip]. by_position: (first, last, mean |d|, largest |d|) of bands of places
-    in a sequence. by_sequence: (mean |d|, largest |d|, sum d) of each. distance: the largest distance of two
-    distributions over the vocabulary by their digests, and unequal: the share of tokens whose have other
-    bits; None without digests.
+    exact: the share with equal bits. not_finite: how many d are infinite or NaN; these are in exact, clipped
+    and histogram alone. mean, largest: of |d|; quantiles: of |d| by their level. k1, k2, k3: estimates of
+    KL(a, b) on tokens that a sampled: the means of -d, d^2 / 2 and e^d - 1 - d (Schulman 2020), of d within
+    80 nats. histogram: counts of d by its edges, those with d = 0 in a bin of their own. clipped: the share
+    of ratios e^d outside of [1 - clip, 1 + clip]. by_position: (first, last, mean |d|, largest |d|) of bands
+    of places in a sequence. by_sequence: (mean |d|, largest |d|, sum d) of each. distance: the largest
+    distance of two distributions over the vocabulary by their digests, and unequal: the share of tokens
+    whose have other bits; None without digests.
     """
 
     tokens: int
     exact: float
+    not_finite: int
     mean: float
     largest: float
     quantiles: dict[str, float]
@@ -48,39 +53,58 @@ class LogProbDrift:
 def log_prob_drift(a: Scores, b: Scores, clip: float = 0.2) -> LogProbDrift | None:
     """Compare the log-probs of tokens that both engines scored; None where there are none.
 
-    Scores must be of the same tokens. A NaN is a difference of infinite size; equal infinities are none.
+    Scores must be of the same tokens. Equal infinities are no difference.
     """
     known = a.known & b.known
     if not bool(known.any()):
         return None
     x, y = a.logps[known], b.logps[known]
     same = x.view(torch.int32) == y.view(torch.int32)
-    d = torch.where(same | (x == y), 0.0, y.double() - x.double()).nan_to_num(
+    every = torch.where(same | (x == y), 0.0, y.double() - x.double()).nan_to_num(
         torch.inf, torch.inf, -torch.inf
     )
-    size, places = d.abs(), a.tokens.places[known]
-    finite = d.clamp(-80, 80)
-    ratio = finite.exp()
+    inside = every.isfinite()
+    d, places, owners = every[inside], a.tokens.places[known][inside], a.tokens.owners[known][inside]
+    size, limited, ratio = d.abs(), d.clamp(-LIMIT, LIMIT), every.exp()
     digests = None if a.digest is None or b.digest is None else (a.digest, b.digest)
     distance = None if digests is None else digests[0].distance(digests[1])[a.tokens.has_next]
     unequal = None if digests is None else (digests[0].bits != digests[1].bits)[a.tokens.has_next]
     return LogProbDrift(
-        tokens=len(d),
+        tokens=len(every),
         exact=float(same.double().mean()),
-        mean=float(size.mean()),
-        largest=float(size.max()),
-        quantiles={str(q): float(size.quantile(q, interpolation="lower")) for q in QUANTILES},
-        k1=float(-finite.mean()),
-        k2=float((finite**2 / 2).mean()),
-        k3=float((torch.expm1(finite) - finite).mean()),
+        not_finite=len(every) - len(d),
+        mean=_mean(size),
+        largest=float(size.max()) if len(d) else 0.0,
+        quantiles={
+            str(q): float(size.quantile(q, interpolation="lower")) if len(d) else 0.0 for q in QUANTILES
+        },
+        k1=_mean(-limited),
+        k2=_mean(limited**2 / 2),
+        k3=_mean(torch.expm1(limited) - limited),
         clip=clip,
         clipped=float(((ratio < 1 - clip) | (ratio > 1 + clip)).double().mean()),
-        histogram=tuple(zip(bin_names(), histogram(d).tolist(), strict=True)),
+        histogram=tuple(zip(bin_names(), histogram(every).tolist(), strict=True)),
         by_position=_by_position(size, places),
-        by_sequence=_by_sequence(d, a.tokens.owners[known], len(a.tokens)),
+        by_sequence=_by_sequence(d, owners, len(a.tokens)),
         distance=None if distance is None else float(distance.max()) if len(distance) else 0.0,
         unequal=None if unequal is None else float(unequal.double().mean()) if len(unequal) else 0.0,
     )
+
+
+def _mean(x: torch.Tensor) -> float:
+    return float(x.mean()) if len(x) else 0.0
+
+
+def finite(found: Any) -> Any:
+    """Return what JSON can hold: None in place of infinities and NaNs, at any depth."""
+    match found:
+        case float():
+            return found if math.isfinite(found) else None
+        case Mapping():
+            return {name: finite(each) for name, each in found.items()}
+        case list() | tuple():
+            return [finite(each) for each in found]
+    return found
 
 
 def bin_names() -> list[str]:
@@ -110,6 +134,8 @@ def histogram(d: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
 
 
 def _by_position(size: torch.Tensor, places: torch.Tensor) -> tuple[tuple[int, int, float, float], ...]:
+    if not len(places):
+        return ()
     low, high = int(places.min()), int(places.max())
     width = max(1, -(-(high - low + 1) // BANDS))
     found = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rlk.drift.metrics import bin_names, edges, histogram
+from rlk.drift.metrics import LIMIT, bin_names, edges, finite, histogram
 from rlk.errors import Code, LaunchError
 
 WORST = 16  # tokens kept until the next reading
@@ -20,11 +20,15 @@ PREFIX = "drift/"
 class Monitor:
     """Statistics of d = log p_trainer - log p_rollout of tokens that the current weights sampled.
 
-    `update` runs a few kernels and never waits for the device; `read` waits, returns numbers since the last
-    reading and begins anew. With equal numerics on both sides, exact is 1 and everything else 0.
+    `update` runs a few kernels; with tensors on the device it waits for it in its first call alone. `read`
+    waits, returns numbers since the last reading and begins anew. With equal numerics on both sides, exact is
+    1 and everything else 0.
 
     alarm: the largest |d| that is accepted, in nats; None never alarms. folder: where `read` writes the worst
     tokens of an alarm, `drift-<step>.json`; None writes nothing.
+
+    Numbers are of the tokens that this process updated: with several ranks each has its own, reduces them if
+    need be, and writes `drift-<step>-rank<rank>.json`.
     """
 
     def __init__(self, alarm: float | None = None, folder: str | os.PathLike[str] | None = None) -> None:
@@ -37,7 +41,7 @@ class Monitor:
         self.last_histogram: dict[str, int] = {}
         self._sums: torch.Tensor | None = None
         self._largest: torch.Tensor
-        self._edges: torch.Tensor
+        self._edges: torch.Tensor | None = None  # a copy to a device waits for it: once, not at each reading
         self._counts: torch.Tensor
 
     @torch.no_grad()
@@ -51,8 +55,9 @@ class Monitor:
         """Take the log-probs of one step, of any equal shape: the trainer's and the rollout's.
 
         mask: true or not 0 where a token was sampled by the weights that `trained` is of. ids: the tokens,
-        for alarms. Where the mask is 0 nothing is read. A NaN counts as infinitely far. Raises LaunchError
-        for other shapes.
+        for alarms. Where the mask is 0 nothing is read. A NaN or an infinity on one side is counted, and is
+        above every limit. Raises LaunchError for other shapes,
+        and for another device than that of the updates since the last reading.
         """
         for name, x in (("sampled", sampled), ("mask", mask), ("ids", ids)):
             if x is not None and x.shape != trained.shape:
@@ -67,22 +72,32 @@ class Monitor:
         assert self._sums is not None
         exact = (x == y) & keep
         d = torch.where(exact | ~keep, 0.0, (x - y).nan_to_num(torch.inf, torch.inf, -torch.inf))
-        size, finite = d.abs(), d.clamp(-80, 80)
+        size, inside = d.abs(), torch.where(d.isfinite(), d, 0.0)
+        limited = inside.clamp(-LIMIT, LIMIT)
         self._sums += torch.stack(
-            [keep.sum(), exact.sum(), finite.abs().sum(), (torch.expm1(finite) - finite).sum()]
-        ).double()
-        self._largest = torch.maximum(self._largest, size.amax() if len(size) else self._largest)
+            [
+                keep.sum(), exact.sum(), (~d.isfinite()).sum(), inside.abs().sum(),
+                (torch.expm1(limited) - limited).sum(),
+            ]
+        ).double()  # fmt: skip
+        self._largest = torch.maximum(self._largest, inside.abs().amax() if len(d) else self._largest)
         self._counts += histogram(d, self._edges)
         self._counts[len(self._counts) // 2] -= (~keep).sum()
         self._keep_worst(size, x, y, None if ids is None else ids.flatten())
         self.step += 1
 
     def _begin(self, device: torch.device) -> None:
-        if self._sums is not None and self._sums.device == device:
+        if self._sums is not None:
+            if self._sums.device != device:
+                raise LaunchError(
+                    Code.ARG_DEVICE, op="Monitor.update", name="trained", got=device,
+                    other="what was updated before", wanted=self._sums.device,
+                )  # fmt: skip
             return
-        self._sums = torch.zeros(4, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(5, dtype=torch.float64, device=device)
         self._largest = torch.zeros((), device=device)
-        self._edges = edges(device)
+        if self._edges is None or self._edges.device != device:
+            self._edges = edges(device)
         self._counts = torch.zeros(len(bin_names()), dtype=torch.int64, device=device)
         self._worst = torch.full((WORST, 6), -1.0, dtype=torch.float64, device=device)
 
@@ -102,18 +117,22 @@ class Monitor:
     def read(self) -> dict[str, float]:
         """Return the numbers since the last reading, and begin anew; waits for the device.
 
-        tokens; exact: the share with d = 0; mean, max: of |d|; k3: of KL(rollout, trainer); alarm: 1 where
-        max is above the limit, whose tokens then are in a new file. `last_histogram` has the counts.
+        tokens; exact: the share with d = 0; not_finite: how many d are infinite or NaN, which the next do not
+        count; mean, max: of |d|; k3: of KL(rollout, trainer); alarm: 1 where max is above the limit or d not
+        finite, whose tokens then are in a new file. Means of no token are left out. `last_histogram` has the
+        counts.
         """
         if self._sums is None:
             return {}
-        count, exact, mean, k3 = self._sums.tolist()
-        largest, n = float(self._largest), max(count, 1.0)
+        count, exact, lost, mean, k3 = self._sums.tolist()
+        largest, n = float(self._largest), count - lost
         self.last_histogram = dict(zip(bin_names(), self._counts.tolist(), strict=True))
-        made = {"tokens": count, "exact": exact / n, "mean": mean / n, "max": largest, "k3": k3 / n}
+        made = {"tokens": count, "not_finite": lost}
+        made |= {"exact": exact / count} if count else {}
+        made |= {"mean": mean / n, "max": largest, "k3": k3 / n} if n else {}
         if self.alarm is not None:
-            made["alarm"] = float(largest > self.alarm)
-            if largest > self.alarm:
+            made["alarm"] = float(largest > self.alarm or lost > 0)
+            if made["alarm"]:
                 self._write(made)
         self._sums = None
         return {PREFIX + name: value for name, value in made.items()}
@@ -128,9 +147,11 @@ class Monitor:
         for row in rows:
             row |= {name: int(row[name]) for name in ("step", "index", "id")}
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"drift-{self.step}.json"
-        told = {"limit": self.alarm, **made, "histogram": self.last_histogram, "tokens_above": rows}
-        path.write_text(json.dumps(told, indent=1), encoding="utf-8")
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank = f"-rank{torch.distributed.get_rank()}" if distributed else ""
+        path = self.folder / f"drift-{self.step}{rank}.json"
+        record = {"limit": self.alarm, **made, "histogram": self.last_histogram, "tokens_above": rows}
+        path.write_text(json.dumps(finite(record), indent=1, allow_nan=False), encoding="utf-8")
         self.alarms.append(path)
 
 

@@ -271,7 +271,7 @@ class Comparison:
         return {n: x.contiguous().cpu() for n, x in found.items()}
 
 
-def recorded(engine: Engine, sequences: Sequences, forced: Trace | None = None) -> tuple[Trace, Scores]:
+def run_hooked(engine: Engine, sequences: Sequences, forced: Trace | None = None) -> tuple[Trace, Scores]:
     """Run an engine with hooks; return what passed through its operators, and its scores."""
     recorder = Recorder(engine, len(sequences.ids), forced)
     with recorder.hooked():
@@ -281,9 +281,9 @@ def recorded(engine: Engine, sequences: Sequences, forced: Trace | None = None) 
 
 def compare_operators(a: Engine, b: Engine, sequences: Sequences, free: Trace | None = None) -> Comparison:
     """Run two engines that can be hooked, and compare their operators."""
-    first, _ = recorded(a, sequences)
-    free = free or recorded(b, sequences)[0]
-    forced, _ = recorded(b, sequences, first)
+    first, _ = run_hooked(a, sequences)
+    free = free or run_hooked(b, sequences)[0]
+    forced, _ = run_hooked(b, sequences, first)
     return compared(first, free, forced)
 
 
@@ -315,9 +315,11 @@ def points(trace: Trace) -> Iterator[tuple[str, str, str]]:
     for name in trace.order:
         if name in trace.inputs and (between := before(name)):
             yield between, "inputs", name
-        for key in (name, f"{name}#0", f"{name}#1"):
-            if key in trace.outputs:
-                yield name, "outputs", key
+        if name in trace.outputs:
+            yield name, "outputs", name
+        for i, part in enumerate(("cos", "sin")):  # a module that returns two tensors
+            if (key := f"{name}#{i}") in trace.outputs:
+                yield f"{name}.{part if name.endswith('rotary_emb') else i}", "outputs", key
 
 
 def point_of(name: str, trace: Trace) -> tuple[str, str] | None:
@@ -348,13 +350,13 @@ def triggers(a: Engine, b: Engine, sequences: Sequences, name: str, first: Trace
         if not _differs(first, other, sequences, name):
             found.append(trigger)
     for trigger, other in getattr(a, "variants", {}).items():
-        if trigger not in found and not _differs(recorded(other, sequences)[0], b, sequences, name):
+        if trigger not in found and not _differs(run_hooked(other, sequences)[0], b, sequences, name):
             found.append(trigger)
     return found
 
 
 def _differs(first: Trace, b: Engine, sequences: Sequences, name: str) -> bool:
-    forced, _ = recorded(b, sequences, first)
+    forced, _ = run_hooked(b, sequences, first)
     at = point_of(name, first)
     if at is None:
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ Kind = Literal[
     "token ids", "special tokens", "vocabulary", "padding side", "position ids", "mask", "temperature",
     "temperature stage", "dtype", "logits dtype", "weights", "log-probs",
 ]  # fmt: skip
-NAMED = 8  # tensors, of those that differ
+NAMED = 8  # tensors or sequences, of those that differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def same_inputs(
             else:
                 found += _numbers(kind, word, first, mine, second, other, scores.tokens)  # type: ignore[arg-type]
         for name, each in ((first, scores), (second, theirs)):
-            found += _finite(name, each)
+            found += _given(name, each)
     return tuple(found), tuple(unknown)
 
 
@@ -125,7 +125,7 @@ def _setting(kind: Any, first: str, mine: Any, second: str, other: Any) -> list[
 def _stage(first: str, facts: Facts, second: str, others: Facts) -> list[Finding] | None:
     if facts.stage is None or others.stage is None:
         return None
-    if facts.stage == others.stage or facts.temperature != others.temperature:
+    if facts.stage == others.stage or facts.temperature != others.temperature or facts.temperature == 1.0:
         return []
     text = f"{first} divides {facts.stage} by the temperature, {second} divides {others.stage}"
     return [Finding("temperature stage", f"{text}; divide logits, before the softmax, on both sides")]
@@ -148,7 +148,8 @@ def _padding(first: str, facts: Facts, second: str, others: Facts) -> list[Findi
 
 def _weights(first: str, facts: Facts, second: str, others: Facts) -> list[Finding] | None:
     mine, other = facts.weights, others.weights
-    if not mine or not other or facts.dtype != others.dtype:
+    dtypes = {facts.dtype, others.dtype}
+    if not mine or not other or (None not in dtypes and len(dtypes) > 1):
         return None
     found = []
     for name, has, lacks in ((first, mine, other), (second, other, mine)):
@@ -162,13 +163,14 @@ def _weights(first: str, facts: Facts, second: str, others: Facts) -> list[Findi
             if len(wrong) > 1
             else "send this tensor again, or look at its conversion"
         )
+        hint += "; or their dtypes differ, which one side does not say" if None in dtypes else ""
         found.append(Finding("weights", f"{text}; {hint}", True, wrong))
     return found
 
 
-def _some(names: tuple[str, ...]) -> str:
+def _some(names: Sequence[object]) -> str:
     rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + rest
+    return ", ".join(map(str, names[:NAMED])) + rest
 
 
 def _numbers(
@@ -188,11 +190,20 @@ def _numbers(
     yield Finding(kind, f"{text}; {hints[kind]}")
 
 
-def _finite(name: str, scores: Scores) -> Iterator[Finding]:
-    wrong = (scores.known & scores.logps.isnan()).nonzero().flatten()
-    if len(wrong):
-        at, tokens = int(wrong[0]), scores.tokens
-        place = f"sequence {int(tokens.owners[at])}, token {int(tokens.places[at])}"
-        yield Finding(
-            "log-probs", f"{name} has {len(wrong)} that are NaN, first {place}; look for overflow there"
+def _given(name: str, scores: Scores) -> Iterator[Finding]:
+    """Yield what an engine owes: log-probs that are NaN, and sequences without any."""
+    tokens, missing = scores.tokens, scores.known & scores.logps.isnan()
+    if bool(missing.any()):
+        at = int(missing.nonzero()[0])
+        owners = tokens.owners[missing].unique().tolist()
+        place = f"first sequence {int(tokens.owners[at])}, token {int(tokens.places[at])}"
+        text = (
+            f"{name} has {int(missing.sum())} tokens without a log-prob (NaN), in sequences {_some(owners)}"
         )
+        yield Finding(
+            "log-probs", f"{text}; {place}; look for overflow there, or for a sampler that gave none"
+        )
+    parts = scores.known.split(tokens.lengths)
+    if empty := [i for i, part in enumerate(parts) if len(part) > 1 and not bool(part.any())]:
+        text = f"{name} has no log-prob at all of sequences {_some(empty)}"
+        yield Finding("log-probs", f"{text}; let the sampler return them")

@@ -11,10 +11,12 @@ import torch
 
 from rlk.drift.digests import Digest
 from rlk.drift.engine import Facts, Scores, Sequences, Watch
+from rlk.drift.writers import DTYPES
 from rlk.errors import Code, LaunchError
 
-FORMAT, VERSION = "rlk.drift", "1"
-NEEDED = {"ids": torch.int64, "cu_seqlens": torch.int64, "positions": torch.int64, "logps": torch.float32}
+FORMAT, VERSION = "rlk.drift", "2"
+NEEDED = {"ids": torch.int64, "cu_seqlens": torch.int64, "logps": torch.float32, "sampled": torch.bool}
+OPTIONAL = {"positions": torch.int64, "context": torch.int64}
 
 
 class Recorded:
@@ -39,7 +41,7 @@ class Recorded:
                 special=json.loads(texts.get("special", "{}")),
                 weights=json.loads(texts.get("weights", "{}")),
             )
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise _bad(self.path, f"metadata cannot be read: {error}") from None
 
     def score(self, sequences: Sequences, watch: Watch) -> Scores:
@@ -47,8 +49,9 @@ class Recorded:
         t = self._tensors
         names = ("bits", "entropy", "top", "sketch")
         held = all(f"digest.{name}" in t for name in names)
+        known = t["sampled"] | ~t["logps"].isnan()
         return Scores(
-            self.sequences, t["logps"], begun(t["logps"], self.sequences), t["positions"], t.get("context"),
+            self.sequences, t["logps"], known, t.get("positions"), t.get("context"),
             Digest(*(t[f"digest.{name}"] for name in names)) if held else None,
         )  # fmt: skip
 
@@ -62,7 +65,7 @@ def save_scores(path: str | os.PathLike[str], engine: str, facts: Facts, scores:
     from safetensors.torch import save_file
 
     found = {"ids": scores.tokens.ids, "cu_seqlens": scores.tokens.cu_seqlens, "context": scores.context}
-    found |= {"positions": scores.tokens.places if scores.positions is None else scores.positions}
+    found |= {"positions": scores.positions, "sampled": scores.known}
     found |= {"logps": torch.where(scores.known, scores.logps, torch.nan)}
     if scores.digest is not None:
         d = scores.digest
@@ -74,12 +77,6 @@ def save_scores(path: str | os.PathLike[str], engine: str, facts: Facts, scores:
     made |= {"special": json.dumps(dict(facts.special)), "weights": json.dumps(dict(facts.weights))}
     tensors = {name: x.contiguous().cpu() for name, x in found.items() if x is not None}
     save_file(tensors, path, {"format": FORMAT, "version": VERSION, "engine": engine, **made})
-
-
-def begun(logps: torch.Tensor, sequences: Sequences) -> torch.Tensor:
-    """Return whether a token is not before the first log-prob of its sequence: a NaN there is an error."""
-    parts = (~logps.isnan()).split(sequences.lengths)
-    return torch.cat([part.int().cumsum(0) > 0 for part in parts])
 
 
 def _read(path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -99,12 +96,19 @@ def _read(path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         raise _bad(
             path, f"version is {texts.get('version')!r}, expected {VERSION!r}", "use an rlk that knows it"
         )
-    for name, dtype in NEEDED.items():
+    for name in ("dtype", "logits_dtype"):
+        if texts.get(name, DTYPES[0]) not in DTYPES:
+            raise _bad(path, f"{name} is {texts[name]!r}, expected one of {', '.join(DTYPES)}")
+    if missing := [name for name in NEEDED if name not in tensors]:
+        raise _bad(path, f"tensor {missing[0]} is missing")
+    for name, dtype in {**NEEDED, **OPTIONAL}.items():
         if name not in tensors:
-            raise _bad(path, f"tensor {name} is missing")
+            continue
         if tensors[name].dtype != dtype or tensors[name].dim() != 1:
             found = f"{tensors[name].dtype} of {tensors[name].dim()} dims"
             raise _bad(path, f"tensor {name} is {found}, expected {dtype} of 1 dim")
+    if len(tensors["ids"]) and int(tensors["ids"].min()) < 0:
+        raise _bad(path, f"ids has {int(tensors['ids'].min())}, expected ids from 0 on")
     cu, count = tensors["cu_seqlens"], len(tensors["ids"])
     if len(cu) < 2 or cu[0] != 0 or cu[-1] != count or bool((cu.diff() <= 0).any()):
         raise _bad(path, f"cu_seqlens do not ascend from 0 to the {count} ids")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,11 +14,14 @@ from typing import Any
 import torch
 
 from rlk.drift.chart import layers_of, svg
-from rlk.drift.engine import Engine, Scores, Sequences, Unwatched
+from rlk.drift.engine import Engine, Facts, Scores, Sequences, Unwatched
 from rlk.drift.explain import explained
-from rlk.drift.metrics import LogProbDrift, bars, log_prob_drift
-from rlk.drift.operators import Comparison, Difference, Trace, compared, recorded, triggers
+from rlk.drift.metrics import LogProbDrift, bars, finite, log_prob_drift
+from rlk.drift.operators import Comparison, Difference, Recorder, Trace, compared, run_hooked, triggers
 from rlk.drift.parity import Finding, same_inputs
+
+EXPLAINED = 4096
+"""Tokens whose logits are kept, to explain log-probs of an engine that cannot be hooked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,10 @@ class Report:
 
     findings: inputs that differ; unknown: inputs that one of them does not know. drift: of log-probs, None
     where none can be compared. operators: None where one of them cannot be hooked or inputs are not those of
-    the same tokens. explanation: a known mistake that gives b's log-probs from a's logits. depends: what a
-    difference of the first operator depends on (batch, padding, chunk, page, rank, graph).
+    the same tokens. explanation: a known mistake that gives b's log-probs from a's logits, or one engine's
+    from the other's where only the other can be hooked. depends: what a
+    difference of the first operator depends on (batch, padding, chunk, page, rank, graph). offsets: of the
+    sequences among a's tokens. facts: of both engines.
     """
 
     a: str
@@ -41,6 +47,8 @@ class Report:
     explanation: str | None
     depends: tuple[str, ...]
     seconds: float
+    offsets: tuple[int, ...]
+    facts: tuple[Facts, Facts]
 
     @property
     def cause(self) -> str | None:
@@ -66,26 +74,37 @@ class Report:
         differs = self.operators is not None and bool(self.operators.local)
         return exact and not differs and not any(f.serious for f in self.findings)
 
+    def place(self, token: int) -> tuple[int, int]:
+        """Return the sequence of a token, numbered among all, and its place there."""
+        sequence = bisect_right(self.offsets, token) - 1
+        return sequence, token - self.offsets[sequence]
+
     def text(self) -> str:
         """Return the report as lines of text."""
         return "\n".join(_lines(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as numbers and texts, for JSON."""
+        """Return the report as numbers and texts, for JSON; None where a number is infinite or NaN."""
         local = () if self.operators is None else self.operators.local
         first = None if self.operators is None else self.operators.cause
-        return {
+        found = {
             "a": self.a, "b": self.b, "tokens": self.tokens, "sequences": self.sequences,
             "equal": self.equal, "cause": self.cause, "findings": [asdict(f) for f in self.findings],
             "not_compared": list(self.unknown),
             "log_probs": None if self.drift is None else asdict(self.drift),
-            "first_divergent_operator": None if first is None else asdict(first),
+            "first_divergent_operator": None if first is None else self._placed(first),
             "explanation": self.explanation, "depends_on": list(self.depends),
-            "operators": [asdict(d) for d in local],
+            "operators": [self._placed(d) for d in local],
             "drift_by_operator": {} if self.operators is None else dict(self.operators.drift),
             "observed_on_one_side": [] if self.operators is None else list(self.operators.skipped),
             "seconds": self.seconds,
         }  # fmt: skip
+        made: dict[str, Any] = finite(found)
+        return made
+
+    def _placed(self, d: Difference) -> dict[str, Any]:
+        sequence, token = self.place(d.first)
+        return {**asdict(d), "first_sequence": sequence, "first_token": token}
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write report.txt, report.json, drift.svg and the tensors of the first divergent operator.
@@ -98,7 +117,7 @@ class Report:
         place.mkdir(parents=True, exist_ok=True)
         files = [place / "report.txt", place / "report.json"]
         files[0].write_text(self.text() + "\n", encoding="utf-8")
-        files[1].write_text(json.dumps(self.as_dict(), indent=1), encoding="utf-8")
+        files[1].write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False), encoding="utf-8")
         if self.operators is not None:
             files.append(place / "drift.svg")
             files[-1].write_text(
@@ -121,19 +140,24 @@ def compare(a: Engine, b: Engine, sequences: Sequences, *, clip: float = 0.2, de
     """
     begin = time.perf_counter()
     hooked = bool(a.modules()) and bool(b.modules())
-    first, mine = recorded(a, sequences) if hooked else (None, a.score(sequences, Unwatched()))
-    free, other = recorded(b, sequences) if hooked else (None, b.score(sequences, Unwatched()))
-    findings, unknown = same_inputs((f"a ({a.name})", a.facts(), mine), (f"b ({b.name})", b.facts(), other))
+    first, mine = run_hooked(a, sequences) if hooked else (None, a.score(sequences, Unwatched()))
+    free, other = run_hooked(b, sequences) if hooked else (None, b.score(sequences, Unwatched()))
+    facts = (a.facts(), b.facts())  # each digests the weights
+    findings, unknown = same_inputs((f"a ({a.name})", facts[0], mine), (f"b ({b.name})", facts[1], other))
     tokens = _same_tokens(mine, other)
     drift = log_prob_drift(mine, other, clip) if tokens else None
     operators: Comparison | None = None
     explanation: str | None = None
     found: tuple[str, ...] = ()
     if hooked and tokens and _same_tokens(mine, sequences):
-        operators, explanation, found = _operators(a, b, sequences, first, free, findings, depends)
+        operators, found = _operators(a, b, sequences, first, free, findings, depends)
+        if operators.cause is not None and operators.cause.name in ("log_probs", "logits"):
+            explanation = _explained(sequences, operators, facts[0].temperature or 1.0)
+    elif not hooked and drift is not None and drift.exact < 1.0:
+        explanation = _explained_by_one((a, facts[0], mine), (b, facts[1], other))
     return Report(
         a.name, b.name, len(mine.tokens.ids), len(mine.tokens), findings, unknown, drift, operators,
-        explanation, found, time.perf_counter() - begin,
+        explanation, found, time.perf_counter() - begin, tuple(mine.tokens.cu_seqlens.tolist()), facts,
     )  # fmt: skip
 
 
@@ -145,20 +169,15 @@ def _same_tokens(a: Scores, b: Scores | Sequences) -> bool:
 def _operators(
     a: Engine, b: Engine, sequences: Sequences, first: Trace | None, free: Trace | None,
     findings: tuple[Finding, ...], depends: bool,
-) -> tuple[Comparison, str | None, tuple[str, ...]]:  # fmt: skip
+) -> tuple[Comparison, tuple[str, ...]]:  # fmt: skip
     assert first is not None and free is not None
-    made = compared(first, free, recorded(b, sequences, first)[0])
-    cause = made.cause
-    text: str | None = None
-    found: tuple[str, ...] = ()
-    if cause is not None and cause.name in ("log_probs", "logits"):
-        text = _explained(a, sequences, made)
-    if depends and cause is not None and not any(f.serious for f in findings):
-        found = tuple(triggers(a, b, sequences, cause.name, first))
-    return made, text, found
+    made = compared(first, free, run_hooked(b, sequences, first)[0])
+    if not depends or made.cause is None or any(f.serious for f in findings):
+        return made, ()
+    return made, tuple(triggers(a, b, sequences, made.cause.name, first))
 
 
-def _explained(a: Engine, sequences: Sequences, made: Comparison) -> str | None:
+def _explained(sequences: Sequences, made: Comparison, temperature: float) -> str | None:
     """Explain the log-probs of b on the logits of a."""
     keep, name = sequences.has_next, "log_probs"
     mine, other = made.first.outputs.get(name), made.forced.outputs.get(name)
@@ -166,11 +185,32 @@ def _explained(a: Engine, sequences: Sequences, made: Comparison) -> str | None:
     if mine is None or other is None or z is None:
         return None
     if made.cause is not None and made.cause.name == "logits":  # b's own, which were exchanged
-        other = torch.log_softmax(made.forced.inputs[name].double() / (a.facts().temperature or 1.0), -1)
+        other = torch.log_softmax(made.forced.inputs[name].double() / temperature, -1)
         other = other.gather(-1, sequences.next_ids[:, None].to(other.device))
     x, y = (t[keep.to(t.device)].flatten() for t in (mine, other))
     z, ids = z[keep.to(z.device)], sequences.next_ids[keep].to(z.device)
-    return explained(z, ids, a.facts().temperature or 1.0, x, y)
+    return explained(z, ids, temperature, x, y)
+
+
+def _explained_by_one(a: tuple[Engine, Facts, Scores], b: tuple[Engine, Facts, Scores]) -> str | None:
+    """Explain the log-probs of one engine on the logits of the other, the only one that can be hooked."""
+    for word, (engine, facts, known), (_, _, of) in (("a", b, a), ("b", a, b)):
+        if not engine.modules():
+            continue
+        lists = of.tokens.lists()
+        ends = of.tokens.cu_seqlens[1:]
+        some = Sequences.of(lists[: max(1, int((ends <= EXPLAINED).sum()))])
+        recorder = Recorder(engine, len(some.ids))
+        engine.score(some, recorder)
+        z, own = (kept.get("log_probs") for kept in (recorder.trace.inputs, recorder.trace.outputs))
+        if z is None or own is None:
+            return None
+        both = (of.known & known.known & of.logps.isfinite())[: len(some.ids)]
+        rows = (some.has_next & both.roll(-1)).nonzero().flatten()
+        z, own = z[rows.to(z.device)].cpu(), own[rows.to(own.device)].flatten().cpu()
+        text = explained(z, some.next_ids[rows], facts.temperature or 1.0, own, of.logps[rows + 1])
+        return None if text is None else f"in {word}, {text}"
+    return None
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -185,7 +225,7 @@ def _lines(r: Report) -> Iterator[str]:
     for f in r.findings:
         yield f"  {'DIFFERENT' if f.serious else 'rounding'}  {f.kind}: {f.message}"
     if not r.findings:
-        yield "  equal"
+        yield "  equal where compared" if r.unknown else "  equal"
     if r.unknown:
         yield f"  not compared, since one side does not know them: {', '.join(r.unknown)}"
     yield ""
@@ -206,6 +246,8 @@ def _drift(r: Report) -> Iterator[str]:
     yield f"  {d.tokens} tokens: {100 * d.exact:.2f} % with equal bits"
     if d.exact == 1.0:
         return
+    if d.not_finite:
+        yield f"  {d.not_finite} tokens differ by infinity or NaN, which are not in what follows"
     levels = ", ".join(f"{100 * float(q):g} %: {x:.2e}" for q, x in d.quantiles.items())
     yield f"  |d|: mean {d.mean:.2e}, largest {d.largest:.2e}; quantiles {levels}"
     yield f"  KL(a, b) in nats: k1 {d.k1:.2e}, k2 {d.k2:.2e}, k3 {d.k3:.2e}"
@@ -226,7 +268,7 @@ def _differences(r: Report) -> Iterator[str]:
         yield "  not compared: modules of both must be at hand, and the tokens the same"
         return
     for d in r.operators.local[:12]:
-        yield f"  {d.name}: {_said(d)}"
+        yield f"  {d.name}: {_described(d, r)}"
     if not r.operators.local:
         yield f"  all {len(r.operators.drift)} have equal bits"
     if (more := len(r.operators.local) - 12) > 0:
@@ -236,11 +278,12 @@ def _differences(r: Report) -> Iterator[str]:
         yield f"  {count} modules are observed on one side alone, and compared as parts of what follows them"
 
 
-def _said(d: Difference) -> str:
+def _described(d: Difference, r: Report) -> str:
     if d.verdict == "not called":
         return "not called in b"
     size = f"{d.ulps:.2g} ulps, {d.relative:.1e} of a token's norm, {100 * d.share:.2g} % of elements"
-    return f"{d.verdict} ({size}, {d.tokens} tokens, first {d.first})"
+    sequence, token = r.place(d.first)
+    return f"{d.verdict} ({size}, {d.tokens} tokens, first sequence {sequence}, token {token})"
 
 
 def _result(r: Report) -> str:
@@ -248,7 +291,9 @@ def _result(r: Report) -> str:
         return "no difference" if r.drift is not None else "nothing was compared"
     first = None if r.operators is None else r.operators.cause
     if first is None or first.name != r.cause:
-        return f"{r.cause} (see above)"
+        return f"{r.cause} (see above)" + (
+            f"; {r.explanation}" if r.operators is None and r.explanation else ""
+        )
     text = f"{r.cause}: {first.verdict}"
     if r.explanation:
         text += f"; {r.explanation}"
