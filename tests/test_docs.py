@@ -49,7 +49,7 @@ def test_the_operator_of_the_guide_runs_and_has_its_gradient(
 def test_the_gradient_with_an_extra_input_is_called_as_the_guide_prints_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, spec, use = blocks("docs/writing-a-spec.md")
+    _, _, spec, use, *_ = blocks("docs/writing-a-spec.md")
     (tmp_path / "head.py").write_text(spec)
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("head", None)
@@ -63,7 +63,24 @@ def test_the_gradient_with_an_extra_input_is_called_as_the_guide_prints_it(
         torch.testing.assert_close(x.grad.double(), exact.grad, rtol=2e-2, atol=2e-2)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("block", "name"), [(0, "zloss"), (2, "head_lse")])
+def test_the_mean_of_sequences_of_the_guide_is_called_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *_, spec, use = blocks("docs/writing-a-spec.md")
+    (tmp_path / "mean.py").write_text(spec)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("mean", None)
+    scope: dict[str, object] = {}
+    exec(compile(use, "use.py", "exec"), scope)
+    x, made = scope["x"], scope["mean"]
+    exact = x.detach().double().requires_grad_()  # type: ignore[attr-defined]
+    want = torch.stack([exact[:3].mean(), 0 * exact[0], exact[3:].mean()])
+    want.sum().backward()
+    torch.testing.assert_close(made.double(), want)  # type: ignore[attr-defined]
+    torch.testing.assert_close(x.grad.double(), exact.grad)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("block", "name"), [(0, "zloss"), (2, "head_lse"), (4, "sequence_mean")])
 def test_the_operators_of_the_guide_pass_every_check(tmp_path: Path, block: int, name: str) -> None:
     from rlk.cli import main
 
