@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,8 +126,10 @@ def engine(trained: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let new trainers take the engine that is there, with the state of its sampler as at first."""
     from trl.generation import vllm_generation
 
+    from rlk.integrations.vllm.sampling import Seeds
+
     sampler = runner(trained.of).sampler
-    monkeypatch.setattr(sampler, "stream", random.Random(0))
+    monkeypatch.setattr(sampler, "seeds", Seeds(0))
     monkeypatch.setattr(vllm_generation, "LLM", lambda **_: trained.of.vllm_generation.llm)
     return sampler
 
