@@ -319,7 +319,7 @@ def linear_logp_1(
             in_range[c] = v[c] < piece_end
         inv_temperature_value = tl.alloc_var("float32", inv_temperature)
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        for c in tl.unroll(8):  # logp.py:205
+        for c in tl.unroll(8):  # logp.py:207
             active[c] = ids_value[c] != ignore_index_value
         for c in tl.unroll(32):  # linear_logp.py:74
             exists[c] = in_range[c // 8] & active[c % 8]
@@ -437,7 +437,7 @@ def linear_logp_2(
         writes = (thread & 263) == 0
         ids_value = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:70
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:205
+        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:207
         v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:74
         m = f32(float("-inf"))
         l = f32(0.0)

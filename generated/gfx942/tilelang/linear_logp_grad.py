@@ -127,7 +127,7 @@ def linear_logp_grad_1(
         for c in tl.unroll(8):  # linear_logp.py:138
             hidden_value[c] = hidden[order_value * hidden_t_stride + d[c]]
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:205
+        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:207
         _0_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(0.0)))  # linear_logp.py:138
         for c in tl.unroll(8):
             rows_value[c] = tl.Select(active, hidden_value[c], _0_bf16)
@@ -210,9 +210,9 @@ def linear_logp_grad_2(
             ids_value[c] = tl.if_then_else(t_within_inside[c], ids[order_value[c]], tl.Cast("int64", 0))
         inv_temperature_value = tl.alloc_var("float32", inv_temperature)
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        for c in tl.unroll(16):  # logp.py:205
+        for c in tl.unroll(16):  # logp.py:207
             active[c] = ids_value[c] != ignore_index_value
-            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:139
+            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:140
             if writes:
                 rows_start[t_within_place[c]] = tl.Select(
                     t_within_inside[c], tl.int64(tl.int64(t_within[c]) * rows_t_within_stride), tl.int64(-1)
@@ -247,7 +247,7 @@ def linear_logp_grad_2(
         v_within_place_2 = thread % 64
         for c in tl.unroll(16):
             acc[c] = acc_tile[t_within_place_2[c], v_within_place_2]
-            # linear_logp.py:143
+            # linear_logp.py:147
             lse_value[c] = tl.if_then_else(t_within_inside[c], lse[order_value[c]], tl.Cast("float32", 0))
             # linear_logp.py:131
             entropy_value[c] = tl.if_then_else(t_within_inside[c], entropy[order_value[c]], tl.Cast("float32", 0))
@@ -255,28 +255,28 @@ def linear_logp_grad_2(
             d_lse_value[c] = tl.if_then_else(t_within_inside[c], d_lse[order_value[c]], tl.Cast("float32", 0))
             d_entropy_value[c] = tl.if_then_else(t_within_inside[c], d_entropy[order_value[c]], tl.Cast("float32", 0))
             z[c] = acc[c] * inv_temperature_value  # logp.py:57
-            centred[c] = z[c] - lse_value[c]  # logp.py:191
-            centred_times_log2e[c] = centred[c] * f32(1.4426950216293335)  # logp.py:192
+            centred[c] = z[c] - lse_value[c]  # logp.py:193
+            centred_times_log2e[c] = centred[c] * f32(1.4426950216293335)  # logp.py:194
             p[c] = portable_exp2(centred_times_log2e[c])
-            d_lse_minus_d_logp[c] = d_lse_value[c] - d_logp_value[c]  # logp.py:213
-            dz_value[c] = p[c] * d_lse_minus_d_logp[c]  # logp.py:193
-            p_is_0[c] = p[c] == f32(0.0)  # logp.py:196
+            d_lse_minus_d_logp[c] = d_lse_value[c] - d_logp_value[c]  # logp.py:215
+            dz_value[c] = p[c] * d_lse_minus_d_logp[c]  # logp.py:195
+            p_is_0[c] = p[c] == f32(0.0)  # logp.py:198
             d_entropy_times_p[c] = d_entropy_value[c] * p[c]
             centred_plus_entropy[c] = centred[c] + entropy_value[c]
             dz_product[c] = d_entropy_times_p[c] * centred_plus_entropy[c]
             dz_product_or_0[c] = tl.Select(p_is_0[c], f32(0.0), dz_product[c])
             dz_value_2[c] = dz_value[c] - dz_product_or_0[c]
-            ids_ge_0[c] = 0 <= ids_value[c]  # logp.py:198
+            ids_ge_0[c] = 0 <= ids_value[c]  # logp.py:200
             inside_below[c] = ids_value[c] < 128256
             inside[c] = ids_ge_0[c] & inside_below[c]
-            ids_masked[c] = tl.Select(inside[c], ids_value[c], tl.int64(-1))  # logp.py:199
+            ids_masked[c] = tl.Select(inside[c], ids_value[c], tl.int64(-1))  # logp.py:201
             ids_i32[c] = tl.Cast("int32", ids_masked[c])
             dz_equal[c] = v == ids_i32[c]
             d_logp_masked[c] = tl.Select(dz_equal[c], d_logp_value[c], f32(0.0))
             dz_value_3[c] = dz_value_2[c] + d_logp_masked[c]
             dz_times_inv_temperature[c] = dz_value_3[c] * inv_temperature_value  # logp.py:63
-            grad[c] = tl.Select(active[c], dz_times_inv_temperature[c], f32(0.0))  # linear_logp.py:145
-            grad_bf16[c] = tl.Cast("bfloat16", grad[c])  # linear_logp.py:148
+            grad[c] = tl.Select(active[c], dz_times_inv_temperature[c], f32(0.0))  # linear_logp.py:151
+            grad_bf16[c] = tl.Cast("bfloat16", grad[c])  # linear_logp.py:154
             if t_within_inside[c] & v_within_inside:
                 dz[tl.int64(t_within[c]) * dz_t_within_stride + v_within] = grad_bf16[c]
 
@@ -311,7 +311,7 @@ def linear_logp_grad_3_0(
         writes_2 = (thread & 192) == 0
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:151
+        for c in tl.unroll(16):  # linear_logp.py:157
             t_within_place[c] = thread // 64 * 16 + c
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
@@ -383,7 +383,7 @@ def linear_logp_grad_3_1(
         writes_2 = (thread & 192) == 0
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:151
+        for c in tl.unroll(16):  # linear_logp.py:157
             t_within_place[c] = thread // 64 * 16 + c
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
@@ -462,7 +462,7 @@ def linear_logp_grad_3_2(
         writes_2 = (thread & 192) == 0
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:151
+        for c in tl.unroll(16):  # linear_logp.py:157
             t_within_place[c] = thread // 64 * 16 + c
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
@@ -559,7 +559,7 @@ def linear_logp_grad_3_3(
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
         for c in tl.unroll(16):  # linear_logp.py:133
             order_value[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))
-            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:151
+            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:157
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
                     t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1)
@@ -647,7 +647,7 @@ def linear_logp_grad_4(
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
         for c in tl.unroll(16):
             v[c] = v_piece_begin + v_within[c]
-            v_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:153
+            v_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:159
             if writes:
                 dz_start[v_within_place[c]] = tl.Select(v_within_inside[c], tl.int64(v_within[c]), tl.int64(-1))
         d_place = thread % 64

@@ -284,8 +284,8 @@ def logp(
         centred_5 = tl.alloc_local((1,), "float32")
         t = block
         writes = thread == 0
-        ids_value = tl.alloc_var("int64", ids[t])  # logp.py:139
-        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # logp.py:151
+        ids_value = tl.alloc_var("int64", ids[t])  # logp.py:141
+        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # logp.py:153
         logits_guard_below = tl.alloc_var("bool", ids_value < 128256)
         logits_guard = tl.alloc_var("bool", ids_ge_0 & logits_guard_below)
         as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))
@@ -294,8 +294,8 @@ def logp(
         )
         inv_temperature_value = tl.alloc_var("float32", inv_temperature)
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:205
-        v_piece = tl.alloc_var("int32", thread // 8 % 8)  # logp.py:143
+        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:207
+        v_piece = tl.alloc_var("int32", thread // 8 % 8)  # logp.py:145
         piece_begin_product = tl.alloc_var("int32", v_piece * 16032)
         piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), piece_begin_product))
         piece_end_sum = tl.alloc_var("int32", piece_begin + 16032)
@@ -312,10 +312,10 @@ def logp(
             v_begin = tl.alloc_var("int32", piece_begin + v_step_times_256)
             for c in tl.unroll(16):
                 v[c] = v_begin + v_lane[c]
-                logits_value_2[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:144
+                logits_value_2[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:146
                 z[c] = tl.Cast("float32", logits_value_2[c])  # logp.py:48
                 z_2[c] = z[c] * inv_temperature_value  # logp.py:57
-                m_chunk[c] = z_2[c]  # logp.py:146
+                m_chunk[c] = z_2[c]  # logp.py:148
             max_over_v_lane(m_chunk, f32_reduce_smem, thread)
             m_chunk_2 = m_chunk[0]
             is_empty = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))
@@ -355,7 +355,7 @@ def logp(
             m = m_2
             l = l_2
             centred = centred_2
-        m_3 = m  # logp.py:143
+        m_3 = m  # logp.py:145
         l_3 = l
         centred_3 = centred
         for v_step_2 in tl.serial(full_steps, steps):
@@ -365,12 +365,12 @@ def logp(
                 v_2[c] = v_begin_2 + v_lane[c]
                 in_range[c] = v_2[c] < piece_end
                 exists[c] = in_range[c] & active
-                logits_value_3[c] = tl.if_then_else(  # logp.py:144
+                logits_value_3[c] = tl.if_then_else(  # logp.py:146
                     exists[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0)
                 )
                 z_3[c] = tl.Cast("float32", logits_value_3[c])  # logp.py:48
                 z_4[c] = z_3[c] * inv_temperature_value  # logp.py:57
-                z_masked[c] = tl.Select(exists[c], z_4[c], f32(float("-inf")))  # logp.py:146
+                z_masked[c] = tl.Select(exists[c], z_4[c], f32(float("-inf")))  # logp.py:148
                 m_chunk_3[c] = z_masked[c]
             max_over_v_lane(m_chunk_3, f32_reduce_smem, thread)
             m_chunk_4 = m_chunk_3[0]
@@ -420,20 +420,20 @@ def logp(
         centred_6 = centred_5[0]
         z_5 = tl.alloc_var("float32", tl.Cast("float32", logits_value))  # logp.py:48
         hit = tl.alloc_var("float32", z_5 * inv_temperature_value)  # logp.py:57
-        log_l = tl.alloc_var("float32", portable_log(l_6))  # logp.py:154
+        log_l = tl.alloc_var("float32", portable_log(l_6))  # logp.py:156
         lse_value = tl.alloc_var("float32", m_6 + log_l)
-        chosen = tl.alloc_var("float32", hit - lse_value)  # logp.py:155
-        is_nan_chosen = tl.alloc_var("bool", is_nan(chosen))  # logp.py:156
+        chosen = tl.alloc_var("float32", hit - lse_value)  # logp.py:157
+        is_nan_chosen = tl.alloc_var("bool", is_nan(chosen))  # logp.py:158
         both = tl.alloc_var("bool", active & is_nan_chosen)
         if both & writes:
             tl.atomic_max(errors[0], 1)
             tl.atomic_max(errors[1], t + 1)
-        chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # logp.py:158
-        lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # logp.py:159
-        centred_over_l = tl.alloc_var("float32", centred_6 / l_6)  # logp.py:160
+        chosen_masked = tl.alloc_var("float32", tl.Select(active, chosen, f32(0.0)))  # logp.py:160
+        lse_masked = tl.alloc_var("float32", tl.Select(active, lse_value, f32(0.0)))  # logp.py:161
+        centred_over_l = tl.alloc_var("float32", centred_6 / l_6)  # logp.py:162
         entropy_difference = tl.alloc_var("float32", log_l - centred_over_l)
         entropy_difference_masked = tl.alloc_var("float32", tl.Select(active, entropy_difference, f32(0.0)))
-        if writes:  # logp.py:157
+        if writes:  # logp.py:159
             logp[t] = chosen_masked
         if writes:
             lse[t] = lse_masked

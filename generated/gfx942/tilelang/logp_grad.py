@@ -129,15 +129,15 @@ def logp_grad(
         for c in tl.unroll(8):
             v[c] = tl.truncmod(block, 63) * 2048 + thread + c * 256
             v_inside[c] = v[c] < 128256
-        ids_value = tl.alloc_var("int64", ids[t])  # logp.py:173
-        lse_value = tl.alloc_var("float32", lse[t])  # logp.py:191
-        d_lse_value = tl.alloc_var("float32", d_lse[t])  # logp.py:213
+        ids_value = tl.alloc_var("int64", ids[t])  # logp.py:175
+        lse_value = tl.alloc_var("float32", lse[t])  # logp.py:193
+        d_lse_value = tl.alloc_var("float32", d_lse[t])  # logp.py:215
         d_logp_value = tl.alloc_var("float32", d_logp[t])
-        d_entropy_value = tl.alloc_var("float32", d_entropy[t])  # logp.py:196
+        d_entropy_value = tl.alloc_var("float32", d_entropy[t])  # logp.py:198
         entropy_value = tl.alloc_var("float32", entropy[t])
         ignore_index_value = tl.alloc_var("int64", ignore_index)
-        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:205
-        for c in tl.unroll(8):  # logp.py:176
+        active = tl.alloc_var("bool", ids_value != ignore_index_value)  # logp.py:207
+        for c in tl.unroll(8):  # logp.py:178
             logits_value[c] = tl.if_then_else(
                 active & v_inside[c], logits[tl.int64(t) * logits_t_stride + v[c]], tl.Cast("bfloat16", 0)
             )
@@ -145,30 +145,30 @@ def logp_grad(
         for c in tl.unroll(8):  # logp.py:48
             z[c] = tl.Cast("float32", logits_value[c])
             z_2[c] = z[c] * inv_temperature_value  # logp.py:57
-            centred[c] = z_2[c] - lse_value  # logp.py:191
-            centred_times_log2e[c] = centred[c] * f32(1.4426950216293335)  # logp.py:192
+            centred[c] = z_2[c] - lse_value  # logp.py:193
+            centred_times_log2e[c] = centred[c] * f32(1.4426950216293335)  # logp.py:194
             p[c] = portable_exp2(centred_times_log2e[c])
-        d_lse_minus_d_logp = tl.alloc_var("float32", d_lse_value - d_logp_value)  # logp.py:213
-        for c in tl.unroll(8):  # logp.py:193
+        d_lse_minus_d_logp = tl.alloc_var("float32", d_lse_value - d_logp_value)  # logp.py:215
+        for c in tl.unroll(8):  # logp.py:195
             dz[c] = p[c] * d_lse_minus_d_logp
-            p_is_0[c] = p[c] == f32(0.0)  # logp.py:196
+            p_is_0[c] = p[c] == f32(0.0)  # logp.py:198
             d_entropy_times_p[c] = d_entropy_value * p[c]
             centred_plus_entropy[c] = centred[c] + entropy_value
             dz_product[c] = d_entropy_times_p[c] * centred_plus_entropy[c]
             dz_product_or_0[c] = tl.Select(p_is_0[c], f32(0.0), dz_product[c])
             dz_2[c] = dz[c] - dz_product_or_0[c]
-        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # logp.py:198
+        ids_ge_0 = tl.alloc_var("bool", 0 <= ids_value)  # logp.py:200
         inside_below = tl.alloc_var("bool", ids_value < 128256)
         inside = tl.alloc_var("bool", ids_ge_0 & inside_below)
-        ids_masked = tl.alloc_var("int64", tl.Select(inside, ids_value, tl.int64(-1)))  # logp.py:199
+        ids_masked = tl.alloc_var("int64", tl.Select(inside, ids_value, tl.int64(-1)))  # logp.py:201
         ids_i32 = tl.alloc_var("int32", tl.Cast("int32", ids_masked))
         for c in tl.unroll(8):
             dz_equal[c] = v[c] == ids_i32
             d_logp_masked[c] = tl.Select(dz_equal[c], d_logp_value, f32(0.0))
             dz_3[c] = dz_2[c] + d_logp_masked[c]
             dz_times_inv_temperature[c] = dz_3[c] * inv_temperature_value  # logp.py:63
-            grad[c] = tl.Select(active, dz_times_inv_temperature[c], f32(0.0))  # logp.py:180
-            grad_bf16[c] = tl.Cast("bfloat16", grad[c])  # logp.py:183
+            grad[c] = tl.Select(active, dz_times_inv_temperature[c], f32(0.0))  # logp.py:182
+            grad_bf16[c] = tl.Cast("bfloat16", grad[c])  # logp.py:185
             if v_inside[c]:
                 d_logits[tl.int64(t) * d_logits_t_stride + v[c]] = grad_bf16[c]
 

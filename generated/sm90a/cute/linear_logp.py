@@ -396,7 +396,7 @@ def linear_logp_1(
             v_begin = piece_begin + v_step_times_256
             v = v_begin + quad
             for r in cutlass.range_constexpr(2):
-                active = ids_value[r] != ignore_index  # logp.py:205
+                active = ids_value[r] != ignore_index  # logp.py:207
                 end = select(active, piece_end, Int32(0))  # linear_logp.py:74
                 at = end - v
                 z = []  # linear_logp.py:75
@@ -501,7 +501,7 @@ def linear_logp_2_rows(
     t_inside = t < T
     writes = (thread & 224) == 0
     ids_value = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:70
-    active = ids_value != ignore_index  # logp.py:205
+    active = ids_value != ignore_index  # logp.py:207
     v_piece = thread // 32  # linear_logp.py:74
     m = Float32(float("-inf"))
     l = Float32(0.0)

@@ -169,7 +169,7 @@ def linear_logp_grad_1_rows(
     ids_value = ids[order_value.to(Int32)]
     # linear_logp.py:138
     hidden_value = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_value.to(Int32), d[c]), 8)]
-    active = ids_value != ignore_index  # logp.py:205
+    active = ids_value != ignore_index  # logp.py:207
     _0_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:138
     rows_value = [select(active, hidden_value[c], _0_bf16) for c in range(16)]
     for c in cutlass.range_constexpr(0, 16, 8):
@@ -324,7 +324,7 @@ def linear_logp_grad_2(
             # linear_logp.py:133
             order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
             ids_value = [load_where(t_within_inside[r], ids, order_value[r].to(Int32), Int64(0)) for r in range(2)]
-            # linear_logp.py:143
+            # linear_logp.py:147
             lse_value = [load_where(t_within_inside[r], lse, order_value[r].to(Int32), Float32(0)) for r in range(2)]
             entropy_value = [  # linear_logp.py:131
                 load_where(t_within_inside[r], entropy, order_value[r].to(Int32), Float32(0)) for r in range(2)
@@ -364,35 +364,35 @@ def linear_logp_grad_2(
             v = v_piece_begin + v_within
             for r in cutlass.range_constexpr(2):
                 v_within_left = select(t_within_inside[r], Int32(16032) - v_within, Int32(0))
-                active = ids_value[r] != ignore_index  # logp.py:205
-                d_lse_minus_d_logp = d_lse_value[r] - d_logp_value[r]  # logp.py:213
-                ids_ge_0 = 0 <= ids_value[r]  # logp.py:198
+                active = ids_value[r] != ignore_index  # logp.py:207
+                d_lse_minus_d_logp = d_lse_value[r] - d_logp_value[r]  # logp.py:215
+                ids_ge_0 = 0 <= ids_value[r]  # logp.py:200
                 inside_below = ids_value[r] < 128256
                 inside = ids_ge_0 & inside_below
-                ids_masked = select(inside, ids_value[r], Int64(-1))  # logp.py:199
+                ids_masked = select(inside, ids_value[r], Int64(-1))  # logp.py:201
                 ids_i32 = Int64(ids_masked).to(Int32)
                 at = ids_i32 - v
-                grad_bf16 = []  # linear_logp.py:139
+                grad_bf16 = []  # linear_logp.py:140
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         acc_2 = acc[r, c]
                         z = mul(acc_2, inv_temperature)  # logp.py:57
-                        centred = z - lse_value[r]  # logp.py:191
-                        centred_times_log2e = mul(centred, Float32(1.4426950216293335))  # logp.py:192
+                        centred = z - lse_value[r]  # logp.py:193
+                        centred_times_log2e = mul(centred, Float32(1.4426950216293335))  # logp.py:194
                         p = exp2(centred_times_log2e)
-                        dz_value = mul(p, d_lse_minus_d_logp)  # logp.py:193
-                        p_is_0 = p == Float32(0.0)  # logp.py:196
+                        dz_value = mul(p, d_lse_minus_d_logp)  # logp.py:195
+                        p_is_0 = p == Float32(0.0)  # logp.py:198
                         d_entropy_times_p = mul(d_entropy_value[r], p)
                         centred_plus_entropy = centred + entropy_value[r]
                         dz_product = mul(d_entropy_times_p, centred_plus_entropy)
                         dz_product_or_0 = select(p_is_0, Float32(0.0), dz_product)
                         dz_value_2 = dz_value - dz_product_or_0
-                        # logp.py:199
+                        # logp.py:201
                         d_logp_masked = select((at == 8 * (c // 2) + c % 2), d_logp_value[r], Float32(0.0))
                         dz_value_3 = dz_value_2 + d_logp_masked
                         dz_times_inv_temperature = mul(dz_value_3, inv_temperature)  # logp.py:63
-                        grad = select(active, dz_times_inv_temperature, Float32(0.0))  # linear_logp.py:145
-                        grad_bf16.append(Float32(grad).to(BFloat16))  # linear_logp.py:148
+                        grad = select(active, dz_times_inv_temperature, Float32(0.0))  # linear_logp.py:151
+                        grad_bf16.append(Float32(grad).to(BFloat16))  # linear_logp.py:154
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
                         vectors = to_vectors(epilogue_tile, dz.element_type, grad_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):
@@ -589,7 +589,7 @@ def linear_logp_grad_3_0(
             free.advance()
             d = d_first + quad
             for r in cutlass.range_constexpr(2):  # linear_logp.py:138
-                d_hidden = []  # linear_logp.py:151
+                d_hidden = []  # linear_logp.py:157
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         d_hidden.append(acc[r, c])
@@ -785,7 +785,7 @@ def linear_logp_grad_3_1(
             d = d_first + quad
             for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 earlier_2 = []
-                merged_2 = []  # linear_logp.py:151
+                merged_2 = []  # linear_logp.py:157
                 for part in cutlass.range_constexpr(2):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -994,7 +994,7 @@ def linear_logp_grad_3_2(
             for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 earlier_2 = []
                 earlier_3 = []
-                merged_2 = []  # linear_logp.py:151
+                merged_2 = []  # linear_logp.py:157
                 for part in cutlass.range_constexpr(4):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -1222,7 +1222,7 @@ def linear_logp_grad_3_3(
                 earlier_2 = []
                 earlier_3 = []
                 earlier_4 = []
-                merged_bf16 = []  # linear_logp.py:151
+                merged_bf16 = []  # linear_logp.py:157
                 for part in cutlass.range_constexpr(4):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -1452,7 +1452,7 @@ def linear_logp_grad_4(
             v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 v = v_piece_begin + v_within[r]
-                d_weight_bf16 = []  # linear_logp.py:153
+                d_weight_bf16 = []  # linear_logp.py:159
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         d_weight_value = acc[r, c]

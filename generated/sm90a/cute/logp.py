@@ -265,14 +265,14 @@ def logp_rows(
     reduce_smem_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     t = block
     writes = thread == 0
-    ids_value = ids[t]  # logp.py:139
-    ids_ge_0 = 0 <= ids_value  # logp.py:151
+    ids_value = ids[t]  # logp.py:141
+    ids_ge_0 = 0 <= ids_value  # logp.py:153
     logits_guard_below = ids_value < 128256
     logits_guard = ids_ge_0 & logits_guard_below
     as_bf16 = Float32(float("nan")).to(BFloat16)
     logits_value = load_where(logits_guard, logits, (t, ids_value.to(Int32)), as_bf16)
-    active = ids_value != ignore_index  # logp.py:205
-    v_piece = thread // 8  # logp.py:143
+    active = ids_value != ignore_index  # logp.py:207
+    v_piece = thread // 8  # logp.py:145
     piece_begin_product = v_piece * 16032
     piece_begin = cutlass.min(128256, piece_begin_product)
     piece_end_sum = piece_begin + 16032
@@ -288,22 +288,22 @@ def logp_rows(
     v_step_times_256 = next_v * 256
     v_begin = piece_begin + v_step_times_256
     v = [v_begin + v_lane[c] for c in range(32)]
-    logits_value_2 = [  # logp.py:144
+    logits_value_2 = [  # logp.py:146
         one for c in range(0, 32, 8) for one in load_vector_where(comes, logits, (t, v[c]), BFloat16(0), 8)
     ]
     logits_ahead = tuple(logits_value_2)
-    for v_step in cutlass.range(0, full_steps, unroll=1):  # logp.py:143
+    for v_step in cutlass.range(0, full_steps, unroll=1):  # logp.py:145
         next_v_2 = v_step + 1
         comes_2 = next_v_2 < full_steps
         v_step_times_256_2 = next_v_2 * 256
         v_begin_2 = piece_begin + v_step_times_256_2
         v_2 = [v_begin_2 + v_lane[c] for c in range(32)]
-        logits_value_3 = [  # logp.py:144
+        logits_value_3 = [  # logp.py:146
             one for c in range(0, 32, 8) for one in load_vector_where(comes_2, logits, (t, v_2[c]), BFloat16(0), 8)
         ]
         z = [BFloat16(logits_ahead[c]).to(Float32) for c in range(32)]  # logp.py:48
         z_2 = [mul(z[c], inv_temperature) for c in range(32)]  # logp.py:57
-        m_chunk = max_over_v_lane(z_2)  # logp.py:146
+        m_chunk = max_over_v_lane(z_2)  # logp.py:148
         is_empty = m_chunk == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_chunk)
         p_distance = [z_2[c] - m_safe for c in range(32)]
@@ -333,7 +333,7 @@ def logp_rows(
         centred_b_moved = fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
         m, l, centred, logits_ahead = m_2, l_2, centred_2, tuple(logits_value_3)
-    m_2 = m  # logp.py:143
+    m_2 = m  # logp.py:145
     l_2 = l
     centred_2 = centred
     for v_step_2 in cutlass.range(full_steps, steps, unroll=1):
@@ -342,12 +342,12 @@ def logp_rows(
         v_2 = [v_begin_2 + v_lane[c] for c in range(32)]
         in_range = [v_2[c] < piece_end for c in range(32)]
         exists = [in_range[c] & active for c in range(32)]
-        logits_value_3 = [  # logp.py:144
+        logits_value_3 = [  # logp.py:146
             one for c in range(0, 32, 8) for one in load_vector_where(exists[c], logits, (t, v_2[c]), BFloat16(0), 8)
         ]
         z = [BFloat16(logits_value_3[c]).to(Float32) for c in range(32)]  # logp.py:48
         z_2 = [mul(z[c], inv_temperature) for c in range(32)]  # logp.py:57
-        z_masked = [select(exists[c], z_2[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:146
+        z_masked = [select(exists[c], z_2[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:148
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == Float32(float("-inf"))
         m_safe = select(is_empty, Float32(0.0), m_chunk)
@@ -383,18 +383,18 @@ def logp_rows(
     )
     z = BFloat16(logits_value).to(Float32)  # logp.py:48
     hit = mul(z, inv_temperature)  # logp.py:57
-    log_l = portable_log(l_3)  # logp.py:154
+    log_l = portable_log(l_3)  # logp.py:156
     lse_value = m_3 + log_l
-    chosen = hit - lse_value  # logp.py:155
-    is_nan_chosen = chosen != chosen  # logp.py:156
+    chosen = hit - lse_value  # logp.py:157
+    is_nan_chosen = chosen != chosen  # logp.py:158
     both = active & is_nan_chosen
     report_where(both & writes, errors, 1, t + 1)
-    chosen_masked = select(active, chosen, Float32(0.0))  # logp.py:158
-    lse_masked = select(active, lse_value, Float32(0.0))  # logp.py:159
-    centred_over_l = div(centred_3, l_3)  # logp.py:160
+    chosen_masked = select(active, chosen, Float32(0.0))  # logp.py:160
+    lse_masked = select(active, lse_value, Float32(0.0))  # logp.py:161
+    centred_over_l = div(centred_3, l_3)  # logp.py:162
     entropy_difference = log_l - centred_over_l
     entropy_difference_masked = select(active, entropy_difference, Float32(0.0))
-    store_where(writes, logp, t, chosen_masked)  # logp.py:157
+    store_where(writes, logp, t, chosen_masked)  # logp.py:159
     store_where(writes, lse, t, lse_masked)
     store_where(writes, entropy, t, entropy_difference_masked)
 

@@ -89,41 +89,41 @@ def logp_grad_rows(
     t = rest
     v = [block % 63 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     v_inside = [v[c] < 128256 for c in range(16)]
-    ids_value = ids[t]  # logp.py:173
-    lse_value = lse[t]  # logp.py:191
-    d_lse_value = d_lse[t]  # logp.py:213
+    ids_value = ids[t]  # logp.py:175
+    lse_value = lse[t]  # logp.py:193
+    d_lse_value = d_lse[t]  # logp.py:215
     d_logp_value = d_logp[t]
-    d_entropy_value = d_entropy[t]  # logp.py:196
+    d_entropy_value = d_entropy[t]  # logp.py:198
     entropy_value = entropy[t]
-    active = ids_value != ignore_index  # logp.py:205
-    logits_value = [  # logp.py:176
+    active = ids_value != ignore_index  # logp.py:207
+    logits_value = [  # logp.py:178
         one for c in range(0, 16, 8)
         for one in load_vector_where(active & v_inside[c], logits, (t, v[c]), BFloat16(0), 8)
     ]
     z = [BFloat16(logits_value[c]).to(Float32) for c in range(16)]  # logp.py:48
     z_2 = [mul(z[c], inv_temperature) for c in range(16)]  # logp.py:57
-    centred = [z_2[c] - lse_value for c in range(16)]  # logp.py:191
-    centred_times_log2e = [mul(centred[c], Float32(1.4426950216293335)) for c in range(16)]  # logp.py:192
+    centred = [z_2[c] - lse_value for c in range(16)]  # logp.py:193
+    centred_times_log2e = [mul(centred[c], Float32(1.4426950216293335)) for c in range(16)]  # logp.py:194
     p = [exp2(centred_times_log2e[c]) for c in range(16)]
-    d_lse_minus_d_logp = d_lse_value - d_logp_value  # logp.py:213
-    dz = [mul(p[c], d_lse_minus_d_logp) for c in range(16)]  # logp.py:193
-    p_is_0 = [p[c] == Float32(0.0) for c in range(16)]  # logp.py:196
+    d_lse_minus_d_logp = d_lse_value - d_logp_value  # logp.py:215
+    dz = [mul(p[c], d_lse_minus_d_logp) for c in range(16)]  # logp.py:195
+    p_is_0 = [p[c] == Float32(0.0) for c in range(16)]  # logp.py:198
     d_entropy_times_p = [mul(d_entropy_value, p[c]) for c in range(16)]
     centred_plus_entropy = [centred[c] + entropy_value for c in range(16)]
     dz_product = [mul(d_entropy_times_p[c], centred_plus_entropy[c]) for c in range(16)]
     dz_product_or_0 = [select(p_is_0[c], Float32(0.0), dz_product[c]) for c in range(16)]
     dz_2 = [dz[c] - dz_product_or_0[c] for c in range(16)]
-    ids_ge_0 = 0 <= ids_value  # logp.py:198
+    ids_ge_0 = 0 <= ids_value  # logp.py:200
     inside_below = ids_value < 128256
     inside = ids_ge_0 & inside_below
-    ids_masked = select(inside, ids_value, Int64(-1))  # logp.py:199
+    ids_masked = select(inside, ids_value, Int64(-1))  # logp.py:201
     ids_i32 = Int64(ids_masked).to(Int32)
     dz_equal = [v[c] == ids_i32 for c in range(16)]
     d_logp_masked = [select(dz_equal[c], d_logp_value, Float32(0.0)) for c in range(16)]
     dz_3 = [dz_2[c] + d_logp_masked[c] for c in range(16)]
     dz_times_inv_temperature = [mul(dz_3[c], inv_temperature) for c in range(16)]  # logp.py:63
-    grad = [select(active, dz_times_inv_temperature[c], Float32(0.0)) for c in range(16)]  # logp.py:180
-    grad_bf16 = [Float32(grad[c]).to(BFloat16) for c in range(16)]  # logp.py:183
+    grad = [select(active, dz_times_inv_temperature[c], Float32(0.0)) for c in range(16)]  # logp.py:182
+    grad_bf16 = [Float32(grad[c]).to(BFloat16) for c in range(16)]  # logp.py:185
     for c in cutlass.range_constexpr(0, 16, 8):
         store_vector_where(v_inside[c], d_logits, (t, v[c]), grad_bf16[c:c + 8])
 

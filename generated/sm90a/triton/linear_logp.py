@@ -172,7 +172,7 @@ def linear_logp_1(
         v_lane = tl.arange(0, 256)[None, :]
         v = v_begin + v_lane
         in_range = v < piece_end
-        active = ids != ignore_index  # logp.py:205
+        active = ids != ignore_index  # logp.py:207
         exists = in_range & active  # linear_logp.py:74
         acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:75
         for d_first in tl.range(0, 4096, 64):
@@ -233,7 +233,7 @@ def linear_logp_2(
     t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
     t_inside = t < T
     ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:70
-    active = ids != ignore_index  # logp.py:205
+    active = ids != ignore_index  # logp.py:207
     v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:74
     m = tl.full((32, 8), float("-inf"), tl.float32)
     l = tl.full((32, 8), 0.0, tl.float32)

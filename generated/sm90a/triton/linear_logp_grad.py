@@ -50,7 +50,7 @@ def linear_logp_grad_1(
     order = tl.load(order_ptr + t)  # linear_logp.py:133
     ids = tl.load(ids_ptr + order)
     hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:138
-    active = ids != ignore_index  # logp.py:205
+    active = ids != ignore_index  # logp.py:207
     _0_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:138
     rows_value = tl.where(active, hidden, _0_bf16)
     tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, rows_value)
@@ -85,40 +85,40 @@ def linear_logp_grad_2(
         v = v_piece_begin + v_within
         order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:133
         ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)
-        active = ids != ignore_index  # logp.py:205
-        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
+        active = ids != ignore_index  # logp.py:207
+        acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:140
         for d_first in tl.range(0, 4096, 64):
             rows = rows_tiles.load([t_within_first, d_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
             acc = tl.dot(rows, weight.T, acc, max_num_imprecise_acc=1)
-        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:143
+        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:147
         entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:131
         d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)
         d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)
         d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)
         z = acc * inv_temperature  # logp.py:57
-        centred = z - lse  # logp.py:191
-        centred_times_log2e = centred * 1.442695  # logp.py:192
+        centred = z - lse  # logp.py:193
+        centred_times_log2e = centred * 1.442695  # logp.py:194
         p = tl.exp2(centred_times_log2e)
-        d_lse_minus_d_logp = d_lse - d_logp  # logp.py:213
-        dz = p * d_lse_minus_d_logp  # logp.py:193
-        p_is_0 = p == 0.0  # logp.py:196
+        d_lse_minus_d_logp = d_lse - d_logp  # logp.py:215
+        dz = p * d_lse_minus_d_logp  # logp.py:195
+        p_is_0 = p == 0.0  # logp.py:198
         d_entropy_times_p = d_entropy * p
         centred_plus_entropy = centred + entropy
         dz_product = d_entropy_times_p * centred_plus_entropy
         dz_product_or_0 = tl.where(p_is_0, 0.0, dz_product)
         dz_2 = dz - dz_product_or_0
-        ids_ge_0 = ids >= 0  # logp.py:198
+        ids_ge_0 = ids >= 0  # logp.py:200
         inside_below = ids < 128256
         inside = ids_ge_0 & inside_below
-        ids_masked = tl.where(inside, ids, -1)  # logp.py:199
+        ids_masked = tl.where(inside, ids, -1)  # logp.py:201
         ids_i32 = ids_masked.to(tl.int32)
         dz_equal = v == ids_i32
         d_logp_masked = tl.where(dz_equal, d_logp, 0.0)
         dz_3 = dz_2 + d_logp_masked
         dz_times_inv_temperature = dz_3 * inv_temperature  # logp.py:63
-        grad = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:145
-        grad_bf16 = grad.to(tl.bfloat16)  # linear_logp.py:148
+        grad = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:151
+        grad_bf16 = grad.to(tl.bfloat16)  # linear_logp.py:154
         tl.store(
             dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, grad_bf16,
             mask=t_within_inside & v_within_inside
@@ -148,7 +148,7 @@ def linear_logp_grad_3_0(
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:151
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:157
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -180,7 +180,7 @@ def linear_logp_grad_3_1(
         column = program % band // band_rows
         d_first = column * 256
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:151
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:157
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -244,7 +244,7 @@ def linear_logp_grad_3_2(
         column = program % band // band_rows
         d_first = column * 256
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:151
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:157
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -328,7 +328,7 @@ def linear_logp_grad_3_3(
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032
         order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:133
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:151
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:157
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -352,7 +352,7 @@ def linear_logp_grad_3_3(
         merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 64 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:151
+        earlier = tl.load(  # linear_logp.py:157
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + high_2
@@ -367,7 +367,7 @@ def linear_logp_grad_3_3(
         merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 128 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:151
+        earlier = tl.load(  # linear_logp.py:157
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + low_3
@@ -382,7 +382,7 @@ def linear_logp_grad_3_3(
         merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 192 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:151
+        earlier = tl.load(  # linear_logp.py:157
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + high_3
@@ -421,7 +421,7 @@ def linear_logp_grad_4(
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
-        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:153
+        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:159
         for t_within_first in tl.range(0, T_length, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             rows = rows_tiles.load([t_within_first, d_first])

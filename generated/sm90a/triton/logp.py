@@ -127,14 +127,14 @@ def logp(
 ):
     # A program owns 1 of T (rows).
     t = tl.program_id(0)
-    ids = tl.load(ids_ptr + t)  # logp.py:139
-    ids_ge_0 = ids >= 0  # logp.py:151
+    ids = tl.load(ids_ptr + t)  # logp.py:141
+    ids_ge_0 = ids >= 0  # logp.py:153
     logits_guard_below = ids < 128256
     logits_guard = ids_ge_0 & logits_guard_below
     as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)
     logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + ids, mask=logits_guard, other=as_bf16)
-    active = ids != ignore_index  # logp.py:205
-    v_piece = tl.arange(0, 8)[None, :, None, None]  # logp.py:143
+    active = ids != ignore_index  # logp.py:207
+    v_piece = tl.arange(0, 8)[None, :, None, None]  # logp.py:145
     piece_begin_product = v_piece * 16032
     piece_end_sum = piece_begin_product + 16032
     v_lane = (
@@ -150,10 +150,10 @@ def logp(
         v_step_times_256 = v_step * 256
         v_begin = piece_begin_product + v_step_times_256
         v = v_begin + v_lane
-        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v)  # logp.py:144
+        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v)  # logp.py:146
         z = logits_2.to(tl.float32)  # logp.py:48
         z_2 = z * inv_temperature  # logp.py:57
-        m_chunk = max_over_v_lane(z_2)  # logp.py:146
+        m_chunk = max_over_v_lane(z_2)  # logp.py:148
         is_empty = m_chunk == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_chunk)
         p_distance = z_2 - m_safe
@@ -183,16 +183,16 @@ def logp(
         centred_b_moved = tl.fma(l_b_scaled, alpha_b_moved_by, centred_b_scaled)
         centred_2 = centred_a_moved + centred_b_moved
         m, l, centred = m_2, l_2, centred_2
-    for v_step in tl.range(full_steps, steps):  # logp.py:143
+    for v_step in tl.range(full_steps, steps):  # logp.py:145
         v_step_times_256 = v_step * 256
         v_begin = piece_begin_product + v_step_times_256
         v = v_begin + v_lane
         in_range = v < piece_end_sum
         exists = in_range & active
-        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists, other=0.0)  # logp.py:144
+        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists, other=0.0)  # logp.py:146
         z = logits_2.to(tl.float32)  # logp.py:48
         z_2 = z * inv_temperature  # logp.py:57
-        z_masked = tl.where(exists, z_2, float("-inf"))  # logp.py:146
+        z_masked = tl.where(exists, z_2, float("-inf"))  # logp.py:148
         m_chunk = max_over_v_lane(z_masked)
         is_empty = m_chunk == float("-inf")
         m_safe = tl.where(is_empty, 0.0, m_chunk)
@@ -226,20 +226,20 @@ def logp(
     m_2, l_2, centred_2 = softmax_sum_over_v_piece(m, l, centred)
     z = logits.to(tl.float32)  # logp.py:48
     hit = z * inv_temperature  # logp.py:57
-    log_l = portable_log(l_2)  # logp.py:154
+    log_l = portable_log(l_2)  # logp.py:156
     lse = m_2 + log_l
-    chosen = hit - lse  # logp.py:155
-    is_nan_chosen = chosen != chosen  # logp.py:156
+    chosen = hit - lse  # logp.py:157
+    is_nan_chosen = chosen != chosen  # logp.py:158
     both = active & is_nan_chosen
     bad_row = tl.where(both, t + 1, 0)
     tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")
     tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")
-    chosen_masked = tl.where(active, chosen, 0.0)  # logp.py:158
-    lse_masked = tl.where(active, lse, 0.0)  # logp.py:159
-    centred_over_l = tl.div_rn(centred_2, l_2)  # logp.py:160
+    chosen_masked = tl.where(active, chosen, 0.0)  # logp.py:160
+    lse_masked = tl.where(active, lse, 0.0)  # logp.py:161
+    centred_over_l = tl.div_rn(centred_2, l_2)  # logp.py:162
     entropy_difference = log_l - centred_over_l
     entropy_difference_masked = tl.where(active, entropy_difference, 0.0)
-    tl.store(logp_ptr + t, chosen_masked)  # logp.py:157
+    tl.store(logp_ptr + t, chosen_masked)  # logp.py:159
     tl.store(lse_ptr + t, lse_masked)
     tl.store(entropy_ptr + t, entropy_difference_masked)
 
