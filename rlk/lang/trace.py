@@ -34,7 +34,6 @@ from rlk.ir.nodes import (
     defined,
 )
 from rlk.ir.types import DType, TileType, dtype_of
-from rlk.lang.reserved import check_free
 
 Number = float | int | bool
 
@@ -157,7 +156,6 @@ class Tracer:
         """Store to an output under a guard, declaring the output at its first write."""
         b = self.builder
         if name not in b.params:
-            check_free(name, axes, b.loc)
             b.params[name] = Decl(name, TileType(b.tile(value).dtype, axes), Role.OUT)
             self.outputs.append(name)
         elif b.params[name].role is not Role.OUT:
