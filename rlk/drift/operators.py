@@ -259,7 +259,7 @@ class Comparison:
         return next(iter(wrong or self.local), None)
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
-        """Return the input of an operator and both results, for those who want to look at them."""
+        """Return the input of an operator and both results, by name."""
         at = point_of(name, self.first)
         if at is None:
             return {}

@@ -16,6 +16,8 @@ RESERVED = frozenset(
     "c thread block "
     # types
     "Boolean Int8 Int16 Int32 Int64 Uint8 Uint16 Uint32 Uint64 Float16 Float32 Float64 BFloat16 f32 "
+    # Python's functions that kernels call
+    "range len float int tuple zip enumerate type min max sum abs "
     # functions of preludes
     "acquire_from across add any_lane bits_of by_rows combine commit_from copy_either_vector div divided "
     "earlier epilogue_offsets exchanged exp2 fma fmax fmin folded from_vectors halved halves held "
@@ -24,8 +26,6 @@ RESERVED = frozenset(
     "segment_of select signed_half smaller statistics_of tma_load to_vectors vector_of".split()
 )
 """Identifiers of generated modules that no value of a spec gives them."""
-FUNCTIONS = frozenset("range len float int tuple zip enumerate type min max sum abs".split())
-"""Python's functions that kernels call."""
 PREFIXES = ("portable_", "hardware_", "sum_over_", "max_over_", "load_vector", "store_vector")
 """Beginnings of the names of functions in generated modules."""
 SUFFIXES = ("_ptr", "_stride", "_where")
@@ -34,6 +34,6 @@ SUFFIXES = ("_ptr", "_stride", "_where")
 
 def check_free(name: str, axes: Iterable[Axis], loc: Loc) -> None:
     """Refuse the name of a parameter that generated kernels use; raise SpecError."""
-    hidden = keyword.iskeyword(name) or name in RESERVED or name in FUNCTIONS
+    hidden = keyword.iskeyword(name) or name in RESERVED
     if hidden or name.startswith(PREFIXES) or name.endswith(SUFFIXES) or name in {a.name for a in axes}:
         raise SpecError(Code.RESERVED_NAME, loc, name=name, instead=f"{name}_value")

@@ -130,24 +130,19 @@ def _gradients(
     def row(tensor: Any) -> Tile | None:
         return None if tensor is None else tensor.at(order, inside=True)
 
-    dtype, picked = x.hidden.dtype, x.ids.at(order, inside=True).to(i64)
+    dtype, picked = x.hidden.dtype, row(x.ids).to(i64)
     active = active_rows(picked, x.ignore_index, row(x.mask))
     inverse = inverse_of(row(x.inv_temperature_row), x.inv_temperature)
     scoring = Scoring(x.logit_scale, x.softcap, x.inv_softcap, inverse)
     # zeros in inactive rows: 0 times their NaN would reach every row of the weight's gradient
     rows = L.keep(L.where(active, x.hidden.at(order, D, inside=True), 0.0), "rows")
-    acc = (
-        L.dot(rows, x.weight, over=D) if x.logits is None else x.logits.at(order, V, when=active, inside=True)
-    )
+    if x.logits is None:
+        acc = L.dot(rows, x.weight, over=D)
+    else:
+        acc = x.logits.at(order, V, when=active, inside=True)
     z, t = scoring.forward(acc, x.bias)
     support = Keeping(row(x.threshold), row(x.last), x.words, order)
-    dz = of_scores(
-        support.only(z, acc, L.pos(V)),
-        picked,
-        x.lse.at(order, inside=True),
-        row(x.entropy),
-        *map(row, cotangents),
-    )
+    dz = of_scores(support.only(z, acc, L.pos(V)), picked, row(x.lse), row(x.entropy), *map(row, cotangents))
     grad = L.where(active, scoring.backward(dz, t), 0.0)
     if not support.everything:
         grad = L.where(support.holds(acc, L.pos(V)), grad, 0.0)

@@ -122,7 +122,7 @@ def linear_logp_grad_1(
         T_piece_value = tl.alloc_var("int32", T_piece)
         t_piece_begin = tl.alloc_var("int32", T_piece_value * 8192)
         t = tl.alloc_var("int32", t_piece_begin + t_within)
-        order_value = tl.alloc_var("int64", order[t])  # linear_logp.py:133
+        order_value = tl.alloc_var("int64", order[t])  # linear_logp.py:131
         ids_value = tl.alloc_var("int64", ids[order_value])
         for c in tl.unroll(8):  # linear_logp.py:138
             hidden_value[c] = hidden[order_value * hidden_t_stride + d[c]]
@@ -205,7 +205,7 @@ def linear_logp_grad_2(
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
         v = tl.alloc_var("int32", v_piece_begin + v_within)
-        for c in tl.unroll(16):  # linear_logp.py:133
+        for c in tl.unroll(16):  # linear_logp.py:131
             order_value[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))
             ids_value[c] = tl.if_then_else(t_within_inside[c], ids[order_value[c]], tl.Cast("int64", 0))
         inv_temperature_value = tl.alloc_var("float32", inv_temperature)
@@ -247,9 +247,8 @@ def linear_logp_grad_2(
         v_within_place_2 = thread % 64
         for c in tl.unroll(16):
             acc[c] = acc_tile[t_within_place_2[c], v_within_place_2]
-            # linear_logp.py:147
-            lse_value[c] = tl.if_then_else(t_within_inside[c], lse[order_value[c]], tl.Cast("float32", 0))
             # linear_logp.py:131
+            lse_value[c] = tl.if_then_else(t_within_inside[c], lse[order_value[c]], tl.Cast("float32", 0))
             entropy_value[c] = tl.if_then_else(t_within_inside[c], entropy[order_value[c]], tl.Cast("float32", 0))
             d_logp_value[c] = tl.if_then_else(t_within_inside[c], d_logp[order_value[c]], tl.Cast("float32", 0))
             d_lse_value[c] = tl.if_then_else(t_within_inside[c], d_lse[order_value[c]], tl.Cast("float32", 0))
@@ -275,8 +274,8 @@ def linear_logp_grad_2(
             d_logp_masked[c] = tl.Select(dz_equal[c], d_logp_value[c], f32(0.0))
             dz_value_3[c] = dz_value_2[c] + d_logp_masked[c]
             dz_times_inv_temperature[c] = dz_value_3[c] * inv_temperature_value  # logp.py:63
-            grad[c] = tl.Select(active[c], dz_times_inv_temperature[c], f32(0.0))  # linear_logp.py:151
-            grad_bf16[c] = tl.Cast("bfloat16", grad[c])  # linear_logp.py:154
+            grad[c] = tl.Select(active[c], dz_times_inv_temperature[c], f32(0.0))  # linear_logp.py:146
+            grad_bf16[c] = tl.Cast("bfloat16", grad[c])  # linear_logp.py:149
             if t_within_inside[c] & v_within_inside:
                 dz[tl.int64(t_within[c]) * dz_t_within_stride + v_within] = grad_bf16[c]
 
@@ -311,7 +310,7 @@ def linear_logp_grad_3_0(
         writes_2 = (thread & 192) == 0
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:157
+        for c in tl.unroll(16):  # linear_logp.py:152
             t_within_place[c] = thread // 64 * 16 + c
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
@@ -383,7 +382,7 @@ def linear_logp_grad_3_1(
         writes_2 = (thread & 192) == 0
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:157
+        for c in tl.unroll(16):  # linear_logp.py:152
             t_within_place[c] = thread // 64 * 16 + c
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
@@ -462,7 +461,7 @@ def linear_logp_grad_3_2(
         writes_2 = (thread & 192) == 0
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:157
+        for c in tl.unroll(16):  # linear_logp.py:152
             t_within_place[c] = thread // 64 * 16 + c
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
@@ -557,9 +556,9 @@ def linear_logp_grad_3_3(
             t[c] = t_piece_begin + t_within[c]
         V_piece_value = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
-        for c in tl.unroll(16):  # linear_logp.py:133
+        for c in tl.unroll(16):  # linear_logp.py:131
             order_value[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))
-            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:157
+            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:152
             if writes:
                 dz_start[t_within_place[c]] = tl.Select(
                     t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1)
@@ -647,7 +646,7 @@ def linear_logp_grad_4(
         v_piece_begin = tl.alloc_var("int32", V_piece_value * 16032)
         for c in tl.unroll(16):
             v[c] = v_piece_begin + v_within[c]
-            v_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:159
+            v_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:154
             if writes:
                 dz_start[v_within_place[c]] = tl.Select(v_within_inside[c], tl.int64(v_within[c]), tl.int64(-1))
         d_place = thread % 64

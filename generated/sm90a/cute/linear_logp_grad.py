@@ -165,7 +165,7 @@ def linear_logp_grad_1_rows(
     d = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order_value = order[t]  # linear_logp.py:133
+    order_value = order[t]  # linear_logp.py:131
     ids_value = ids[order_value.to(Int32)]
     # linear_logp.py:138
     hidden_value = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_value.to(Int32), d[c]), 8)]
@@ -321,12 +321,11 @@ def linear_logp_grad_2(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            # linear_logp.py:133
+            # linear_logp.py:131
             order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
             ids_value = [load_where(t_within_inside[r], ids, order_value[r].to(Int32), Int64(0)) for r in range(2)]
-            # linear_logp.py:147
             lse_value = [load_where(t_within_inside[r], lse, order_value[r].to(Int32), Float32(0)) for r in range(2)]
-            entropy_value = [  # linear_logp.py:131
+            entropy_value = [
                 load_where(t_within_inside[r], entropy, order_value[r].to(Int32), Float32(0)) for r in range(2)
             ]
             d_logp_value = [
@@ -391,8 +390,8 @@ def linear_logp_grad_2(
                         d_logp_masked = select((at == 8 * (c // 2) + c % 2), d_logp_value[r], Float32(0.0))
                         dz_value_3 = dz_value_2 + d_logp_masked
                         dz_times_inv_temperature = mul(dz_value_3, inv_temperature)  # logp.py:63
-                        grad = select(active, dz_times_inv_temperature, Float32(0.0))  # linear_logp.py:151
-                        grad_bf16.append(Float32(grad).to(BFloat16))  # linear_logp.py:154
+                        grad = select(active, dz_times_inv_temperature, Float32(0.0))  # linear_logp.py:146
+                        grad_bf16.append(Float32(grad).to(BFloat16))  # linear_logp.py:149
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
                         vectors = to_vectors(epilogue_tile, dz.element_type, grad_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):
@@ -589,7 +588,7 @@ def linear_logp_grad_3_0(
             free.advance()
             d = d_first + quad
             for r in cutlass.range_constexpr(2):  # linear_logp.py:138
-                d_hidden = []  # linear_logp.py:157
+                d_hidden = []  # linear_logp.py:152
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         d_hidden.append(acc[r, c])
@@ -785,7 +784,7 @@ def linear_logp_grad_3_1(
             d = d_first + quad
             for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 earlier_2 = []
-                merged_2 = []  # linear_logp.py:157
+                merged_2 = []  # linear_logp.py:152
                 for part in cutlass.range_constexpr(2):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -994,7 +993,7 @@ def linear_logp_grad_3_2(
             for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 earlier_2 = []
                 earlier_3 = []
-                merged_2 = []  # linear_logp.py:157
+                merged_2 = []  # linear_logp.py:152
                 for part in cutlass.range_constexpr(4):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -1194,7 +1193,7 @@ def linear_logp_grad_3_3(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            # linear_logp.py:133
+            # linear_logp.py:131
             order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
             ring.consumer_wait(get)
             warpgroup.fence()
@@ -1222,7 +1221,7 @@ def linear_logp_grad_3_3(
                 earlier_2 = []
                 earlier_3 = []
                 earlier_4 = []
-                merged_bf16 = []  # linear_logp.py:157
+                merged_bf16 = []  # linear_logp.py:152
                 for part in cutlass.range_constexpr(4):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -1452,7 +1451,7 @@ def linear_logp_grad_4(
             v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:138
                 v = v_piece_begin + v_within[r]
-                d_weight_bf16 = []  # linear_logp.py:159
+                d_weight_bf16 = []  # linear_logp.py:154
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
                         d_weight_value = acc[r, c]

@@ -47,7 +47,7 @@ def linear_logp_grad_1(
     t_within = program_2
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order = tl.load(order_ptr + t)  # linear_logp.py:133
+    order = tl.load(order_ptr + t)  # linear_logp.py:131
     ids = tl.load(ids_ptr + order)
     hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:138
     active = ids != ignore_index  # logp.py:207
@@ -83,7 +83,7 @@ def linear_logp_grad_2(
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
-        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:133
+        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:131
         ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)
         active = ids != ignore_index  # logp.py:207
         acc = tl.zeros((128, 256), tl.float32)  # linear_logp.py:140
@@ -91,8 +91,8 @@ def linear_logp_grad_2(
             rows = rows_tiles.load([t_within_first, d_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
             acc = tl.dot(rows, weight.T, acc, max_num_imprecise_acc=1)
-        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:147
-        entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:131
+        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:131
+        entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)
         d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)
         d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)
         d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)
@@ -117,8 +117,8 @@ def linear_logp_grad_2(
         d_logp_masked = tl.where(dz_equal, d_logp, 0.0)
         dz_3 = dz_2 + d_logp_masked
         dz_times_inv_temperature = dz_3 * inv_temperature  # logp.py:63
-        grad = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:151
-        grad_bf16 = grad.to(tl.bfloat16)  # linear_logp.py:154
+        grad = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:146
+        grad_bf16 = grad.to(tl.bfloat16)  # linear_logp.py:149
         tl.store(
             dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, grad_bf16,
             mask=t_within_inside & v_within_inside
@@ -148,7 +148,7 @@ def linear_logp_grad_3_0(
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:157
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:152
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -180,7 +180,7 @@ def linear_logp_grad_3_1(
         column = program % band // band_rows
         d_first = column * 256
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:157
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:152
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -244,7 +244,7 @@ def linear_logp_grad_3_2(
         column = program % band // band_rows
         d_first = column * 256
         v_piece_begin = V_piece * 16032
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:157
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:152
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -327,8 +327,8 @@ def linear_logp_grad_3_3(
         t_piece_begin = T_piece * 8192
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032
-        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:133
-        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:157
+        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:131
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:152
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
@@ -352,7 +352,7 @@ def linear_logp_grad_3_3(
         merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 64 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:157
+        earlier = tl.load(  # linear_logp.py:152
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + high_2
@@ -367,7 +367,7 @@ def linear_logp_grad_3_3(
         merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 128 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:157
+        earlier = tl.load(  # linear_logp.py:152
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + low_3
@@ -382,7 +382,7 @@ def linear_logp_grad_3_3(
         merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:119
         tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 192 + tl.arange(0, 64)[None, :]
-        earlier = tl.load(  # linear_logp.py:157
+        earlier = tl.load(  # linear_logp.py:152
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged = earlier + high_3
@@ -421,7 +421,7 @@ def linear_logp_grad_4(
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
-        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:159
+        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:154
         for t_within_first in tl.range(0, T_length, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             rows = rows_tiles.load([t_within_first, d_first])
