@@ -13,6 +13,7 @@ from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
 from rlk.ops.heads import sum_of_heads, weight_partials
+from rlk.runtime.binding.host_stub import error_words
 from rlk.runtime.binding.invocation import geometry_of, target_of
 from rlk.runtime.call import dispatch as runtime
 from rlk.runtime.call.dispatch import dispatch
@@ -391,6 +392,7 @@ def test_a_slot_outside_of_the_cache_writes_nothing_and_is_reported(
         got, keys, values = nhd(torch.bfloat16)
         call(keys, values)
         assert_same_bits(got, want)
+        error_words(torch.device("cpu"))[:] = torch.tensor([1, 20])  # left by an unchecked call
         with monkeypatch.context() as patch:
             patch.setattr(Env, "current", staticmethod(lambda: Env.read({"RLK_CHECK": "1"})))
             RUNNERS[runner]()

@@ -36,7 +36,13 @@ from rlk.runtime.binding.arguments import (
     output_shape,
 )
 from rlk.runtime.binding.candidates import bound_for, entries_of, formed, lowered_by, sooner_of
-from rlk.runtime.binding.host_stub import compose, divisible, host_values, raise_data_errors
+from rlk.runtime.binding.host_stub import (
+    compose,
+    divisible,
+    error_words,
+    host_values,
+    raise_data_errors,
+)
 from rlk.runtime.binding.invocation import (
     Invocation,
     Run,
@@ -591,6 +597,7 @@ def _caller(
     run = compose(outs, work, values, tensors, host, device, block, invocation.into)
 
     def checked(given: Tensors, scalars: Scalars) -> Tensors:
+        error_words(device).zero_()  # unchecked calls and replayed graphs leave findings of their own
         made = run(given, scalars)
         raise_data_errors(invocation.spec.name, checks, device)
         return made
