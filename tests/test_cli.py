@@ -316,11 +316,13 @@ def test_check_prints_which_backend_lowers_what(rlk: Rlk, tmp_path: Path) -> Non
     path = tmp_path / "squares.py"
     path.write_text(SPEC)
     laws = ("--law", "lowers", "--law", "simulated")
-    status, out, _ = rlk("check", f"{path}:squares", "--target", "sm_90a", *laws)
+    status, _, err = rlk("check", f"{path}:squares", "--extent", "Q=64", *laws)
+    assert status == 2 and "axis 'Q' is unknown" in err
+    status, out, _ = rlk("check", f"{path}:squares", "--target", "sm_90a", "--extent", "N=256", *laws)
     assert status == 0
     for backend in ("triton", "cute", "tilelang"):
         assert re.search(rf"^squares +{backend} +sm_90a +gradient +all +yes$", out, re.M)
-    assert re.search(r"^squares +source of .*: cute +2 +ok +2 runs, 0 elements differ$", out, re.M)
+    assert re.search(r"^squares +source of .*: cute +4 +ok +4 runs, 0 elements differ$", out, re.M)
     assert "tilelang on sm_90a was not run: there is no simulator" in out
 
 

@@ -7,8 +7,7 @@ import ast
 
 from rlk.backends.registry import registered
 from rlk.cli.listing import choices_of, parts
-from rlk.cli.text import fields, table
-from rlk.env import whole
+from rlk.cli.text import fields, given_extents, pairs, table
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Program
@@ -83,7 +82,7 @@ def _show(op: Op, arguments: argparse.Namespace, on: Target) -> None:
         variant = chosen_variant(op, arguments)
         traced = _gradient(op, variant) if arguments.grad else op.trace(variant)
     extents = reference_extents(op, canonical(traced))
-    extents |= {name: _extent(name, value, extents) for name, value in _pairs(arguments.extent)}
+    extents |= given_extents("rlk show", arguments.extent, extents)
     if arguments.source:
         what = canonical(traced, apart=apart(canonical(traced), extents))
         print(emit(what, extents, on, arguments.source)[0].source, end="")
@@ -113,14 +112,14 @@ def chosen_variant(op: Op, arguments: argparse.Namespace) -> Variant:
     """Return the reference variant with the options' changes; raise LaunchError naming the choices."""
     base = reference_variant(op)
     dtypes, statics, present = dict(base.dtypes), dict(base.statics), base.present
-    for name, text in _pairs(arguments.dtype):
+    for name, text in pairs("rlk show", arguments.dtype):
         choices = _dtype_choices(op, name)
         if text not in choices:
             raise LaunchError(
                 Code.UNKNOWN_NAME, what=f"dtype of {name}", name=text, choices=", ".join(choices)
             )
         dtypes[name] = DType(text)
-    for name, text in _pairs(arguments.static):
+    for name, text in pairs("rlk show", arguments.static):
         if name not in statics:
             raise LaunchError(
                 Code.UNKNOWN_NAME, what="static", name=name, choices=", ".join(statics) or "none"
@@ -133,16 +132,6 @@ def chosen_variant(op: Op, arguments: argparse.Namespace) -> Variant:
             there = ", ".join(optional) or "none"
             raise LaunchError(Code.UNKNOWN_NAME, what="optional input", name=name, choices=there)
     return Variant.of(dtypes, present, statics)
-
-
-def _pairs(texts: list[str]) -> list[tuple[str, str]]:
-    pairs = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise LaunchError(Code.ARG_VALUE, op="rlk show", name="option", value=text, wanted="NAME=VALUE")
-        pairs.append((name, value))
-    return pairs
 
 
 def _dtype_choices(op: Op, name: str) -> list[str]:
@@ -170,16 +159,6 @@ def _static(formal: Formal, text: str, default: object) -> object:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # no literal
         return text
-
-
-def _extent(name: str, text: str, extents: dict[str, int]) -> int:
-    if name not in extents:
-        raise LaunchError(Code.UNKNOWN_NAME, what="axis", name=name, choices=", ".join(sorted(extents)))
-    extent = whole(text)
-    if not extent or extent >= 2**31:
-        wanted = "a positive number below 2**31"
-        raise LaunchError(Code.ARG_VALUE, op="rlk show", name=name, value=text[:60], wanted=wanted)
-    return extent
 
 
 # --- the default view --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from rlk.testing.examples import Example, Values
 _SIZES = (24, 10, 18, 14, 22, 26)  # of static axes without chunks: no powers of two, no two alike
 _ROWS = 11
 _VECTORS = 64
+_ELEMENTS = 2**15  # of an input at registered extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +112,48 @@ def _slope(example: Example, name: str, value: object) -> object:
     return example.straight.get(name, {}).get(value, value)
 
 
-def aligned(case: Case, seed: int = 0) -> Case:
-    """Return a case whose static axes have extents that vectors divide, where the author fixes no others."""
+def aligned(case: Case, seed: int = 0, extents: Mapping[str, int] | None = None) -> Case:
+    """Return a case whose static axes have extents that vectors divide, where the author fixes no others.
+
+    extents: those of some axes that no author fixes. Raises LaunchError for other axes.
+    """
     program = forward_program(case.op, case.variant)
     given = case.example.inputs(np.random.default_rng(seed))
-    fixed = {
-        axis.name
-        for name, decl in inputs_of(program).items()
-        for axis in decl.type.axes
-        if name in given or axis.dynamic
-    }
     found = sizes(program, case.values, op=case.op)
-    known = {name: -(-n // _VECTORS) * _VECTORS for name, n in found.items() if name not in fixed}
+    free = _free(program, given)
+    known = {n: -(-found[n] // _VECTORS) * _VECTORS for n, axis in free.items() if not axis.dynamic}
+    for name in (extents or {}).keys() - free.keys():
+        choices = ", ".join(sorted(free)) or "none, its example fixes all"
+        raise LaunchError(Code.UNKNOWN_NAME, what=f"open axis of {case.op.name}", name=name, choices=choices)
+    known |= extents or {}
     return replace(case, values=draw(program, given, seed, known))
+
+
+def registered_extents(case: Case, seed: int = 0) -> dict[str, int]:
+    """Return the extents of the operator's record for axes that its author does not fix in inputs.
+
+    They are halved, the largest first, until no input has more than _ELEMENTS: simulators are slow. Threads
+    of a kernel still have more than one element each, which they have not at the extents that are drawn.
+    """
+    program = forward_program(case.op, case.variant)
+    free = _free(program, case.example.inputs(np.random.default_rng(seed)))
+    made = {name: n for name, n in case.op.record.extents.items() if name in free}
+    found = sizes(program, case.values, op=case.op)
+    for decl in inputs_of(program).values():
+        while prod((found | made)[a.name] for a in decl.type.axes) > _ELEMENTS:
+            mine = (a.name for a in decl.type.axes if a.name in made)
+            largest = max(mine, key=made.__getitem__, default="")
+            if not largest or made[largest] <= _VECTORS:
+                break
+            made[largest] = -(-made[largest] // 2 // _VECTORS) * _VECTORS
+    return made
+
+
+def _free(program: Program, given: Values) -> dict[str, Axis]:
+    """Return the axes of inputs that no given array has, by name."""
+    decls = inputs_of(program)
+    fixed = {axis.name for name in given if name in decls for axis in decls[name].type.axes}
+    return {a.name: a for d in decls.values() for a in d.type.axes if a.name not in fixed}
 
 
 # --- inputs ---------------------------------------------------------------------------------------
