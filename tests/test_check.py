@@ -220,6 +220,29 @@ def test_extents_of_simulated_calls_are_divided_by_vectors_unless_an_author_fixe
     assert np.shape(fixed.values["x"]) == (5, 18)
 
 
+@op(saves=("x", "w", "ids"))
+def read_by_the_gradient(x: Tensor[f32, T, N], w: Tensor[f32, N], ids: Tensor[i32, T]) -> Outputs:
+    """Twice x."""
+    return L.out(y=x * 2.0)
+
+
+@read_by_the_gradient.vjp("x")
+def read_by_the_gradient_grad(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+    """d x = 2 d_y, with zeros of what the forward does not read."""
+    return L.out(d_x=d_y * (ctx.w * ctx.ids.to(f32) * 0.0 + 2.0))
+
+
+def test_inputs_that_the_gradient_alone_reads_are_drawn_or_asked_for() -> None:
+    given = Example(lambda rng: {"ids": rng.integers(0, 3, 11)})
+    found = list(check(read_by_the_gradient, given, [H100], (Law.SLOPE, Law.TILES, Law.SIMULATED)))
+    assert {v.law for v in found if v.ok} == {Law.SLOPE, Law.TILES, Law.SIMULATED}
+    assert not any(v.ok is False for v in found)
+    with pytest.raises(
+        LaunchError, match=r"ids is required by the check of the gradient: let .*_inputs\(rng\)"
+    ):
+        list(check(read_by_the_gradient, Example(), [H100], (Law.TILES,)))
+
+
 @op()
 def halves(x: Tensor[f32, T, N]) -> Outputs:
     """Half of each number."""

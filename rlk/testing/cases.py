@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -17,7 +18,7 @@ from rlk.ir.nodes import Bits, Cast, Decl, Extent, Load, Map2, Pos, Program, Rol
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, StaticType, TensorType
-from rlk.lang.variants import cotangents, statics
+from rlk.lang.variants import cotangents, differentiable, gradient_variant, statics
 from rlk.passes.pipeline import canonical
 from rlk.passes.walk import walk
 from rlk.testing.examples import Example, Values
@@ -74,7 +75,7 @@ def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:
         variant = Variant.of(dtypes, present, chosen)
         slope = Variant.of(dtypes, present, {k: _slope(example, k, v) for k, v in chosen.items()})
         if (variant.present, variant.statics) not in [(c.variant.present, c.variant.statics) for c in made]:
-            values = draw(forward_program(op, variant), example.inputs(np.random.default_rng(seed)), seed)
+            values = draw_all(op, variant, example.inputs(np.random.default_rng(seed)), seed)
             alone = "=" in label and label.partition("=")[0] not in results
             static = alone and any(c.variant.present == present for c in made)
             made.append(Case(label, op, variant, slope, values, example, static))
@@ -126,7 +127,7 @@ def aligned(case: Case, seed: int = 0, extents: Mapping[str, int] | None = None)
         choices = ", ".join(sorted(free)) or "none, its example fixes all"
         raise LaunchError(Code.UNKNOWN_NAME, what=f"open axis of {case.op.name}", name=name, choices=choices)
     known |= extents or {}
-    return replace(case, values=draw(program, given, seed, known))
+    return replace(case, values=draw_all(case.op, case.variant, given, seed, known))
 
 
 def registered_extents(case: Case, seed: int = 0) -> dict[str, int]:
@@ -159,11 +160,35 @@ def _free(program: Program, given: Values) -> dict[str, Axis]:
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def draw(
-    program: Program, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None
+def draw_all(
+    op: Op, variant: Variant, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None
 ) -> Values:
-    """Draw missing inputs: normal floats, random bools, and integers inside the dim that they index."""
-    decls = inputs_of(program)
+    """Draw the inputs that the forward of a variant reads, and those that only its gradient reads.
+
+    Of the latter, those that types do not describe are left to the example's `gradient`.
+    """
+    values = draw(forward_program(op, variant), given, seed, known)
+    wanted, pulls = differentiable(op, variant), cotangents(op, variant)
+    if op.gradient is None or not wanted or not pulls:
+        return values
+    program = gradient_program(op, gradient_variant(variant, wanted, pulls))
+    formals = {f.name for f in op.formals}
+    for name in inputs_of(program).keys() & formals - values.keys():
+        extents = sizes(forward_program(op, variant), values, known, op)
+        with suppress(LaunchError):
+            values |= draw(program, {**given, **values}, seed, extents, (name,))
+    return values
+
+
+def draw(
+    program: Program, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None,
+    names: Collection[str] | None = None,
+) -> Values:  # fmt: skip
+    """Draw missing inputs: normal floats, random bools, and integers inside the dim that they index.
+
+    names: of these inputs alone.
+    """
+    decls = {n: d for n, d in inputs_of(program).items() if names is None or n in names}
     extents = sizes(program, given, known)
     domains = indexed(program)
     rng = np.random.default_rng(seed + 1)

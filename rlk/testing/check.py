@@ -16,7 +16,7 @@ import numpy as np
 
 from rlk.backends.interface import Backend
 from rlk.backends.registry import registered
-from rlk.errors import NOWHERE, RlkError, ScheduleError, UnsupportedError
+from rlk.errors import NOWHERE, Code, LaunchError, RlkError, ScheduleError, UnsupportedError
 from rlk.interp import arithmetic
 from rlk.interp.memory import unwritten
 from rlk.interp.run import Outcome, run, run_wide
@@ -378,6 +378,10 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
 
 def _call(op: Op, label: str, traced: Program, values: Values, known: Mapping[str, int]) -> Call:
     program = canonical(traced)
+    for name in inputs_of(program).keys() - values.keys():
+        either = f"{op.name}_inputs(rng) or {op.name}_grad_inputs(saved)"
+        why = f"by the check of the {label}: let {either} return it"
+        raise LaunchError(Code.ARG_MISSING, op=op.name, name=name, why=why)
     extents = sizes(program, values, known, op)
     names = apart(program, extents)
     placed = canonical(traced, apart=names) if names else program
