@@ -18,10 +18,11 @@ import torch
 
 from benchmarks.harness import PACKAGES
 from benchmarks.rows import text_of
+from rlk.observe import TINY
 from rlk.tune.record import versions
 from rlk.verify.bench import Bench
 from rlk.verify.contract import CONTROL
-from rlk.verify.models import TINY, random_subject
+from rlk.verify.models import random_subject
 from rlk.verify.run import Row, promises, verify
 from rlk.verify.views import Sizes
 

@@ -43,7 +43,7 @@ RANK = {
     "runtime": 16,
     "testing": 17,
     "ops": 18,
-    "nn": 19, "sync": 19,
+    "nn": 19, "sync": 19, "observe": 19,
     "aot": 20, "integrations": 20,
     "tune": 20, "pages": 20,
     "verify": 21, "drift": 21,
@@ -72,6 +72,7 @@ USES_TESTING = {
     "rlk/verify/rows.py": None,  # digests of rows
     "rlk/verify/views.py": None,
     "rlk/verify/watched.py": None,
+    "rlk/drift/operators.py": None,  # bits of results
     "rlk/drift/digests.py": None,  # digests of rows, which launch nothing
     "rlk/tune/registered.py": "_drawing",
     "rlk/cli/check.py": None,

@@ -15,11 +15,12 @@ from rlk.backends.registry import of_name
 from rlk.errors import LaunchError
 from rlk.interp.run import Outcome, run
 from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, bf16, f32, i32, op
+from rlk.lang.record import Record
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.registry import find, operators
 from rlk.target.facts import target
 from rlk.testing import check as laws
-from rlk.testing.cases import aligned, cases, draw, forward_program, indexed, sizes
+from rlk.testing.cases import aligned, cases, draw, forward_program, indexed, registered_extents, sizes
 from rlk.testing.check import (
     Law,
     calls,
@@ -217,6 +218,65 @@ def test_extents_of_simulated_calls_are_divided_by_vectors_unless_an_author_fixe
     assert all(n % 16 == 0 for n in np.shape(case.values["w"]))
     fixed = aligned(cases(squares, Example(lambda rng: {"x": rng.normal(size=(5, 18))}))[0])
     assert np.shape(fixed.values["x"]) == (5, 18)
+
+
+@op(saves=("x", "w", "ids"))
+def read_by_the_gradient(x: Tensor[f32, T, N], w: Tensor[f32, N], ids: Tensor[i32, T]) -> Outputs:
+    """Twice x."""
+    return L.out(y=x * 2.0)
+
+
+@read_by_the_gradient.vjp("x")
+def read_by_the_gradient_grad(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+    """d x = 2 d_y, with zeros of what the forward does not read."""
+    return L.out(d_x=d_y * (ctx.w * ctx.ids.to(f32) * 0.0 + 2.0))
+
+
+def test_inputs_that_the_gradient_alone_reads_are_drawn_or_asked_for() -> None:
+    given = Example(lambda rng: {"ids": rng.integers(0, 3, 11)})
+    found = list(check(read_by_the_gradient, given, [H100], (Law.SLOPE, Law.TILES, Law.SIMULATED)))
+    assert {v.law for v in found if v.ok} == {Law.SLOPE, Law.TILES, Law.SIMULATED}
+    assert not any(v.ok is False for v in found)
+    with pytest.raises(
+        LaunchError, match=r"ids is required by the check of the gradient: let .*_inputs\(rng\)"
+    ):
+        list(check(read_by_the_gradient, Example(), [H100], (Law.TILES,)))
+
+
+@op()
+def halves(x: Tensor[f32, T, N]) -> Outputs:
+    """Half of each number."""
+    return L.out(y=x * 0.5)
+
+
+def test_registered_extents_reach_layouts_that_small_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault: elements of a thread that are 128 apart are written 64 apart; 64 columns have none such."""
+    from rlk.lower import cute
+
+    lower = cute.lower
+
+    def closer(*args: Any, **options: Any) -> Emitted:
+        emitted = lower(*args, **options)
+        return replace(emitted, source=emitted.source.replace("thread + c * 128", "thread + c * 64"))
+
+    def failed(extents: dict[str, int] | None = None) -> list[str]:
+        found = list(check(halves, Example(), [H100], (Law.SIMULATED,), extents=extents))
+        assert any(v.ok for v in found)
+        return [v.case for v in found if v.ok is False]
+
+    monkeypatch.setattr(halves, "record", Record(extents={"N": 2**20}))
+    assert failed() == []
+    monkeypatch.setattr(cute, "lower", closer)
+    assert failed({"N": 64}) == []  # the control: extents as they are drawn
+    assert failed({"N": 2048}) == ["plain at N=2048, forward on sm_90a"]
+    assert failed() == ["plain at N=2048, forward on sm_90a"]  # halved until a simulator runs it
+
+
+def test_extents_that_inputs_fix_cannot_be_given() -> None:
+    fixed = Example(lambda rng: {"x": rng.normal(size=(5, 18))})
+    with pytest.raises(LaunchError, match="open axis of halves 'N' is unknown"):
+        list(check(halves, fixed, [H100], (Law.SIMULATED,), extents={"N": 64}))
+    assert registered_extents(cases(halves, fixed)[0]) == {}
 
 
 def test_a_variant_that_no_backend_lowers_fails() -> None:

@@ -241,6 +241,21 @@ def test_show_describes_an_operator(rlk: Rlk) -> None:
         assert re.search(pattern, out, re.MULTILINE), pattern
 
 
+def test_show_of_a_gradient_prints_its_signature(rlk: Rlk) -> None:
+    status, out, _ = rlk("show", "rms_norm", "--grad")
+    assert status == 0 and out.startswith("rms_norm_grad ")
+    for line in (
+        r"weight +bf16\[N\] +saved input", r"rstd +f32\[T\] +saved output", r"d_y +bf16\[T, N\] +cotangent",
+        r"d_weight +bf16\[N\] +exact", r"rms_norm_grad_1 +rows +tiles .*", r"numerics id +[0-9a-f]{16}",
+    ):  # fmt: skip
+        assert re.search(rf"^{line}$", out, re.M), line
+    _, out, _ = rlk("show", "linear_logp", "--grad")
+    assert re.search(r"^order +i64\[T\] +prepared$", out, re.M)
+    assert re.search(r"^inv_temperature +f32(\[T\])? +\w+", out, re.M)
+    status, out, _ = rlk("show", "rms_norm")
+    assert out.startswith("rms_norm ") and "cotangent\n" in out  # the control: that of the operator
+
+
 @pytest.mark.parametrize(
     "options", [("--ir",), ("--after", "trace"), ("--after", "mask"), ("--grad", "--ir")]
 )
@@ -316,11 +331,13 @@ def test_check_prints_which_backend_lowers_what(rlk: Rlk, tmp_path: Path) -> Non
     path = tmp_path / "squares.py"
     path.write_text(SPEC)
     laws = ("--law", "lowers", "--law", "simulated")
-    status, out, _ = rlk("check", f"{path}:squares", "--target", "sm_90a", *laws)
+    status, _, err = rlk("check", f"{path}:squares", "--extent", "Q=64", *laws)
+    assert status == 2 and "axis 'Q' is unknown" in err
+    status, out, _ = rlk("check", f"{path}:squares", "--target", "sm_90a", "--extent", "N=256", *laws)
     assert status == 0
     for backend in ("triton", "cute", "tilelang"):
         assert re.search(rf"^squares +{backend} +sm_90a +gradient +all +yes$", out, re.M)
-    assert re.search(r"^squares +source of .*: cute +2 +ok +2 runs, 0 elements differ$", out, re.M)
+    assert re.search(r"^squares +source of .*: cute +4 +ok +4 runs, 0 elements differ$", out, re.M)
     assert "tilelang on sm_90a was not run: there is no simulator" in out
 
 

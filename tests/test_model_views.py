@@ -152,6 +152,7 @@ def test_nothing_is_a_batch(lm: CausalLM) -> None:
     assert lm.decode(ids[:0], cache, table[:0], none).shape == (0, 32)
 
 
+@pytest.mark.filterwarnings("error:Accessing the data pointer")
 def test_a_step_reads_no_number_that_is_on_a_device(lm: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fake tensors have sizes and no numbers: what waits for one raises. So sizes alone decide what runs."""
     tables = (torch.empty(512, 8), torch.empty(512, 8))  # made once on the host, before anything is captured

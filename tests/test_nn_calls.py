@@ -11,7 +11,7 @@ from model_families import FAMILIES, LONGEST, VOCABULARY, equal
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
-from rlk.nn import CausalLM, ModelConfig, packed
+from rlk.nn import CausalLM, ModelConfig, packed, products
 from rlk.nn.packed import pack_tokens
 from rlk.ops.offsets import all_good
 from rlk.specs.packing import POSITIONS
@@ -127,3 +127,28 @@ def test_an_id_on_no_device_is_refused(model: CausalLM, device: Any) -> None:
 
 def test_int32_ids_have_the_same_bits(model: CausalLM) -> None:
     assert equal(model(ids(5).to(torch.int32)), model(ids(5)))
+
+
+@pytest.mark.parametrize("graded", (True, False))
+def test_weights_that_lie_adjacent_are_read_where_they_are(
+    graded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = [torch.nn.Parameter(torch.randn(n, 64).bfloat16(), requires_grad=graded) for n in (32, 16)]
+    apart = [w.detach().clone().requires_grad_(graded) for w in weights]
+    products.lay_adjacent(weights)
+    read: list[torch.Tensor] = []
+    matmul = ops.matmul
+    monkeypatch.setattr(ops, "matmul", lambda x, w, **more: read.append(w) or matmul(x, w, **more))
+    x = torch.randn(3, 64).bfloat16()
+    y, other = (products.merged_linear(x, each, (None, None), 1) for each in (weights, apart))
+    assert read[0].data_ptr() == weights[0].data_ptr() and equal(y, other)
+    assert read[1].data_ptr() not in {w.data_ptr() for w in apart}  # the control: those are copied
+    if graded:
+        y.float().sum().backward()
+        other.float().sum().backward()
+        assert all(equal(a.grad, b.grad) for a, b in zip(weights, apart, strict=True))
+        late = products.merged_linear(x.requires_grad_(), weights, (None, None), 1)
+        with torch.no_grad():
+            weights[1].zero_()  # not the one whose version the joined tensor has
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            late.float().sum().backward()

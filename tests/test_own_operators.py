@@ -22,10 +22,26 @@ from rlk.aot.calls import observe
 from rlk.aot.inspect import Held, signature
 from rlk.aot.matrix import NO_MODEL, Matrix, read_matrix
 from rlk.aot.progress import Progress
-from rlk.aot.warm import Warmed
+from rlk.aot.warm import Warmed, chosen_calls
 from rlk.cli import main
 from rlk.errors import Code, LaunchError, SpecError
-from rlk.lang import Axis, L, Needs, Op, Outputs, Scalar, Static, Tensor, Tree, f32, i32, op
+from rlk.lang import (
+    Axis,
+    DTypeVar,
+    L,
+    Needs,
+    Op,
+    Outputs,
+    Scalar,
+    Static,
+    Tensor,
+    Tree,
+    bf16,
+    f16,
+    f32,
+    i32,
+    op,
+)
 from rlk.lang.record import Edge
 from rlk.pages.page import page
 from rlk.pages.tried import page_failures
@@ -40,6 +56,7 @@ from rlk.testing.examples import Example
 NAMESPACE = "trial"
 T = Axis("T", dynamic=True)
 N = Axis("N")
+F, W = (DTypeVar(name, (bf16, f16, f32)) for name in "FW")
 KINDS, EXTRA = ("double", "half"), ("rest", "unused")
 
 
@@ -533,6 +550,35 @@ def test_scalars_of_a_matrix_are_within_their_ranges(registered: list[str], tmp_
     assert [number_of(formal) for formal in limited.formals[1:]] == [2.0, 0.5, 3]
     with pytest.raises(LaunchError, match=r"a=1\.0"):  # the control: 1 is outside
         limited(torch.ones(2, 3), a=1.0, b=0.5, d=3)
+
+
+def test_a_matrix_gives_each_dtype_variable_its_own(registered: list[str], tmp_path: Path) -> None:
+    @op()
+    def scaled(x: Tensor[F, T, N], w: Tensor[W, N]) -> Outputs:
+        return L.out(y=(x.to(f32) * w.to(f32)).to(x.dtype))
+
+    name = f"{NAMESPACE}.scaled"
+    rlk.register(scaled, namespace=NAMESPACE, extents={"N": 64})
+    registered.append(name)
+
+    def dtypes(given: str) -> list[dict[str, str]]:
+        made = planned(tmp_path, f'[[call]]\nop = "{name}"\nrows = [16]\ndtypes = {given}\n')
+        return [{n: str(d) for n, d in invocation.variant.dtypes} for invocation, _ in made]
+
+    assert dtypes('["f16"]') == [{"F": "f16", "W": "f16"}]  # the control: one for all
+    both = {"F": "bf16", "W": "f32"}  # of two variables
+    assert dtypes('["f32", { F = "bf16", W = "f32" }]') == [{"F": "f32", "W": "f32"}, both]
+    assert dtypes('[{ W = "f32" }]') == [both]  # the first choice of others
+    unlike = {'{ G = "f32" }': "'G = f32'(.|\n)*F = bf16 or", '{ F = "i32" }': "F = i32", "{}": "tables"}
+    for wrong, said in unlike.items():
+        with pytest.raises(LaunchError, match=f"dtypes(.|\n)*{said}"):
+            dtypes(f"[{wrong}]")
+    text = f'[[call]]\nop = "{name}"\nrows = [16]\ndtypes = ["f32", {{ F = "f16" }}]\n'
+    (tmp_path / "m.toml").write_text(text)
+    calls = read_matrix(str(tmp_path / "m.toml")).calls
+    assert chosen_calls(calls, "bf16", None, None)[0].dtypes == ("bf16", {"F": "f16"})
+    with pytest.raises(LaunchError, match="swiglu: dtypes"):
+        planned(tmp_path, '[[model]]\nname = "qwen3-8b"\n' + text.replace(name, "swiglu"))
 
 
 @pytest.mark.parametrize(

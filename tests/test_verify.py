@@ -19,6 +19,7 @@ import torch
 from rlk import cli
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM
+from rlk.observe import finite
 from rlk.verify import contract, models, peers, run, views
 from rlk.verify.bench import Bench, Outcome, sizes_of
 from rlk.verify.contract import Kind, Promise
@@ -468,7 +469,7 @@ def test_a_report_is_json_and_lines(report: run.Report) -> None:
     assert "numerics id" in opening(report.about)
     assert "not finite" in opening(report.about | {"logits_sigma": "nan"})
     assert all("\n" not in line for row in report.rows for line in lines_of(row, True))
-    assert run.finite({"x": (math.nan, 1.0, math.inf)}) == {"x": ["nan", 1.0, "inf"]}
+    assert finite({"x": (math.nan, 1.0, math.inf)}) == {"x": ["nan", 1.0, "inf"]}
 
 
 # --- the command --------------------------------------------------------------------------------------------

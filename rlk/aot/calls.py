@@ -91,9 +91,11 @@ def _make(calls: Calls, model: Model, tp: int, group: dist.ProcessGroup | None) 
     if make is None:
         raise wrong("op", calls.op, ", ".join((*CALLERS, *others())))
     for dtype in calls.dtypes:
+        if own is None and not isinstance(dtype, str):
+            raise wrong(f"{calls.op}: dtypes", dict(dtype), f"of rlk's operators one of {', '.join(_TYPES)}")
         for rows in calls.rows:
             for options in calls.options:
-                call = _Call(model, rows, _TYPES[dtype], tp, group, calls.backward)
+                call = _Call(model, rows, dtype, tp, group, calls.backward)
                 given = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
                 if own is None and given.pop("mask", False):
                     given["mask"] = torch.ones(rows, dtype=torch.bool)
@@ -106,10 +108,16 @@ class _Call:
 
     model: Model
     rows: int
-    dtype: torch.dtype
+    dtypes: str | Mapping[str, str]  # a dtype by variable: of operators of others alone
     tp: int
     group: dist.ProcessGroup | None
     grad: bool
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the model's dtype."""
+        assert isinstance(self.dtypes, str)
+        return _TYPES[self.dtypes]
 
     def share(self, name: str) -> int:
         """Return a size of the model on one rank; at least 1, as kept by ranks that share a head."""
@@ -304,8 +312,7 @@ def _attend_pages(call: _Call, options: dict[str, Any]) -> None:
 
 def _registered(op: Op, sizes: Mapping[str, object], call: _Call, options: dict[str, Any]) -> None:
     """Call an operator that others registered, and ask for the gradients that it has."""
-    kind = {value: name for name, value in _TYPES.items()}[call.dtype]
-    given = arguments(op, call.rows, kind, sizes, call.model, options, _stand_in, call.grad)
+    given = arguments(op, call.rows, call.dtypes, sizes, call.model, options, _stand_in, call.grad)
     made = op(**given)
     found = [made] if isinstance(made, torch.Tensor) else list(made)
     differentiable = [t for t in found if t.requires_grad]

@@ -44,13 +44,14 @@ NO_MODEL = Model("", 1, 1, 1, 1, 1, 1)
 class Calls:
     """Calls of one operator: for each number of rows, dtype and choice of options; with gradients or without.
 
-    split: whether ranks that share a model call it with a part of its sizes. sizes: of axes by name, for
-    registered operators of others: numbers, or names of a model's sizes.
+    split: whether ranks that share a model call it with a part of its sizes. For registered operators of
+    others, sizes: of axes by name, numbers or names of a model's sizes; and an entry of dtypes may be a
+    dtype by variable.
     """
 
     op: str
     rows: tuple[int, ...]
-    dtypes: tuple[str, ...] = ("bf16",)
+    dtypes: tuple[str | Mapping[str, str], ...] = ("bf16",)
     options: tuple[dict[str, Any], ...] = field(default_factory=lambda: ({},))
     backward: bool = False
     split: bool = True
@@ -122,7 +123,7 @@ def _model(members: dict[str, Any], place: str) -> Model:
 
 def _calls(members: dict[str, Any], place: str) -> Calls:
     made = _made(Calls, members, place)
-    if not set(made.dtypes) <= set(DTYPES):
+    if not {dtype for dtype in made.dtypes if isinstance(dtype, str)} <= set(DTYPES):
         raise wrong(f"{place}: {made.op}: dtypes", made.dtypes, ", ".join(DTYPES))
     return made
 
@@ -154,6 +155,10 @@ def _is_size(value: object) -> bool:
     return type(value) is int and 1 <= value <= LARGEST
 
 
+def _is_table_of_text(value: object) -> bool:
+    return isinstance(value, dict) and len(value) > 0 and all(isinstance(x, str) for x in value.values())
+
+
 def _all(fits: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, tuple) and len(value) > 0 and all(map(fits, value))
 
@@ -164,7 +169,10 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "bool": (lambda value: isinstance(value, bool), "true or false"),
     "int": (_is_size, f"a whole number, at least 1 and at most {LARGEST}"),
     "tuple[int, ...]": (_all(_is_size), f"a list of whole numbers, at least 1 and at most {LARGEST}"),
-    "tuple[str, ...]": (_all(lambda value: isinstance(value, str)), "a list of texts"),
+    "tuple[str | Mapping[str, str], ...]": (
+        _all(lambda value: isinstance(value, str) or _is_table_of_text(value)),
+        'a list of texts, or of tables such as { F = "bf16", W = "f32" }',
+    ),
     "Mapping[str, Any]": (
         lambda value: (
             isinstance(value, dict) and all(isinstance(x, str) or _is_size(x) for x in value.values())

@@ -9,8 +9,8 @@ import torch
 
 from rlk.aot.matrix import NO_MODEL, Model, wrong
 from rlk.ir.types import DType
-from rlk.lang.op import Op
-from rlk.lang.types import ScalarType, TensorType
+from rlk.lang.op import Formal, Op
+from rlk.lang.types import DTypeVar, ScalarType, TensorType
 from rlk.runtime.binding.arguments import TORCH_DTYPES
 from rlk.runtime.reference import dtype_of, number_of
 from rlk.runtime.registry import others
@@ -24,19 +24,21 @@ def other(name: str) -> Op | None:
 
 
 def arguments(
-    op: Op, rows: int, dtype: str, sizes: Mapping[str, object], model: Model, options: dict[str, Any],
-    make: Make, grad: bool,
+    op: Op, rows: int, dtype: str | Mapping[str, str], sizes: Mapping[str, object], model: Model,
+    options: dict[str, Any], make: Make, grad: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the arguments of a call: tensors without memory, and the options.
 
-    sizes: of axes by name, each a number or the name of a model's size; the rest are those that the operator
-    is registered with, and the number of rows for axes of run-time extent. An optional tensor is there where
-    an option of its name is true. Raises LaunchError for an axis whose size nothing says.
+    dtype: of each variable that may have it, or those of variables by name. sizes: of axes by name, each a
+    number or the name of a model's size; the rest are those that the operator is registered with, and the
+    number of rows for axes of run-time extent. An optional tensor is there where an option of its name is
+    true. Raises LaunchError for an axis whose size nothing says, and a dtype that a variable may not have.
     """
     axes = {axis.name for f in op.formals if isinstance(f.type, TensorType) for axis in f.type.axes}
     for name in sizes:
         if name not in axes:
             raise wrong(f"{op.qualified}: sizes", name, f"of axes of its tensors: {', '.join(sorted(axes))}")
+    dtypes = _dtypes(op, dtype)
     wrt = op.gradient.wrt if op.gradient is not None and grad else ()
     given: dict[str, Any] = {}
     for formal in op.formals:
@@ -45,7 +47,7 @@ def arguments(
             case TensorType(axes=axes):
                 if not formal.optional or chosen:
                     shape = [_extent(op, axis.name, axis.dynamic, rows, sizes, model) for axis in axes]
-                    kind = TORCH_DTYPES[dtype_of(formal, DType(dtype))]
+                    kind = TORCH_DTYPES[dtypes[formal.name]]
                     given[formal.name] = make(*shape, dtype=kind, grad=formal.name in wrt)
             case ScalarType() if chosen is None and not formal.optional:
                 given[formal.name] = number_of(formal)
@@ -55,6 +57,24 @@ def arguments(
         taken = ", ".join(f.name for f in op.formals)
         raise wrong(f"{op.qualified}: options", ", ".join(options), f"of {taken}")
     return given
+
+
+def _dtypes(op: Op, given: str | Mapping[str, str]) -> dict[str, DType]:
+    """Return the dtype of each tensor of an operator."""
+    types = {f.name: f.type.dtype for f in op.formals if isinstance(f.type, TensorType)}
+    choices = {t.name: [str(c) for c in t.choices] for t in types.values() if isinstance(t, DTypeVar)}
+    for name, dtype in given.items() if isinstance(given, Mapping) else ():
+        if dtype not in choices.get(name, ()):
+            wanted = ", ".join(f"{n} = {' or '.join(some)}" for n, some in choices.items()) or "no variables"
+            raise wrong(f"{op.qualified}: dtypes", f"{name} = {dtype}", wanted)
+
+    def preferred(formal: Formal) -> DType | None:
+        kind = types[formal.name]
+        if isinstance(given, str):
+            return DType(given)
+        return DType(given[kind.name]) if isinstance(kind, DTypeVar) and kind.name in given else None
+
+    return {f.name: dtype_of(f, preferred(f)) for f in op.formals if f.name in types}
 
 
 def _extent(op: Op, axis: str, dynamic: bool, rows: int, sizes: Mapping[str, object], model: Model) -> int:

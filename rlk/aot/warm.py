@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,9 +56,15 @@ def chosen_calls(
         raise wrong("--op", ", ".join(missing), ", ".join(dict.fromkeys(known)))
     kept = [each for each in calls if names is None or each.op in names]
     return tuple(
-        replace(each, dtypes=(dtype,) if dtype else each.dtypes, rows=tuple(rows or each.rows))
+        replace(each, dtypes=_in(dtype, each.dtypes) if dtype else each.dtypes, rows=tuple(rows or each.rows))
         for each in kept
     )
+
+
+def _in(dtype: str, given: tuple[str | Mapping[str, str], ...]) -> tuple[str | Mapping[str, str], ...]:
+    """Return dtypes of calls in a model's dtype: those that are given by variable stay."""
+    named = tuple(each for each in given if not isinstance(each, str))
+    return named if len(named) == len(given) else (dtype, *named)
 
 
 def warm(matrix: Matrix, on: Target, progress: Progress) -> Warmed:

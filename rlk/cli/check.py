@@ -18,10 +18,10 @@ from functools import partial
 from multiprocessing import active_children, get_context
 
 from rlk.cli.listing import subject
-from rlk.cli.text import Progress, natural, positive, table
+from rlk.cli.text import Progress, given_extents, natural, positive, table
 from rlk.errors import Code, LaunchError
 from rlk.ir.text import print_program
-from rlk.lang.op import Op
+from rlk.lang.op import Op, axes_of
 from rlk.pages.tried import page_failures
 from rlk.runtime.binding.invocation import is_own
 from rlk.runtime.kernels.pool import pool
@@ -72,6 +72,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAW",
         help=f"only these; may be repeated: {laws}",
     )
+    parser.add_argument(
+        "--extent",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="of an axis: where source of other backends is run once more, and threads of a kernel have"
+        " several elements; may be repeated; default: the registered extents, halved until they take seconds",
+    )
     parser.add_argument("--seed", type=natural, default=0, help="of the drawn inputs")
     parser.add_argument(
         "--jobs", type=positive, default=1, metavar="N", help="operators at a time, default 1"
@@ -84,9 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
     subjects = [_subject(name)[0] for name in names]
     targets = [target(name) for name in arguments.target or TARGETS]
     laws = [law for law in Law if not arguments.law or law.name.lower() in arguments.law]
+    axes = {axis.name for op in subjects for axis in axes_of(op.formals)}
+    extents = given_extents("rlk check", arguments.extent, axes)
     progress, start = Progress(len(subjects)), time.monotonic()
     found: list[Verdict] = []
-    one = partial(_checked, targets=targets, laws=laws, seed=arguments.seed)
+    one = partial(_checked, targets=targets, laws=laws, seed=arguments.seed, extents=extents)
     if arguments.jobs > 1 and len(names) > 1:
         found += _side_by_side(one, names, arguments.jobs, progress)
     else:
@@ -129,12 +139,15 @@ def _told(progress: Progress, line: str) -> None:
         print(printable(line), file=sys.stderr, flush=True)
 
 
-def _checked(name: str, targets: Sequence[Target], laws: Sequence[Law], seed: int) -> Iterator[Verdict]:
+def _checked(
+    name: str, targets: Sequence[Target], laws: Sequence[Law], seed: int, extents: dict[str, int]
+) -> Iterator[Verdict]:
     import rlk.ops  # noqa: F401 - which gives rlk's own operators their float64 forms
 
     op, example = _subject(name)
     with authored(op):
-        yield from check(op, example, targets, laws, seed, pool().compile)
+        own = {axis.name: extents[axis.name] for axis in axes_of(op.formals) if axis.name in extents}
+        yield from check(op, example, targets, laws, seed, pool().compile, own or None)
         if Law.PAGE in laws:
             yield _page(op)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
+from collections.abc import Iterable
 
 from rlk.backends.registry import registered
 from rlk.cli.listing import choices_of, parts
-from rlk.cli.text import fields, table
-from rlk.env import whole
+from rlk.cli.text import fields, given_extents, pairs, table
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.ir.dims import Axis
-from rlk.ir.nodes import Program
+from rlk.ir.nodes import Decl, Program, Role
 from rlk.ir.text import print_program
 from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op, Variant, axes_of
@@ -83,7 +84,7 @@ def _show(op: Op, arguments: argparse.Namespace, on: Target) -> None:
         variant = chosen_variant(op, arguments)
         traced = _gradient(op, variant) if arguments.grad else op.trace(variant)
     extents = reference_extents(op, canonical(traced))
-    extents |= {name: _extent(name, value, extents) for name, value in _pairs(arguments.extent)}
+    extents |= given_extents("rlk show", arguments.extent, extents)
     if arguments.source:
         what = canonical(traced, apart=apart(canonical(traced), extents))
         print(emit(what, extents, on, arguments.source)[0].source, end="")
@@ -95,6 +96,8 @@ def _show(op: Op, arguments: argparse.Namespace, on: Target) -> None:
         print(print_program(shown, places=True), end="")
     elif arguments.ir or arguments.after:
         print(print_program(canonical(traced, arguments.after), places=True), end="")
+    elif arguments.grad:
+        _describe_gradient(op, variant, on, canonical(traced), extents)
     else:
         _describe(op, variant, on, extents)
 
@@ -113,14 +116,14 @@ def chosen_variant(op: Op, arguments: argparse.Namespace) -> Variant:
     """Return the reference variant with the options' changes; raise LaunchError naming the choices."""
     base = reference_variant(op)
     dtypes, statics, present = dict(base.dtypes), dict(base.statics), base.present
-    for name, text in _pairs(arguments.dtype):
+    for name, text in pairs("rlk show", arguments.dtype):
         choices = _dtype_choices(op, name)
         if text not in choices:
             raise LaunchError(
                 Code.UNKNOWN_NAME, what=f"dtype of {name}", name=text, choices=", ".join(choices)
             )
         dtypes[name] = DType(text)
-    for name, text in _pairs(arguments.static):
+    for name, text in pairs("rlk show", arguments.static):
         if name not in statics:
             raise LaunchError(
                 Code.UNKNOWN_NAME, what="static", name=name, choices=", ".join(statics) or "none"
@@ -133,16 +136,6 @@ def chosen_variant(op: Op, arguments: argparse.Namespace) -> Variant:
             there = ", ".join(optional) or "none"
             raise LaunchError(Code.UNKNOWN_NAME, what="optional input", name=name, choices=there)
     return Variant.of(dtypes, present, statics)
-
-
-def _pairs(texts: list[str]) -> list[tuple[str, str]]:
-    pairs = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise LaunchError(Code.ARG_VALUE, op="rlk show", name="option", value=text, wanted="NAME=VALUE")
-        pairs.append((name, value))
-    return pairs
 
 
 def _dtype_choices(op: Op, name: str) -> list[str]:
@@ -172,16 +165,6 @@ def _static(formal: Formal, text: str, default: object) -> object:
         return text
 
 
-def _extent(name: str, text: str, extents: dict[str, int]) -> int:
-    if name not in extents:
-        raise LaunchError(Code.UNKNOWN_NAME, what="axis", name=name, choices=", ".join(sorted(extents)))
-    extent = whole(text)
-    if not extent or extent >= 2**31:
-        wanted = "a positive number below 2**31"
-        raise LaunchError(Code.ARG_VALUE, op="rlk show", name=name, value=text[:60], wanted=wanted)
-    return extent
-
-
 # --- the default view --------------------------------------------------------------------------------
 
 
@@ -205,13 +188,53 @@ def _describe(op: Op, variant: Variant, on: Target, extents: dict[str, int]) -> 
     print()
     gradient = reference_gradient(op, variant)
     programs = [placed(op, op.trace(variant)), *([] if gradient is None else [gradient])]
+    known = [reference_extents(op, program) | extents for program in programs]
+    _describe_kernels(zip(programs, known, strict=True), on)
+    _describe_variant(name, variant)
+
+
+def _describe_kernels(programs: Iterable[tuple[Program, dict[str, int]]], on: Target) -> None:
     kernels = []
-    for program in programs:
-        _, schedules, bound = emit(program, reference_extents(op, program) | extents, on)
+    for program, extents in programs:
+        _, schedules, bound = emit(program, extents, on)
         kernels += [(k.name, kind(k), str(s)) for k, s in zip(bound.kernels, schedules, strict=True)]
     print(table(("kernel", "nest", f"Triton schedule on {on.name}"), kernels))
     print()
+
+
+def _describe_variant(name: str, variant: Variant) -> None:
     print(fields([("numerics id", name), ("dtypes", _bound(variant)), ("options", _options(variant))], ""))
+
+
+def _describe_gradient(
+    op: Op, variant: Variant, on: Target, program: Program, extents: dict[str, int]
+) -> None:
+    """Print the signature of a variant's gradient: of every input that has one, given every cotangent."""
+    gradient, saved = op.gradient, {d.name for d in outputs(canonical(op.trace(variant)))}
+    assert gradient is not None
+    print(f"{gradient.name}   {gradient.loc}")
+    print(
+        "\n".join(f"  {line}".rstrip() for line in inspect.cleandoc(gradient.fn.__doc__ or "").splitlines())
+    )
+    print()
+    formals = {f.name for f in op.formals}
+
+    def what(d: Decl) -> str:
+        if d.role is Role.SCALAR:
+            return "scalar"
+        known = "saved output" if d.name in saved else "saved input" if d.name in formals else ""
+        return known or ("cotangent" if d.name.startswith("d_") else "prepared")
+
+    decls = {d.name: d for k in program.kernels for d in k.params if d.role in (Role.IN, Role.SCALAR)}
+    rows = [(d.name, str(d.type).removesuffix("[]"), what(d)) for d in decls.values()]
+    print(table(("input", "type", "is"), rows))
+    print()
+    name, tiers = numerics(program, on)
+    print(table(("output", "type", f"tier on {on.name}"),
+                [(d.name, str(d.type), tiers[d.name].value) for d in outputs(program)]))  # fmt: skip
+    print()
+    _describe_kernels([(program, extents)], on)
+    _describe_variant(name, variant)
 
 
 def _type(formal: Formal) -> str:

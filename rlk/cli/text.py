@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rlk.env import whole
@@ -47,6 +47,31 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     raise AssertionError(count)
+
+
+def pairs(command: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return options of the form NAME=VALUE in their parts; raise LaunchError for others."""
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise LaunchError(Code.ARG_VALUE, op=command, name="option", value=text, wanted="NAME=VALUE")
+        found.append((name, value))
+    return found
+
+
+def given_extents(command: str, texts: Sequence[str], axes: Iterable[str]) -> dict[str, int]:
+    """Return the extents that options NAME=N give some of these axes; raise LaunchError for others."""
+    known, found = sorted(axes), {}
+    for name, text in pairs(command, texts):
+        if name not in known:
+            raise LaunchError(Code.UNKNOWN_NAME, what="axis", name=name, choices=", ".join(known))
+        extent = whole(text)
+        if not extent or extent >= 2**31:
+            wanted = "a positive number below 2**31"
+            raise LaunchError(Code.ARG_VALUE, op=command, name=name, value=text[:60], wanted=wanted)
+        found[name] = extent
+    return found
 
 
 def made_folder(path: Path, op: str, option: str) -> Path:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rlk.demo.report import BitsRow, CostRow
 from rlk.testing.bits import differing
+from rlk.testing.digests import bits_of
 
 MIB = 2**20
 PIECE = 2**26
@@ -34,10 +35,9 @@ def _differing(got: Tensor, want: Tensor) -> int:
     """Count differing patterns where the tensors are, in pieces: copies of real sizes would dominate."""
     if got.device.type == "cpu":
         return differing(got, want)
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]
     count = torch.zeros((), dtype=torch.int64, device=got.device)
     for a, b in zip(got.reshape(-1).split(PIECE), want.reshape(-1).split(PIECE), strict=True):
-        other = a.contiguous().view(integer) != b.contiguous().view(integer)
+        other = bits_of(a) != bits_of(b)
         count += (other & ~(a.isnan() & b.isnan())).sum()
     return int(count)
 

@@ -17,6 +17,7 @@ from rlk.drift.engine import Facts, Padding, Scores, Sequences, Watch
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.integrations.patching import patch
 from rlk.nn import CausalLM
+from rlk.observe import hooked, positions_of
 
 ROWS = 512  # of logits at a time, whose log-probs over the vocabulary are made
 
@@ -155,7 +156,7 @@ class Transformers:
         """Score sequences, padded into batches; in chunks over a cache where the options say so."""
         made = Collected(sequences, self.options)
         seen = Consumed(len(sequences.ids))
-        with seen.reading(self.model):
+        with hooked([("", self.model)], before=seen.read):  # after all other hooks of it
             for group in groups_of(sequences, self.options.batch):
                 self._group(sequences, group, made, seen, watch)
         return made.scores(seen.positions, seen.context)
@@ -166,7 +167,7 @@ class Transformers:
         device = next(self.model.parameters()).device
         ids, rows = padded(sequences, group, self.options.side, self.padding_id)
         mask = (rows >= 0).to(torch.int64)
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        positions = positions_of(mask)
         longest, chunk = ids.shape[1], self.options.chunk or ids.shape[1]
         cache = None if self.options.chunk is None else self._cache()
         for first in range(0, longest, chunk):
@@ -204,16 +205,8 @@ class Consumed:
         self.context = torch.full((count,), -1)
         self.rows, self.first = torch.zeros(1, 0, dtype=torch.int64), 0
 
-    @contextmanager
-    def reading(self, model: torch.nn.Module) -> Iterator[None]:
-        """Read the arguments of each call of a model, after all other hooks of it."""
-        handle = model.register_forward_pre_hook(self._read, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    def _read(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    def read(self, name: str, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        """Read the arguments of a call."""
         exists, length = self.rows >= 0, self.rows.shape[1]
         at = kwargs.get("position_ids")
         columns = torch.arange(self.first, self.first + length).expand_as(self.rows)

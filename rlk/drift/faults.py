@@ -21,9 +21,10 @@ from rlk.drift.engine import Facts, Scores, Sequences, Watch
 from rlk.drift.engines import Nn, Options, Transformers
 from rlk.drift.operators import Verdict
 from rlk.drift.parity import Kind
+from rlk.observe import TINY, hooked, randomize
 
 LAYER = 1
-BOS, EOS, VOCABULARY = 0, 1, 96
+BOS, EOS, VOCABULARY = 0, 1, TINY["vocab_size"]
 TEMPERATURE = Options(temperature=0.7)
 Inject = Callable[["Faulty"], AbstractContextManager[Any]]
 
@@ -107,9 +108,8 @@ def tiny_config(layers: int = 2) -> Any:
     import transformers
 
     return transformers.Qwen3Config(
-        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=layers,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=128,
-        attention_bias=True, tie_word_embeddings=False, bos_token_id=BOS, eos_token_id=EOS, pad_token_id=None,
+        **TINY | {"intermediate_size": 96, "num_hidden_layers": layers},
+        attention_bias=True, bos_token_id=BOS, eos_token_id=EOS, pad_token_id=None,
     )  # fmt: skip
 
 
@@ -118,13 +118,8 @@ def _tiny_model(seed: int, dtype: torch.dtype, attention: str, layers: int) -> A
     import transformers
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(tiny_config(layers), dtype=torch.float32)
-        with torch.no_grad():
-            for name, p in model.named_parameters():
-                scale = p.shape[1] ** -0.5 if p.dim() == 2 else 0.2
-                scale = 1.0 if "embed" in name else 0.3 if "lm_head" in name else scale
-                p.copy_(torch.randn_like(p) * scale + (1.0 if "norm" in name else 0.0))
+    randomize(model, seed)
     model.set_attn_implementation(attention)
     return model.to(dtype).eval()
 
@@ -201,14 +196,11 @@ def inputs(edit: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Inject:
 
     @contextmanager
     def inject(b: Faulty) -> Iterator[None]:
-        def before(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        def before(name: str, module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             return args, {**kwargs, **edit(kwargs)}
 
-        handle = b.model.register_forward_pre_hook(before, with_kwargs=True)
-        try:
+        with hooked([("", b.model)], before=before):
             yield
-        finally:
-            handle.remove()
 
     return inject
 
@@ -427,10 +419,9 @@ def _gated_once(self: Any, plain: Any, x: torch.Tensor) -> torch.Tensor:
 def _rounded_late(self: Any, plain: Any, hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     """Add the residual to the product of o_proj before it is rounded."""
     seen: list[torch.Tensor] = []
-    handle = self.self_attn.o_proj.register_forward_pre_hook(lambda m, args: seen.append(args[0]))
-    self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
-    handle.remove()
     o = self.self_attn.o_proj
+    with o.register_forward_pre_hook(lambda m, args: seen.append(args[0])):
+        self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
     exact = functional.linear(seen[0].float(), o.weight.float(), None if o.bias is None else o.bias.float())
     x = (hidden_states.float() + exact).to(hidden_states.dtype)
     made: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
@@ -629,7 +620,7 @@ def _weights() -> Iterator[Fault]:
         return Fault(f"weights: {name}", "weights", weight(path, edit), names=(path,))
 
     def ulp(w: torch.Tensor) -> torch.Tensor:
-        w.view(torch.int16)[3, 5] += 1
+        w.view(torch.int16).view(-1)[w.abs().argmin()] += 1
         return w
 
     gate, up = f"{AT}.mlp.gate_proj.weight", f"{AT}.mlp.up_proj.weight"

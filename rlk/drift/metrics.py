@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -93,18 +91,6 @@ def log_prob_drift(a: Scores, b: Scores, clip: float = 0.2) -> LogProbDrift | No
 
 def _mean(x: torch.Tensor) -> float:
     return float(x.mean()) if len(x) else 0.0
-
-
-def finite(found: Any) -> Any:
-    """Return what JSON can hold: None in place of infinities and NaNs, at any depth."""
-    match found:
-        case float():
-            return found if math.isfinite(found) else None
-        case Mapping():
-            return {name: finite(each) for name, each in found.items()}
-        case list() | tuple():
-            return [finite(each) for each in found]
-    return found
 
 
 def bin_names() -> list[str]:

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from rlk.drift.metrics import LIMIT, bin_names, edges, finite, histogram
+from rlk.drift.metrics import LIMIT, bin_names, edges, histogram
 from rlk.errors import Code, LaunchError
+from rlk.observe import finite
 
 WORST = 16  # tokens kept until the next reading
 PREFIX = "drift/"

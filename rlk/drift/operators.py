@@ -11,18 +11,18 @@ them were equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from typing import Any, Literal
 
 import torch
 
 from rlk.drift.engine import Engine, Scores, Sequences
+from rlk.observe import hooked
+from rlk.testing.digests import bits_of
 
 Verdict = Literal["rounding", "another function", "not called", "not finite"]
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 BETWEEN = {
     "self_attn.o_proj": "self_attn.attention",
     "mlp.down_proj": "mlp.gated",
@@ -88,14 +88,9 @@ class Recorder:
     @contextmanager
     def hooked(self) -> Iterator[None]:
         """Hook the engine's modules without children."""
-        with ExitStack() as stack:
-            for name, module in self.engine.modules().items():
-                if any(True for _ in module.children()) or not name:
-                    continue
-                before = module.register_forward_pre_hook(partial(self._before, name), with_kwargs=True)
-                after = module.register_forward_hook(partial(self._after, name), with_kwargs=True)
-                stack.callback(before.remove)
-                stack.callback(after.remove)
+        each = self.engine.modules().items()
+        leaves = [(name, m) for name, m in each if name and not any(True for _ in m.children())]
+        with hooked(leaves, self._after, self._before):
             yield
 
     def _before(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -167,12 +162,7 @@ def flattened(x: torch.Tensor, count: int) -> torch.Tensor | None:
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Return whether two tensors have the same dtype, shape and bits."""
-    kind = INTEGERS[a.element_size()]
-    return (
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
-    )
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits_of(a), bits_of(b))
 
 
 # --- one operator ------------------------------------------------------------------------------------------
@@ -202,8 +192,7 @@ def measured(name: str, a: torch.Tensor, b: torch.Tensor) -> Difference | None:
     if a.dtype != b.dtype:
         a, b = a.to(narrow), b.to(narrow)
     a, b = a.reshape(len(a), -1), b.reshape(len(b), -1).to(a.device)
-    kind = INTEGERS[a.element_size()]
-    differs = a.contiguous().view(kind) != b.contiguous().view(kind)
+    differs = bits_of(a) != bits_of(b)
     differs &= ~((a == 0) & (b == 0))  # signs of zeros
     rows = differs.any(1)
     if not bool(rows.any()):

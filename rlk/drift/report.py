@@ -16,9 +16,10 @@ import torch
 from rlk.drift.chart import layers_of, svg
 from rlk.drift.engine import Engine, Facts, Scores, Sequences, Unwatched
 from rlk.drift.explain import explained
-from rlk.drift.metrics import LogProbDrift, bars, finite, log_prob_drift
+from rlk.drift.metrics import LogProbDrift, bars, log_prob_drift
 from rlk.drift.operators import Comparison, Difference, Recorder, Trace, compared, run_hooked, triggers
 from rlk.drift.parity import Finding, same_inputs
+from rlk.observe import finite
 
 EXPLAINED = 4096
 """Tokens whose logits are kept, to explain log-probs of an engine that cannot be hooked."""

@@ -631,6 +631,8 @@ def _run(
     finally:
         deactivate()
     params = tuple(tracer.builder.params.values())
+    if (hidden := f"{name}_rows") in tracer.builder.params:  # a function of its module
+        raise SpecError(Code.RESERVED_NAME, spec, name=hidden, instead=f"{hidden}_value")
     return Program(name, (Kernel(name, params, block),))
 
 
@@ -646,6 +648,8 @@ def _formals(fn: SpecFunction) -> tuple[Formal, ...]:
                 raise SpecError(Code.PARAM_KIND, _loc(fn), name=p.name, found=annotation)
         formals.append(Formal(p.name, annotation, p.default))
     axes = axes_of(tuple(formals))
+    for axis in axes:
+        check_free(axis.name, (), _loc(fn))
     for formal in formals:
         if not isinstance(formal.type, StaticType):
             check_free(formal.name, axes, _loc(fn))

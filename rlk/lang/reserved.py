@@ -1,4 +1,4 @@
-"""Names that a parameter of a spec may not have: generated kernels use them for themselves."""
+"""Names that parameters, outputs and axes of a spec may not have: those of generated kernels' own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from collections.abc import Iterable
 from rlk.errors import Code, Loc, SpecError
 from rlk.ir.dims import Axis
 
-RESERVED = frozenset(
-    # modules that kernels import, and arguments of host functions
-    "tl triton cute cutlass cuda torch math struct utils pipeline cpasync sm90 ctypes "
+MODULES = frozenset(
+    "tl triton cute cutlass cuda torch math struct utils pipeline cpasync warpgroup sm90 ctypes "
+    "OperandMajorMode NEAREST ROW_MAJOR COL_MAJOR "
+    "Boolean Int8 Int16 Int32 Int64 Uint8 Uint16 Uint32 Uint64 Float16 Float32 Float64 BFloat16".split()
+)
+"""Modules, types and constants of generated modules."""
+RESERVED = MODULES | frozenset(
+    # functions and arguments of host functions
     "call kernels stream programs errors "
-    # loop counters and places of a thread
-    "c thread block "
-    # types
-    "Boolean Int8 Int16 Int32 Int64 Uint8 Uint16 Uint32 Uint64 Float16 Float32 Float64 BFloat16 f32 "
+    # loop counters, places of a thread, shared memory, values that nothing reads
+    "c thread block shared _ "
+    # types of HIP's kernels
+    "f32 "
     # Python's functions that kernels call
     "range len float int tuple zip enumerate type min max sum abs "
     # functions of preludes
@@ -26,14 +31,23 @@ RESERVED = frozenset(
     "segment_of select signed_half smaller statistics_of tma_load to_vectors vector_of".split()
 )
 """Identifiers of generated modules that no value of a spec gives them."""
-PREFIXES = ("portable_", "hardware_", "sum_over_", "max_over_", "load_vector", "store_vector")
+COMBINED = ("sum", "max", "min", "any", "total", "softmax_sum", "power_sum", "argmax", "top")
+PREFIXES = (
+    *(f"{what}_over_" for what in COMBINED), "portable_", "hardware_", "load_vector", "store_vector",
+    "reduce_smem_", "__",
+)  # fmt: skip
 """Beginnings of the names of functions in generated modules."""
 SUFFIXES = ("_ptr", "_stride", "_where")
 """Ends of the names of a tensor's address and strides, and of guarded functions."""
 
 
-def check_free(name: str, axes: Iterable[Axis], loc: Loc) -> None:
-    """Refuse the name of a parameter that generated kernels use; raise SpecError."""
+def is_free(name: str) -> bool:
+    """Return whether no generated kernel uses a name for itself."""
     hidden = keyword.iskeyword(name) or name in RESERVED
-    if hidden or name.startswith(PREFIXES) or name.endswith(SUFFIXES) or name in {a.name for a in axes}:
+    return not hidden and not name.startswith(PREFIXES) and not name.endswith(SUFFIXES)
+
+
+def check_free(name: str, axes: Iterable[Axis], loc: Loc) -> None:
+    """Refuse the name of a parameter or output that generated kernels or axes use; raise SpecError."""
+    if not is_free(name) or name in {a.name for a in axes}:
         raise SpecError(Code.RESERVED_NAME, loc, name=name, instead=f"{name}_value")

@@ -39,6 +39,7 @@ from rlk.lang.folds import (
     an_axis,
     an_order,
 )
+from rlk.lang.reserved import check_free
 from rlk.lang.trace import (
     NoSuchName,
     Number,
@@ -128,6 +129,7 @@ class L(metaclass=_Names):
         if t.scope.axis is not None:
             raise SpecError(Code.KEEP_IN_STREAM, author(), name=name)
         tile = as_tile(t, x)
+        check_free(name, tile.axes, author())
         return t.wrap(t.at().let(Keep(t.use(tile)), name))
 
     @staticmethod

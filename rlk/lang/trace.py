@@ -34,6 +34,7 @@ from rlk.ir.nodes import (
     defined,
 )
 from rlk.ir.types import DType, TileType, dtype_of
+from rlk.lang.reserved import check_free
 
 Number = float | int | bool
 
@@ -156,6 +157,7 @@ class Tracer:
         """Store to an output under a guard, declaring the output at its first write."""
         b = self.builder
         if name not in b.params:
+            check_free(name, axes, b.loc)
             b.params[name] = Decl(name, TileType(b.tile(value).dtype, axes), Role.OUT)
             self.outputs.append(name)
         elif b.params[name].role is not Role.OUT:
@@ -169,6 +171,7 @@ class Tracer:
         b = self.at()
         if name in b.params:
             raise SpecError(taken(b.params[name]), b.loc, name=name)
+        check_free(name, axes, b.loc)
         b.params[name] = Decl(name, TileType(tile.dtype, axes), Role.WORK)
         index = tuple(self.use(where[axis]) if axis in where else b.let(Pos(axis)) for axis in axes)
         b.let(Store(name, index, self.use(tile), None if when is None else self.use(when)))

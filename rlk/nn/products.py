@@ -55,7 +55,12 @@ def merged_linear(
 
 
 def adjacent(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether tensors are contiguous parts of one storage, each where the one before it ends."""
+    """Return whether tensors are contiguous parts of one storage, each where the one before it ends.
+
+    Only plain tensors are: fake ones and those of torch.func have no address.
+    """
+    if any(type(t) not in _PLAIN for t in tensors):
+        return False
     first, end = tensors[0], tensors[0].data_ptr()
     for t in tensors:
         if t.data_ptr() != end or not t.is_contiguous() or t.dtype is not first.dtype:
@@ -77,11 +82,10 @@ def lay_adjacent(parameters: Sequence[torch.nn.Parameter]) -> None:
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return tensors [N_i, ...] as one [sum of N_i, ...]; no copy if they are adjacent."""
-    if torch.compiler.is_compiling() or any(type(t) not in _PLAIN for t in tensors) or not adjacent(tensors):
+    if torch.compiler.is_compiling() or not adjacent(tensors):
         return torch.cat(tuple(tensors))
     if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
-        shape = (sum(t.shape[0] for t in tensors), *tensors[0].shape[1:])
-        return tensors[0].as_strided(shape, tensors[0].stride())
+        return _alias(tensors)  # a decode step does without autograd's wrappers
     joined: torch.Tensor = _Joined.apply(*tensors)
     return joined
 
@@ -89,9 +93,8 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def _alias(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the memory of adjacent tensors as one tensor."""
     first = tensors[0]
-    shape = (sum(len(t) for t in tensors), *first.shape[1:])
-    made = torch.empty(0, dtype=first.dtype, device=first.device)
-    return made.set_(first.untyped_storage(), first.storage_offset(), shape)
+    shape = (sum(t.shape[0] for t in tensors), *first.shape[1:])
+    return first.as_strided(shape, first.stride())
 
 
 class _Joined(torch.autograd.Function):
@@ -99,9 +102,9 @@ class _Joined(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
-        # saved, so that one written between forward and backward raises: the alias has no version of its own
+        # saved, so that one written between forward and backward raises: of a view, its version alone would
         ctx.save_for_backward(*tensors)
-        return _alias(tensors)
+        return _alias(tensors).detach()  # no view, whose grad_fn autograd would replace after a write
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -64,9 +64,10 @@ def register(
     dict of outputs by name; `rlk check` compares the operator with it. inputs: takes a generator of numpy,
     returns arrays and numbers by name, for inputs that their types do not describe; shapes fix extents.
     gradient_inputs: takes saved tensors by name and returns what the gradient takes beside them. extents:
-    sizes at which `rlk show` and `rlk gen` write kernels; present, statics: the optional inputs and options
-    of that variant. usage: lines of Python for the operator's page, the tensors made in them. edges: (case,
-    what happens, an expression that is true), f being the operator.
+    sizes at which `rlk show` and `rlk gen` write kernels; halved, also those of simulators in `rlk check`.
+    present, statics: the optional inputs and options of that variant. usage: lines of Python for the
+    operator's page, the tensors made in them. edges: (case, what happens, an expression that is true), f
+    being the operator.
 
     Returns the operator. Raises LaunchError for a name that is taken, or is no name, and for arguments that
     name what the operator has not.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from rlk.ir.nodes import Bits, Cast, Decl, Extent, Load, Map2, Pos, Program, Rol
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, StaticType, TensorType
-from rlk.lang.variants import cotangents, statics
+from rlk.lang.variants import cotangents, differentiable, gradient_variant, statics
 from rlk.passes.pipeline import canonical
 from rlk.passes.walk import walk
 from rlk.testing.examples import Example, Values
@@ -24,6 +26,7 @@ from rlk.testing.examples import Example, Values
 _SIZES = (24, 10, 18, 14, 22, 26)  # of static axes without chunks: no powers of two, no two alike
 _ROWS = 11
 _VECTORS = 64
+_ELEMENTS = 2**15  # of an input at registered extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:
         variant = Variant.of(dtypes, present, chosen)
         slope = Variant.of(dtypes, present, {k: _slope(example, k, v) for k, v in chosen.items()})
         if (variant.present, variant.statics) not in [(c.variant.present, c.variant.statics) for c in made]:
-            values = draw(forward_program(op, variant), example.inputs(np.random.default_rng(seed)), seed)
+            values = draw_all(op, variant, example.inputs(np.random.default_rng(seed)), seed)
             alone = "=" in label and label.partition("=")[0] not in results
             static = alone and any(c.variant.present == present for c in made)
             made.append(Case(label, op, variant, slope, values, example, static))
@@ -110,29 +113,82 @@ def _slope(example: Example, name: str, value: object) -> object:
     return example.straight.get(name, {}).get(value, value)
 
 
-def aligned(case: Case, seed: int = 0) -> Case:
-    """Return a case whose static axes have extents that vectors divide, where the author fixes no others."""
+def aligned(case: Case, seed: int = 0, extents: Mapping[str, int] | None = None) -> Case:
+    """Return a case whose static axes have extents that vectors divide, where the author fixes no others.
+
+    extents: those of some axes that no author fixes. Raises LaunchError for other axes.
+    """
     program = forward_program(case.op, case.variant)
     given = case.example.inputs(np.random.default_rng(seed))
-    fixed = {
-        axis.name
-        for name, decl in inputs_of(program).items()
-        for axis in decl.type.axes
-        if name in given or axis.dynamic
-    }
     found = sizes(program, case.values, op=case.op)
-    known = {name: -(-n // _VECTORS) * _VECTORS for name, n in found.items() if name not in fixed}
-    return replace(case, values=draw(program, given, seed, known))
+    free = _free(program, given)
+    known = {n: -(-found[n] // _VECTORS) * _VECTORS for n, axis in free.items() if not axis.dynamic}
+    for name in (extents or {}).keys() - free.keys():
+        choices = ", ".join(sorted(free)) or "none, its example fixes all"
+        raise LaunchError(Code.UNKNOWN_NAME, what=f"open axis of {case.op.name}", name=name, choices=choices)
+    known |= extents or {}
+    return replace(case, values=draw_all(case.op, case.variant, given, seed, known))
+
+
+def registered_extents(case: Case, seed: int = 0) -> dict[str, int]:
+    """Return the extents of the operator's record for axes that its author does not fix in inputs.
+
+    They are halved, the largest first, until no input has more than _ELEMENTS: simulators are slow. Threads
+    of a kernel still have more than one element each, which they have not at the extents that are drawn.
+    """
+    program = forward_program(case.op, case.variant)
+    free = _free(program, case.example.inputs(np.random.default_rng(seed)))
+    made = {name: n for name, n in case.op.record.extents.items() if name in free}
+    found = sizes(program, case.values, op=case.op)
+    for decl in inputs_of(program).values():
+        while prod((found | made)[a.name] for a in decl.type.axes) > _ELEMENTS:
+            mine = (a.name for a in decl.type.axes if a.name in made)
+            largest = max(mine, key=made.__getitem__, default="")
+            if not largest or made[largest] <= _VECTORS:
+                break
+            made[largest] = -(-made[largest] // 2 // _VECTORS) * _VECTORS
+    return made
+
+
+def _free(program: Program, given: Values) -> dict[str, Axis]:
+    """Return the axes of inputs that no given array has, by name."""
+    decls = inputs_of(program)
+    fixed = {axis.name for name in given if name in decls for axis in decls[name].type.axes}
+    return {a.name: a for d in decls.values() for a in d.type.axes if a.name not in fixed}
 
 
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def draw(
-    program: Program, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None
+def draw_all(
+    op: Op, variant: Variant, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None
 ) -> Values:
-    """Draw missing inputs: normal floats, random bools, and integers inside the dim that they index."""
-    decls = inputs_of(program)
+    """Draw the inputs that the forward of a variant reads, and those that only its gradient reads.
+
+    Of the latter, those that types do not describe are left to the example's `gradient`.
+    """
+    values = draw(forward_program(op, variant), given, seed, known)
+    wanted, pulls = differentiable(op, variant), cotangents(op, variant)
+    if op.gradient is None or not wanted or not pulls:
+        return values
+    program = gradient_program(op, gradient_variant(variant, wanted, pulls))
+    formals = {f.name for f in op.formals}
+    for name in inputs_of(program).keys() & formals - values.keys():
+        extents = sizes(forward_program(op, variant), values, known, op)
+        with suppress(LaunchError):
+            values |= draw(program, {**given, **values}, seed, extents, (name,))
+    return values
+
+
+def draw(
+    program: Program, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None,
+    names: Collection[str] | None = None,
+) -> Values:  # fmt: skip
+    """Draw missing inputs: normal floats, random bools, and integers inside the dim that they index.
+
+    names: of these inputs alone.
+    """
+    decls = {n: d for n, d in inputs_of(program).items() if names is None or n in names}
     extents = sizes(program, given, known)
     domains = indexed(program)
     rng = np.random.default_rng(seed + 1)

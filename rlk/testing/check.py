@@ -16,7 +16,7 @@ import numpy as np
 
 from rlk.backends.interface import Backend
 from rlk.backends.registry import registered
-from rlk.errors import NOWHERE, RlkError, ScheduleError, UnsupportedError
+from rlk.errors import NOWHERE, Code, LaunchError, RlkError, ScheduleError, UnsupportedError
 from rlk.interp import arithmetic
 from rlk.interp.memory import unwritten
 from rlk.interp.run import Outcome, run, run_wide
@@ -46,6 +46,7 @@ from rlk.testing.cases import (
     gradient_program,
     indexed,
     inputs_of,
+    registered_extents,
     sizes,
     stored,
 )
@@ -116,10 +117,12 @@ def check(
     laws: Collection[Law] = tuple(Law),
     seed: int = 0,
     compiler: Compiler | None = None,
+    extents: Mapping[str, int] | None = None,
 ) -> Iterator[Verdict]:
     """Yield the verdict of every law on every case of an operator; a law that raises has failed.
 
-    compiler: what compiles Triton source; without one the laws of what it makes are not tried.
+    compiler: what compiles Triton source; without one the laws of what it makes are not tried. extents: of
+    axes, at which simulators run a case once more; by default those of the operator's record.
     """
     tried = cases(op, example, seed)
     if Law.TEXT in laws and tried:
@@ -134,11 +137,28 @@ def check(
             for what, backend, attempt in lowerings(case, on):
                 label = f"{what} on {on.name}"
                 yield replace(_judged(Law.LOWERS, case, attempt, label), backend=backend)
-        for on in targets if Law.SIMULATED in laws and not case.static else ():
-            for call, by in product(calls(aligned(case, seed), seed), others(on)):
-                attempt = partial(check_simulated, call, on, by)
-                label = f"{call.label} on {on.name}"
-                yield replace(_judged(Law.SIMULATED, case, attempt, label), backend=by.name)
+        if Law.SIMULATED in laws and not case.static:
+            yield from _simulations(case, aligned(case, seed), targets, seed)
+    if Law.SIMULATED in laws and tried:
+        case = next(c for c in reversed(tried) if not c.static)  # with every option
+        at = registered_extents(case, seed) if extents is None else extents
+        if at:
+            sized = replace(aligned(case, seed, at), label=f"{case.label} at {named_extents(at)}")
+            yield from _simulations(sized, sized, targets, seed)
+
+
+def named_extents(extents: Mapping[str, int]) -> str:
+    """Return extents as text: N=4096, V=128256."""
+    return ", ".join(f"{name}={n}" for name, n in extents.items())
+
+
+def _simulations(case: Case, drawn: Case, targets: Sequence[Target], seed: int) -> Iterator[Verdict]:
+    """Yield what simulators of other backends say of a case, with the inputs of another."""
+    for on in targets:
+        for call, by in product(calls(drawn, seed), others(on)):
+            attempt = partial(check_simulated, call, on, by)
+            label = f"{call.label} on {on.name}"
+            yield replace(_judged(Law.SIMULATED, case, attempt, label), backend=by.name)
 
 
 def _attempts(
@@ -358,6 +378,10 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
 
 def _call(op: Op, label: str, traced: Program, values: Values, known: Mapping[str, int]) -> Call:
     program = canonical(traced)
+    for name in inputs_of(program).keys() - values.keys():
+        either = f"{op.name}_inputs(rng) or {op.name}_grad_inputs(saved)"
+        why = f"by the check of the {label}: let {either} return it"
+        raise LaunchError(Code.ARG_MISSING, op=op.name, name=name, why=why)
     extents = sizes(program, values, known, op)
     names = apart(program, extents)
     placed = canonical(traced, apart=names) if names else program

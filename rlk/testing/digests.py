@@ -6,8 +6,12 @@ import torch
 
 _SEED = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, of SplitMix64 (Steele et al. 2014)
 _BLOCK = 1 << 26  # numbers at a time: 8 bytes each, three tensors of them
-INTEGERS = {2: torch.int16, 4: torch.int32}
-"""By bytes of a number: the dtype of its bits."""
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits_of(x: torch.Tensor) -> torch.Tensor:
+    """Return the bits of each number as an integer of its size; a view where x is contiguous."""
+    return x.detach().contiguous().view(_INTEGERS[x.element_size()])
 
 
 def row_digests(x: torch.Tensor) -> torch.Tensor:
@@ -17,7 +21,7 @@ def row_digests(x: torch.Tensor) -> torch.Tensor:
     a sum of 64-bit integers, of each number's bits mixed with its place: no order changes it. x: f32, bf16 or
     f16. NaN patterns count as they are.
     """
-    bits = x.detach().view(INTEGERS[x.element_size()])
+    bits = bits_of(x)
     factors = _mixed(torch.arange(x.shape[1], device=x.device) * _signed(_SEED) + _signed(_SEED)) | 1
     rows = max(1, _BLOCK // max(1, x.shape[1]))
     sums = [_mixed((part + _signed(_SEED)) * factors).sum(1) for part in bits.split(rows)]

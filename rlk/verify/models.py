@@ -15,18 +15,12 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig
 from rlk.nn.checkpoint import VERSIONS
 from rlk.nn.config import FAMILIES
+from rlk.observe import TINY, randomize
 from rlk.sync import digest as digest_of_weights
 
 POSITIONS = 4096  # of random models: no sequence is longer
-SIGMA = 4.0  # spread of random models' logits
 OP, MODEL = "rlk verify", "MODEL"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-TINY: dict[str, Any] = {
-    "hidden_size": 64, "intermediate_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96, "rms_norm_eps": 1e-6, "hidden_act": "silu",
-    "max_position_embeddings": 512, "rope_theta": 1e4, "tie_word_embeddings": False,
-}  # fmt: skip
-"""Sizes of the built-in models: products of 2048 terms, so that another order of sums is seen."""
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24, "head_dim": 32, **MIXED}
 LLAMA3 = {
@@ -70,8 +64,8 @@ class Subject:
 def subject(name: str, dtype: torch.dtype, device: torch.device) -> Subject:
     """Return the model that a name means: one of BUILT_IN, a config (a .json file), or a checkpoint's folder.
 
-    Configs get random weights, of seed 0, whose logits spread by about SIGMA. Raises LaunchError for a name
-    that is none of these, and for whatever the config or the checkpoint does not have.
+    Configs get random weights, of seed 0 (`rlk.observe.randomize`). Raises LaunchError for a name that is
+    none of these, and for whatever the config or the checkpoint does not have.
     """
     path = Path(name)
     if name in BUILT_IN:
@@ -125,23 +119,8 @@ def random_subject(
     # rows of rotary tables beyond the longest sequence are never read, and change no bit of the others
     positions = min(config.max_position_embeddings, POSITIONS)
     model = CausalLM(replace(config, max_position_embeddings=positions), device=device, dtype=dtype)
-    randomize(model)
+    randomize(model, around=0.0 if config.norm_profile == "gemma" else 1.0)  # a norm of 1 + weight
     return Subject(name, source, raw, model, identity(model))
-
-
-def randomize(model: CausalLM, seed: int = 0) -> None:
-    """Give a model random weights, whose logits spread by about SIGMA."""
-    torch.manual_seed(seed)
-    around = 0.0 if model.config.norm_profile == "gemma" else 1.0  # a norm of 1 + weight
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if name.endswith("bias"):
-                p.normal_(0.0, 0.1)
-            elif p.dim() == 1:
-                p.normal_(around, 0.1)
-            else:
-                is_head = "lm_head" in name or (model.lm_head.weight is p)
-                p.normal_(0.0, (SIGMA if is_head else 1.0) / p.shape[1] ** 0.5)
 
 
 def identity(model: CausalLM) -> str:

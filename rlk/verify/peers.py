@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlk.verify.views import GRADIENT_TOKENS, Span, padded_ids, positions_of, taken_gradients
+from rlk.observe import positions_of
+from rlk.verify.views import GRADIENT_TOKENS, Span, padded_ids, taken_gradients
 
 See = Callable[[Sequence[Span], Tensor, Tensor | None], Tensor]
 """Takes spans, logits [n, V] of their tokens, and which rows of the call these are (None: all)."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import rlk
+from rlk.observe import positions_of
 from rlk.testing.digests import row_digests
 from rlk.verify import peers, views
 from rlk.verify.bench import Bench, Outcome
@@ -71,7 +72,7 @@ def patched_gradients(bench: Bench, deadline: float) -> Outcome:
     sequences = [run.sequences[i] for i in views.micro_batch(run)]
     with rlk.patch(bench.stock) as model, _every_id_is_real(bench.stock):
         ids, mask, _ = views.padded_ids(sequences, "left", extra=3)
-        positions = views.positions_of(mask)
+        positions = positions_of(mask)
         logp = model.logps(ids, attention_mask=mask, position_ids=positions).logp
         assert logp is not None
         (logp.sum() / sum(map(len, sequences))).backward()

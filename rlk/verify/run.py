@@ -17,6 +17,7 @@ import torch
 from rlk import __version__, nn
 from rlk.digest import digest_sources
 from rlk.errors import Code, LaunchError, RlkError
+from rlk.observe import finite
 from rlk.verify import views
 from rlk.verify.bench import Bench, Outcome, installed_version
 from rlk.verify.contract import CONTROL, Kind, Promise, contract, stock_contract
@@ -124,18 +125,6 @@ def _spread(bench: Bench) -> float:
     with torch.no_grad():
         hidden = bench.run.model(bench.run.sequences[0])
         return float(bench.run.model.logits(hidden[-views.ROWS :]).std())
-
-
-def finite(value: Any) -> Any:
-    """Return values that JSON has: floats that are not finite as text."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case dict():
-            return {name: finite(x) for name, x in value.items()}
-        case list() | tuple():
-            return [finite(x) for x in value]
-    return value
 
 
 def _until(end: float, share: float, left: float) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlk.observe import hooked
+
 OPERATORS = {
     "embed_tokens": "embedding",
     "input_layernorm": "rms_norm",
@@ -43,23 +45,18 @@ class Trace:
     @contextmanager
     def of(self, model: torch.nn.Module) -> Iterator[Trace]:
         """Watch a model's modules meanwhile. No product is hooked: a hooked one runs another path."""
-        handles = [module.register_forward_hook(self._hook(name)) for name, module in modules_of(model)]
         try:
-            yield self
+            with hooked(modules_of(model), self._keep):
+                yield self
         finally:
-            for handle in handles:
-                handle.remove()
             self.found.clear()
 
-    def _hook(self, name: str) -> Any:
-        def keep(module: torch.nn.Module, args: Any, out: Any) -> None:
-            if name in ("embed_tokens",):
-                self.found.clear()  # a call begins
-            y = out[0] if isinstance(out, tuple) else out
-            if not torch.compiler.is_compiling():
-                self.found[name] = y.detach().flatten(0, -2)
-
-        return keep
+    def _keep(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        if name == "embed_tokens":
+            self.found.clear()  # a call begins
+        y = out[0] if isinstance(out, tuple) else out
+        if not torch.compiler.is_compiling():
+            self.found[name] = y.detach().flatten(0, -2)
 
     def rows(self, count: int, rows: Tensor | None) -> dict[str, Tensor]:
         """Return the rows of `count` tokens of each module: all, or those named where there are more."""

@@ -218,11 +218,6 @@ def padded_ids(sequences: Sequence[Tensor], side: str, extra: int = 0) -> tuple[
     return ids, mask, at
 
 
-def positions_of(mask: Tensor) -> Tensor:
-    """Return the positions of tokens in padded rows, int64 [B, L], by their mask; 0 before the first."""
-    return (mask.cumsum(1) - 1).clamp(min=0)
-
-
 def padded_layout(mask: Tensor, side: Any) -> rlk.Layout:
     """Return the layout of rows that are padded on a side, by their mask [B, L]."""
     return rlk.Layout.padded(mask.sum(1).to(torch.int32), mask.shape[1], side=side)

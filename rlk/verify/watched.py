@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlk.nn import CausalLM
-from rlk.testing.digests import INTEGERS, row_digests
+from rlk.testing.digests import bits_of, row_digests
 from rlk.verify.trace import Trace, modules_of, operator_of
 from rlk.verify.views import Run, Span, packed
 
@@ -203,8 +203,7 @@ def value_of(what: str, got: Tensor, want: Tensor) -> Value | None:
     """
     if got.dtype != want.dtype or got.shape != want.shape:
         raise ValueError(f"{what}: {got.dtype}{list(got.shape)} against {want.dtype}{list(want.shape)}")
-    kind = INTEGERS[got.element_size()]
-    a, b = (x.detach().contiguous().view(kind).cpu().to(torch.int64) for x in (got, want))
+    a, b = (bits_of(x).cpu().to(torch.int64) for x in (got, want))
     other = (a != b).nonzero().flatten()
     if not len(other):
         return None

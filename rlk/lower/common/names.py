@@ -41,6 +41,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import TileType
+from rlk.lang.reserved import MODULES, PREFIXES
 from rlk.passes.walk import walk
 
 # Hints that would hide a builtin, in the letters of the papers.
@@ -81,7 +82,7 @@ class Names:
         base = re.sub(r"\W+", "_", _RENAMED.get(hint, hint)).strip("_") or "value"
         if base[0].isdigit() or keyword.iskeyword(base):
             base = f"_{base}"
-        if hasattr(builtins, base):
+        if hasattr(builtins, base) or base in MODULES or base.startswith(PREFIXES):
             base = f"{base}_value"
         if base in self.tensors:
             base = f"{base}_value"
