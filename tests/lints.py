@@ -44,7 +44,7 @@ RANK = {
     "testing": 17,
     "ops": 18,
     "nn": 19, "sync": 19,
-    "aot": 20, "integrations": 20,
+    "aot": 20, "integrations": 20, "parallel": 20,
     "tune": 20, "pages": 20,
     "verify": 21, "drift": 21,
     "demo": 22,
