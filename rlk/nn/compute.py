@@ -93,8 +93,16 @@ def decoder_layer(
     mlp of a decoder layer; its norms take a residual and return its sum too. sandwich: norms follow attention
     and MLP.
     """
+    announce(module, tokens)
     x, residual = (module.input_layernorm(x), x) if residual is None else module.input_layernorm(x, residual)
     return after_norm(module, x, residual, tokens, sandwich)
+
+
+def announce(module: Any, tokens: Tokens) -> None:
+    """Tell the ranks that share a layer how many tokens it is given; rows of one rank do not say it."""
+    ranks = module.__dict__.get("ranks")
+    if ranks is not None:
+        ranks.tokens = len(tokens.positions)
 
 
 def after_norm(

@@ -165,9 +165,7 @@ class CausalLM(torch.nn.Module):
         """
         if self.model.ranks is not None:
             found, wanted = f"shared by {self.model.ranks.size} ranks", "a model with whole weights"
-            raise LaunchError(
-                Code.ARG_VALUE, op="save_pretrained", name="model", value=found, wanted=wanted
-            )
+            raise LaunchError(Code.ARG_VALUE, op="save_pretrained", name="model", value=found, wanted=wanted)
         raw = self.source if config is None else config_of(config)
         if raw is None:
             why = "for a model that was not loaded from a checkpoint"

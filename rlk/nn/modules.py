@@ -11,6 +11,7 @@ from rlk import ops
 from rlk.nn.compute import (
     AttentionOptions,
     after_norm,
+    announce,
     attention,
     decoder_layer,
     gated_mlp,
@@ -211,9 +212,8 @@ class DecoderLayer(torch.nn.Module):
         x: what the layer before returned, or embeddings, whose residual is None. summed: x is what the layer
         before returned, both added; gradients are the same, those of a sum within the norm.
         """
-        if self.ranks is not None:
-            self.ranks.tokens = len(tokens.positions)
         if summed:
+            announce(self, tokens)
             x, residual = self.input_layernorm.of_total(x)
             return after_norm(self, x, residual, tokens, self.sandwich)
         return decoder_layer(self, x, residual, tokens, self.sandwich)

@@ -8,6 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from rlk import ops
+from rlk.nn.config import Profile
 from rlk.nn.ranks import BLOCK, Ranks
 from rlk.ops.heads import sum_of_heads, weight_partials
 from rlk.runtime.binding.selection import invoke
@@ -92,14 +93,28 @@ class _WeightOfHeads(torch.autograd.Function):
         return d_y, d_weight, None, None, None
 
 
-def norm_of_rows(
+def rms_norm_of_rows(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    profile: Profile,
+    ranks: Ranks,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `ops.rms_norm` of the tokens that a rank has, x [T, N], and the sum that it is the norm of.
+
+    The gradient of weight is of all tokens: pieces of 64 tokens have a sum each; ranks gather them, and they
+    are added in the order of tokens. profile: not "vllm", whose sum stays f32.
+    """
+    made = ops.rms_norm(x, weight.detach(), residual=residual, eps=eps, profile=profile)
+    y, source = (made, x) if residual is None else (made.y, made.residual)
+    return with_weight_of_rows(y, source, weight, eps, profile, ranks), source
+
+
+def with_weight_of_rows(
     y: torch.Tensor, source: torch.Tensor, weight: torch.Tensor, eps: float, profile: str, ranks: Ranks
 ) -> torch.Tensor:
-    """Return y, the norm of the tokens [T, N] that a rank has; the gradient of weight is of all tokens.
-
-    y: made of a detached weight. source: what is normalised, rounded. profile: not "vllm", whose sum stays
-    f32. Pieces of 64 tokens have a sum each; ranks gather them, and they are added in the order of tokens.
-    """
+    """Return y, the norm of source by a detached weight, which gives weight its gradient in backward."""
     options = {"eps": eps, "profile": profile}
     made: torch.Tensor = _WeightOfRows.apply(y, weight, source.detach(), options, ranks, ranks.tokens)
     return made
@@ -134,7 +149,7 @@ class _WeightOfRows(torch.autograd.Function):
 
 
 def _sums_of_pieces(d_y: torch.Tensor, x: torch.Tensor, options: Any) -> torch.Tensor:
-    """Return the f32 sums [P, N] over each 64 tokens in the gradient of a norm's weight; the last may be fewer.
+    """Return the f32 sums [P, N] of each 64 tokens in the gradient of a norm's weight; the last may be short.
 
     A piece takes the place of a head: `qk_norm` sums the tokens of each head as `rms_norm` those of a piece.
     """

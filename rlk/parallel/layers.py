@@ -5,19 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.autograd.function import once_differentiable
 
-from rlk import ops
 from rlk.nn.compute import product_alone
+from rlk.nn.embedded import embedding_of_ranks
 from rlk.nn.modules import Embedding, Linear, RMSNorm
-from rlk.nn.normed import norm_of_rows, norm_of_total
+from rlk.nn.normed import norm_of_total, rms_norm_of_rows, with_weight_of_rows
 from rlk.nn.products import merged_linear, row_linear_of_ranks
 from rlk.nn.ranks import Ranks
 from rlk.runtime.binding.checks import wrong_value
-from rlk.runtime.binding.selection import invoke
-from rlk.runtime.call.autograd import gradients
-from rlk.specs.model import embedding as spec
 
 
 class ColumnParallelLinear(Linear):
@@ -107,7 +102,7 @@ class VocabParallelEmbedding(Embedding):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return [T, embedding_dim] of ids [T], of the whole vocabulary and of all tokens."""
-        return self.scaled(_Gathered.apply(ids, self.weight, self.ranks))
+        return self.scaled(embedding_of_ranks(ids, self.weight, self.ranks))
 
 
 class SequenceParallelRMSNorm(RMSNorm):
@@ -127,47 +122,13 @@ class SequenceParallelRMSNorm(RMSNorm):
         self, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the norm of x [T, size]; given a residual, the norm of their rounded sum, and that sum."""
-        weight = self.weight.detach()
-        made = ops.rms_norm(x, weight, residual=residual, eps=self.eps, profile=self.profile)
-        if residual is None:
-            return self._with_weight(made, x)
-        return self._with_weight(made.y, made.residual), made.residual
+        y, total = rms_norm_of_rows(x, residual, self.weight, self.eps, self.profile, self.ranks)
+        return y if residual is None else (y, total)
 
     def of_total(self, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what `forward` returns of x and a residual, given their rounded sum."""
         y, residual = norm_of_total(total, self.weight.detach(), self.eps, self.profile)
-        return self._with_weight(y, total), residual
-
-    def _with_weight(self, y: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        return norm_of_rows(y, source, self.weight, self.eps, self.profile, self.ranks)
-
-
-class _Gathered(torch.autograd.Function):
-    """Embeddings of tokens whose rows ranks share; a rank has the gradient of its own rows."""
-
-    @staticmethod
-    def forward(ctx: Any, ids: torch.Tensor, weight: torch.Tensor, ranks: Ranks) -> torch.Tensor:
-        local = ids.to(torch.int64) - ranks.rank * len(weight)
-        elsewhere = (local < 0) | (local >= len(weight))
-        own = torch.where(elsewhere, -1, local)
-        ctx.save_for_backward(own, weight)
-        ctx.ranks = ranks
-        # an id that no rank has is given to the first one: NaN in its row, and the error word
-        outside = (ids < 0) | (ids >= len(weight) * ranks.size) if ranks.rank == 0 else None
-        zero = elsewhere if outside is None else elsewhere & ~outside
-        x = ops.embedding(torch.where(zero, 0, own), weight.detach()).masked_fill(zero[:, None], 0)
-        # one rank has other bits than 0: a sum of bytes moves them, and loses neither NaN nor the sign of 0
-        dist.all_reduce(x.view(torch.uint8), group=ranks.group)
-        return x[ranks.rows(len(ids))]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        own, weight = ctx.saved_tensors
-        given = {"ids": own, "weight": weight}  # tokens of other ranks, -1, lie before the first segment
-        d_y = ctx.ranks.all_tokens(d_y, len(own))
-        found = gradients(invoke(spec, given, {}, {}, None), given, {"y": d_y}, {}, ["weight"])
-        return None, found["weight"], None
+        return with_weight_of_rows(y, total, self.weight, self.eps, self.profile, self.ranks), residual
 
 
 def _check_leaves(op: str, leaves: int, ranks: Ranks, name: str, extent: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlk.errors import Code, LaunchError
+from rlk.integrations.patching import Patched
 from rlk.nn.model import CausalLM
 from rlk.nn.modules import Attention, DecoderLayer, Embedding, Linear, RMSNorm, lay_out
 from rlk.nn.ranks import Ranks
@@ -19,33 +20,39 @@ from rlk.parallel.layers import (
     SequenceParallelRMSNorm,
     VocabParallelEmbedding,
 )
-from rlk.parallel.plan import OP, check_shares, cuts_of, ranks_of, style_of
+from rlk.parallel.patched import parallelize_patched
+from rlk.parallel.plan import OP, already_shared, check_shares, put, ranks_of, shares_of, style_of
+
+Model = TypeVar("Model", CausalLM, Patched)
 
 
 def parallelize(
-    model: CausalLM,
+    model: Model,
     mesh: DeviceMesh | dist.ProcessGroup,
     *,
     tp: str | int | None = None,
     sp: bool = False,
-) -> CausalLM:
+) -> Model:
     """Keep this rank's shares of a model's weights, and let ranks compute together; return the model.
 
-    Every rank has the same whole model, and calls what it calls with the same arguments: ids of all tokens,
-    and all results. mesh: a DeviceMesh, of which `tp` is a dim's name or number, or a process group. sp:
-    between the products, a rank has its own tokens alone. Gradients are of a rank's shares, those of whole
-    parameters (norms, biases of row-parallel layers) the same on all ranks. Forward and gradients have the
-    bits of one rank. `PLAN` has the layers by name; one rank leaves the model as it is.
+    model: an `rlk.nn.CausalLM`, or what `rlk.patch` returned of a causal language model of transformers.
+    Every rank has the same whole model, and calls it with the same arguments: ids of all tokens. mesh: a
+    DeviceMesh, of which `tp` is a dim's name or number, or a process group. sp: between the products, a rank
+    has its own tokens alone. Gradients are of a rank's shares, those of whole parameters (norms, biases of
+    row-parallel layers) the same on all ranks. Forward and gradients have the bits of one rank. `PLAN` has
+    the layers by name; one rank leaves the model as it is. `undo()` of a patch brings no whole weights back.
 
     Raises LaunchError on every rank, before anything is sent, where the number of ranks does not divide
     leaves or heads.
     """
+    if isinstance(model, Patched):
+        parallelize_patched(model, ranks_of(mesh, tp, sp))
+        return model
     if not isinstance(model, CausalLM):
-        wanted, got = "rlk.nn.CausalLM", type(model).__name__
+        wanted, got = "rlk.nn.CausalLM or rlk.Patched", type(model).__name__
         raise LaunchError(Code.ARG_TYPE, op=OP, name="model", wanted=wanted, got=got)
     if model.model.ranks is not None:
-        found = f"shared by {model.model.ranks.size} ranks"
-        raise LaunchError(Code.ARG_VALUE, op=OP, name="model", value=found, wanted="a model with whole weights")
+        raise already_shared(model.model.ranks)
     ranks = ranks_of(mesh, tp, sp)
     check_shares(model.config, ranks)
     return model if ranks.size == 1 else shared(model, ranks)
@@ -53,15 +60,13 @@ def parallelize(
 
 def shared(model: CausalLM, ranks: Ranks) -> CausalLM:
     """Keep a rank's shares of a model that was checked, which may be on the meta device; return the model."""
-    shares = _shares(model, ranks)
+    shares = shares_of(model, ranks)
     for name, module in list(model.named_modules()):
         made = _made(name, module, ranks)
         if made is not None:
             owner, _, last = name.rpartition(".")
             setattr(model.get_submodule(owner), last, made)
-    for name, p in shares.items():
-        owner, _, last = name.rpartition(".")
-        setattr(model.get_submodule(owner), last, p)
+    put(model, shares)
     for module in model.modules():
         if isinstance(module, Attention):
             at = module.options
@@ -73,18 +78,6 @@ def shared(model: CausalLM, ranks: Ranks) -> CausalLM:
     model.model.ranks = ranks
     lay_out(model)
     return model
-
-
-def _shares(model: CausalLM, ranks: Ranks) -> dict[str, torch.nn.Parameter]:
-    """Return a rank's parameters by their names, each in memory of its own; tied ones stay one."""
-    cuts, made = cuts_of(model, ranks), dict[int, torch.nn.Parameter]()
-    found = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
-        if name in cuts:
-            part = p.detach()[cuts[name]].clone(memory_format=torch.contiguous_format)
-            made.setdefault(id(p), torch.nn.Parameter(part, p.requires_grad))
-        found[name] = made.get(id(p), p)
-    return found
 
 
 def _made(name: str, module: torch.nn.Module, ranks: Ranks) -> torch.nn.Module | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -10,7 +11,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlk.errors import Code, LaunchError
-from rlk.nn.checkpoint import EMBEDDING, HEAD
 from rlk.nn.config import LEAVES, ModelConfig, joined
 from rlk.nn.ranks import Ranks
 from rlk.runtime.call.collective import process_group
@@ -58,6 +58,25 @@ def _own(extent: int, ranks: Ranks) -> slice:
     return slice(ranks.rank * each, (ranks.rank + 1) * each)
 
 
+def shares_of(model: torch.nn.Module, ranks: Ranks) -> dict[str, torch.nn.Parameter]:
+    """Return a rank's parameters by their names, each in memory of its own; tied ones stay one."""
+    cuts, made = cuts_of(model, ranks), dict[int, torch.nn.Parameter]()
+    found = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if name in cuts and id(p) not in made:
+            part = p.detach()[cuts[name]].clone(memory_format=torch.contiguous_format)
+            made[id(p)] = torch.nn.Parameter(part, p.requires_grad)
+        found[name] = made.get(id(p), p)
+    return found
+
+
+def put(model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Give modules of a model other parameters, by name."""
+    for name, p in parameters.items():
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, p)
+
+
 # --- who shares ---------------------------------------------------------------------------------------------
 
 
@@ -88,7 +107,7 @@ def check_shares(config: ModelConfig, ranks: Ranks) -> None:
     if size == 1:
         return
     if config.leaves % size:
-        wanted = f"a multiple of {size}, the number of ranks: load the model with leaves={max(size, 8)}"
+        wanted = f"a multiple of {size}, the number of ranks: load the model with leaves=8"
         if size > PIECES or size & (size - 1):
             wanted = f"a multiple of the number of ranks, which must be 1, 2, 4 or 8 and is {size}"
         problems.append(_refused(LEAVES, config.leaves, wanted))
@@ -102,6 +121,12 @@ def check_shares(config: ModelConfig, ranks: Ranks) -> None:
         problems.append(_refused("norm_profile", "vllm", '"hf_llama" or "gemma" with sp=True'))
     if problems:
         raise joined(problems)
+
+
+def already_shared(ranks: Ranks) -> LaunchError:
+    """Return the error of a model that ranks share already."""
+    found, wanted = f"shared by {ranks.size} ranks", "a model with whole weights"
+    return LaunchError(Code.ARG_VALUE, op=OP, name="model", value=found, wanted=wanted)
 
 
 def _refused(name: str, found: Any, wanted: str) -> LaunchError:
