@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,6 +16,8 @@ from nn_cases import integers
 from rank_cases import Found, member
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+import rlk
+import rlk.integrations.patching
 from rlk import ops
 from rlk.nn import CausalLM, RMSNorm, normed, ranks
 from rlk.nn.ranks import Ranks
@@ -105,6 +108,34 @@ def rollout(model: CausalLM) -> Found:
         "ids": torch.tensor([each.ids for each in made]),
         "logps": torch.stack([each.logps for each in made]),
     }
+
+
+def patched_of(name: str) -> rlk.integrations.patching.Patched:
+    """Return the model of a name as transformers has it, patched."""
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    given = nn_cases.QWEN3 | SHARED | MODELS[name]
+    config = Qwen3Config(**{key: x for key, x in given.items() if key != "model_type"})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.load_state_dict(tiny(name).state_dict())
+    return rlk.patch(model.train())
+
+
+def trained_patched(made: rlk.integrations.patching.Patched) -> Found:
+    """Return what `training` does, and logits of tokens that follow a cache."""
+    ids, _ = batch()
+    exists = torch.arange(WIDTH) < torch.tensor(LENGTHS)[:, None]
+    given = {"input_ids": ids, "attention_mask": exists.long()}
+    out = made.logps(**given, needs=("logp", "entropy"))
+    weights = torch.linspace(-1, 1, out.logp.numel()).view_as(out.logp)
+    (out.logp * weights + 0.1 * out.entropy).sum().backward()
+    with torch.no_grad():
+        logits = made.model(**given).logits * exists[..., None]
+        first = made.model(ids[1:, :PROMPT], use_cache=True)
+        later = made.model(ids[1:, PROMPT : PROMPT + 3], past_key_values=first.past_key_values)
+    found = {"logp": out.logp.detach(), "entropy": out.entropy.detach(), "logits": logits}
+    found |= {"cached": torch.cat([first.logits, later.logits], 1)[0]}
+    return found | {name: p.grad for name, p in made.model.named_parameters()}
 
 
 # --- layers ---
@@ -242,6 +273,8 @@ def everything(square: DeviceMesh, line: DeviceMesh) -> Found:
             if sp:
                 model.gradient_checkpointing_enable()
             found[way(name, tp, sp)] = training(model)
+    if find_spec("transformers") is not None:
+        found["patched"] = trained_patched(parallelize(patched_of("qwen3, tied"), line, sp=True))
     calls: dict[str, Callable[[], Found]] = {
         "rollout": lambda: rollout(shared("qwen3, tied", 4, False)),
         "products": lambda: products(Ranks(line.get_group(), 4, line.get_rank())),

@@ -49,7 +49,7 @@ def parallelize(
         parallelize_patched(model, ranks_of(mesh, tp, sp))
         return model
     if not isinstance(model, CausalLM):
-        wanted, got = "rlk.nn.CausalLM or rlk.Patched", type(model).__name__
+        wanted, got = "rlk.nn.CausalLM, or what rlk.patch returns", type(model).__name__
         raise LaunchError(Code.ARG_TYPE, op=OP, name="model", wanted=wanted, got=got)
     if model.model.ranks is not None:
         raise already_shared(model.model.ranks)
