@@ -17,7 +17,7 @@ from parallel_cases import MODELS, SHARED, WAYS, way
 from rank_cases import Found
 
 from rlk import ops
-from rlk.errors import Code, LaunchError
+from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.ranks import Ranks
 from rlk.parallel import SequenceParallelRMSNorm, from_pretrained, load, parallelize
 from rlk.parallel.plan import Cut, cuts_of
@@ -282,6 +282,8 @@ def test_a_patched_model_that_ranks_cannot_share_is_refused(initialized: None) -
         parallelize(made, fake_group(1, 4))
         with pytest.raises(LaunchError, match="shared by 4 ranks"):
             parallelize(made, fake_group(1, 4))
+        with pytest.raises(UnsupportedError, match="continuous batching where ranks share"):
+            made.model.generate_batch([[1, 2]])
         assert made.model.lm_head.weight is made.model.model.embed_tokens.weight
         assert made.model.lm_head.weight.shape == (24, 32)
     assert not any("ranks" in vars(module) for module in made.model.modules())

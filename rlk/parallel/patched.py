@@ -8,7 +8,9 @@ from importlib import import_module
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.integrations.batch import PEER
 from rlk.integrations.patching import GROUPS, Patched, lay_out, patched_decoders
+from rlk.integrations.tensors import no_form
 from rlk.nn.config import ModelConfig
 from rlk.nn.ranks import Ranks
 from rlk.parallel.plan import OP, already_shared, check_shares, put, shares_of, style_of
@@ -42,9 +44,15 @@ def parallelize_patched(made: Patched, ranks: Ranks) -> None:
         made.put(layer, "ranks", ranks)
         made.exchange(layer.self_attn, forwards.attention_forward(own))
     made.put(decoder, "ranks", ranks)
+    for name in ("init_continuous_batching", "generate_batch"):
+        made.put(made.model, name, _no_continuous_batching)
     for name, module in made.model.named_modules():
         if style_of(name) is not None or (ranks.sequence and _is_norm_of_tokens(name, module)):
             made.put(module, "ranks", ranks)
+
+
+def _no_continuous_batching(*_: object, **__: object) -> None:
+    raise no_form(PEER, "continuous batching where ranks share the model", "use rlk.nn.CausalLM.generate")
 
 
 def _is_norm_of_tokens(name: str, module: torch.nn.Module) -> bool:
