@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import parallel_cases
 import pytest
 import rank_cases
+import tensor_parallel_cases
 import torch
 import torch.distributed as dist
 from nn_cases import QWEN3
-from parallel_cases import MODELS, SHARED, WAYS, way
 from rank_cases import Found
+from tensor_parallel_cases import MODELS, SHARED, WAYS, way
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
@@ -28,18 +28,18 @@ WORLD = 4
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    folder, limit = tmp_path_factory.mktemp("parallel"), 2 * parallel_cases.LIMIT
-    return rank_cases.run("gloo", WORLD, folder, "parallel_cases", limit)
+    folder, seconds = tmp_path_factory.mktemp("parallel"), 2 * tensor_parallel_cases.LIMIT.seconds
+    return rank_cases.run("gloo", WORLD, folder, "tensor_parallel_cases", seconds)
 
 
 @cache
 def alone(name: str) -> Found:
     """Return what one rank with the whole model finds."""
-    return parallel_cases.training(parallel_cases.tiny(name))
+    return tensor_parallel_cases.training(tensor_parallel_cases.tiny(name))
 
 
 def cuts(name: str, tp: int, rank: int) -> dict[str, Cut]:
-    return cuts_of(parallel_cases.tiny(name), Ranks(fake_group(rank, tp), tp, rank))
+    return cuts_of(tensor_parallel_cases.tiny(name), Ranks(fake_group(rank, tp), tp, rank))
 
 
 def fake_group(rank: int, size: int) -> dist.ProcessGroup:
@@ -67,9 +67,9 @@ def test_log_probs_logits_and_all_gradients_are_those_of_one_rank(
 
 
 def test_a_rollout_on_four_ranks_has_the_bits_of_one(ranks: list[Found]) -> None:
-    model = parallel_cases.tiny("qwen3, tied")
-    want = parallel_cases.rollout(model)
-    ids = parallel_cases.batch()[0][1]
+    model = tensor_parallel_cases.tiny("qwen3, tied")
+    want = tensor_parallel_cases.rollout(model)
+    ids = tensor_parallel_cases.batch()[0][1]
     rows = want["logits"].shape[0]
     with torch.no_grad():  # and those of the training forward
         assert_same_bits(want["logits"], model.logits(model(ids))[:rows])
@@ -82,14 +82,14 @@ def test_a_rollout_on_four_ranks_has_the_bits_of_one(ranks: list[Found]) -> None
 def test_a_patched_model_has_the_bits_of_one_rank(ranks: list[Found]) -> None:
     pytest.importorskip("transformers")
     name = "qwen3, tied"
-    want = alone(name) | {"cached": alone(name)["logits"][1, : parallel_cases.PROMPT + 3]}
+    want = alone(name) | {"cached": alone(name)["logits"][1, : tensor_parallel_cases.PROMPT + 3]}
     for rank, found in enumerate(ranks):
         made = others(found["patched"], want, cuts(name, WORLD, rank))
         assert not any(made.values()), made
 
 
 def test_layers_sum_their_leaves_as_one_rank_does(ranks: list[Found]) -> None:
-    x, w, _ = parallel_cases.factors()
+    x, w, _ = tensor_parallel_cases.factors()
     want = ops.matmul(x, w, leaves=4)
     for found in ranks:
         assert_same_bits(found["products"]["tree"], ops.matmul(x, w, leaves=4, out_dtype=torch.float32))
@@ -99,13 +99,13 @@ def test_layers_sum_their_leaves_as_one_rank_does(ranks: list[Found]) -> None:
 
 
 def test_embeddings_keep_every_bit_and_ids_of_no_rank_give_nan(ranks: list[Found]) -> None:
-    want = ops.embedding(parallel_cases.strange_ids(), parallel_cases.strange_table())
+    want = ops.embedding(tensor_parallel_cases.strange_ids(), tensor_parallel_cases.strange_table())
     for found in ranks:
         assert_same_bits(found["embedded"]["rows"], want)
 
 
 def test_norms_of_a_rank_have_the_weights_gradient_of_all(ranks: list[Found]) -> None:
-    rows, heads = parallel_cases.normed_rows(None), parallel_cases.normed_heads(None)
+    rows, heads = tensor_parallel_cases.normed_rows(None), tensor_parallel_cases.normed_heads(None)
     for rank, found in enumerate(ranks):
         own = Ranks(fake_group(rank, WORLD), WORLD, rank, sequence=True).rows(167)
         for name, x in rows.items():
@@ -119,7 +119,7 @@ def test_norms_of_a_rank_have_the_weights_gradient_of_all(ranks: list[Found]) ->
 
 
 def test_a_plain_all_reduce_has_other_bits(ranks: list[Found]) -> None:
-    x, w, _ = parallel_cases.factors()
+    x, w, _ = tensor_parallel_cases.factors()
     for found in ranks:
         assert differing(found["products"]["plain"], ops.matmul(x, w, out_dtype=torch.float32)) > 1000
 
@@ -134,7 +134,7 @@ def test_another_tree_over_ranks_has_other_bits(ranks: list[Found]) -> None:
 
 
 def test_cuts_inside_a_piece_of_tokens_have_other_bits(ranks: list[Found]) -> None:
-    want = parallel_cases.normed_rows(None)
+    want = tensor_parallel_cases.normed_rows(None)
     for found in ranks:
         for name in ("whole d_weight", "whole d_weight of a total"):
             assert differing(found["norms"]["pieces of 32"][name], want[name]) > 5
@@ -142,7 +142,7 @@ def test_cuts_inside_a_piece_of_tokens_have_other_bits(ranks: list[Found]) -> No
 
 def test_leaves_are_part_of_the_bits() -> None:
     name = "qwen3, tied"
-    other = parallel_cases.training(parallel_cases.tiny(name, rlk_leaves=4))
+    other = tensor_parallel_cases.training(tensor_parallel_cases.tiny(name, rlk_leaves=4))
     assert all(count > 5 for count in others(other, alone(name), {}).values())
 
 
@@ -187,7 +187,7 @@ class Opened:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("checkpoint")
-    parallel_cases.tiny("qwen2").save_pretrained(made, config=QWEN3 | SHARED | MODELS["qwen2"])
+    tensor_parallel_cases.tiny("qwen2").save_pretrained(made, config=QWEN3 | SHARED | MODELS["qwen2"])
     return made
 
 
@@ -214,7 +214,7 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
     monkeypatch.setattr(load, "ordered_gather", all_fine)
     model = from_pretrained(folder, fake_group(rank, WORLD), sp=True)
     assert sum(counted) == sum(p.nbytes for p in model.parameters())
-    whole, parts = parallel_cases.tiny("qwen2"), cuts("qwen2", WORLD, rank)
+    whole, parts = tensor_parallel_cases.tiny("qwen2"), cuts("qwen2", WORLD, rank)
     wanted = dict(whole.named_parameters())
     assert [name for name, _ in model.named_parameters()] == list(wanted)
     for name, p in model.named_parameters():
@@ -260,7 +260,7 @@ BAD: dict[str, tuple[int, dict[str, Any], tuple[str, ...]]] = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_ranks_cannot_share_is_refused_on_every_rank(what: str, initialized: None) -> None:
     size, options, words = BAD[what]
-    model = parallel_cases.tiny("qwen2", **options)
+    model = tensor_parallel_cases.tiny("qwen2", **options)
     before = dict(model.named_parameters())
     said = set()
     for rank in range(size):
@@ -275,7 +275,7 @@ def test_what_ranks_cannot_share_is_refused_on_every_rank(what: str, initialized
 
 def test_a_patched_model_that_ranks_cannot_share_is_refused(initialized: None) -> None:
     pytest.importorskip("transformers")
-    with parallel_cases.patched_of("qwen3, tied") as made:
+    with tensor_parallel_cases.patched_of("qwen3, tied") as made:
         with pytest.raises(LaunchError, match="num_key_value_heads=4"):
             parallelize(made, fake_group(5, 8))
         assert parallelize(made, fake_group(0, 1)) is made  # one rank: as it was
@@ -291,11 +291,11 @@ def test_a_patched_model_that_ranks_cannot_share_is_refused(initialized: None) -
 
 def test_extents_that_leaves_do_not_divide_are_refused() -> None:
     with pytest.raises(LaunchError, match="intermediate_size=68 .*\n.*multiple of leaves = 8"):
-        parallel_cases.tiny("qwen2", intermediate_size=68)
+        tensor_parallel_cases.tiny("qwen2", intermediate_size=68)
 
 
 def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
-    model = parallel_cases.tiny("qwen2")
+    model = tensor_parallel_cases.tiny("qwen2")
     for bad, group, options, words in (
         (
             torch.nn.Linear(2, 2),
@@ -317,7 +317,7 @@ def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
 
 
 def test_one_rank_leaves_a_model_as_it_is(initialized: None) -> None:
-    model = parallel_cases.tiny("qwen2", rlk_leaves=1)
+    model = tensor_parallel_cases.tiny("qwen2", rlk_leaves=1)
     kept = list(model.modules())
     assert parallelize(model, fake_group(0, 1), sp=True) is model
     assert list(model.modules()) == kept and model.model.ranks is None
