@@ -1,4 +1,4 @@
-"""A tiny model on ranks that share its weights: `python -m tensor_parallel_cases BACKEND WORLD RANK FOLDER`."""
+"""Tiny models on ranks that share weights: `python -m tensor_parallel_cases BACKEND WORLD RANK FOLDER`."""
 
 from __future__ import annotations
 

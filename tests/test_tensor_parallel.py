@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,9 @@ def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
     parallelize(model, fake_group(1, 2))
     with pytest.raises(LaunchError, match="shared by 2 ranks"):
         parallelize(model, fake_group(1, 2))
+    copied = deepcopy(model).model  # a reference model: its own tokens, the same group
+    assert copied.ranks is not model.model.ranks and copied.ranks.group is model.model.ranks.group
+    assert copied.ranks is copied.layers[0].mlp.down_proj.ranks is copied.layers[0].self_attn.options.ranks
     hidden = torch.zeros(1, 32, dtype=torch.bfloat16, requires_grad=True)
     with pytest.raises(LaunchError, match="logits has no gradient for hidden"):
         model.logits(hidden)

@@ -34,10 +34,11 @@ class _Gathered(torch.autograd.Function):
         own = torch.where(elsewhere, -1, local)
         ctx.save_for_backward(own, weight)
         ctx.ranks = ranks
-        # an id that no rank has is given to the first one: NaN in its row, and the error word
-        outside = (ids < 0) | (ids >= len(weight) * ranks.size) if ranks.rank == 0 else None
-        zero = elsewhere if outside is None else elsewhere & ~outside
-        x = ops.embedding(torch.where(zero, 0, own), weight.detach()).masked_fill(zero[:, None], 0)
+        # an id outside of the vocabulary sets every rank's error word; the first rank gives its row of NaN
+        outside = (ids < 0) | (ids >= len(weight) * ranks.size)
+        x = ops.embedding(torch.where(elsewhere & ~outside, 0, own), weight.detach())
+        zero = elsewhere & ~outside if ranks.rank == 0 else elsewhere
+        x = x.masked_fill(zero[:, None], 0)
         # one rank has other bits than 0: a sum of bytes moves them, and loses neither NaN nor the sign of 0
         dist.all_reduce(x.view(torch.uint8), group=ranks.group)
         return x[ranks.rows(len(ids))]

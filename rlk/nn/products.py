@@ -153,8 +153,10 @@ class _InputGradient(torch.autograd.Function):
         (w,) = ctx.saved_tensors
         d_x = None
         if ctx.needs_input_grad[1]:
-            rows = _by_leaves(ctx.sizes, ctx.leaves, w.device)
-            given = d_y[..., rows], w[rows], ctx.leaves
+            given = d_y, w, ctx.leaves
+            if ctx.leaves > 1 and len(ctx.sizes) > 1:  # else rows are in the order of leaves
+                rows = _by_leaves(ctx.sizes, ctx.leaves, w.device)
+                given = d_y[..., rows], w[rows], ctx.leaves
             if ctx.ranks is None:
                 d_x = input_gradient(*given)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,11 @@ class Ranks:
     rank: int
     sequence: bool = False
     tokens: int = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+        """Return a copy for a copied model, which has the same process group."""
+        made = memo[id(self)] = replace(self)
+        return made
 
     def share(self, count: int) -> int:
         """Return a rank's equal share of a number, such as leaves, heads or rows of a weight."""
@@ -63,9 +68,10 @@ class Ranks:
 
         Without a gradient. Each rank receives size * most rows.
         """
-        padded = x.new_zeros(most, *x.shape[1:])
-        padded[: len(x)] = x.detach()
-        return ordered_gather(padded, self.group).flatten(0, 1)[:count]
+        own = x.detach()
+        if len(own) < most:
+            own = torch.cat([own, own.new_zeros(most - len(own), *own.shape[1:])])
+        return ordered_gather(own, self.group).flatten(0, 1)[:count]
 
     def all_columns(self, x: torch.Tensor) -> torch.Tensor:
         """Return the columns of all ranks [..., size * N] of a rank's own [..., N], without a gradient."""
