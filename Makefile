@@ -17,7 +17,7 @@ CONSTRAINTS := constraints/torch-$(TORCH).txt
 PINS := $(CONSTRAINTS) constraints/base.txt
 PYTEST := $(PY) -m pytest --durations=20
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
-TYPED := $(wildcard rlk/errors.py rlk/env.py rlk/digest.py rlk/ir rlk/lang rlk/interp rlk/passes rlk/lower rlk/cache rlk/nn rlk/verify)
+TYPED := $(wildcard rlk/errors.py rlk/env.py rlk/digest.py rlk/ir rlk/lang rlk/interp rlk/passes rlk/lower rlk/cache rlk/nn rlk/parallel rlk/verify)
 
 CUTE_VERSIONS := 4.7 4.8
 # What CuTe's compiler makes, and how it is called, differ by its version; wheels and dry runs hold only its name

@@ -96,14 +96,16 @@ def untouched(fn: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> to
 
 
 @contextmanager
-def member(backend: str, world: int, rank: int, folder: Path) -> Iterator[torch.device]:
-    """Be one of the ranks; the rank's device is given."""
+def member(
+    backend: str, world: int, rank: int, folder: Path, limit: timedelta = LIMIT
+) -> Iterator[torch.device]:
+    """Be one of the ranks; the rank's device is given. limit: of the time that a rank waits for others."""
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store = f"file://{folder / 'store'}"
-    dist.init_process_group(backend, init_method=store, rank=rank, world_size=world, timeout=LIMIT)
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=world, timeout=limit)
     yield device
     dist.barrier()
     dist.destroy_process_group()
@@ -185,13 +187,15 @@ def errors(device: torch.device) -> dict[str, tuple[str, str]]:
     return found
 
 
-def run(backend: str, world: int, folder: Path, module: str = "rank_cases") -> list[Found]:
+def run(
+    backend: str, world: int, folder: Path, module: str = "rank_cases", seconds: int = 2 * LIMIT.seconds
+) -> list[Found]:
     """Run every rank of a module in a process of its own; return what each found."""
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", module, backend, str(world)]
     ranks = [subprocess.Popen([*command, str(r), str(folder)], env=here) for r in range(world)]
     try:
-        ended = [rank.wait(timeout=2 * LIMIT.seconds) for rank in ranks]
+        ended = [rank.wait(timeout=seconds) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -17,6 +17,7 @@ NAV = {
     "Get started": [
         "index.md",
         "models.md",
+        "parallel.md",
         "engines.md",
         "verify.md",
         "example.md",

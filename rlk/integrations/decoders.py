@@ -19,7 +19,10 @@ from rlk.integrations.batch import PEER, Batch
 from rlk.integrations.tensors import SHORT, no_form
 from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
 from rlk.nn.config import ModelConfig, Profile
-from rlk.nn.products import column_linear, row_linear
+from rlk.nn.embedded import embedding_of_ranks
+from rlk.nn.normed import rms_norm_of_rows
+from rlk.nn.products import column_linear, merged_linear, row_linear, row_linear_of_ranks
+from rlk.nn.ranks import Ranks
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import Tokens, WholeSequences
 from rlk.ops.results import LogProbs
@@ -52,6 +55,12 @@ class Decoding:
         return Decoding(config, layers, logits_dtype, loss_logits)
 
 
+def ranks_of(module: Any) -> Ranks | None:
+    """Return the ranks that share a module's weight, None if it is whole."""
+    found: Ranks | None = module.__dict__.get("ranks")
+    return found
+
+
 # --- modules with the arguments that transformers gives them -----------------------------------------------
 
 
@@ -65,7 +74,12 @@ def linear_forward(rows: bool, leaves: int) -> Forward:
         x, w, bias = input, self.weight, self.bias
         if w.dtype not in SHORT or x.dtype != w.dtype:
             x, w, bias = _autocast(x, w, bias)
-        return product(x, w, bias, leaves)
+        ranks = ranks_of(self)
+        if ranks is None:
+            return product(x, w, bias, leaves)
+        if rows:
+            return row_linear_of_ranks(x, w, bias, leaves, ranks)
+        return merged_linear(x, [w], [bias], leaves, ranks)
 
     return forward
 
@@ -90,9 +104,11 @@ def norm_forward(profile: Profile, eps: str) -> Forward:
     def forward(
         self: Any, hidden_states: torch.Tensor, residual: torch.Tensor | None = None
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        made = ops.rms_norm(
-            hidden_states, self.weight, residual=residual, eps=getattr(self, eps), profile=profile
-        )
+        ranks, number = ranks_of(self), getattr(self, eps)
+        if ranks is not None:
+            y, total = rms_norm_of_rows(hidden_states, residual, self.weight, number, profile, ranks)
+            return y if residual is None else (y, total)
+        made = ops.rms_norm(hidden_states, self.weight, residual=residual, eps=number, profile=profile)
         return made if residual is None else (made.y, made.residual)
 
     return forward
@@ -100,7 +116,11 @@ def norm_forward(profile: Profile, eps: str) -> Forward:
 
 def embedding_forward(self: Any, input: torch.Tensor) -> torch.Tensor:
     """Return rows of an embedding, times its `embed_scale` if it has one; `padding_idx` gets no gradient."""
-    x: torch.Tensor = ops.embedding(input, self.weight)
+    ranks = ranks_of(self)
+    if ranks is None:
+        x = ops.embedding(input, self.weight)
+    else:
+        x, input = embedding_of_ranks(input, self.weight, ranks), input[ranks.rows(len(input))]
     if self.padding_idx is not None and x.requires_grad:
         x = torch.where((input == self.padding_idx)[..., None], x.detach(), x)
     scale = getattr(self, "embed_scale", None)
@@ -114,9 +134,16 @@ def head_forward(dtype: torch.dtype | None) -> Forward:
     def forward(
         self: Any, input: torch.Tensor, ids: torch.Tensor | None = None, **options: Any
     ) -> torch.Tensor | LogProbs:
-        if ids is None:
-            return ops.matmul(input, self.weight, bias=self.bias, out_dtype=dtype)
-        return ops.linear_logp(input, self.weight, ids, bias=self.bias, **options)
+        ranks = ranks_of(self)
+        if ids is not None:
+            if ranks is not None:
+                options |= {"group": ranks.group, "vocab_start": ranks.rank * len(self.weight)}
+            return ops.linear_logp(input, self.weight, ids, bias=self.bias, **options)
+        if ranks is not None and input.requires_grad and torch.is_grad_enabled():
+            what = "logits with gradients where ranks share the head"
+            raise no_form(PEER, what, "use the loss, or log-probs, which need none")
+        z = ops.matmul(input, self.weight, bias=self.bias, out_dtype=dtype)
+        return z if ranks is None else ranks.all_columns(z)
 
     forward.gives_log_probs = forward  # type: ignore[attr-defined]
     forward.logits_dtype = dtype  # type: ignore[attr-defined]
@@ -182,6 +209,12 @@ def model_forward(at: Decoding) -> Forward:
             at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None)
         )
         _refuse(kwargs)
+        ranks = ranks_of(self)
+        if ranks is not None:
+            ranks.tokens = len(batch.tokens.positions)
+            if ranks.sequence and (inputs_embeds is not None or hidden_states):
+                what = "inputs_embeds or output_hidden_states where ranks have tokens of their own"
+                raise no_form(PEER, what, "parallelize with sp=False")
         x = self.embed_tokens(batch.pack(input_ids)) if inputs_embeds is None else batch.pack(inputs_embeds)
         if x.dtype not in SHORT:
             raise no_form(PEER, f"hidden states of {x.dtype}", "load the model with dtype=torch.bfloat16")
@@ -190,7 +223,8 @@ def model_forward(at: Decoding) -> Forward:
             if hidden_states:
                 seen.append(batch.restore(x if residual is None else residual + x))
             x, residual = layer(x, residual, batch.tokens)
-        x = batch.restore(self.norm(x) if residual is None else self.norm(x, residual)[0])
+        x = self.norm(x) if residual is None else self.norm(x, residual)[0]
+        x = batch.restore(x if ranks is None else ranks.whole(x))
         made = BaseModelOutputWithPast(
             last_hidden_state=x, past_key_values=held, hidden_states=(*seen, x) if hidden_states else None
         )

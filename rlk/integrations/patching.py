@@ -124,12 +124,14 @@ class Patched:
     ) -> None:
         self.undo()
 
-    def _put(self, owner: Any, name: str, ours: Any) -> None:
+    def put(self, owner: Any, name: str, ours: Any) -> None:
+        """Set an attribute of an object until `undo`."""
         self.done.append((owner, name, ours, vars(owner).get(name, ABSENT)))
         setattr(owner, name, ours)
 
-    def _exchange(self, module: torch.nn.Module, forward: Forward) -> None:
-        self._put(module, "forward", MethodType(forward, module))
+    def exchange(self, module: torch.nn.Module, forward: Forward) -> None:
+        """Replace a module's forward until `undo`."""
+        self.put(module, "forward", MethodType(forward, module))
 
 
 def patch(
@@ -342,34 +344,34 @@ def _exchange(made: Patched, parts: _Parts, logits_dtype: torch.dtype | None, lo
     """Put forwards on the modules of a model: of leaves alone, or of the whole."""
     forwards = import_module("rlk.integrations.decoders")  # imports transformers, which is there now
     for name, module in parts.linears.items():
-        made._exchange(module, _linear(forwards, name, logits_dtype, parts))
+        made.exchange(module, _linear(forwards, name, logits_dtype, parts))
     for module, profile, eps in parts.norms.values():
-        made._exchange(module, forwards.norm_forward(profile, eps))
+        made.exchange(module, forwards.norm_forward(profile, eps))
     for module in parts.embeddings.values():
-        made._exchange(module, forwards.embedding_forward)
+        made.exchange(module, forwards.embedding_forward)
     if not parts.whole:
         return
     for module, config in parts.decoders.values():
         at = forwards.Decoding.of(config, logits_dtype, loss_logits)
         if config.leaves != getattr(module.config, LEAVES, 1):
-            made._put(module.config, LEAVES, config.leaves)
+            made.put(module.config, LEAVES, config.leaves)
         _exchange_decoder(made, forwards, module, at)
         for head in parts.heads:
             if head.model is module:
-                made._exchange(head, forwards.causal_forward(at))
-                made._put(head, "create_masks_for_generate", _mask_as_given)
-                made._put(head, "init_continuous_batching", initializer(config, head))
-                made._put(head, "generate_batch", batch_generator(config, head))
+                made.exchange(head, forwards.causal_forward(at))
+                made.put(head, "create_masks_for_generate", _mask_as_given)
+                made.put(head, "init_continuous_batching", initializer(config, head))
+                made.put(head, "generate_batch", batch_generator(config, head))
 
 
 def _exchange_decoder(made: Patched, forwards: Any, module: Any, at: Decoding) -> None:
-    made._exchange(module, forwards.model_forward(at))
+    made.exchange(module, forwards.model_forward(at))
     for layer, options in zip(module.layers, at.layers, strict=True):
         for holder, names in GROUPS:
-            _lay_out([getattr(getattr(layer, holder), name) for name in names])
-        made._exchange(layer, forwards.layer_forward(at.config.sandwich_norms))
-        made._exchange(layer.self_attn, forwards.attention_forward(options))
-        made._exchange(layer.mlp, forwards.mlp_forward(at.config))
+            lay_out([getattr(getattr(layer, holder), name) for name in names])
+        made.exchange(layer, forwards.layer_forward(at.config.sandwich_norms))
+        made.exchange(layer.self_attn, forwards.attention_forward(options))
+        made.exchange(layer.mlp, forwards.mlp_forward(at.config))
 
 
 def _linear(forwards: Any, name: str, logits_dtype: torch.dtype | None, parts: _Parts) -> Forward:
@@ -388,7 +390,7 @@ def _mask_as_given(attention_mask: torch.Tensor | None = None, **_: object) -> t
     return attention_mask
 
 
-def _lay_out(modules: list[Any]) -> None:
+def lay_out(modules: list[Any]) -> None:
     """Move the weights of one input behind each other, if they are plain tensors of this process."""
     if any(not _same(type(m), torch.nn.Linear) for m in modules):
         return

@@ -250,10 +250,16 @@ def _equal(file: str, key: str, other_file: str, other_key: str) -> bool:
 # --- loading ---------------------------------------------------------------------------------------------
 
 
-def load_tensors(model: torch.nn.Module, found: Checkpoint, sources: Mapping[str, str]) -> None:
+def load_tensors(
+    model: torch.nn.Module,
+    found: Checkpoint,
+    sources: Mapping[str, str],
+    cuts: Mapping[str, tuple[slice, ...]] | None = None,
+) -> None:
     """Copy tensors into the parameters of a model, file by file, cast to their dtype.
 
-    sources: as of `check_tensors`. Raises LaunchError for weights that the dtype cannot hold.
+    sources: as of `check_tensors`. cuts: by parameter, the part of a tensor that is read; others are read
+    whole. Raises LaunchError for weights that the dtype cannot hold.
     """
     safe_open = _peer("safetensors").safe_open
     parameters = dict(model.named_parameters())
@@ -264,7 +270,7 @@ def load_tensors(model: torch.nn.Module, found: Checkpoint, sources: Mapping[str
     for file, names in by_file.items():
         with safe_open(file, framework="pt") as opened, torch.no_grad():
             for name in names:
-                given, parameter = opened.get_tensor(sources[name]), parameters[name]
+                given, parameter = _part(opened, sources[name], (cuts or {}).get(name)), parameters[name]
                 parameter.copy_(given)
                 # f16 ends at 65504; infinities of the checkpoint itself are left
                 if parameter.dtype is torch.float16 and given.dtype is not torch.float16:
@@ -274,6 +280,12 @@ def load_tensors(model: torch.nn.Module, found: Checkpoint, sources: Mapping[str
         got, wanted = "values beyond those of float16", "dtype=torch.bfloat16 for this checkpoint"
         name = _listed(beyond)
         raise LaunchError(Code.CHECKPOINT_DTYPE, path=found.path, name=name, got=got, wanted=wanted)
+
+
+def _part(opened: Any, key: str, cut: tuple[slice, ...] | None) -> torch.Tensor:
+    """Return a tensor of an open file, or the part of it that is asked for."""
+    found: torch.Tensor = opened.get_tensor(key) if cut is None else opened.get_slice(key)[cut]
+    return found
 
 
 # --- writing ---------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import torch
 from torch.nn.modules.module import _has_any_global_hook
 
 from rlk.nn.config import ModelConfig, Profile
-from rlk.nn.products import merged_linear, row_linear
+from rlk.nn.products import merged_linear, row_linear, row_linear_of_ranks
+from rlk.nn.ranks import Ranks
 from rlk.nn.rotary import RotaryTables
 from rlk.nn.tokens import Heads, Tokens
 from rlk.ops.gated import Activation, gated
@@ -18,7 +19,10 @@ from rlk.ops.gated import Activation, gated
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionOptions:
-    """The attention of one layer, without its weights. layer: the index of its keys in a cache."""
+    """The attention of one layer, without its weights. layer: the index of its keys in a cache.
+
+    heads, key_heads: of this rank, where ranks share them.
+    """
 
     layer: int
     heads: int
@@ -31,6 +35,7 @@ class AttentionOptions:
     norm_profile: Profile
     tables: RotaryTables
     leaves: int
+    ranks: Ranks | None = None
 
     @staticmethod
     def of(config: ModelConfig, layer: int, tables: RotaryTables) -> AttentionOptions:
@@ -56,7 +61,7 @@ class AttentionOptions:
         dim = self.tables.rope.dim
         return Heads(
             self.heads, self.key_heads, self.head_dim, q_weight, k_weight, self.eps, self.norm_profile,
-            cos, sin, None if dim == self.head_dim else dim,
+            cos, sin, None if dim == self.head_dim else dim, self.ranks,
         )  # fmt: skip
 
 
@@ -88,8 +93,16 @@ def decoder_layer(
     mlp of a decoder layer; its norms take a residual and return its sum too. sandwich: norms follow attention
     and MLP.
     """
+    announce(module, tokens)
     x, residual = (module.input_layernorm(x), x) if residual is None else module.input_layernorm(x, residual)
     return after_norm(module, x, residual, tokens, sandwich)
+
+
+def announce(module: Any, tokens: Tokens) -> None:
+    """Tell the ranks that share a layer how many tokens it is given; rows of one rank do not say it."""
+    ranks = module.__dict__.get("ranks")
+    if ranks is not None:
+        ranks.tokens = len(tokens.positions)
 
 
 def after_norm(
@@ -112,7 +125,8 @@ def projections(x: torch.Tensor, modules: tuple[Any, ...], leaves: int) -> torch
     """
     if all(plain(m) for m in modules):
         own = [m._parameters for m in modules]
-        return merged_linear(x, [p["weight"] for p in own], [p["bias"] for p in own], leaves)
+        ranks = modules[0].__dict__.get("ranks")
+        return merged_linear(x, [p["weight"] for p in own], [p["bias"] for p in own], leaves, ranks)
     return torch.cat([m(x) for m in modules], -1)
 
 
@@ -120,7 +134,9 @@ def output(x: torch.Tensor, module: Any, leaves: int) -> torch.Tensor:
     """Return the product with a row-parallel weight; a module with adapters or hooks is called."""
     if not plain(module):
         return module(x)
-    own = module._parameters
+    own, ranks = module._parameters, module.__dict__.get("ranks")
+    if ranks is not None:
+        return row_linear_of_ranks(x, own["weight"], own["bias"], leaves, ranks)
     return row_linear(x, own["weight"], own["bias"], leaves)
 
 

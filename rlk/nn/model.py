@@ -27,6 +27,7 @@ from rlk.nn.identity import numerics_id, small
 from rlk.nn.logits import head_logits
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
 from rlk.nn.packed import Packed, check_tokens, pack_tokens
+from rlk.nn.ranks import Ranks
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens
 from rlk.ops.layout import Layout
@@ -66,18 +67,20 @@ class Decoder(torch.nn.Module):
         )
         self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, profile=config.norm_profile, **made)
         self.gradient_checkpointing = False
+        self.ranks: Ranks | None = None
 
     def forward(self, ids: torch.Tensor, tokens: Tokens) -> torch.Tensor:
-        """Return the last hidden states [T, hidden] of packed ids [T]."""
+        """Return the last hidden states [T, hidden] of packed ids [T]; all rows on every rank."""
+        if self.ranks is not None:
+            self.ranks.tokens = len(ids)
         x, residual = self.embed_tokens(ids), None
         for layer in self.layers:
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x, residual = checkpointed(layer, x, residual, tokens)
             else:
                 x, residual = layer(x, residual, tokens)
-        if residual is None:  # a model without layers
-            return self.norm(x)
-        return self.norm(x, residual)[0]
+        x = self.norm(x) if residual is None else self.norm(x, residual)[0]  # a model without layers has none
+        return x if self.ranks is None else self.ranks.whole(x)
 
 
 def checkpointed(
@@ -157,8 +160,12 @@ class CausalLM(torch.nn.Module):
 
         config: a config of transformers that says what the model is, for one that was not loaded from a
         checkpoint. config.json is that of the checkpoint with "rlk_leaves" and the dtype. max_shard_size:
-        bytes, or "5GB". Generation settings and tokenizers are not written. Raises LaunchError.
+        bytes, or "5GB". Generation settings and tokenizers are not written. Raises LaunchError, also for
+        a model that ranks share.
         """
+        if self.model.ranks is not None:
+            found, wanted = f"shared by {self.model.ranks.size} ranks", "a model with whole weights"
+            raise LaunchError(Code.ARG_VALUE, op="save_pretrained", name="model", value=found, wanted=wanted)
         raw = self.source if config is None else config_of(config)
         if raw is None:
             why = "for a model that was not loaded from a checkpoint"
@@ -196,9 +203,15 @@ class CausalLM(torch.nn.Module):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return f32 logits [..., V] of hidden states [..., hidden], after the model's softcap if it has one.
 
-        `ops.logp(logits, ids)` has the bits of `logps`, and `ops.sample(logits)` draws from the model.
+        `ops.logp(logits, ids)` has the bits of `logps`, and `ops.sample(logits)` draws from the model. Where
+        ranks share the head, every rank gets all logits, and they have no gradient.
         """
-        return head_logits(hidden, self.lm_head.weight, self.config.final_softcap)
+        ranks = self.model.ranks
+        if ranks is not None and hidden.requires_grad and torch.is_grad_enabled():
+            choices = "no input where ranks share the head; logps has gradients"
+            raise LaunchError(Code.NOT_DIFFERENTIABLE, op="CausalLM.logits", name="hidden", choices=choices)
+        z = head_logits(hidden, self.lm_head.weight, self.config.final_softcap)
+        return z if ranks is None else ranks.all_columns(z)
 
     def logps(
         self,
@@ -217,9 +230,11 @@ class CausalLM(torch.nn.Module):
         """
         packed = self._packed(ids, layout)
         hidden = self.model(packed.ids, packed.tokens)
+        weight, ranks = self.lm_head.weight, self.model.ranks
+        shard = {} if ranks is None else {"group": ranks.group, "vocab_start": ranks.rank * len(weight)}
         made = ops.linear_logp(
-            hidden, self.lm_head.weight, packed.next_ids, mask=packed.has_next, needs=needs,
-            temperature=temperature, softcap=self.config.final_softcap, support=support,
+            hidden, weight, packed.next_ids, mask=packed.has_next, needs=needs, temperature=temperature,
+            softcap=self.config.final_softcap, support=support, **shard,
         )  # fmt: skip
         return LogProbs(*(None if x is None else packed.restore_next(x) for x in made))
 
@@ -235,9 +250,10 @@ class CausalLM(torch.nn.Module):
 
         `PagedCache.page_bytes(config, page_size, dtype)` are the bytes of one. Raises LaunchError.
         """
-        c, like = self.config, self.lm_head.weight
+        c, like, ranks = self.config, self.lm_head.weight, self.model.ranks
+        heads = c.num_key_value_heads if ranks is None else ranks.share(c.num_key_value_heads)
         return PagedCache.empty(
-            c.num_hidden_layers, pages, page_size, c.num_key_value_heads, c.head_dim, like.dtype, like.device
+            c.num_hidden_layers, pages, page_size, heads, c.head_dim, like.dtype, like.device
         )
 
     @torch.no_grad()

@@ -11,6 +11,7 @@ from rlk import ops
 from rlk.nn.compute import (
     AttentionOptions,
     after_norm,
+    announce,
     attention,
     decoder_layer,
     gated_mlp,
@@ -19,6 +20,7 @@ from rlk.nn.compute import (
 from rlk.nn.config import ModelConfig, Profile
 from rlk.nn.normed import norm_of_total
 from rlk.nn.products import column_linear, lay_adjacent, row_linear
+from rlk.nn.ranks import Ranks
 from rlk.nn.rotary import RotaryTables
 from rlk.nn.tokens import Tokens
 
@@ -80,6 +82,10 @@ class RMSNorm(torch.nn.Module):
         made = ops.rms_norm(x, self.weight, residual=residual, eps=self.eps, profile=self.profile)
         return made if residual is None else (made.y, made.residual)
 
+    def of_total(self, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what `forward` returns of x and a residual, given their rounded sum; not for "vllm"."""
+        return norm_of_total(total, self.weight, self.eps, self.profile)
+
     def extra_repr(self) -> str:
         return f"{len(self.weight)}, eps={self.eps}, profile={self.profile}"
 
@@ -101,7 +107,10 @@ class Embedding(torch.nn.Embedding):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return [..., embedding_dim] of ids [...]."""
-        x = ops.embedding(ids, self.weight)
+        return self.scaled(ops.embedding(ids, self.weight))
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        """Return embeddings times `scale`."""
         if self.scale is None:
             return x
         # the factor is rounded to the dtype first, as transformers does; one product and rounding by torch
@@ -193,6 +202,7 @@ class DecoderLayer(torch.nn.Module):
             )
             setattr(self, name, norm)
         self.sandwich = config.sandwich_norms
+        self.ranks: Ranks | None = None
 
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor | None, tokens: Tokens, *, summed: bool = False
@@ -202,9 +212,9 @@ class DecoderLayer(torch.nn.Module):
         x: what the layer before returned, or embeddings, whose residual is None. summed: x is what the layer
         before returned, both added; gradients are the same, those of a sum within the norm.
         """
-        norm = self.input_layernorm
         if summed:
-            x, residual = norm_of_total(x, norm.weight, norm.eps, norm.profile)
+            announce(self, tokens)
+            x, residual = self.input_layernorm.of_total(x)
             return after_norm(self, x, residual, tokens, self.sandwich)
         return decoder_layer(self, x, residual, tokens, self.sandwich)
 
@@ -254,7 +264,8 @@ def merged_parameters(model: torch.nn.Module) -> Iterator[list[torch.nn.Paramete
             group = (module.gate_proj, module.up_proj)
         else:
             continue
-        if all(type(m) is Linear for m in group):
+        # rlk's own subclasses too, but not those that FSDP2 makes
+        if all(isinstance(m, Linear) and type(m).__module__.startswith("rlk.") for m in group):
             yield [m.weight for m in group]
             if group[0].bias is not None:
                 yield [m.bias for m in group]

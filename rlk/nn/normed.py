@@ -1,4 +1,4 @@
-"""The norm of a residual stream that is summed already, with the gradients of the norm that sums it."""
+"""Norms with gradients of their own: of a stream that is summed already, of a rank's tokens, of its heads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from rlk import ops
+from rlk.nn.config import Profile
+from rlk.nn.ranks import BLOCK, Ranks
+from rlk.ops.heads import sum_of_heads, weight_partials
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.autograd import gradients
 from rlk.runtime.call.dispatch import dispatch
@@ -52,3 +56,107 @@ class _NormOfTotal(torch.autograd.Function):
             wanted,
         )
         return found.get("x"), found.get("weight"), None, None
+
+
+# --- over ranks ---------------------------------------------------------------------------------------------
+
+
+def head_norm(x: torch.Tensor, weight: torch.Tensor, *, ranks: Ranks, **options: Any) -> torch.Tensor:
+    """Return `ops.qk_norm` of the heads of a rank, x [T, H / ranks, E]; the gradient of weight is of all.
+
+    It sums tokens for each head; ranks gather the sums, which are added by heads, ascending.
+    """
+    y = ops.qk_norm(x, weight.detach(), **options)
+    made: torch.Tensor = _WeightOfHeads.apply(y, weight, x.detach(), options, ranks)
+    return made
+
+
+class _WeightOfHeads(torch.autograd.Function):
+    """A norm as it is; backward adds the gradient of its weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: torch.Tensor, weight: torch.Tensor, x: torch.Tensor, options: Any, ranks: Ranks
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.options, ctx.ranks, ctx.dtype = options, ranks, weight.dtype
+        return y.view_as(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        d_weight = None
+        if ctx.needs_input_grad[1]:
+            own = weight_partials(d_y, ctx.saved_tensors[0], **ctx.options)
+            heads = ctx.ranks.rows_of_all(own, len(own), len(own) * ctx.ranks.size)
+            d_weight = sum_of_heads(heads, ctx.dtype)
+        return d_y, d_weight, None, None, None
+
+
+def rms_norm_of_rows(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    profile: Profile,
+    ranks: Ranks,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `ops.rms_norm` of the tokens that a rank has, x [T, N], and the sum that it is the norm of.
+
+    The gradient of weight is of all tokens: pieces of 64 tokens have a sum each; ranks gather them, and they
+    are added in the order of tokens. profile: not "vllm", whose sum stays f32.
+    """
+    made = ops.rms_norm(x, weight.detach(), residual=residual, eps=eps, profile=profile)
+    y, source = (made, x) if residual is None else (made.y, made.residual)
+    return with_weight_of_rows(y, source, weight, eps, profile, ranks), source
+
+
+def with_weight_of_rows(
+    y: torch.Tensor, source: torch.Tensor, weight: torch.Tensor, eps: float, profile: str, ranks: Ranks
+) -> torch.Tensor:
+    """Return y, the norm of source by a detached weight, which gives weight its gradient in backward."""
+    options = {"eps": eps, "profile": profile}
+    made: torch.Tensor = _WeightOfRows.apply(y, weight, source.detach(), options, ranks, ranks.tokens)
+    return made
+
+
+class _WeightOfRows(torch.autograd.Function):
+    """A norm as it is; backward adds the gradient of its weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        source: torch.Tensor,
+        options: Any,
+        ranks: Ranks,
+        tokens: int,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(source)
+        ctx.options, ctx.ranks, ctx.tokens, ctx.dtype = options, ranks, tokens, weight.dtype
+        return y.view_as(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        d_weight = None
+        if ctx.needs_input_grad[1]:
+            own = _sums_of_pieces(d_y, ctx.saved_tensors[0], ctx.options)
+            most, pieces = ctx.ranks.longest(ctx.tokens) // BLOCK, -(-ctx.tokens // BLOCK)
+            d_weight = sum_of_heads(ctx.ranks.rows_of_all(own, most, pieces), ctx.dtype)
+        return d_y, d_weight, None, None, None, None
+
+
+def _sums_of_pieces(d_y: torch.Tensor, x: torch.Tensor, options: Any) -> torch.Tensor:
+    """Return the f32 sums [P, N] of each 64 tokens in the gradient of a norm's weight; the last may be short.
+
+    A piece takes the place of a head: `qk_norm` sums the tokens of each head as `rms_norm` those of a piece.
+    """
+    found = []
+    edge = len(x) // BLOCK * BLOCK
+    for part, size in ((slice(0, edge), BLOCK), (slice(edge, None), len(x) - edge)):
+        if len(x[part]):
+            pieces = (t[part].unflatten(0, (-1, size)).transpose(0, 1) for t in (d_y, x))
+            found.append(weight_partials(*pieces, **options))
+    return torch.cat(found) if found else x.new_empty(0, x.shape[1], dtype=torch.float32)

@@ -9,8 +9,10 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from rlk import ops
-from rlk.ops.products import check_pieces, input_gradient
-from rlk.runtime.call.entry import _PLAIN
+from rlk.nn.ranks import Ranks
+from rlk.ops.products import check_pieces, input_gradient, partial_input_gradient, weight_gradient
+from rlk.runtime.call.entry import _PLAIN, call
+from rlk.specs.matmul import column_sums
 
 Bias: TypeAlias = torch.Tensor | None
 
@@ -31,8 +33,24 @@ def row_linear(x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int) -> tor
     return ops.matmul(x, w, bias=bias, leaves=leaves)
 
 
+def row_linear_of_ranks(
+    x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int, ranks: Ranks
+) -> torch.Tensor:
+    """Return `row_linear` of a weight whose columns ranks share.
+
+    x: [T, K / ranks], w: [N, K / ranks], bias: [N], the same on all ranks. Returns the rows [T, N] that the
+    rank has.
+    """
+    made: torch.Tensor = _RowsOfRanks.apply(x, w, bias, leaves, ranks)
+    return made
+
+
 def merged_linear(
-    x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[Bias], leaves: int
+    x: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[Bias],
+    leaves: int,
+    ranks: Ranks | None = None,
 ) -> torch.Tensor:
     """Return the products of one input with several weights side by side, [..., sum of N].
 
@@ -40,6 +58,8 @@ def merged_linear(
     product for each. d x is one sum over the rows of all weights, rounded once: leaf i of `leaves` takes the
     i-th piece of the first weight, then of the second, and so on. Weights that lie one behind the other in
     memory (`adjacent`) are read where they are; others are copied for each call.
+    ranks: each has an equal share of the rows of every weight, and of x the rows that it has between
+    products. The result is of all rows.
     """
     sizes = [w.shape[0] for w in weights]
     w = _joined(weights)
@@ -47,10 +67,12 @@ def merged_linear(
     bias = _joined(given) if len(given) == len(biases) and given else None
     if leaves == 1:
         return ops.matmul(x, w, bias=bias)
+    own = leaves if ranks is None else ranks.share(leaves)
     for n in sizes:
-        check_pieces("w.shape[0]", n, leaves)
-    y = ops.matmul(x.detach(), w, bias=bias)
-    made: torch.Tensor = _InputGradient.apply(y, x, w.detach(), tuple(sizes), leaves)
+        check_pieces("w.shape[0]", n, own)
+    rows = x.detach() if ranks is None else ranks.all_tokens(x.detach(), ranks.tokens)
+    y = ops.matmul(rows, w, bias=bias)
+    made: torch.Tensor = _InputGradient.apply(y, x, w.detach(), tuple(sizes), own, ranks)
     return made
 
 
@@ -116,10 +138,16 @@ class _InputGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, sizes: tuple[int, ...], leaves: int
+        ctx: Any,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        sizes: tuple[int, ...],
+        leaves: int,
+        ranks: Ranks | None,
     ) -> torch.Tensor:
         ctx.save_for_backward(w)
-        ctx.sizes, ctx.leaves = sizes, leaves
+        ctx.sizes, ctx.leaves, ctx.ranks = sizes, leaves, ranks
         return y.view_as(y)
 
     @staticmethod
@@ -128,9 +156,51 @@ class _InputGradient(torch.autograd.Function):
         (w,) = ctx.saved_tensors
         d_x = None
         if ctx.needs_input_grad[1]:
-            rows = _by_leaves(ctx.sizes, ctx.leaves, w.device)
-            d_x = input_gradient(d_y[..., rows], w[rows], ctx.leaves)
-        return d_y, d_x, None, None, None
+            given = d_y, w, ctx.leaves
+            if ctx.leaves > 1 and len(ctx.sizes) > 1:  # else rows are in the order of leaves
+                rows = _by_leaves(ctx.sizes, ctx.leaves, w.device)
+                given = d_y[..., rows], w[rows], ctx.leaves
+            if ctx.ranks is None:
+                d_x = input_gradient(*given)
+            else:
+                d_x = ctx.ranks.total(partial_input_gradient(*given)).to(w.dtype)
+        return d_y, d_x, None, None, None, None
+
+
+class _RowsOfRanks(torch.autograd.Function):
+    """A product whose contraction ranks share; each has the gradients of its own columns."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int, ranks: Ranks
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.ranks, ctx.bias = ranks, None if bias is None else bias.dtype
+        y = ranks.total(ops.matmul(x.detach(), w.detach(), leaves=leaves, part=ranks.part(leaves)))
+        if bias is not None:
+            y.add_(bias.detach())
+        return y.to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        tokens = x.shape[0] if ctx.ranks.sequence else 0
+        d_y = ctx.ranks.all_tokens(d_y, tokens)
+        wants_x, wants_w, wants_bias, *_ = ctx.needs_input_grad
+        return (
+            input_gradient(d_y, w, 1) if wants_x else None,
+            weight_gradient(d_y, x) if wants_w else None,
+            _bias_gradient(d_y).to(ctx.bias) if wants_bias else None,
+            None,
+            None,
+        )
+
+
+def _bias_gradient(d_y: torch.Tensor) -> torch.Tensor:
+    """Return the f32 sums of d_y [..., N] over tokens, as the gradient of `ops.matmul` has them."""
+    nothing = torch.full(d_y.shape[-1:], -0.0, device=d_y.device)  # -0.0 + x is x, also for x = -0.0
+    return call(column_sums, {"d_y": d_y.contiguous(), "bias_grad": nothing}, {}, {})["d_bias"]
 
 
 def _by_leaves(sizes: tuple[int, ...], leaves: int, device: torch.device) -> torch.Tensor:

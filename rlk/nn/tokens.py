@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from rlk import ops
 from rlk.errors import LaunchError
 from rlk.nn.cache import PagedCache
+from rlk.nn.normed import head_norm
+from rlk.nn.ranks import Ranks
 from rlk.ops.attention import check_pages
 from rlk.ops.offsets import owners_of
 
@@ -37,7 +40,7 @@ class Heads:
     """The heads of q, k and v side by side, and what q and k go through: norms of heads, rotation.
 
     q_weight, k_weight: [E], of norms with eps and profile as `rlk.ops.qk_norm` takes them, or None. cos, sin:
-    of `rlk.ops.rope`, with its rotary_dim.
+    of `rlk.ops.rope`, with its rotary_dim. ranks: those that share heads, of which these are a rank's own.
     """
 
     queries: int
@@ -50,6 +53,7 @@ class Heads:
     cos: torch.Tensor
     sin: torch.Tensor
     rotary_dim: int | None
+    ranks: Ranks | None = None
 
     def split(
         self, qkv: torch.Tensor, positions: torch.Tensor
@@ -62,7 +66,8 @@ class Heads:
             q, k = ops.rope(q, k, self.cos, self.sin, **options)
         else:
             options |= {"cos": self.cos, "sin": self.sin, "eps": self.eps, "profile": self.profile}
-            q, k = ops.qk_norm(q, self.q_weight, **options), ops.qk_norm(k, self.k_weight, **options)
+            norm = ops.qk_norm if self.ranks is None else partial(head_norm, ranks=self.ranks)
+            q, k = norm(q, self.q_weight, **options), norm(k, self.k_weight, **options)
         return q, k, v
 
 

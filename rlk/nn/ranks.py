@@ -1,0 +1,111 @@
+"""The ranks that share the weights of a model: their leaves, their tokens, and what they exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.function import once_differentiable
+
+from rlk.ops.collective import ordered_all_reduce
+from rlk.runtime.call.collective import ordered_gather
+
+BLOCK = 64
+"""Tokens of a piece, as the gradient of a norm's weight sums them: a rank's tokens are whole pieces."""
+
+
+@dataclass(slots=True, eq=False)
+class Ranks:
+    """Ranks of a process group that share the weights of a model (tensor parallelism).
+
+    size: a divisor of the model's leaves. sequence: between the products a rank has the tokens `rows` alone
+    (sequence parallelism). tokens: of the running forward pass, on all ranks together; its modules set it,
+    since a rank's own rows do not say it.
+    """
+
+    group: dist.ProcessGroup
+    size: int
+    rank: int
+    sequence: bool = False
+    tokens: int = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+        """Return a copy for a copied model, which has the same process group."""
+        made = memo[id(self)] = replace(self)
+        return made
+
+    def share(self, count: int) -> int:
+        """Return a rank's equal share of a number, such as leaves, heads or rows of a weight."""
+        return count // self.size
+
+    def part(self, leaves: int) -> tuple[int, int]:
+        """Return the leaves of this rank, as `ops.matmul` takes them."""
+        own = self.share(leaves)
+        return self.rank * own, (self.rank + 1) * own
+
+    # --- tokens ---------------------------------------------------------------------------------------------
+
+    def longest(self, tokens: int) -> int:
+        """Return how many tokens the first rank has: whole blocks of 64; the last ranks may have fewer."""
+        blocks = -(-tokens // BLOCK)
+        return -(-blocks // self.size) * BLOCK
+
+    def rows(self, tokens: int) -> slice:
+        """Return which of the tokens this rank has between the products."""
+        if not self.sequence:
+            return slice(0, tokens)
+        each = self.longest(tokens)
+        return slice(min(self.rank * each, tokens), min((self.rank + 1) * each, tokens))
+
+    def all_tokens(self, x: torch.Tensor, tokens: int) -> torch.Tensor:
+        """Return the rows of all ranks [tokens, ...] of a rank's rows; those it has if it has all."""
+        return self.rows_of_all(x, self.longest(tokens), tokens) if self.sequence else x
+
+    def rows_of_all(self, x: torch.Tensor, most: int, count: int) -> torch.Tensor:
+        """Return `count` rows of all ranks, of which each has at most `most`, all but the last ones so many.
+
+        Without a gradient. Each rank receives size * most rows.
+        """
+        own = x.detach()
+        if len(own) < most:
+            own = torch.cat([own, own.new_zeros(most - len(own), *own.shape[1:])])
+        return ordered_gather(own, self.group).flatten(0, 1)[:count]
+
+    def all_columns(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the columns of all ranks [..., size * N] of a rank's own [..., N], without a gradient."""
+        return ordered_gather(x.detach(), self.group).movedim(0, -2).flatten(-2)
+
+    def total(self, partial: torch.Tensor) -> torch.Tensor:
+        """Return the f32 sum over ranks of partial [tokens, ...]: the rows that this rank has.
+
+        Ranks continue the pairwise tree of leaves.
+        """
+        # an ordered reduce-scatter sends half of it
+        whole = ordered_all_reduce(partial.detach(), self.group)
+        return whole[self.rows(len(partial))] if self.sequence else whole
+
+    def whole(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rows of all ranks of x; in backward a rank keeps the gradient of its own.
+
+        For what every rank computes alike from all tokens, or whose gradient is summed over ranks already.
+        """
+        if not self.sequence:
+            return x
+        made: torch.Tensor = _Whole.apply(x, self, self.tokens)
+        return made
+
+
+class _Whole(torch.autograd.Function):
+    """Tokens of all ranks; the gradient of each is the same on every rank."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, ranks: Ranks, tokens: int) -> torch.Tensor:
+        ctx.rows = ranks.rows(tokens)
+        return ranks.all_tokens(x, tokens)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return grad[ctx.rows], None, None

@@ -1,0 +1,26 @@
+"""Models whose weights several ranks share, with the bits of one rank."""
+
+from __future__ import annotations
+
+from rlk.nn.ranks import Ranks
+from rlk.parallel.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SequenceParallelRMSNorm,
+    VocabParallelEmbedding,
+)
+from rlk.parallel.load import from_pretrained
+from rlk.parallel.models import parallelize
+from rlk.parallel.plan import PLAN, ranks_of
+
+__all__ = [
+    "PLAN",
+    "ColumnParallelLinear",
+    "Ranks",
+    "RowParallelLinear",
+    "SequenceParallelRMSNorm",
+    "VocabParallelEmbedding",
+    "from_pretrained",
+    "parallelize",
+    "ranks_of",
+]

@@ -1,0 +1,140 @@
+"""Layers whose weights ranks share: column-parallel, row-parallel, vocabulary; norms of a rank's tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rlk.nn.compute import product_alone
+from rlk.nn.embedded import embedding_of_ranks
+from rlk.nn.modules import Embedding, Linear, RMSNorm
+from rlk.nn.normed import norm_of_total, rms_norm_of_rows, with_weight_of_rows
+from rlk.nn.products import merged_linear, row_linear_of_ranks
+from rlk.nn.ranks import Ranks
+from rlk.runtime.binding.checks import wrong_value
+
+
+class ColumnParallelLinear(Linear):
+    """x w^T + bias of a rank's own rows of w: weight [out_features / ranks, in_features], bias likewise.
+
+    in_features, out_features: of the whole. leaves: as of `rlk.nn.Linear`, more than 1 and a multiple of the
+    number of ranks. The gradient of x is summed over all ranks' leaves, pairwise, and rounded once. Under
+    sequence parallelism x has the rank's own tokens and the result those of all ranks. Raises LaunchError.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        ranks: Ranks,
+        leaves: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        _check_leaves("ColumnParallelLinear", leaves, ranks, "out_features", out_features)
+        own = ranks.share(out_features)
+        super().__init__(in_features, own, bias, leaves=leaves, device=device, dtype=dtype)
+        self.ranks = ranks
+
+    @product_alone
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [..., out_features / ranks] of x [..., in_features]."""
+        return merged_linear(x, [self.weight], [self.bias], self.leaves, self.ranks)
+
+
+class RowParallelLinear(Linear):
+    """x w^T + bias, summed over K on all ranks: weight [out_features, in_features / ranks], bias whole.
+
+    x: the rank's own columns [T, in_features / ranks]. leaves: as of `ColumnParallelLinear`. A rank sums its
+    leaves, ranks continue the pairwise tree, bias is added after it, and the sum is rounded once. Under
+    sequence parallelism the result has the rank's own tokens. Raises LaunchError.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        ranks: Ranks,
+        leaves: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        _check_leaves("RowParallelLinear", leaves, ranks, "in_features", in_features)
+        own = ranks.share(in_features)
+        options: dict[str, Any] = {"parallel": "rows", "leaves": leaves, "device": device, "dtype": dtype}
+        super().__init__(own, out_features, bias, **options)
+        self.ranks = ranks
+
+    @product_alone
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, out_features] of x [T, in_features / ranks]."""
+        return row_linear_of_ranks(x, self.weight, self.bias, self.leaves, self.ranks)
+
+
+class VocabParallelEmbedding(Embedding):
+    """Rows of a weight of which each rank has an equal range: weight [num_embeddings / ranks, embedding_dim].
+
+    num_embeddings: of all ranks. Under sequence parallelism a rank gets the rows of its own tokens. Raises
+    LaunchError.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        ranks: Ranks,
+        scale: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if num_embeddings % ranks.size:
+            wanted = f"a multiple of {ranks.size}, the number of ranks"
+            raise wrong_value("VocabParallelEmbedding", "num_embeddings", num_embeddings, wanted)
+        own = ranks.share(num_embeddings)
+        super().__init__(own, embedding_dim, scale=scale, device=device, dtype=dtype)
+        self.ranks = ranks
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return [T, embedding_dim] of ids [T], of the whole vocabulary and of all tokens."""
+        return self.scaled(embedding_of_ranks(ids, self.weight, self.ranks))
+
+
+class SequenceParallelRMSNorm(RMSNorm):
+    """`rlk.nn.RMSNorm` of the tokens that a rank has; the gradient of its weight is of all tokens.
+
+    ranks: with sequence parallelism. profile: "hf_llama" or "gemma". Raises LaunchError.
+    """
+
+    def __init__(self, size: int, *, ranks: Ranks, **options: Any) -> None:
+        super().__init__(size, **options)
+        if self.profile == "vllm":
+            wanted = '"hf_llama" or "gemma": a sum that stays f32 is not kept for the gradient'
+            raise wrong_value("SequenceParallelRMSNorm", "profile", self.profile, wanted)
+        self.ranks = ranks
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of x [T, size]; given a residual, the norm of their rounded sum, and that sum."""
+        y, total = rms_norm_of_rows(x, residual, self.weight, self.eps, self.profile, self.ranks)
+        return y if residual is None else (y, total)
+
+    def of_total(self, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what `forward` returns of x and a residual, given their rounded sum."""
+        y, residual = norm_of_total(total, self.weight.detach(), self.eps, self.profile)
+        return with_weight_of_rows(y, total, self.weight, self.eps, self.profile, self.ranks), residual
+
+
+def _check_leaves(op: str, leaves: int, ranks: Ranks, name: str, extent: int) -> None:
+    """Raise LaunchError for leaves that ranks cannot share, or an extent that leaves do not divide."""
+    if leaves % ranks.size:
+        wanted = f"a multiple of {ranks.size}, the number of ranks"
+        raise wrong_value(op, "leaves", leaves, wanted)
+    if extent % leaves:
+        raise wrong_value(op, name, extent, f"a multiple of leaves = {leaves}")

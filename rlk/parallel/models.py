@@ -1,0 +1,102 @@
+"""Whole models whose weights ranks share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from rlk.errors import Code, LaunchError
+from rlk.integrations.patching import Patched
+from rlk.nn.model import CausalLM
+from rlk.nn.modules import Attention, DecoderLayer, Embedding, Linear, RMSNorm, lay_out
+from rlk.nn.ranks import Ranks
+from rlk.parallel.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SequenceParallelRMSNorm,
+    VocabParallelEmbedding,
+)
+from rlk.parallel.patched import parallelize_patched
+from rlk.parallel.plan import OP, already_shared, check_shares, put, ranks_of, shares_of, style_of
+
+Model = TypeVar("Model", CausalLM, Patched)
+
+
+def parallelize(
+    model: Model,
+    mesh: DeviceMesh | dist.ProcessGroup,
+    *,
+    tp: str | int | None = None,
+    sp: bool = False,
+) -> Model:
+    """Keep this rank's shares of a model's weights, and let ranks compute together; return the model.
+
+    model: an `rlk.nn.CausalLM`, or what `rlk.patch` returned of a causal language model of transformers.
+    Every rank has the same whole model, and calls it with the same arguments: ids of all tokens. mesh: a
+    DeviceMesh, of which `tp` is a dim's name or number, or a process group. sp: between the products, a rank
+    has its own tokens alone. Gradients are of a rank's shares, those of whole parameters (norms, biases of
+    row-parallel layers) the same on all ranks. Forward and gradients have the bits of one rank. `PLAN` has
+    the layers by name; one rank leaves the model as it is. `undo()` of a patch brings no whole weights back.
+
+    Raises LaunchError on every rank, before anything is sent, where the number of ranks does not divide
+    leaves or heads.
+    """
+    if isinstance(model, Patched):
+        parallelize_patched(model, ranks_of(mesh, tp, sp))
+        return model
+    if not isinstance(model, CausalLM):
+        wanted, got = "rlk.nn.CausalLM, or what rlk.patch returns", type(model).__name__
+        raise LaunchError(Code.ARG_TYPE, op=OP, name="model", wanted=wanted, got=got)
+    if model.model.ranks is not None:
+        raise already_shared(model.model.ranks)
+    ranks = ranks_of(mesh, tp, sp)
+    check_shares(model.config, ranks)
+    return model if ranks.size == 1 else shared(model, ranks)
+
+
+def shared(model: CausalLM, ranks: Ranks) -> CausalLM:
+    """Keep a rank's shares of a model that was checked, which may be on the meta device; return the model."""
+    shares = shares_of(model, ranks)
+    for name, module in list(model.named_modules()):
+        made = _made(name, module, ranks)
+        if made is not None:
+            owner, _, last = name.rpartition(".")
+            setattr(model.get_submodule(owner), last, made)
+    put(model, shares)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            at = module.options
+            module.options = replace(
+                at, heads=ranks.share(at.heads), key_heads=ranks.share(at.key_heads), ranks=ranks
+            )
+        elif isinstance(module, DecoderLayer):
+            module.ranks = ranks
+    model.model.ranks = ranks
+    lay_out(model)
+    return model
+
+
+def _made(name: str, module: torch.nn.Module, ranks: Ranks) -> torch.nn.Module | None:
+    """Return the layer that takes a module's place, without memory; None to keep the module."""
+    on: dict[str, Any] = {"ranks": ranks, "device": "meta"}
+    made: torch.nn.Module
+    match style_of(name):
+        case "column" | "row" as style:
+            kind = ColumnParallelLinear if style == "column" else RowParallelLinear
+            assert isinstance(module, Linear)
+            features = module.in_features, module.out_features
+            made = kind(*features, module.bias is not None, leaves=module.leaves, **on)
+        case "vocab" if isinstance(module, Embedding):
+            made = VocabParallelEmbedding(
+                module.num_embeddings, module.embedding_dim, scale=module.scale, **on
+            )
+        case None if isinstance(module, RMSNorm) and ranks.sequence and ".self_attn." not in name:
+            size = len(module.weight)
+            made = SequenceParallelRMSNorm(size, eps=module.eps, profile=module.profile, **on)
+        case _:
+            return None  # the head reads its shard by `ops.linear_logp`
+    return made.train(module.training)

@@ -1,0 +1,59 @@
+"""Models of transformers that rlk computes, whose weights ranks share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.integrations.batch import PEER
+from rlk.integrations.patching import GROUPS, Patched, lay_out, patched_decoders
+from rlk.integrations.tensors import no_form
+from rlk.nn.config import ModelConfig
+from rlk.nn.ranks import Ranks
+from rlk.parallel.plan import OP, already_shared, check_shares, put, shares_of, style_of
+
+
+def parallelize_patched(made: Patched, ranks: Ranks) -> None:
+    """Keep a rank's shares of the weights of a patched model, and let its modules compute with the others."""
+    decoders = patched_decoders(made.model)
+    if len(decoders) != 1 or made.model._modules.get("model") is not decoders[0]:
+        found, wanted = type(made.model).__name__, "a causal language model that is exchanged whole"
+        raise LaunchError(Code.ARG_VALUE, op=OP, name="model", value=found, wanted=wanted)
+    (decoder,) = decoders
+    if "ranks" in vars(decoder):
+        raise already_shared(decoder.ranks)
+    config = ModelConfig.of(decoder.config)  # with the leaves that the patch put there
+    check_shares(config, ranks)
+    if ranks.size == 1:
+        return
+    put(made.model, shares_of(made.model, ranks))
+    forwards = import_module("rlk.integrations.decoders")
+    at = forwards.Decoding.of(config, None, False)
+    for layer, options in zip(decoder.layers, at.layers, strict=True):
+        for holder, names in GROUPS:
+            lay_out([getattr(getattr(layer, holder), name) for name in names])
+        own = replace(
+            options,
+            heads=ranks.share(options.heads),
+            key_heads=ranks.share(options.key_heads),
+            ranks=ranks,
+        )
+        made.put(layer, "ranks", ranks)
+        made.exchange(layer.self_attn, forwards.attention_forward(own))
+    made.put(decoder, "ranks", ranks)
+    for name in ("init_continuous_batching", "generate_batch"):
+        made.put(made.model, name, _no_continuous_batching)
+    for name, module in made.model.named_modules():
+        if style_of(name) is not None or (ranks.sequence and _is_norm_of_tokens(name, module)):
+            made.put(module, "ranks", ranks)
+
+
+def _no_continuous_batching(*_: object, **__: object) -> None:
+    raise no_form(PEER, "continuous batching where ranks share the model", "use rlk.nn.CausalLM.generate")
+
+
+def _is_norm_of_tokens(name: str, module: torch.nn.Module) -> bool:
+    return type(module).__name__.endswith("RMSNorm") and ".self_attn." not in name

@@ -1,0 +1,133 @@
+"""Tensor-parallel plans: modules by the patterns of their names, as those of DTensor, and their shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from rlk.errors import Code, LaunchError
+from rlk.nn.config import LEAVES, ModelConfig, joined
+from rlk.nn.ranks import Ranks
+from rlk.runtime.call.collective import process_group
+
+OP = "parallelize"
+PIECES = 8
+"""Pieces of a vocabulary, as `ops.linear_logp` folds it."""
+Style = Literal["column", "row", "vocab"]
+PLAN: dict[str, Style] = {
+    "model.embed_tokens": "vocab",
+    "model.layers.*.self_attn.[qkv]_proj": "column",
+    "model.layers.*.self_attn.o_proj": "row",
+    "model.layers.*.mlp.gate_proj": "column",
+    "model.layers.*.mlp.up_proj": "column",
+    "model.layers.*.mlp.down_proj": "row",
+    "lm_head": "vocab",
+}
+"""How ranks share the weights of a module by its name: "column" and "vocab" by rows, "row" by columns.
+
+Norms and biases of row-parallel layers are whole on every rank.
+"""
+Cut = tuple[slice, ...]
+
+
+def style_of(name: str) -> Style | None:
+    """Return how ranks share the weight of a module, None if each has all of it."""
+    return next((style for pattern, style in PLAN.items() if fnmatchcase(name, pattern)), None)
+
+
+def cuts_of(model: torch.nn.Module, ranks: Ranks) -> dict[str, Cut]:
+    """Return the part of each parameter that this rank has, by the names of parameters that ranks share."""
+    found: dict[str, Cut] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        module, _, kind = name.rpartition(".")
+        match style_of(module):
+            case "column" | "vocab":
+                found[name] = (_own(p.shape[0], ranks),)
+            case "row" if kind == "weight":
+                found[name] = (slice(None), _own(p.shape[1], ranks))
+    return found
+
+
+def _own(extent: int, ranks: Ranks) -> slice:
+    each = ranks.share(extent)
+    return slice(ranks.rank * each, (ranks.rank + 1) * each)
+
+
+def shares_of(model: torch.nn.Module, ranks: Ranks) -> dict[str, torch.nn.Parameter]:
+    """Return a rank's parameters by their names, each in memory of its own; tied ones stay one."""
+    cuts, made = cuts_of(model, ranks), dict[int, torch.nn.Parameter]()
+    found = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if name in cuts and id(p) not in made:
+            part = p.detach()[cuts[name]].clone(memory_format=torch.contiguous_format)
+            made[id(p)] = torch.nn.Parameter(part, p.requires_grad)
+        found[name] = made.get(id(p), p)
+    return found
+
+
+def put(model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    """Give modules of a model other parameters, by name."""
+    for name, p in parameters.items():
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, p)
+
+
+# --- who shares ---------------------------------------------------------------------------------------------
+
+
+def ranks_of(mesh: DeviceMesh | dist.ProcessGroup, tp: str | int | None, sp: bool = False) -> Ranks:
+    """Return the ranks that share weights: those of a mesh's dim `tp`, or of a process group.
+
+    tp: name or number of a dim; None where there is one dim, or for a group. sp: sequence parallelism. Raises
+    LaunchError.
+    """
+    if not isinstance(sp, bool):
+        raise LaunchError(Code.ARG_TYPE, op=OP, name="sp", wanted="bool", got=type(sp).__name__)
+    group = process_group(OP, _group_of(mesh, tp) if isinstance(mesh, DeviceMesh) else mesh)
+    return Ranks(group, group.size(), group.rank(), sp)
+
+
+def _group_of(mesh: DeviceMesh, tp: str | int | None) -> dist.ProcessGroup:
+    names, dims = mesh.mesh_dim_names or (), mesh.ndim
+    known = (*names, *range(dims), *((None,) if dims == 1 else ()))
+    if tp not in known or isinstance(tp, bool):
+        wanted = " or ".join(map(repr, known))
+        raise LaunchError(Code.ARG_VALUE, op=OP, name="tp", value=tp, wanted=f"a dim of the mesh: {wanted}")
+    return mesh.get_group(tp)
+
+
+def check_shares(config: ModelConfig, ranks: Ranks) -> None:
+    """Raise LaunchError with everything of a model that so many ranks cannot share; nothing was sent."""
+    size, problems = ranks.size, []
+    if size == 1:
+        return
+    if config.leaves % size:
+        wanted = f"a multiple of {size}, the number of ranks: load the model with leaves=8"
+        if size > PIECES or size & (size - 1):
+            wanted = f"a multiple of the number of ranks, which must be 1, 2, 4 or 8 and is {size}"
+        problems.append(_refused(LEAVES, config.leaves, wanted))
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        if (found := getattr(config, name)) % size:
+            problems.append(_refused(name, found, f"a multiple of {size}, the number of ranks"))
+    if config.vocab_size % PIECES:
+        wanted = f"a multiple of {PIECES}, the pieces that ranks share"
+        problems.append(_refused("vocab_size", config.vocab_size, wanted))
+    if ranks.sequence and config.norm_profile == "vllm":
+        problems.append(_refused("norm_profile", "vllm", '"hf_llama" or "gemma" with sp=True'))
+    if problems:
+        raise joined(problems)
+
+
+def already_shared(ranks: Ranks) -> LaunchError:
+    """Return the error of a model that ranks share already."""
+    found, wanted = f"shared by {ranks.size} ranks", "a model with whole weights"
+    return LaunchError(Code.ARG_VALUE, op=OP, name="model", value=found, wanted=wanted)
+
+
+def _refused(name: str, found: Any, wanted: str) -> LaunchError:
+    return LaunchError(Code.ARG_VALUE, op=OP, name=f"config.{name}", value=found, wanted=wanted)

@@ -1,0 +1,289 @@
+"""Tiny models on ranks that share weights: `python -m tensor_parallel_cases BACKEND WORLD RANK FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from unittest.mock import patch
+
+import nn_cases
+import torch
+import torch.distributed as dist
+from nn_cases import integers
+from rank_cases import Found, member
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+import rlk
+import rlk.integrations.patching
+from rlk import ops
+from rlk.nn import CausalLM, RMSNorm, normed, ranks
+from rlk.nn.ranks import Ranks
+from rlk.parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SequenceParallelRMSNorm,
+    VocabParallelEmbedding,
+    parallelize,
+)
+from rlk.runtime.call.collective import ordered_gather
+
+SHARED = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "rlk_leaves": 8}
+MODELS = {
+    "qwen3, tied": {"tie_word_embeddings": True},  # norms of heads
+    "qwen2": {"model_type": "qwen2", "num_hidden_layers": 1},  # biases of q, k and v
+}
+LENGTHS, WIDTH = (67, 100), 100  # of 4 ranks with 64 tokens each the last has none
+WAYS = [(tp, sp) for tp in (2, 4) for sp in (False, True)]
+PROMPT, CHUNK, PAGE = 21, 13, 8
+LIMIT = timedelta(seconds=240)  # of one exchange: ranks trace their first calls at different times
+
+
+def way(name: str, tp: int, sp: bool) -> str:
+    return f"{name} on {tp}{', by tokens' if sp else ''}"
+
+
+def tiny(name: str, **options: object) -> CausalLM:
+    """Return a model whose bits show the order of its sums; every process draws the same weights."""
+    made = nn_cases.model(**SHARED | MODELS[name] | options)
+    for layer in made.model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        cancel((attention.q_proj, attention.k_proj, attention.v_proj), attention.o_proj)
+        cancel((mlp.gate_proj, mlp.up_proj), mlp.down_proj)
+    return made.requires_grad_(True)
+
+
+def cancel(inner: Sequence[torch.nn.Linear], outer: torch.nn.Linear) -> None:
+    """Make both halves of the outer product's input equal, and its sums small beside their terms.
+
+    The inner weights repeat their rows, the outer one its columns with the other sign, up to a few of 128
+    parts. Sums of 16 bits seldom show in which order they were made; of these many do.
+    """
+    for linear in inner:
+        for p in (linear.weight, linear.bias):
+            if p is not None:
+                half = len(p) // 2
+                p.data[half:] = p.data[:half]
+    half, drawn = outer.in_features // 2, torch.Generator().manual_seed(2)
+    first = outer.weight.data[:, :half] * 128
+    parts = torch.randint(-2, 3, first.shape, generator=drawn) / 128
+    outer.weight.data = torch.cat([first, (-first.float() * (1 + parts)).bfloat16()], 1)
+
+
+def batch() -> tuple[torch.Tensor, ops.Layout]:
+    drawn = torch.Generator().manual_seed(3)
+    ids = torch.randint(96, (len(LENGTHS), WIDTH), generator=drawn)
+    return ids, ops.Layout.padded(torch.tensor(LENGTHS), WIDTH, side="right")
+
+
+def training(model: CausalLM) -> Found:
+    """Return log-probs, entropies, logits of the whole vocabulary, and all gradients."""
+    ids, layout = batch()
+    made = model.logps(ids, layout, needs=("logp", "entropy"))
+    weights = torch.linspace(-1, 1, made.logp.numel()).view_as(made.logp)
+    (made.logp * weights + 0.1 * made.entropy).sum().backward()
+    with torch.no_grad():
+        logits = model.logits(model(ids, layout))
+    found = {name: getattr(made, name).detach() for name in ("logp", "entropy")} | {"logits": logits}
+    return found | {name: p.grad for name, p in model.named_parameters()}
+
+
+@torch.no_grad()
+def rollout(model: CausalLM) -> Found:
+    """Return logits of a prompt that is read in chunks, then of single tokens; and what is generated."""
+    ids = batch()[0][1, :WIDTH]
+    end = PROMPT + 3
+    pages = -(-end // PAGE)
+    cache, table = model.cache(pages, PAGE), integers(*reversed(range(pages))).view(1, -1)
+    rows = []
+    for first, last in ((0, CHUNK), (CHUNK, PROMPT)):
+        part = integers(0, last - first)
+        rows.append(model.prefill(ids[first:last], cache, table, integers(last), part))
+    rows += [model.decode(ids[t : t + 1], cache, table, integers(t + 1)) for t in range(PROMPT, end)]
+    made = model.generate([[1, 2, 3], [4] * 9], max_new_tokens=3, seed=5, temperature=0.8)
+    return {
+        "logits": model.logits(torch.cat(rows)),
+        "ids": torch.tensor([each.ids for each in made]),
+        "logps": torch.stack([each.logps for each in made]),
+    }
+
+
+def patched_of(name: str) -> rlk.integrations.patching.Patched:
+    """Return the model of a name as transformers has it, patched."""
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    given = nn_cases.QWEN3 | SHARED | MODELS[name]
+    config = Qwen3Config(**{key: x for key, x in given.items() if key != "model_type"})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.load_state_dict(tiny(name).state_dict())
+    return rlk.patch(model.train())
+
+
+def trained_patched(made: rlk.integrations.patching.Patched) -> Found:
+    """Return what `training` does, and logits of tokens that follow a cache."""
+    ids, _ = batch()
+    exists = torch.arange(WIDTH) < torch.tensor(LENGTHS)[:, None]
+    given = {"input_ids": ids, "attention_mask": exists.long()}
+    out = made.logps(**given, needs=("logp", "entropy"))
+    weights = torch.linspace(-1, 1, out.logp.numel()).view_as(out.logp)
+    (out.logp * weights + 0.1 * out.entropy).sum().backward()
+    with torch.no_grad():
+        logits = made.model(**given).logits * exists[..., None]
+        first = made.model(ids[1:, :PROMPT], use_cache=True)
+        later = made.model(ids[1:, PROMPT : PROMPT + 3], past_key_values=first.past_key_values)
+    found = {"logp": out.logp.detach(), "entropy": out.entropy.detach(), "logits": logits}
+    found |= {"cached": torch.cat([first.logits, later.logits], 1)[0]}
+    return found | {name: p.grad for name, p in made.model.named_parameters()}
+
+
+# --- layers ---
+
+
+def factors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    drawn = torch.Generator().manual_seed(1)
+    x, w, d_y = (torch.randn(70, n, generator=drawn) for n in (512, 512, 70))
+    return x.bfloat16(), w.bfloat16(), d_y.bfloat16()
+
+
+def products(of: Ranks) -> Found:
+    """Return products of layers that ranks share, and the gradient of their input; plain sums beside them."""
+    x, w, d_y = factors()
+    options = {"ranks": of, "leaves": 4, "dtype": torch.bfloat16}
+    row = RowParallelLinear(512, 70, False, **options)
+    column = ColumnParallelLinear(70, 512, False, **options)
+    own = slice(of.rank * 512 // of.size, (of.rank + 1) * 512 // of.size)
+    with torch.no_grad():
+        row.weight.copy_(w[:, own])
+        column.weight.copy_(w.t()[own])
+    found: Found = {"row": row(x[:, own]).detach()}
+    narrow = d_y.clone().requires_grad_()
+    column(narrow).backward(x[:, own])
+    found["column"] = narrow.grad
+    found["tree"] = of.total(ops.matmul(x[:, own], w[:, own], leaves=4, part=of.part(4)))
+    plain = ops.matmul(x[:, own], w[:, own], out_dtype=torch.float32)
+    dist.all_reduce(plain, group=of.group)
+    return found | {"plain": plain}
+
+
+def embedded(of: Ranks) -> Found:
+    """Return embeddings of ids in and outside of the vocabulary; zeros of both signs, and a NaN, are kept."""
+    table = strange_table()
+    layer = VocabParallelEmbedding(*table.shape, ranks=of, dtype=torch.bfloat16)
+    each = len(table) // of.size
+    with torch.no_grad():
+        layer.weight.copy_(table[of.rank * each : (of.rank + 1) * each])
+        return {"rows": layer(strange_ids())}
+
+
+def strange_table() -> torch.Tensor:
+    table = torch.arange(24.0).view(8, 3).bfloat16()
+    table[1, 0], table[6, 2] = -0.0, float("nan")
+    return table
+
+
+def strange_ids() -> torch.Tensor:
+    return torch.tensor([6, 1, 0, 8, -1, 7, 2, 1])
+
+
+def streams() -> dict[str, torch.Tensor]:
+    """Return tokens and cotangents of a norm, and heads; weights of f32, whose gradients show every order."""
+    drawn = torch.Generator().manual_seed(4)
+    shapes = {"x": (167, 24), "residual": (167, 24), "d_y": (167, 24), "d_residual": (167, 24)}
+    shapes |= {"heads": (167, 8, 8), "d_heads": (167, 8, 8)}
+    made = {name: torch.randn(shape, generator=drawn).bfloat16() for name, shape in shapes.items()}
+    return made | {name: torch.randn(n, generator=drawn) for name, n in (("weight", 24), ("head_weight", 8))}
+
+
+def norms(of: Ranks) -> Found:
+    """Return a norm of a rank's tokens and one of its heads, with gradients; and pieces of 32 tokens."""
+    found = {"rows": normed_rows(of), "heads": normed_heads(of)}
+    with patch.object(ranks, "BLOCK", 32), patch.object(normed, "BLOCK", 32):
+        return found | {"pieces of 32": normed_rows(of)}
+
+
+def normed_rows(of: Ranks | None) -> Found:
+    given = streams()
+    own = slice(None) if of is None else of.rows(167)
+    x, residual = (given[name][own].clone().requires_grad_() for name in ("x", "residual"))
+    if of is None:
+        norm = RMSNorm(24)
+    else:
+        norm, of.tokens = SequenceParallelRMSNorm(24, ranks=of), 167
+    norm.weight.data = given["weight"]
+    y, total = norm(x, residual)
+    torch.autograd.backward((y, total), (given["d_y"][own], given["d_residual"][own]))
+    summed = total.detach().requires_grad_()
+    norm.weight, kept = torch.nn.Parameter(given["weight"]), norm.weight
+    again, _ = norm.of_total(summed)
+    again.backward(given["d_y"][own])
+    return {
+        "y": y.detach(), "total": total.detach(), "d_x": x.grad, "d_residual": residual.grad,
+        "again": again.detach(), "d_total": summed.grad,
+        "whole d_weight": kept.grad, "whole d_weight of a total": norm.weight.grad,
+    }  # fmt: skip
+
+
+def normed_heads(of: Ranks | None) -> Found:
+    given = streams()
+    own = slice(None) if of is None else slice(of.rank * 2, of.rank * 2 + 2)
+    x, weight = given["heads"][:, own].clone().requires_grad_(), given["head_weight"].requires_grad_()
+    y = ops.qk_norm(x, weight) if of is None else normed.head_norm(x, weight, ranks=of)
+    y.backward(given["d_heads"][:, own])
+    return {"y": y.detach(), "d_x": x.grad, "whole d_weight": weight.grad}
+
+
+# --- controls ---
+
+
+def other_tree(self: Ranks, partial: torch.Tensor) -> torch.Tensor:
+    """Sum over ranks in another order: halves first."""
+    a, b, c, d = ordered_gather(partial.detach(), self.group)
+    return ((a + c) + (b + d))[self.rows(len(partial))]
+
+
+def another_tree(line: DeviceMesh) -> Found:
+    """Return what ranks give that are added in another order."""
+    with patch.object(Ranks, "total", other_tree):
+        return training(parallelize(tiny("qwen3, tied"), line))
+
+
+# --- one rank ---
+
+
+def main(backend: str, world: int, rank: int, folder: Path) -> None:
+    """Run everything as one rank of four, and write what it found."""
+    with member(backend, world, rank, folder, LIMIT) as device:
+        square = init_device_mesh(device.type, (2, 2), mesh_dim_names=("dp", "tp"))
+        line = init_device_mesh(device.type, (4,))
+        torch.save(everything(square, line), folder / f"{rank}.pt")
+
+
+def everything(square: DeviceMesh, line: DeviceMesh) -> Found:
+    def shared(name: str, tp: int, sp: bool) -> CausalLM:
+        if tp == 2:
+            return parallelize(tiny(name), square, tp="tp", sp=sp)
+        return parallelize(tiny(name), line, sp=sp)
+
+    found: Found = {}
+    for name in MODELS:
+        for tp, sp in WAYS:
+            model = shared(name, tp, sp)
+            if sp:
+                model.gradient_checkpointing_enable()
+            found[way(name, tp, sp)] = training(model)
+    if find_spec("transformers") is not None:
+        found["patched"] = trained_patched(parallelize(patched_of("qwen3, tied"), line, sp=True))
+    calls: dict[str, Callable[[], Found]] = {
+        "rollout": lambda: rollout(shared("qwen3, tied", 4, False)),
+        "products": lambda: products(Ranks(line.get_group(), 4, line.get_rank())),
+        "embedded": lambda: embedded(Ranks(line.get_group(), 4, line.get_rank())),
+        "norms": lambda: norms(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
+        "another tree": lambda: another_tree(line),
+    }
+    return found | {name: call() for name, call in calls.items()}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

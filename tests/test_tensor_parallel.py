@@ -1,0 +1,339 @@
+"""Models whose weights ranks share have the bits of one rank: log-probs, logits, gradients, rollout."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rank_cases
+import tensor_parallel_cases
+import torch
+import torch.distributed as dist
+from nn_cases import QWEN3
+from rank_cases import Found
+from tensor_parallel_cases import MODELS, SHARED, WAYS, way
+
+from rlk import ops
+from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.nn.ranks import Ranks
+from rlk.parallel import SequenceParallelRMSNorm, from_pretrained, load, parallelize
+from rlk.parallel.plan import Cut, cuts_of
+from rlk.testing.bits import assert_same_bits, differing
+
+WORLD = 4
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    folder, seconds = tmp_path_factory.mktemp("parallel"), 2 * tensor_parallel_cases.LIMIT.seconds
+    return rank_cases.run("gloo", WORLD, folder, "tensor_parallel_cases", seconds)
+
+
+@cache
+def alone(name: str) -> Found:
+    """Return what one rank with the whole model finds."""
+    return tensor_parallel_cases.training(tensor_parallel_cases.tiny(name))
+
+
+def cuts(name: str, tp: int, rank: int) -> dict[str, Cut]:
+    return cuts_of(tensor_parallel_cases.tiny(name), Ranks(fake_group(rank, tp), tp, rank))
+
+
+def fake_group(rank: int, size: int) -> dist.ProcessGroup:
+    """Return a group that can send nothing."""
+    return dist.ProcessGroup(rank, size)
+
+
+def others(got: Found, want: Found, parts: dict[str, Cut]) -> dict[str, int]:
+    """Return how many elements of each result differ in their bits, of a rank's part of the whole."""
+    assert got.keys() == want.keys()
+    return {name: differing(got[name], x[parts.get(name, ())]) for name, x in want.items()}
+
+
+# --- 0 differing bits ---
+
+
+@pytest.mark.parametrize(("tp", "sp"), WAYS)
+@pytest.mark.parametrize("name", MODELS)
+def test_log_probs_logits_and_all_gradients_are_those_of_one_rank(
+    name: str, tp: int, sp: bool, ranks: list[Found]
+) -> None:
+    for rank, found in enumerate(ranks):
+        made = others(found[way(name, tp, sp)], alone(name), cuts(name, tp, rank % tp))
+        assert not any(made.values()), made
+
+
+def test_a_rollout_on_four_ranks_has_the_bits_of_one(ranks: list[Found]) -> None:
+    model = tensor_parallel_cases.tiny("qwen3, tied")
+    want = tensor_parallel_cases.rollout(model)
+    ids = tensor_parallel_cases.batch()[0][1]
+    rows = want["logits"].shape[0]
+    with torch.no_grad():  # and those of the training forward
+        assert_same_bits(want["logits"], model.logits(model(ids))[:rows])
+    for found in ranks:
+        assert found["rollout"].keys() == want.keys()
+        for name, x in want.items():
+            assert_same_bits(found["rollout"][name], x, name)
+
+
+def test_a_patched_model_has_the_bits_of_one_rank(ranks: list[Found]) -> None:
+    pytest.importorskip("transformers")
+    name = "qwen3, tied"
+    want = alone(name) | {"cached": alone(name)["logits"][1, : tensor_parallel_cases.PROMPT + 3]}
+    for rank, found in enumerate(ranks):
+        made = others(found["patched"], want, cuts(name, WORLD, rank))
+        assert not any(made.values()), made
+
+
+def test_layers_sum_their_leaves_as_one_rank_does(ranks: list[Found]) -> None:
+    x, w, _ = tensor_parallel_cases.factors()
+    want = ops.matmul(x, w, leaves=4)
+    for found in ranks:
+        assert_same_bits(found["products"]["tree"], ops.matmul(x, w, leaves=4, out_dtype=torch.float32))
+        # d x of the column-parallel layer contracts the same numbers in the same leaves
+        assert_same_bits(found["products"]["row"], want)
+        assert_same_bits(found["products"]["column"], want)
+
+
+def test_embeddings_keep_every_bit_and_ids_of_no_rank_give_nan(ranks: list[Found]) -> None:
+    want = ops.embedding(tensor_parallel_cases.strange_ids(), tensor_parallel_cases.strange_table())
+    for found in ranks:
+        assert_same_bits(found["embedded"]["rows"], want)
+
+
+def test_norms_of_a_rank_have_the_weights_gradient_of_all(ranks: list[Found]) -> None:
+    rows, heads = tensor_parallel_cases.normed_rows(None), tensor_parallel_cases.normed_heads(None)
+    for rank, found in enumerate(ranks):
+        own = Ranks(fake_group(rank, WORLD), WORLD, rank, sequence=True).rows(167)
+        for name, x in rows.items():
+            assert_same_bits(found["norms"]["rows"][name], x if "whole" in name else x[own], name)
+        for name, x in heads.items():
+            part = x if "whole" in name else x[:, rank * 2 : rank * 2 + 2]
+            assert_same_bits(found["norms"]["heads"][name], part, name)
+
+
+# --- controls ---
+
+
+def test_a_plain_all_reduce_has_other_bits(ranks: list[Found]) -> None:
+    x, w, _ = tensor_parallel_cases.factors()
+    for found in ranks:
+        assert differing(found["products"]["plain"], ops.matmul(x, w, out_dtype=torch.float32)) > 1000
+
+
+def test_another_tree_over_ranks_has_other_bits(ranks: list[Found]) -> None:
+    name = "qwen3, tied"
+    for rank, found in enumerate(ranks):
+        made = others(found["another tree"], alone(name), cuts(name, WORLD, rank))
+        assert all(made[name] > 5 for name in ("logp", "entropy", "logits")), made
+        gradients = [name for name in made if "." in name]
+        assert sum(made[name] > 0 for name in gradients) > len(gradients) // 2, made
+
+
+def test_cuts_inside_a_piece_of_tokens_have_other_bits(ranks: list[Found]) -> None:
+    want = tensor_parallel_cases.normed_rows(None)
+    for found in ranks:
+        for name in ("whole d_weight", "whole d_weight of a total"):
+            assert differing(found["norms"]["pieces of 32"][name], want[name]) > 5
+
+
+def test_leaves_are_part_of_the_bits() -> None:
+    name = "qwen3, tied"
+    other = tensor_parallel_cases.training(tensor_parallel_cases.tiny(name, rlk_leaves=4))
+    assert all(count > 5 for count in others(other, alone(name), {}).values())
+
+
+# --- checkpoints ---
+
+
+class Opened:
+    """A file of safetensors that counts the bytes it gives."""
+
+    def __init__(self, opened: Any, counted: list[int]) -> None:
+        self.opened, self.counted = opened, counted
+
+    def __enter__(self) -> Opened:
+        self.file = self.opened.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.opened.__exit__(*error)
+
+    def keys(self) -> Any:
+        return self.file.keys()
+
+    def get_tensor(self, key: str) -> torch.Tensor:
+        return self._given(self.file.get_tensor(key))
+
+    def get_slice(self, key: str) -> Any:
+        opened, part = self, self.file.get_slice(key)
+
+        class Slice:
+            get_shape, get_dtype = part.get_shape, part.get_dtype
+
+            def __getitem__(self, at: Any) -> torch.Tensor:
+                return opened._given(part[at])
+
+        return Slice()
+
+    def _given(self, x: torch.Tensor) -> torch.Tensor:
+        self.counted.append(x.nbytes)
+        return x
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("checkpoint")
+    tensor_parallel_cases.tiny("qwen2").save_pretrained(made, config=QWEN3 | SHARED | MODELS["qwen2"])
+    return made
+
+
+@pytest.fixture
+def initialized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+
+
+def all_fine(x: torch.Tensor, group: dist.ProcessGroup, *, op: str) -> torch.Tensor:
+    return x.expand(group.size())
+
+
+@pytest.mark.parametrize("rank", range(WORLD))
+def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
+    rank: int, folder: Path, initialized: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import safetensors
+
+    counted: list[int] = []
+    safe_open = safetensors.safe_open
+    monkeypatch.setattr(
+        safetensors, "safe_open", lambda *args, **options: Opened(safe_open(*args, **options), counted)
+    )
+    monkeypatch.setattr(load, "ordered_gather", all_fine)
+    model = from_pretrained(folder, fake_group(rank, WORLD), sp=True)
+    assert sum(counted) == sum(p.nbytes for p in model.parameters())
+    whole, parts = tensor_parallel_cases.tiny("qwen2"), cuts("qwen2", WORLD, rank)
+    wanted = dict(whole.named_parameters())
+    assert [name for name, _ in model.named_parameters()] == list(wanted)
+    for name, p in model.named_parameters():
+        assert_same_bits(p, wanted[name][parts.get(name, ())], name)
+    assert 0.25 < sum(counted) / sum(p.nbytes for p in whole.parameters()) < 0.3
+    assert isinstance(model.model.norm, SequenceParallelRMSNorm)
+    with pytest.raises(LaunchError, match="shared by 4 ranks"):
+        model.save_pretrained(folder)
+
+
+def test_where_one_rank_cannot_load_all_raise(
+    folder: Path, initialized: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        load, "ordered_gather", lambda x, group, *, op: torch.tensor([False, False, True, False])
+    )
+    with pytest.raises(LaunchError, match="cannot load their shares: 2") as raised:
+        from_pretrained(folder, fake_group(0, WORLD))
+    assert raised.value.code is Code.CHECKPOINT_FILE
+    sent = []
+    monkeypatch.setattr(load, "ordered_gather", lambda x, group, *, op: sent.append(bool(x)))
+    with pytest.raises(LaunchError, match="nothing"):
+        from_pretrained(folder / "nothing", fake_group(2, WORLD))
+    assert sent == [True]
+
+
+# --- refusals: a group that can send nothing shows that none comes after something was sent ---
+
+BAD: dict[str, tuple[int, dict[str, Any], tuple[str, ...]]] = {
+    "a model with one leaf": (2, {"rlk_leaves": 1}, ("rlk_leaves=1", "multiple of 2", "leaves=8")),
+    "fewer leaves than ranks": (4, {"rlk_leaves": 2}, ("rlk_leaves=2", "multiple of 4")),
+    "three ranks": (3, {}, ("rlk_leaves=8", "1, 2, 4 or 8 and is 3")),
+    "more ranks than key heads": (8, {}, ("num_key_value_heads=4", "multiple of 8")),
+    "heads that ranks do not divide": (
+        4,
+        {"num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 16},
+        ("num_attention_heads=6", "num_key_value_heads=6"),
+    ),
+    "a vocabulary of no whole pieces": (2, {"vocab_size": 100}, ("vocab_size=100", "multiple of 8")),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_ranks_cannot_share_is_refused_on_every_rank(what: str, initialized: None) -> None:
+    size, options, words = BAD[what]
+    model = tensor_parallel_cases.tiny("qwen2", **options)
+    before = dict(model.named_parameters())
+    said = set()
+    for rank in range(size):
+        with pytest.raises(LaunchError) as raised:
+            parallelize(model, fake_group(rank, size))
+        assert raised.value.code is Code.ARG_VALUE and all(word in str(raised.value) for word in words)
+        said.add(str(raised.value))
+    assert len(said) == 1  # the same on every rank
+    assert model.model.ranks is None
+    assert all(p is before[name] for name, p in model.named_parameters())
+
+
+def test_a_patched_model_that_ranks_cannot_share_is_refused(initialized: None) -> None:
+    pytest.importorskip("transformers")
+    with tensor_parallel_cases.patched_of("qwen3, tied") as made:
+        with pytest.raises(LaunchError, match="num_key_value_heads=4"):
+            parallelize(made, fake_group(5, 8))
+        assert parallelize(made, fake_group(0, 1)) is made  # one rank: as it was
+        parallelize(made, fake_group(1, 4))
+        with pytest.raises(LaunchError, match="shared by 4 ranks"):
+            parallelize(made, fake_group(1, 4))
+        with pytest.raises(UnsupportedError, match="continuous batching where ranks share"):
+            made.model.generate_batch([[1, 2]])
+        assert made.model.lm_head.weight is made.model.model.embed_tokens.weight
+        assert made.model.lm_head.weight.shape == (24, 32)
+    assert not any("ranks" in vars(module) for module in made.model.modules())
+
+
+def test_extents_that_leaves_do_not_divide_are_refused() -> None:
+    with pytest.raises(LaunchError, match="intermediate_size=68 .*\n.*multiple of leaves = 8"):
+        tensor_parallel_cases.tiny("qwen2", intermediate_size=68)
+
+
+def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
+    model = tensor_parallel_cases.tiny("qwen2")
+    for bad, group, options, words in (
+        (
+            torch.nn.Linear(2, 2),
+            fake_group(0, 2),
+            {},
+            "model must be a rlk.nn.CausalLM, or what rlk.patch returns, got Linear",
+        ),
+        (model, "tp", {}, "group must be a torch.distributed.ProcessGroup, got str"),
+        (model, fake_group(0, 2), {"sp": 1}, "sp must be a bool, got int"),
+    ):
+        with pytest.raises(LaunchError, match=words):
+            parallelize(bad, group, **options)  # type: ignore[arg-type]
+    parallelize(model, fake_group(1, 2))
+    with pytest.raises(LaunchError, match="shared by 2 ranks"):
+        parallelize(model, fake_group(1, 2))
+    copied = deepcopy(model).model  # a reference model: its own tokens, the same group
+    assert copied.ranks is not model.model.ranks and copied.ranks.group is model.model.ranks.group
+    assert copied.ranks is copied.layers[0].mlp.down_proj.ranks is copied.layers[0].self_attn.options.ranks
+    hidden = torch.zeros(1, 32, dtype=torch.bfloat16, requires_grad=True)
+    with pytest.raises(LaunchError, match="logits has no gradient for hidden"):
+        model.logits(hidden)
+
+
+def test_one_rank_leaves_a_model_as_it_is(initialized: None) -> None:
+    model = tensor_parallel_cases.tiny("qwen2", rlk_leaves=1)
+    kept = list(model.modules())
+    assert parallelize(model, fake_group(0, 1), sp=True) is model
+    assert list(model.modules()) == kept and model.model.ranks is None
+
+
+def test_the_page_about_ranks_runs_on_one(folder: Path) -> None:
+    page = Path(__file__).parent.parent / "docs/parallel.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    scope: dict[str, Any] = {"path": folder, "device": "cpu", "shape": (1, 1), "ids": torch.arange(9)}
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        exec(compile(block, "parallel.py", "exec"), scope)
+    finally:
+        dist.destroy_process_group()
+    assert scope["model"].lm_head.weight.grad.any()
