@@ -31,6 +31,8 @@ from rlk.specs import attention
 from rlk.testing.bits import differing
 
 HEADS, SHARED, WIDTH = 32, 8, 128
+Heads = tuple[int, int, int]
+"""Heads of queries, heads of keys and values, and the width of each."""
 PAGE = 64
 SAMPLED = 2  # queries of a sequence that are compared with the oracle
 LAST = 64  # rows of one whose gradients are
@@ -55,21 +57,26 @@ class Packed:
     def longest(self) -> int:
         return max(self.lengths)
 
+    @property
+    def heads(self) -> Heads:
+        return self.q.shape[1], self.k.shape[1], self.q.shape[2]
 
-def packed(lengths: Sequence[int]) -> Packed:
+
+def packed(lengths: Sequence[int], heads: Heads = (HEADS, SHARED, WIDTH)) -> Packed:
     """Draw queries, keys and values of sequences."""
-    total = sum(lengths)
+    total, (asks, shared, width) = sum(lengths), heads
     q, k, v = (
-        torch.randn(total, heads, WIDTH, device="cuda", dtype=torch.bfloat16)
-        for heads in (HEADS, SHARED, SHARED)
+        torch.randn(total, each, width, device="cuda", dtype=torch.bfloat16)
+        for each in (asks, shared, shared)
     )
     cu = torch.tensor([0, *accumulate(lengths)], device="cuda", dtype=torch.int32)
     return Packed(q, k, v, cu, tuple(lengths))
 
 
-def flops(lengths: Sequence[int]) -> float:
+def flops(x: Packed) -> float:
     """Return the operations of causal attention: two products over half of each square."""
-    return sum(2.0 * HEADS * 2 * WIDTH * n * (n + 1) / 2 for n in lengths)
+    heads, _, width = x.heads
+    return sum(2.0 * heads * 2 * width * n * (n + 1) / 2 for n in x.lengths)
 
 
 # --- peers ---
@@ -85,7 +92,7 @@ def cudnn(x: Packed) -> Launch:
     """cuDNN's kernel behind torch's attention; it takes sequences of one length."""
     if len(set(x.lengths)) > 1:
         raise Absent("cudnn: sequences of different lengths")
-    shape = (len(x.lengths), x.longest, -1, WIDTH)
+    shape = (len(x.lengths), x.longest, -1, x.heads[-1])
     q, k, v = (t.reshape(shape).transpose(1, 2).contiguous() for t in (x.q, x.k, x.v))
 
     def launch() -> Tensor:
@@ -108,9 +115,9 @@ def unmerged(x: Packed) -> Launch:
     """The same kernel over one piece, so that no states merge: other bits."""
     spec = one_piece().varlen_attention
     library.register(spec, "one_piece")  # with torch alone: it is no operator of anyone
-    tensors = {"q": x.q.unflatten(1, (SHARED, -1)), "k": x.k, "v": x.v}
+    tensors = {"q": x.q.unflatten(1, (x.heads[1], -1)), "k": x.k, "v": x.v}
     bounds = {f"{edge}_{n}": t for n in "qk" for edge, t in (("begin", x.cu[:-1]), ("end", x.cu[1:]))}
-    scalars = {"scale": WIDTH**-0.5}
+    scalars = {"scale": x.heads[-1] ** -0.5}
     return peers.without_grad(lambda: call(spec, tensors | bounds, scalars, {"causal": True})["o"])
 
 
@@ -132,9 +139,11 @@ def one_piece() -> ModuleType:
 # --- rows ---
 
 
-def forward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
+def forward(
+    lengths: Sequence[int], shape: dict[str, int | str], heads: Heads = (HEADS, SHARED, WIDTH)
+) -> Case:
     """Causal attention of packed sequences, forward."""
-    x = packed(lengths)
+    x = packed(lengths, heads)
     arguments = (x.q, x.k, x.v, x.cu, x.cu)
 
     def check() -> Checked:
@@ -150,7 +159,7 @@ def forward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
     return Case(
         op="varlen_attention",
         passes="fwd",
-        shape={**shape, "Hq": HEADS, "Hk": SHARED, "d": WIDTH},
+        shape={**shape, **dict(zip(("Hq", "Hk", "d"), heads, strict=True))},
         rlk=lambda: peers.without_grad(lambda: rlk.ops.varlen_attention(*arguments)),
         peers={
             "fa4_cute": lambda: fa4_cute(x),
@@ -158,7 +167,7 @@ def forward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
             "rlk_unmerged": lambda: unmerged(x),
         },
         moved=2 * x.q.nbytes + x.k.nbytes + x.v.nbytes,
-        flops=flops(x.lengths),
+        flops=flops(x),
         bar=of_backend(triton=Bar(round(1 / 0.60, 3), "fa4_cute"), cute=Bar(round(1 / 0.85, 3), "fa4_cute")),
         reference="fa4_cute",
         check=check,
@@ -181,7 +190,7 @@ def cudnn_backward(x: Packed, seed: Tensor) -> Launch:
     """The backward of cuDNN's kernel behind torch's attention; it takes sequences of one length."""
     if len(set(x.lengths)) > 1:
         raise Absent("cudnn: sequences of different lengths")
-    shape = (len(x.lengths), x.longest, -1, WIDTH)
+    shape = (len(x.lengths), x.longest, -1, x.heads[-1])
     q, k, v, d = (t.detach().reshape(shape).transpose(1, 2).contiguous() for t in (x.q, x.k, x.v, seed))
     inputs = tuple(t.requires_grad_() for t in (q, k, v))
 
@@ -197,7 +206,7 @@ def last_rows(x: Packed, got: Sequence[Tensor], seed: Tensor) -> Checked:
 
     No other query sees those keys, and a multiple of 16 rows before them leaves an accumulator as it is.
     """
-    length, shared = x.lengths[0], HEADS // SHARED
+    length, shared = x.lengths[0], x.heads[0] // x.heads[1]
     few = LAST + length % 4
     tail, ends = slice(length - few, length), (few, length)
     parts = (x.q[tail, :shared], x.k[:length, :1], x.v[:length, :1])
@@ -218,9 +227,11 @@ def last_rows(x: Packed, got: Sequence[Tensor], seed: Tensor) -> Checked:
     return Checked(error, sum(differing(a.cpu(), b) for a, b in zip(found, want, strict=True)))
 
 
-def backward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
+def backward(
+    lengths: Sequence[int], shape: dict[str, int | str], heads: Heads = (HEADS, SHARED, WIDTH)
+) -> Case:
     """The gradients of causal attention of packed sequences, after a forward that ran before."""
-    x = packed(lengths)
+    x = packed(lengths, heads)
     leaves = tuple(t.requires_grad_() for t in (x.q, x.k, x.v))
     seed = torch.randn_like(x.q)
     arguments = (*leaves, x.cu, x.cu)
@@ -232,11 +243,11 @@ def backward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
     return Case(
         op="varlen_attention",
         passes="bwd",
-        shape={**shape, "Hq": HEADS, "Hk": SHARED, "d": WIDTH},
+        shape={**shape, **dict(zip(("Hq", "Hk", "d"), heads, strict=True))},
         rlk=lambda: peers.backward_of(lambda: rlk.ops.varlen_attention(*arguments).o, leaves, seed),
         peers={"fa4_cute": lambda: fa4_cute_backward(x, seed), "cudnn": lambda: cudnn_backward(x, seed)},
         moved=4 * x.q.nbytes + 2 * (x.k.nbytes + x.v.nbytes),
-        flops=2.5 * flops(x.lengths),
+        flops=2.5 * flops(x),
         bar=of_backend(triton=Bar(2.0, "fa4_cute"), cute=Bar(1.25, "fa4_cute")),
         reference="fa4_cute",
         check=check,
@@ -244,12 +255,12 @@ def backward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
     )
 
 
-def pages(batch: int, context: int, queries: int = 1) -> Case:
+def pages(batch: int, context: int, queries: int = 1, heads: Heads = (HEADS, SHARED, WIDTH)) -> Case:
     """The last queries of sequences whose keys lie in pages in any order: one each, or those of a prefill."""
-    count = context // PAGE
+    (asks, shared, width), count = heads, context // PAGE
     table = torch.randperm(batch * count, device="cuda").int().reshape(batch, count)
-    cache = torch.empty(2, batch * count, PAGE, SHARED, WIDTH, device="cuda", dtype=torch.bfloat16).normal_()
-    q = torch.randn(batch * queries, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16)
+    cache = torch.empty(2, batch * count, PAGE, shared, width, device="cuda", dtype=torch.bfloat16).normal_()
+    q = torch.randn(batch * queries, asks, width, device="cuda", dtype=torch.bfloat16)
     lens = torch.full((batch,), context, device="cuda", dtype=torch.int32)
     cu = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * queries
     arguments = (q, cache[0], cache[1], table, lens, cu)
@@ -272,14 +283,12 @@ def pages(batch: int, context: int, queries: int = 1) -> Case:
             "B": batch,
             "S": context,
             **({"asks": queries} if queries > 1 else {}),
-            "Hq": HEADS,
-            "Hk": SHARED,
-            "d": WIDTH,
+            **dict(zip(("Hq", "Hk", "d"), heads, strict=True)),
         },
         rlk=lambda: peers.without_grad(lambda: rlk.ops.paged_attention(*arguments)),
         peers={"fa4_cute": lambda: fa4_cute_paged(q, (cache[0], cache[1]), table, lens, cu)},
         moved=cache.nbytes + 2 * q.nbytes if queries > 1 else cache.nbytes,
-        flops=4.0 * len(q) * HEADS * WIDTH * seen if queries > 1 else 0.0,
+        flops=4.0 * len(q) * asks * width * seen if queries > 1 else 0.0,
         bar=of_backend(triton=None, cute=Bar(1.20, "fa4_cute") if queries == 1 else None),
         reference="fa4_cute",
         check=check,

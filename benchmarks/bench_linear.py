@@ -31,9 +31,17 @@ LAYER = ((6144, 4096, True), (24576, 4096, True), (4096, 4096, False), (4096, 12
 """N, K of qkv, gate and up, o, down of Qwen3-8B, and whether ranks share N (else K)."""
 
 
-def linear(rows: int, vocabulary: int, needs: tuple[str, ...], bar: Bar | None, **options: Any) -> Case:
+def linear(
+    rows: int,
+    vocabulary: int,
+    needs: tuple[str, ...],
+    bar: Bar | None,
+    *,
+    depth: int = HIDDEN,
+    **options: Any,
+) -> Case:
     """Forward log-probs of a linear head: one product, no logits in memory."""
-    h = heads.head(rows, vocabulary, HIDDEN)
+    h = heads.head(rows, vocabulary, depth)
     hidden, weight, ids = h.hidden.detach(), h.weight.detach(), h.ids
     every = heads.forward_peers(h)
     call = lambda: rlk.ops.linear_logp(hidden, weight, ids, needs=needs, **options)  # noqa: E731
@@ -52,11 +60,11 @@ def linear(rows: int, vocabulary: int, needs: tuple[str, ...], bar: Bar | None, 
     return Case(
         op="linear_logp",
         passes="fwd",
-        shape={"N": rows, "D": HIDDEN, "V": vocabulary},
+        shape={"N": rows, "D": depth, "V": vocabulary},
         rlk=lambda: peers.without_grad(call),
         peers=every if bar else {"cublas_gemm": every["cublas_gemm"]},
         moved=hidden.nbytes + weight.nbytes,
-        flops=2.0 * rows * HIDDEN * vocabulary,
+        flops=2.0 * rows * depth * vocabulary,
         bar=bar,
         room=FORWARD_ROOM,
         reference="cublas_gemm",

@@ -36,9 +36,9 @@ class Inputs:
     who: dict[str, Tensor]
 
 
-def inputs(rows: int) -> Inputs:
+def inputs(rows: int, vocabulary: int = VOCABULARY) -> Inputs:
     """Draw logits from N(0, 3^2)."""
-    logits = (3.0 * torch.randn(rows, VOCABULARY, device="cuda")).bfloat16()
+    logits = (3.0 * torch.randn(rows, vocabulary, device="cuda")).bfloat16()
     index = torch.arange(rows, device="cuda")
     return Inputs(logits, {"seed": index + 7, "request_id": index, "position": index * 3})
 
@@ -63,15 +63,15 @@ def variants(x: Inputs, options: dict[str, Any]) -> dict[str, Callable[[], Launc
 
 def case(x: Inputs, name: str) -> Case:
     """One batch with one set of options."""
-    options, rows = OPTIONS[name], len(x.logits)
+    options, (rows, vocabulary) = OPTIONS[name], x.logits.shape
     return Case(
         op="sample",
         passes="fwd",
-        shape={"B": rows, "V": VOCABULARY, "options": name},
+        shape={"B": rows, "V": vocabulary, "options": name},
         rlk=lambda: lambda: ours(x, options),
         peers=variants(x, options),
         moved=x.logits.nbytes,
-        bar=BARS[rows] if name == "top_k 50, top_p 0.9" else None,
+        bar=BARS.get(rows) if (vocabulary, name) == (VOCABULARY, "top_k 50, top_p 0.9") else None,
         reference="torch_eager",
         check=lambda: check(x, options),
         describe=lambda: describe(rlk.ops.sample.explain(x.logits, **x.who, **options)),

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.peers import Absent
-from benchmarks.rows import RESULTS, label, text_of
+from benchmarks.rows import RESULTS, best_peer, label, text_of
 from benchmarks.timing import Ceilings, Launch, Timing, ceilings, extra_mib, measure
 from benchmarks.turns import alone
 from rlk.env import Env
@@ -32,12 +32,22 @@ PACKAGES = (
 )
 
 
+BEST_PEER = "best peer"
+"""Stands for the fastest peer of a row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """The limit of a row's time: `factor` ms, or `factor` times the time of a peer in the same run."""
 
     factor: float
     peer: str | None = None
+
+    @staticmethod
+    def of(text: str) -> Bar:
+        """Return the bar that a row records as this text."""
+        factor, _, peer = text.removeprefix("<= ").partition(" x ")
+        return Bar(float(factor), peer) if peer else Bar(float(text.removeprefix("<= ").removesuffix(" ms")))
 
     def __str__(self) -> str:
         return f"<= {self.factor:g} x {self.peer}" if self.peer else f"<= {self.factor:g} ms"
@@ -46,6 +56,9 @@ class Bar:
         """Say whether a time is within the bar; None where the peer was not measured."""
         if self.peer is None:
             return ms <= self.factor
+        if self.peer == BEST_PEER:
+            best = best_peer({"peers": peers})
+            return None if best is None else ms <= self.factor * best[1]
         there = peers.get(self.peer, {}).get("ms")
         return None if there is None else ms <= self.factor * there
 
@@ -208,22 +221,28 @@ def device_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words[0]) if words else "unknown"
 
 
-def write(
-    family: str, rows: Sequence[Mapping[str, Any]], session: Session, options: argparse.Namespace
-) -> Path:
-    """Write the rows of one family and return the file."""
-    name = torch.cuda.get_device_name()
-    record = {
-        "device": name,
-        "versions": versions(PACKAGES, options.commit),
-        "command": " ".join(["python -m", f"benchmarks.bench_{family}", *sys.argv[1:]]),
+def record_of(
+    command: str, rows: Sequence[Mapping[str, Any]], session: Session, commit: str | None
+) -> dict[str, Any]:
+    """Return the record of rows measured by a module of this package."""
+    return {
+        "device": torch.cuda.get_device_name(),
+        "versions": versions(PACKAGES, commit),
+        "command": " ".join(["python -m", command, *sys.argv[1:]]),
         "ceilings": {
             "copy_bytes_per_s": session.ceilings.bytes_per_s,
             "gemm_flops_per_s": session.ceilings.flops_per_s,
         },
         "rows": list(rows),
     }
-    file = Path(options.out) / device_slug(name) / f"{family}.json"
+
+
+def write(
+    family: str, rows: Sequence[Mapping[str, Any]], session: Session, options: argparse.Namespace
+) -> Path:
+    """Write the rows of one family and return the file."""
+    record = record_of(f"benchmarks.bench_{family}", rows, session, options.commit)
+    file = Path(options.out) / device_slug(record["device"]) / f"{family}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text_of(record), encoding="utf-8")
     return file

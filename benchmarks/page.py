@@ -34,6 +34,7 @@ FAMILIES = {
     "tokens": "Operators that move bytes",
     "advantages": "Advantages",
     "overhead": "Host time",
+    "cliffs": "Shapes of published models",
     "digest": "Digests of weights",
 }
 """The sections in order; a family of results without a title is a KeyError, so that none is left out."""

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from on_cpu import OnCpu
 from torch import Tensor
 
 from benchmarks import bench_model, layers, peers, whole_model
+from benchmarks.dry import OnCpu
 from benchmarks.harness import Bar, Session, run_case
 from benchmarks.layers import TorchLayer
 from benchmarks.timing import Ceilings, Launch, Timing

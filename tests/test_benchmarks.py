@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from on_cpu import OnCpu
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks import bench_tokens, harness, page, report, rows
+from benchmarks.dry import shapes_alone
 from benchmarks.harness import Bar, Case, Checked, Room, Session, device_slug, line, run_case
 from benchmarks.merge import merged
 from benchmarks.peers import absent
@@ -186,22 +185,6 @@ def test_calls_that_are_timed_give_numbers() -> None:
 
 # --- every row, without a device ---
 
-READ = {
-    torch.Tensor.__bool__: True,
-    torch.Tensor.__float__: 0.5,
-    torch.Tensor.__int__: 1,
-    torch.Tensor.item: 1,
-}
-"""What a fake tensor says where a benchmark reads a number."""
-
-
-class Told(OnCpu):
-    """A host on which reading a tensor gives a number that is no tensor's."""
-
-    def made(self, fn: Any, *args: Any, **options: Any) -> Any:
-        return READ[fn] if fn in READ else super().made(fn, *args, **options)
-
-
 FAMILIES = sorted(file.stem for file in Path(harness.__file__).parent.glob("bench_*.py"))
 
 
@@ -212,7 +195,7 @@ def test_every_row_can_be_built_and_called(name: str, monkeypatch: pytest.Monkey
     table = SimpleNamespace(rope_table=lambda count, dim, **_: torch.empty(2, count, dim // 2))
     monkeypatch.setattr(rotary, "ops", table)  # numpy makes it, from numbers
     family = importlib.import_module(f"benchmarks.{name}")
-    with FakeTensorMode(allow_non_fake_inputs=True), Told():
+    with shapes_alone():
         for case in family.cases():
             case.rlk()()
             if "rlk_unmerged" in case.peers:

@@ -19,7 +19,7 @@ from rlk.lang.op import OWN, Formal, Op, check_cotangents
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import check_names, outputs
 from rlk.passes.pipeline import canonical, specialize
-from rlk.runtime.binding.checks import flag, integer, is_choice, is_device, names_among, number
+from rlk.runtime.binding.checks import F32_MOST, flag, integer, is_choice, is_device, names_among, number
 from rlk.runtime.binding.invocation import Invocation, row_axis
 from rlk.runtime.binding.selection import model
 from rlk.runtime.call.dispatch import Decision, decide
@@ -209,11 +209,18 @@ def _checked(op: Op, formal: Formal) -> str:
             return f"integer({head}, {low if least is None else least}, {high if most is None else most})"
         case ScalarType(least=least, most=most):
             limits = [f"{word}={x!r}" for word, x in (("least", least), ("most", most)) if x is not None]
-            return f"number({', '.join((head, *limits))})"
+            low = max(-F32_MOST if least is None else least, -F32_MOST)
+            high = min(F32_MOST if most is None else most, F32_MOST)
+            checked = f"number({', '.join((head, *limits))})"
+            # a call less where nothing is wrong
+            return f"{name} if type({name}) is float and {low!r} <= {name} <= {high!r} else {checked}"
         case StaticType(choices=choices, several=True):
             return f"names_among({head}, choices_of_{name})"
         case StaticType(choices=choices) if set(map(type, choices)) == {bool}:
             return f"flag({head})"
+        case StaticType(choices=choices) if set(map(type, choices)) == {str}:
+            checked = f"is_choice({head}, choices_of_{name})"
+            return f"{name} if type({name}) is str and {name} in choices_of_{name} else {checked}"
         case StaticType(choices=choices) if choices:
             return f"is_choice({head}, choices_of_{name})"
         case _:
@@ -237,16 +244,25 @@ class Results:
         self._type = "".join(part.capitalize() for part in op.split("_"))
         self._returns, self._result = returns, result
         self._types: dict[tuple[str, ...], Any] = {}
+        self._makers: dict[tuple[str, ...], Callable[[Mapping[str, Any]], Any]] = {}
 
     def __call__(self, made: Mapping[str, Any]) -> Any:
         """Return the outputs that are there."""
-        names = self._returns or {name: name for name in made}
-        there = {public: made[name] for name, public in names.items() if name in made}
+        outputs = tuple(made)
+        maker = self._makers.get(outputs)
+        if maker is None:
+            maker = self._makers[outputs] = self._maker(outputs)
+        return maker(made)
+
+    def _maker(self, outputs: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Any]:
+        """Return what makes the result of these outputs."""
+        names = self._returns or {name: name for name in outputs}
+        there = {public: name for name, public in names.items() if name in outputs}
         if len(there) == 1:
-            return next(iter(there.values()))
-        if self._result is not None:
-            return self._result(**there)
-        return self.named(tuple(there))(*there.values())
+            only = next(iter(there.values()))
+            return lambda made: made[only]  # no itemgetter: torch.compile traces this
+        kind = self.named(tuple(there)) if self._result is None else self._result
+        return lambda made: kind(**{public: made[name] for public, name in there.items()})
 
     def named(self, fields: tuple[str, ...]) -> Any:
         """Return the named tuple of these results."""

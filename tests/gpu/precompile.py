@@ -21,8 +21,8 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
-from on_cpu import OnCpu
 
+from benchmarks.dry import OnCpu
 from benchmarks.rows import label
 from rlk.runtime.binding import invocation
 from rlk.runtime.call import dispatch

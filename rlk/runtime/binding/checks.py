@@ -83,6 +83,9 @@ def is_device(op: str, value: object) -> torch.device:
 
 def is_choice(op: str, name: str, value: object, choices: tuple[object, ...]) -> object:
     """Return an option that is among the choices, of the same type; raise LaunchError for another."""
+    for choice in choices:
+        if value is choice:
+            return value  # the common case: a literal
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         raise wrong_value(op, name, value, ", ".join(map(repr, choices)))
     return value

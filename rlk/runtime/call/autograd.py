@@ -80,10 +80,47 @@ def _declared_dtype(op: Op, name: str, variant: Variant) -> torch.dtype:
     return TORCH_DTYPES[dict(variant.dtypes)[dtype.name] if isinstance(dtype, DTypeVar) else dtype]
 
 
-def run_differentiably(invocation: Invocation, run: Run, tensors: Tensors, scalars: Scalars) -> Tensors:
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What autograd records of a call: found once for all calls of one kind.
+
+    names: of the inputs. outputs: of the results. saved: of both, those that the wanted gradients read.
+    detached: results without a gradient.
+    """
+
+    invocation: Invocation
+    names: tuple[str, ...]
+    outputs: tuple[str, ...]
+    saved: tuple[str, ...]
+    detached: tuple[str, ...]
+
+
+def recorded(invocation: Invocation, tensors: Tensors) -> Recorded:
+    """Return what autograd records of a call with inputs that require these gradients."""
+    op = invocation.spec
+    assert isinstance(op, Op)
+    outputs = output_names(invocation)
+    read = _read(op, [n for n, t in tensors.items() if t.requires_grad])
+    everything = {*tensors, *outputs}
+    connected = {*cotangents_of(op), *op.calls.refused}
+    return Recorded(
+        invocation,
+        tuple(tensors),
+        outputs,
+        tuple(n for n in op.saves if n in everything and n in read),
+        tuple(n for n in outputs if n not in connected),
+    )
+
+
+def run_differentiably(how: Recorded, run: Run, tensors: Tensors, scalars: Scalars) -> Tensors:
     """Run a bound call so that autograd differentiates it; return its outputs by name."""
-    outputs = _Differentiable.apply(invocation, run, tensors, scalars, *tensors.values())
-    return dict(zip(output_names(invocation), outputs, strict=True))
+    # Function.apply looks for wrappers of torch.func among the arguments: `call` sent those elsewhere
+    apply = _Differentiable.apply if _transforming() else _apply
+    outputs = apply(how, run, tensors, scalars, *tensors.values())
+    return dict(zip(how.outputs, outputs, strict=True))
+
+
+_transforming = torch._C._are_functorch_transforms_active
 
 
 @cache
@@ -107,32 +144,35 @@ class _Differentiable(torch.autograd.Function):
     """One autograd node for every operator."""
 
     @staticmethod
-    def forward(
-        ctx: Any, invocation: Invocation, run: Run, given: Tensors, scalars: Scalars, *inputs: Any
-    ) -> Any:
-        op = invocation.spec
-        assert isinstance(op, Op)
+    def forward(ctx: Any, how: Recorded, run: Run, given: Tensors, scalars: Scalars, *inputs: Any) -> Any:
         made = run(given, scalars)
         ctx.set_materialize_grads(False)
-        ctx.invocation, ctx.names, ctx.scalars = invocation, tuple(given), scalars
-        everything = {**given, **made}
-        read = _read(op, [n for n, need in zip(given, ctx.needs_input_grad[4:], strict=True) if need])
-        ctx.saved_names = [n for n in op.saves if n in everything and n in read]
-        ctx.save_for_backward(*[everything[n] for n in ctx.saved_names])
-        connected = {*cotangents_of(op), *op.calls.refused}
-        ctx.mark_non_differentiable(*[t for n, t in made.items() if n not in connected])
+        ctx.how, ctx.scalars = how, scalars
+        ctx.save_for_backward(*[made[n] if n in made else given[n] for n in how.saved])
+        if how.detached:
+            ctx.mark_non_differentiable(*[made[n] for n in how.detached])
         return tuple(made.values())
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        saved = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
-        given = dict(zip(output_names(ctx.invocation), grads, strict=True))
-        _refuse_outputs(ctx.invocation.spec, given)
-        wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[4:], strict=True) if need]
-        with torch.no_grad():
-            found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
-        found = once(public_name(ctx.invocation.spec), found, differentiated(ctx, (*saved.values(), *grads)))
-        return (None, None, None, None, *(found.get(n) for n in ctx.names))
+        how: Recorded = ctx.how
+        saved = dict(zip(how.saved, ctx.saved_tensors, strict=True))
+        given = dict(zip(how.outputs, grads, strict=True))
+        op = how.invocation.spec
+        assert isinstance(op, Op)
+        _refuse_outputs(op, given)
+        needs = ctx.needs_input_grad[4:]
+        wanted = [n for n, need in zip(how.names, needs, strict=True) if need]
+        if not torch.is_grad_enabled():
+            found = gradients(how.invocation, saved, given, ctx.scalars, wanted)
+        else:  # under create_graph=True
+            with torch.no_grad():
+                found = gradients(how.invocation, saved, given, ctx.scalars, wanted)
+            found = once(public_name(op), found, differentiated(ctx, (*saved.values(), *grads)))
+        return (None, None, None, None, *[found.get(n) for n in how.names])
+
+
+_apply = super(torch.autograd.Function, _Differentiable).apply
 
 
 def _read(op: Op, wanted: Sequence[str]) -> frozenset[str]:

@@ -23,7 +23,7 @@ from rlk.runtime.binding.selection import (
     public_name,
     worded,
 )
-from rlk.runtime.call.autograd import run_differentiably
+from rlk.runtime.call.autograd import Recorded, recorded, run_differentiably
 from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
 
 __all__ = ["call", "observed", "observing", "watched", "worded"]
@@ -55,15 +55,18 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
             invocation = invoke(op, tensors, scalars, statics, math)
             if len(_known) >= MOST_SHAPES:
                 _known.clear()
-            known = _known[key] = (invocation, dispatch.find(invocation, tensors))
-        invocation, run = known
+            known = _known[key] = (invocation, dispatch.find(invocation, tensors), {})
+        invocation, run, ways = known
         if scalars:
             check_scalars(op, scalars)
         if torch.is_grad_enabled():
-            for t in values:
-                if t.requires_grad:
+            wanted = tuple([t.requires_grad for t in values])
+            if True in wanted:
+                how = ways.get(wanted)
+                if how is None:
                     check_differentiable(op, tensors)
-                    return run_differentiably(invocation, run, tensors, scalars)
+                    how = ways[wanted] = recorded(invocation, tensors)
+                return run_differentiably(how, run, tensors, scalars)
         return run(tensors, scalars)
     except LaunchError as error:
         names = op.calls.names
@@ -96,7 +99,7 @@ def observing() -> bool:
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _modes = torch._C._len_torch_dispatch_stack  # whether something watches, as selective checkpoints do
-_known: dict[object, tuple[Invocation, Run]] = {}
+_known: dict[object, tuple[Invocation, Run, dict[tuple[bool, ...], Recorded]]] = {}
 dispatch.forgets(_known.clear)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -62,12 +63,7 @@ def bind(source: str, file: str, kernels: SimpleNamespace) -> Host:
     tree.body = [node for node in tree.body if _is_constant(node)] + list[ast.stmt](host)
     scope: dict[str, Any] = {}
     exec(compile(tree, file, "exec"), scope)
-    call = scope["call"]
-
-    def bound(*args: Any) -> Any:
-        return call(kernels, *args)
-
-    return bound
+    return partial(scope["call"], kernels)  # a call of it costs no frame
 
 
 def _is_constant(node: ast.stmt) -> bool:
