@@ -160,6 +160,46 @@ def pairwise_sum(terms: torch.Tensor, *, out: torch.Tensor) -> None:
     torch.add(terms[0], terms[1], out=out)
 
 
+def chain_over_ranks(x: torch.Tensor, total: torch.Tensor, group: dist.ProcessGroup, ranks: int) -> None:
+    """Add flat x [n] of the first `ranks` ranks onto total [n] f32, in rank order; every rank gets its bits.
+
+    Each addition is rounded once to f32. Each rank adds one share, so total must be the same on all ranks.
+    """
+    members, count = group.size(), len(x)
+    share = _share(count, members, x.element_size())
+    sizes = [min(share, max(0, count - share * r)) for r in range(members)]
+    begin, own = min(share * group.rank(), count), sizes[group.rank()]
+    terms = x.new_empty(members, own)
+    even = share * members == count
+    dist.all_to_all_single(
+        terms.view(-1), x, None if even else [own] * members, None if even else sizes, group=group
+    )
+    sums = total.new_empty(members, share)
+    mine = sums[group.rank(), :own].copy_(total[begin : begin + own])
+    for term in terms[:ranks]:
+        mine.add_(term)
+    _all_gather(sums.view(-1), sums[group.rank()], group)
+    total.copy_(sums.view(-1)[:count])
+
+
+def scatter_chain(
+    x: torch.Tensor, total: torch.Tensor | None, group: dist.ProcessGroup, ranks: int, *, out: torch.Tensor
+) -> None:
+    """Write this rank's part [n] of total + x of rank 0 + x of rank 1 + ..., of the first `ranks` ranks.
+
+    x: f32 [R * n] of R ranks; total: f32 [n], None where there is none yet. Each addition is rounded once.
+    """
+    terms = torch.empty_like(x)
+    dist.all_to_all_single(terms, x, group=group)
+    parts = terms.view(group.size(), -1)
+    if total is None:
+        out.copy_(parts[0])
+    else:
+        torch.add(total, parts[0], out=out)
+    for term in parts[1:ranks]:
+        out.add_(term)
+
+
 def ordered_gather(
     x: torch.Tensor, group: dist.ProcessGroup | None, *, op: str = "ordered_gather"
 ) -> torch.Tensor:
