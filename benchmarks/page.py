@@ -33,6 +33,7 @@ FAMILIES = {
     "sample": "Sampling",
     "tokens": "Operators that move bytes",
     "advantages": "Advantages",
+    "optim": "Optimizer steps",
     "overhead": "Host time",
     "digest": "Digests of weights",
 }

@@ -1,4 +1,4 @@
-"""Training steps of every rank of a test: `python -m parallel_cases BACKEND WORLD RANK FOLDER` writes a file."""
+"""Training steps of the ranks of a test: `python -m parallel_cases BACKEND WORLD RANK FOLDER` writes a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import nn_cases
 import torch
-import torch.distributed as dist
 from rank_cases import LIMIT, Found, member, refused, wide
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store
@@ -41,7 +40,9 @@ class Loss(torch.nn.Module):
         """Return the sum of -log p of a micro-batch, divided by the tokens of all of them."""
         texts = nn_cases.texts(LENGTHS[number], seed=10 + number)
         edges = torch.tensor([len(t) for t in texts]).cumsum(0)
-        layout = ops.Layout.packed(torch.cat((torch.zeros(1, dtype=torch.int64), edges)), tokens=int(edges[-1]))
+        layout = ops.Layout.packed(
+            torch.cat((torch.zeros(1, dtype=torch.int64), edges)), tokens=int(edges[-1])
+        )
         ids = torch.tensor([t for text in texts for t in text])
         return -self.model.logps(ids, layout).logp.sum() / tokens.float()
 

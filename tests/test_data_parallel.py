@@ -55,7 +55,7 @@ def test_torchs_own_reduction_has_other_bits(ranks: list[Found], alone: Found) -
     for name, want in alone["gradients"].items():
         torch.testing.assert_close(ranks[0]["torch"][name], want, rtol=1e-3, atol=1e-4)
     moved = sum(differing(ranks[0]["torch"][name], want) for name, want in alone["gradients"].items())
-    assert moved > 100
+    assert moved  # few: sums of numbers that bf16 holds are often exact in f32
 
 
 def test_every_micro_batch_counts_once(ranks: list[Found]) -> None:

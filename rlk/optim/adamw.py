@@ -17,6 +17,7 @@ from rlk.runtime.binding.checks import integer, number
 from rlk.runtime.binding.invocation import Run, Scalars, Tensors
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
+from rlk.runtime.call.entry import call, observing, watched
 from rlk.specs import optim as spec
 
 NAME = "AdamW"
@@ -179,7 +180,15 @@ dispatch.forgets(_known.clear)
 
 
 def run_step(tensors: Tensors, scalars: Scalars) -> None:
-    """Run the spec on flat tensors, whose outputs are the tensors themselves."""
+    """Run the spec on flat tensors [T], which its outputs are, with the scalars of a step."""
+    if observing():
+        call(spec.adamw, tensors, scalars, {})
+        return
+    if watched(*tensors.values()):
+        made = call(spec.adamw, tensors, scalars, {})
+        for name in WRITTEN.keys() & tensors.keys():
+            tensors[name].copy_(made[WRITTEN[name]])
+        return
     sizes = [(t.dtype, t.shape, t.device, t.data_ptr() % VECTOR) for t in tensors.values()]
     key = (*tensors, *scalars, *sizes)
     given = tensors | {WRITTEN[name]: t for name, t in tensors.items() if name in WRITTEN}

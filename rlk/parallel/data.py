@@ -87,7 +87,8 @@ class OrderedGradients(ABC):
         """
         count = integer(NAME, "count", count, 1)
         self.forget()
-        for self.round in range(-(-count // self.ranks)):
+        for each in range(-(-count // self.ranks)):
+            self.round = each
             first = self.round * self.ranks
             self.present = min(self.ranks, count - first)
             number = first + self.rank
