@@ -1,4 +1,4 @@
-"""Training steps of the ranks of a test: `python -m parallel_cases BACKEND WORLD RANK FOLDER` writes a file."""
+"""Training steps of ranks of a test: `python -m parallel_cases BACKEND WORLD RANK FOLDER` writes a file."""
 
 from __future__ import annotations
 

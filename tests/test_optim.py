@@ -107,6 +107,15 @@ def test_parameters_without_gradients_are_left() -> None:
     assert params[0] not in optimizer.state
 
 
+def test_a_graph_that_saved_a_weight_before_its_step_raises() -> None:
+    (p,) = drawn()[:1]
+    loss = (p * p).sum()
+    p.grad = torch.ones_like(p)
+    AdamW([p]).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def rounded(value: float, count: int, seed: int = 1, first: int = 0) -> torch.Tensor:
     """Return bf16 roundings of one f32 value, by a step that moves nothing."""
     tensors = {"weight": torch.full((count,), value), "grad": torch.zeros(count)}

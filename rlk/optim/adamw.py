@@ -101,7 +101,8 @@ class AdamW(torch.optim.Optimizer):
         if self.seed is not None and p.dtype is torch.bfloat16:
             at = place(NAME, "params", p)
             scalars |= _counters(self.seed, state["step"], index, at)
-        run_step({name: t.view(-1) for name, t in here.items()}, scalars)
+        run_step({name: t.detach().view(-1) for name, t in here.items()}, scalars)
+        torch.autograd.graph.increment_version(p)  # a graph that saved it before the step raises
 
     def _state(self, p: torch.Tensor) -> dict[str, Any]:
         """Return the state of a parameter; a new one is zero, and holds its master weight."""
