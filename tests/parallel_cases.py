@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import nn_cases
 import torch
+import torch.distributed as dist
 from rank_cases import LIMIT, Found, member, refused, wide
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store
@@ -137,27 +138,29 @@ def one_step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     return whole(weight)
 
 
-def disagreements(rank: int, world: int) -> Found:
-    """Return what ranks say that agree, that differ, and of which one is late; nothing was sent before."""
+def disagreements(rank: int, world: int, group: dist.ProcessGroup) -> Found:
+    """Return what ranks say that agree, that differ, and of which one is late."""
     model = nn_cases.model(num_hidden_layers=1, rlk_leaves=2 if rank == 1 else 1)
     same = nn_cases.model(num_hidden_layers=1)
-    found: Found = {"same": refused(lambda: agree(same, timeout=30, micro_batches=5))}
-    found["other"] = refused(lambda: agree(model, timeout=30, micro_batches=5 + (rank == world - 1)))
+    found: Found = {"same": refused(lambda: agree(same, group=group, timeout=60, micro_batches=5))}
+    found["other"] = refused(
+        lambda: agree(model, group=group, timeout=60, micro_batches=5 + (rank == world - 1))
+    )
     other = torch.nn.Linear(4, 4 + (rank == 1))
-    found["shape"] = refused(lambda: agree(other, timeout=30))
-    store = _get_default_store()
+    found["shape"] = refused(lambda: agree(other, group=group, timeout=60))
+    store, members = _get_default_store(), dist.get_process_group_ranks(group)
     if rank != world - 1:  # the last says nothing until the others gave up
         start = time.monotonic()
-        found["missing"] = refused(lambda: agree(same, timeout=1))
+        found["missing"] = refused(lambda: agree(same, group=group, timeout=1))
         found["seconds"] = time.monotonic() - start
-        store.set(f"gave up {rank}", "")
+        store.set(f"{members} gave up {rank}", "")
     else:
-        store.wait([f"gave up {r}" for r in range(world - 1)], LIMIT)
+        store.wait([f"{members} gave up {r}" for r in range(world - 1)], LIMIT)
     return found
 
 
 def misuse(model: torch.nn.Module, tokens: torch.Tensor) -> Found:
-    """Return what is refused in a round of DDP: gradients that were not exchanged, and a second backward."""
+    """Return what is refused in a round of DDP: gradients that were not exchanged."""
     order = accumulate_in_order(model)
 
     def without_exchange() -> None:
@@ -168,28 +171,33 @@ def misuse(model: torch.nn.Module, tokens: torch.Tensor) -> Found:
     return {"no_sync": refused(without_exchange)}
 
 
-def everything(world: int, rank: int) -> Found:
-    found: Found = {"agree": disagreements(rank, world)}
-    mesh = init_device_mesh("cpu", (world,))
-    mine = sum(active(n) for n in range(rank, MICRO_BATCHES, world))
-    tokens = global_count(mine)
+def of_mesh(mesh: Any) -> Found:
+    """Return what the ranks of a mesh of one dim find together."""
+    group, world, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    found: Found = {"agree": disagreements(rank, world, group)}
+    tokens = global_count(sum(active(n) for n in range(rank, MICRO_BATCHES, world)), group)
     found["tokens"] = tokens
-    wrap: dict[str, Callable[[], torch.nn.Module]] = {
-        "ddp": lambda: DistributedDataParallel(loss_of(), gradient_as_bucket_view=rank % 2 == 0),
-        "fsdp": lambda: sharded(mesh),
-    }
-    found |= {name: steps(make(), tokens) for name, make in wrap.items()}
-    found["stochastic"] = steps(DistributedDataParallel(loss_of()), tokens, seed=5)["weights"]
+    ddp = partial(DistributedDataParallel, process_group=group)
+    found["ddp"] = steps(ddp(loss_of(), gradient_as_bucket_view=rank % 2 == 0), tokens)
+    found["fsdp"] = steps(sharded(mesh), tokens)
     found["torch"] = by_torch(world, rank, mesh, tokens)
     found["parts"] = parts(mesh)
-    found["misuse"] = misuse(DistributedDataParallel(loss_of()), tokens)
+    if world == 2:
+        found["stochastic"] = steps(ddp(loss_of()), tokens, seed=5)["weights"]
+        found["misuse"] = misuse(ddp(loss_of()), tokens)
     return found
+
+
+def everything() -> Found:
+    """Return what all four ranks find, and what they find as two pairs that do the same."""
+    pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pair", "data"))["data"]
+    return {"2": of_mesh(pairs), "4": of_mesh(init_device_mesh("cpu", (4,)))}
 
 
 def main(backend: str, world: int, rank: int, folder: Path) -> None:
     """Run everything as one rank, and write what it found."""
     with member(backend, world, rank, folder):
-        torch.save(everything(world, rank), folder / f"{rank}.pt")
+        torch.save(everything(), folder / f"{rank}.pt")
 
 
 if __name__ == "__main__":

@@ -222,13 +222,15 @@ def errors(device: torch.device) -> dict[str, tuple[str, str]]:
     return found
 
 
-def run(backend: str, world: int, folder: Path, module: str = "rank_cases") -> list[Found]:
+def run(
+    backend: str, world: int, folder: Path, module: str = "rank_cases", seconds: int = 2 * LIMIT.seconds
+) -> list[Found]:
     """Run every rank of a module in a process of its own; return what each found."""
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", module, backend, str(world)]
     ranks = [subprocess.Popen([*command, str(r), str(folder)], env=here) for r in range(world)]
     try:
-        ended = [rank.wait(timeout=2 * LIMIT.seconds) for rank in ranks]
+        ended = [rank.wait(timeout=seconds) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

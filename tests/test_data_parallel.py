@@ -25,9 +25,17 @@ def alone() -> Found:
     return parallel_cases.steps(loss_of(), torch.tensor(TOKENS))
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    return rank_cases.run("gloo", request.param, tmp_path_factory.mktemp("ranks"), "parallel_cases")
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """Return what four processes found: together, and as two pairs."""
+    return rank_cases.run("gloo", 4, tmp_path_factory.mktemp("ranks"), "parallel_cases", seconds=400)
+
+
+@pytest.fixture(params=["2-first", "2-second", "4"])
+def ranks(request: pytest.FixtureRequest, every: list[Found]) -> list[Found]:
+    world, _, pair = request.param.partition("-")
+    members = {"": slice(4), "first": slice(2), "second": slice(2, 4)}[pair]
+    return [found[world] for found in every[members]]
 
 
 def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
@@ -68,11 +76,11 @@ def test_tokens_of_all_ranks_are_counted(ranks: list[Found]) -> None:
     assert [int(found["tokens"]) for found in ranks] == [TOKENS] * len(ranks)
 
 
-def test_stochastic_rounding_does_not_depend_on_ranks(ranks: list[Found]) -> None:
+def test_stochastic_rounding_does_not_depend_on_ranks(every: list[Found]) -> None:
     want = parallel_cases.steps(loss_of(), torch.tensor(TOKENS), seed=5)["weights"]
-    for found in ranks:
-        assert_same(found["stochastic"], want)
-    assert any(differing(x, ranks[0]["ddp"]["weights"][name]) for name, x in want.items())
+    for found in every:
+        assert_same(found["2"]["stochastic"], want)
+    assert any(differing(x, every[0]["2"]["ddp"]["weights"][name]) for name, x in want.items())
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -86,32 +94,39 @@ def test_a_shard_is_updated_and_measured_as_a_part_of_the_whole(name: str, ranks
         assert_same_bits(found["parts"][name]["norm"], one_norm(p, g))
 
 
-def test_a_backward_without_exchange_is_an_error(ranks: list[Found]) -> None:
-    for rank, found in enumerate(ranks):
-        code, text = found["misuse"]["no_sync"]
+def test_a_backward_without_exchange_is_an_error(every: list[Found]) -> None:
+    for rank, found in enumerate(every):
+        code, text = found["2"]["misuse"]["no_sync"]
         assert code == Code.GRADIENT_ROUND.name and "parameters got no gradient" in text, rank
 
 
 # --- ranks that disagree -----------------------------------------------------
 
 
-def test_ranks_that_disagree_raise_the_same_error(ranks: list[Found]) -> None:
-    last = len(ranks) - 1
+def test_ranks_that_disagree_raise_the_same_error(ranks: list[Found], every: list[Found]) -> None:
+    first = rank_of(ranks[0], every)
+    last = first + len(ranks) - 1
     for found in ranks:
         assert found["agree"]["same"] == ("", "nothing was raised")
         code, text = found["agree"]["other"]
-        assert code == "RANKS_DIFFER" and "leaves: 1 on rank 0, 2 on rank 1" in text
-        assert "numerics id: " in text and f"micro_batches: 5 on rank 0, 6 on rank {last}" in text
+        assert code == "RANKS_DIFFER" and f"leaves: 1 on rank {first}, 2 on rank {first + 1}" in text
+        assert "numerics id: " in text and f"micro_batches: 5 on rank {first}, 6 on rank {last}" in text
         code, text = found["agree"]["shape"]
-        assert code == "RANKS_DIFFER" and "weight: float32 [4, 4] on rank 0, float32 [5, 4] on rank 1" in text
+        shapes = f"float32 [4, 4] on rank {first}, float32 [5, 4] on rank {first + 1}"
+        assert code == "RANKS_DIFFER" and f"weight: {shapes}" in text
         assert found["agree"]["shape"] == ranks[0]["agree"]["shape"]
 
 
-def test_a_missing_rank_is_named_in_time(ranks: list[Found]) -> None:
+def rank_of(found: Found, every: list[Found]) -> int:
+    """Return the rank of the process that found something."""
+    return next(r for r, each in enumerate(every) if found is each["2"] or found is each["4"])
+
+
+def test_a_missing_rank_is_named_in_time(ranks: list[Found], every: list[Found]) -> None:
     *others, last = ranks
     for found in others:
         code, text = found["agree"]["missing"]
-        assert code == "RANKS_MISSING" and f"rank {len(others)} of {len(ranks)} ranks" in text
+        assert code == "RANKS_MISSING" and f"rank {rank_of(last, every)} of {len(ranks)} ranks" in text
         assert found["agree"]["seconds"] >= 1
     assert "missing" not in last["agree"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
-from itertools import count
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from rlk.runtime.call.collective import process_group
 
 NAME = "agree"
 SHOWN = 8
-_calls = count()
-"""Numbers of the calls of this process: every rank makes the same calls, in the same order."""
+_calls: Counter[str] = Counter()
+"""Calls of this process by group: every rank of a group makes the same calls, in the same order."""
 
 
 def agree(
@@ -47,7 +47,9 @@ def agree(
     positive(NAME, "timeout", timeout)
     members = dist.get_process_group_ranks(process_group(NAME, group))
     mine = {**_versions(), **_of_model(model, device), **{name: str(value) for name, value in facts.items()}}
-    rank, key = dist.get_rank(), f"rlk/agree/{members[0]}-{members[-1]}-{len(members)}/{next(_calls)}"
+    rank, among = dist.get_rank(), ",".join(map(str, members))
+    key = f"rlk/agree/{among}/{_calls[among]}"
+    _calls[among] += 1
     store = _get_default_store()
     end = time.monotonic() + timeout
     try:
