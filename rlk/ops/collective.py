@@ -64,7 +64,7 @@ def ordered_reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
     of the sum, contiguous, of x's dtype. group, the order of the sum and its rounding: as in
     `ordered_all_reduce`, of which it is the first half: each rank sends (R - 1) / R of x's bytes.
 
-    Differentiable: the gradient of x is the cotangents of all ranks, one behind the other (an all-gather,
+    Differentiable in x: its gradient is the cotangents of all ranks, one behind the other (an all-gather,
     which adds nothing). Raises LaunchError before anything is sent.
     """
     _not_observed(SCATTER)
@@ -79,7 +79,7 @@ def ordered_gather_sum(x: torch.Tensor, group: Group) -> torch.Tensor:
 
     x, group and the result are as there. Each rank receives R times x's bytes and adds them all.
 
-    Differentiable, for a result that every rank uses alike (the row-parallel product of tensor parallelism):
+    Differentiable in x, for a result that every rank uses alike (a row-parallel product):
     the cotangent is then the same on every rank, and is the gradient of x as it is. Where ranks use the
     result differently, add their cotangents with another call. Raises LaunchError before anything is sent.
     """
