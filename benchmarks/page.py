@@ -33,6 +33,7 @@ FAMILIES = {
     "sample": "Sampling",
     "tokens": "Operators that move bytes",
     "advantages": "Advantages",
+    "optim": "Optimizer steps",
     "overhead": "Host time",
     "cliffs": "Shapes of published models",
     "digest": "Digests of weights",

@@ -277,6 +277,18 @@ class Code(Enum):
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)
+    RANKS_DIFFER = (
+        "{op}: ranks differ in {count} facts\n{found}",
+        "start all ranks with one version of rlk and of torch, one model and its leaves",
+    )
+    RANKS_MISSING = (
+        "{op}: {missing} of {ranks} ranks said nothing within {seconds:g} s",
+        "look at the log of these ranks; give a longer timeout= where they start late",
+    )
+    GRADIENT_ROUND = (
+        "{op}: micro-batch {number}: {found}",
+        "run one backward of the whole model for each number of numbers(), without no_sync()",
+    )
     LAYOUT_MISMATCH = ("{op}: {name} has {got} tokens, but the layout has {wanted}",)
     # adapters to other packages
     PEER_ABSENT = ("{peer} is not installed", "install {peer} {versions}")

@@ -43,7 +43,7 @@ RANK = {
     "runtime": 16,
     "testing": 17,
     "ops": 18,
-    "nn": 19, "sync": 19, "observe": 19,
+    "nn": 19, "sync": 19, "observe": 19, "optim": 19,
     "aot": 20, "integrations": 20,
     "tune": 20, "pages": 20,
     "verify": 21, "drift": 21, "parallel": 21,

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from rlk.errors import RlkError
-from rlk.ops import ordered_all_reduce
-from rlk.ops.collective import reference
+from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
+from rlk.ops.collective import reference, scatter_reference
 from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
 
@@ -127,6 +127,7 @@ def everything(world: int, rank: int, device: torch.device) -> Found:
     found["backend"] = x.cpu()
     found["repeats"] = repeats(wide(5, 1001, seed=rank).to(device))
     found["groups"] = groups(world, rank, device)
+    found["forms"] = forms(world, rank, device)
     found["errors"] = errors(device)
     return found
 
@@ -161,6 +162,41 @@ def groups(world: int, rank: int, device: torch.device) -> Found:
     return made
 
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def form_of(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    return (wide(8, 37, seed=rank) / 64).to(dtype)
+
+
+def cotangent(rank: int, world: int) -> torch.Tensor:
+    return wide(8 // world, 37, seed=90 + rank)
+
+
+def forms(world: int, rank: int, device: torch.device) -> Found:
+    """Return the sum in each form, for each dtype: of one group, and of nodes of two ranks; gradients."""
+    inside = [dist.new_group([r - r % 2, r - r % 2 + 1]) for r in range(0, world, 2)][rank // 2]
+    between = [dist.new_group(list(range(first, world, 2))) for first in range(2)][rank % 2]
+    made: Found = {}
+    for dtype in DTYPES:
+        x = form_of(rank, dtype).to(device)
+        for name, group in (("one group", None), ("nodes", (between, inside))):
+            made[f"{name} {dtype}"] = {
+                "all": untouched(partial(ordered_all_reduce, group=group), x),
+                "odd": untouched(partial(ordered_all_reduce, group=group), x[:, :5]),
+                "part": untouched(partial(ordered_reduce_scatter, group=group), x),
+                "gathered": untouched(partial(ordered_gather_sum, group=group), x),
+            }
+    for name, group in (("one group", None), ("nodes", (between, inside))):
+        x, whole = (form_of(rank, torch.float32).to(device).requires_grad_() for _ in range(2))
+        ordered_reduce_scatter(x, group).backward(cotangent(rank, world).to(device))
+        ordered_gather_sum(whole, group).backward(form_of(7, torch.float32).to(device))
+        assert x.grad is not None and whole.grad is not None
+        made[f"gradients {name}"] = {"part": x.grad.cpu(), "gathered": whole.grad.cpu()}
+    made["part in float64"] = scatter_reference(form_of(rank, torch.float32).to(device), None).cpu()
+    return made
+
+
 class Kind(torch.Tensor):
     """A subclass, as DTensor is one."""
 
@@ -171,7 +207,8 @@ def errors(device: torch.device) -> dict[str, tuple[str, str]]:
     elsewhere = torch.ones(3, device="meta")
     calls: dict[str, Callable[[], object]] = {
         "f64": lambda: ordered_all_reduce(x.double(), None),
-        "bf16": lambda: ordered_all_reduce(x.bfloat16(), None),
+        "no whole parts": lambda: ordered_reduce_scatter(x, None),
+        "three groups": lambda: ordered_gather_sum(x, (dist.group.WORLD,) * 3),  # type: ignore[arg-type]
         "integers": lambda: ordered_all_reduce(x.int(), None),
         "no tensor": lambda: ordered_all_reduce([1.0], None),  # type: ignore[arg-type]
         "a subclass": lambda: ordered_all_reduce(x.as_subclass(Kind), None),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rank_cases
 import torch
-from rank_cases import GATHERS, SUMS, Found, shown, wide
+from rank_cases import DTYPES, GATHERS, SUMS, Found, cotangent, form_of, shown, wide
 
 import rlk
 from rlk import ops
@@ -83,6 +83,41 @@ def test_gathering_stacks_in_rank_order(name: str, ranks: list[Found]) -> None:
         assert_same_bits(found["gathers"][name], want, name)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", ["one group", "nodes"])
+def test_every_form_has_the_bits_of_the_tree(form: str, dtype: torch.dtype, ranks: list[Found]) -> None:
+    """A sum in nodes first, a part of it and one from a gather: f32 throughout, rounded once."""
+    world = len(ranks)
+    terms = [form_of(rank, dtype).float().numpy() for rank in range(world)]
+    want = torch.from_numpy(pairwise(terms)).to(dtype)
+    rounded = terms[0]
+    for term in terms[1:]:
+        rounded = torch.from_numpy(rounded + term).to(dtype).float().numpy()
+    if world == 4:  # the control: a chain, rounded at each step
+        assert differing(torch.from_numpy(rounded).to(dtype), want) > 10
+    for rank, found in enumerate(ranks):
+        made = found["forms"][f"{form} {dtype}"]
+        assert_same_bits(made["all"], want)
+        assert_same_bits(made["odd"], want[:, :5].contiguous())
+        assert_same_bits(made["gathered"], want)
+        assert_same_bits(made["part"], want.chunk(world)[rank])
+
+
+def test_gradients_are_gathered_or_passed_on(ranks: list[Found]) -> None:
+    world = len(ranks)
+    want = torch.cat([cotangent(rank, world) for rank in range(world)])
+    for found in ranks:
+        for form in ("one group", "nodes"):
+            assert_same_bits(found["forms"][f"gradients {form}"]["part"], want)
+            assert_same_bits(found["forms"][f"gradients {form}"]["gathered"], form_of(7, torch.float32))
+
+
+def test_the_reference_of_a_part_is_its_sum_in_float64(ranks: list[Found]) -> None:
+    want = sum(form_of(rank, torch.float32).double() for rank in range(len(ranks))).chunk(len(ranks))
+    for rank, found in enumerate(ranks):
+        torch.testing.assert_close(found["forms"]["part in float64"], want[rank], rtol=1e-12, atol=1e-9)
+
+
 def test_calls_repeat_their_bits(ranks: list[Found]) -> None:
     assert [found["repeats"] for found in ranks] == [0] * len(ranks)
 
@@ -120,8 +155,9 @@ def test_ranks_that_make_no_tree_are_refused(ranks: list[Found]) -> None:
 
 
 ERRORS = {
-    "f64": (Code.ARG_DTYPE, "x has dtype torch.float64, expected torch.float32"),
-    "bf16": (Code.ARG_DTYPE, "torch.bfloat16"),
+    "f64": (Code.ARG_DTYPE, "x has dtype torch.float64, expected torch.float32 or torch.bfloat16"),
+    "no whole parts": (Code.ARG_VALUE, "a multiple of the"),
+    "three groups": (Code.ARG_VALUE, "between nodes and inside a node"),
     "integers": (Code.ARG_DTYPE, "torch.int32"),
     "no tensor": (Code.ARG_TYPE, "x must be a dense torch.Tensor, got list"),
     "a subclass": (Code.ARG_TYPE, "got Kind of torch.strided"),

@@ -24,6 +24,7 @@ NAV = {
         "patching.md",
         "integrations.md",
         "on-policy.md",
+        "data-parallel.md",
     ],
     "Write an operator in 20 minutes": ["writing-a-spec.md", "glossary.md"],
     "Contract": ["contract.md"],

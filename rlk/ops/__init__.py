@@ -30,7 +30,12 @@ from rlk.ops import (
     value,
 )
 from rlk.ops.advantages import Overlong
-from rlk.ops.collective import ordered_all_reduce
+from rlk.ops.collective import (
+    OVER_RANKS,
+    ordered_all_reduce,
+    ordered_gather_sum,
+    ordered_reduce_scatter,
+)
 from rlk.ops.float64 import attention as exact_attention
 from rlk.ops.float64 import operators, rewards
 from rlk.ops.float64 import sampling as exact_sampling
@@ -56,6 +61,7 @@ from rlk.specs import loss as _loss
 from rlk.specs import matmul as _matmul
 from rlk.specs import model as _model
 from rlk.specs import norm as _norm
+from rlk.specs import optim as _optim
 from rlk.specs import packing as _packing
 from rlk.specs import policy as _policy
 from rlk.specs import preference as _preference
@@ -145,6 +151,8 @@ for _spec in (
     _packing.reported,
     _heads.qk_norm_partials,
     _heads.sum_of_heads,
+    _optim.adamw,
+    _optim.square_sums,
 ):  # parts of operators
     register(_spec)
 sharded_library.register()
@@ -175,7 +183,7 @@ def __getattr__(name: str) -> Any:
     if found is not None:
         globals()[name] = found
         return found
-    choices = ", ".join((*OPERATORS, ordered_all_reduce.__name__, *namespaces()))
+    choices = ", ".join((*OPERATORS, *OVER_RANKS, *namespaces()))
     raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
 
 
@@ -208,6 +216,8 @@ __all__ = [
     "nll_loss",
     "optimal_token_baseline",
     "ordered_all_reduce",
+    "ordered_gather_sum",
+    "ordered_reduce_scatter",
     "pack",
     "paged_attention",
     "penalize",

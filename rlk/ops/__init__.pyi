@@ -4,6 +4,8 @@
 import torch
 from rlk.ops.advantages import Overlong as Overlong
 from rlk.ops.collective import ordered_all_reduce as ordered_all_reduce
+from rlk.ops.collective import ordered_gather_sum as ordered_gather_sum
+from rlk.ops.collective import ordered_reduce_scatter as ordered_reduce_scatter
 from rlk.ops.layout import Layout as Layout
 from rlk.ops.layout import Side
 from rlk.ops.losses import Loss as Loss

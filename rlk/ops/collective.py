@@ -1,11 +1,14 @@
-"""The public operator over ranks: `ordered_all_reduce`, a sum in an order that no backend chooses."""
+"""The public operators over ranks: sums in an order that no communication backend chooses."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 
 from rlk.digest import digest
 from rlk.errors import Code, UnsupportedError
@@ -15,46 +18,131 @@ from rlk.ir.numerics import Tier
 from rlk.ir.tree import Tree
 from rlk.runtime.binding import selection
 from rlk.runtime.call import entry as calls
-from rlk.runtime.call.collective import ordered_gather, sum_over_ranks
+from rlk.runtime.call.collective import (
+    Group,
+    gather_over_ranks,
+    gathered_sum,
+    scatter_over_ranks,
+    sum_over_ranks,
+    tree_levels,
+)
 from rlk.runtime.call.dispatch import Decision
 
-NAME = "ordered_all_reduce"
+NAME, SCATTER, GATHERED = "ordered_all_reduce", "ordered_reduce_scatter", "ordered_gather_sum"
 
 
-def ordered_all_reduce(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+def ordered_all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Return the sum of x over the ranks of a process group; every rank gets the same bits.
 
-    x: f32 [...], of one shape on every rank, any strides. group: a torch.distributed process group, None for
-    the default one, of a power of two of ranks. Returns a new contiguous f32 tensor of x's shape.
+    x: f32, bf16 or f16 [...], of one shape on every rank, any strides. group: a torch.distributed process
+    group, None for the default one, of a power of two of ranks; or two of them, (between nodes, inside a
+    node), as the groups of a DeviceMesh of nodes and their devices: rank r of a node of n is rank
+    node * n + r. Returns a new contiguous tensor of x's shape and dtype.
 
     The sum is `Tree.pairwise` over ranks in the group's order: ranks 0 + 1 and 2 + 3, then those two sums,
-    and so on, each addition rounded once to f32. The bits do not depend on the backend (NCCL and gloo only
-    carry them), on the topology or on how many ranks share a host, and equal those of one rank that adds the
-    same terms in this order. One rank gives a copy.
+    and so on, each addition rounded once to f32; 16-bit sums are rounded once at the end. The bits do not
+    depend on the backend (NCCL and gloo only carry them), on the topology, on how many ranks share a host or
+    on whether two groups were given, and equal those of one rank that adds the same terms in this order. One
+    rank gives a copy.
 
     Each rank sends and receives 2 (R - 1) / R of x's bytes, as a ring all-reduce does: shares of x, then
-    their sums. Extra memory: the bytes of x, twice where x is not contiguous. It runs on the current stream
-    and waits for no device.
+    their sums. Between nodes of n ranks go 1 / n of these, the shares as f32. Extra memory: the bytes of x,
+    twice where x is not contiguous. It runs on the current stream and waits for no device.
 
     Differentiable in nothing: detach x, or call it under torch.no_grad(), as for gradients of data-parallel
-    ranks. Raises LaunchError before anything is sent; shapes that differ between ranks are not noticed.
+    ranks; `ordered_gather_sum` is. Raises LaunchError before anything is sent; shapes that differ between
+    ranks are not noticed.
     """
-    if calls.observing():
-        alternatives = f"rlk.ops.{NAME}.explain(device); nothing is compiled for it"
-        raise UnsupportedError(
-            Code.UNSUPPORTED, what=NAME, backend="rlk.explain", target="any target", alternatives=alternatives
-        )
+    _not_observed(NAME)
     return sum_over_ranks(x, group, NAME)
 
 
-def reference(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Return `rlk.ops.ordered_all_reduce` in float64."""
-    return ordered_gather(x, group, op=NAME).double().sum(0)
+def ordered_reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Return this rank's part of the sum of x over the ranks.
+
+    x: f32, bf16 or f16 [R * n, ...] for R ranks, any strides; rank r gets [n, ...], rows r * n to (r + 1) * n
+    of the sum, contiguous, of x's dtype. group, the order of the sum and its rounding: as in
+    `ordered_all_reduce`, of which it is the first half: each rank sends (R - 1) / R of x's bytes.
+
+    Differentiable in x: its gradient is the cotangents of all ranks, one behind the other (an all-gather,
+    which adds nothing). Raises LaunchError before anything is sent.
+    """
+    _not_observed(SCATTER)
+    if not (torch.is_grad_enabled() and isinstance(x, torch.Tensor) and x.requires_grad):
+        return scatter_over_ranks(x, group, SCATTER)
+    made: torch.Tensor = _ReduceScatter.apply(x, group)
+    return made
+
+
+def ordered_gather_sum(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Return the bits of `ordered_all_reduce` from one all-gather: for small x, where latency counts.
+
+    x, group and the result are as there. Each rank receives R times x's bytes and adds them all.
+
+    Differentiable in x, for a result that every rank uses alike (a row-parallel product):
+    the cotangent is then the same on every rank, and is the gradient of x as it is. Where ranks use the
+    result differently, add their cotangents with another call. Raises LaunchError before anything is sent.
+    """
+    _not_observed(GATHERED)
+    if not (torch.is_grad_enabled() and isinstance(x, torch.Tensor) and x.requires_grad):
+        return gathered_sum(x, group, GATHERED)
+    made: torch.Tensor = _GatherSum.apply(x, group)
+    return made
+
+
+class _ReduceScatter(torch.autograd.Function):
+    """A part of a sum over ranks; its gradient gathers the parts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return scatter_over_ranks(x, group, SCATTER)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gather_over_ranks(d_y, ctx.group, SCATTER), None
+
+
+class _GatherSum(torch.autograd.Function):
+    """A sum over ranks whose result all of them use alike."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        return gathered_sum(x, group, GATHERED)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return d_y, None
+
+
+def _not_observed(name: str) -> None:
+    if calls.observing():
+        alternatives = f"rlk.ops.{name}.explain(device); nothing is compiled for it"
+        raise UnsupportedError(
+            Code.UNSUPPORTED, what=name, backend="rlk.explain", target="any target", alternatives=alternatives
+        )
+
+
+def reference(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Return `rlk.ops.ordered_all_reduce`, and so `ordered_gather_sum`, in float64."""
+    return gather_over_ranks(x[None], group, NAME).double().sum(0)
+
+
+def scatter_reference(x: torch.Tensor, group: Group) -> torch.Tensor:
+    """Return `rlk.ops.ordered_reduce_scatter` in float64."""
+    terms = gather_over_ranks(x[None], group, SCATTER).double()
+    ranks, rank = len(terms), 0
+    for members in tree_levels(SCATTER, x, group):
+        rank = rank * members.size() + members.rank()
+    return terms.sum(0).unflatten(0, (ranks, -1))[rank]
 
 
 @cache
 def _identity() -> str:
-    # torch's f32 additions are correctly rounded on every device: one id
+    # torch's f32 additions are correctly rounded on every device, and so is the rounding of a sum: one id,
+    # that of each of these functions
     return digest({"op": NAME, "over": "ranks", "dtype": "f32", "order": tree_rule(Tree.pairwise)})[:16]
 
 
@@ -76,5 +164,14 @@ def explain(x: torch.Tensor | torch.device | str, group: dist.ProcessGroup | Non
     return Decision("torch.distributed", device.type, MathModel.PORTABLE, _identity(), (("y", Tier.EXACT),))
 
 
-for _asked in (numerics_id, tier, explain, reference):
-    setattr(ordered_all_reduce, _asked.__name__, _asked)
+OVER_RANKS: dict[str, Callable[..., torch.Tensor]] = {
+    NAME: ordered_all_reduce,
+    SCATTER: ordered_reduce_scatter,
+    GATHERED: ordered_gather_sum,
+}
+"""The operators that have no spec: torch's additions alone."""
+
+for _name, _fn in OVER_RANKS.items():
+    for _asked in (numerics_id, tier, explain):
+        setattr(_fn, _asked.__name__, _asked)
+    setattr(_fn, "reference", scatter_reference if _name == SCATTER else reference)  # noqa: B010

@@ -21,7 +21,7 @@ from rlk.lang.op import Formal, Op, Variant
 from rlk.lang.types import DTypeVar, ScalarType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.ops import LOSSES, OPERATORS
-from rlk.ops.collective import ordered_all_reduce
+from rlk.ops.collective import OVER_RANKS
 from rlk.pages.facts import facts_of
 from rlk.pages.order import orders, part_of, words
 from rlk.runtime.binding.invocation import Invocation, judged
@@ -42,8 +42,7 @@ ROOT = Path(rlk.__file__).resolve().parents[1]
 def public() -> dict[str, Callable[..., Any]]:
     """Return every public operator by name, those of other packages as namespace.name."""
     made: dict[str, Callable[..., Any]] = {name: operator.fn for name, operator in OPERATORS.items()}
-    made[ordered_all_reduce.__name__] = ordered_all_reduce
-    return {**made, **{name: op.public for name, op in others().items()}}
+    return {**made, **OVER_RANKS, **{name: op.public for name, op in others().items()}}
 
 
 def page(name: str, targets: Sequence[str] = TARGETS) -> str:

@@ -1,8 +1,10 @@
-"""Models whose weights several ranks share, with the bits of one rank."""
+"""Models over several ranks, with the bits of one: shared weights, data parallelism, and what ranks agree on."""
 
 from __future__ import annotations
 
 from rlk.nn.ranks import Ranks
+from rlk.parallel.agree import agree
+from rlk.parallel.data import OrderedGradients, accumulate_in_order, global_count
 from rlk.parallel.layers import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -16,11 +18,15 @@ from rlk.parallel.plan import PLAN, ranks_of
 __all__ = [
     "PLAN",
     "ColumnParallelLinear",
+    "OrderedGradients",
     "Ranks",
     "RowParallelLinear",
     "SequenceParallelRMSNorm",
     "VocabParallelEmbedding",
+    "accumulate_in_order",
+    "agree",
     "from_pretrained",
+    "global_count",
     "parallelize",
     "ranks_of",
 ]

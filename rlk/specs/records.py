@@ -25,6 +25,7 @@ from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
 from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
 from rlk.specs.norm import rms_norm
+from rlk.specs.optim import adamw, square_sums
 from rlk.specs.packing import reported, take_rows, take_whole
 from rlk.specs.policy import (
     policy_covariance,
@@ -299,6 +300,12 @@ def _prefix_attention(rng: np.random.Generator) -> Values:
     }  # fmt: skip
 
 
+def _adamw(rng: np.random.Generator) -> Values:
+    drawn = {"exp_avg_sq": rng.random(1500), "kept": 0.99, "rest1": 0.1, "beta2": 0.99, "rest2": 0.01}
+    drawn |= {"rate": -1e-2, "root": 0.3, "eps": 1e-8, "seed": 3 << 33, "step": 4, "parameter": 2}
+    return drawn | {"first": 5 << 31, "width": 40, "stride": 100}
+
+
 # --- records: extents are those of a model with 4096 hidden units -----------------------------------------
 
 _HEADS = {"H": 8, "G": 4, "E": 128, "W": 128}
@@ -436,6 +443,13 @@ scatter_rewards.record = Record(
 gae.record = Record(example=Example(_gae), extents=_EDGES, present=("bootstrap",), unshown=(_SAME,))
 token_paths.record = Record(example=Example(_token_paths), extents=_EDGES, unshown=(_SAME,))
 token_baseline.record = Record(example=Example(_token_baseline), extents=_EDGES, unshown=(_SAME,))
+_PLACE = ("seed", "step", "parameter", "first", "width", "stride")
+adamw.record = Record(
+    example=Example(_adamw, present=((), ("master",), _PLACE)),
+    present=("master",),
+    unshown=(_SAME,),
+)
+square_sums.record = Record(unshown=(_SAME,))
 take_rows.record = Record(example=Example(_take_rows), unshown=(_SAME,))
 take_whole.record = Record(example=Example(_take_whole), unshown=(_SAME,))
 reported.record = Record(unshown=(_SAME,))

@@ -14,7 +14,21 @@ import numpy as np
 from rlk.errors import Code, LaunchError
 from rlk.interp import arithmetic
 from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Bits, Cast, Decl, Extent, Load, Map2, Pos, Program, Role, Select, Store, Value
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Decl,
+    Extent,
+    Load,
+    Map2,
+    Pos,
+    Program,
+    Role,
+    Select,
+    Store,
+    Value,
+    operands,
+)
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, StaticType, TensorType
@@ -264,6 +278,18 @@ def indexed(program: Program) -> dict[str, Axis]:
                     for name in _sources(index, lets):
                         found.setdefault(name, axis)
     return found
+
+
+def counts(program: Program, axis: Axis) -> bool:
+    """Return whether positions along an axis are numbers of the computation, not indices alone."""
+    for kernel in program.kernels:
+        lets = tuple(walk(kernel.body))
+        own = {let.value for let in lets if let.node == Pos(axis)}
+        for let in lets:
+            index = let.node.index if isinstance(let.node, Load | Store) else ()
+            if own.intersection(operands(let.node)[len(index) :]):
+                return True
+    return False
 
 
 def _sources(value: Value, lets: Mapping[Value, Any]) -> Iterator[str]:

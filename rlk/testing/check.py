@@ -42,6 +42,7 @@ from rlk.testing.cases import (
     Case,
     aligned,
     cases,
+    counts,
     forward_program,
     gradient_program,
     indexed,
@@ -451,7 +452,8 @@ def check_rows(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
     with_rows = [n for n, d in inputs.items() if lead and d.type.axes[:1] == lead]
     index_rows = lead and lead[0] in indexed(call.program).values()
     elsewhere = [n for n, d in inputs.items() if lead and lead[0] in d.type.axes[1:]]
-    if not rows or not lead[0].dynamic or not with_rows or index_rows or elsewhere:
+    dependent = index_rows or elsewhere or (lead and counts(call.program, lead[0]))
+    if not rows or not lead[0].dynamic or not with_rows or dependent:
         return verdict(Law.ROWS, None, note="its rows are not independent by definition")
     total = call.extents[lead[0].name]
     want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import TypeAlias
+
 import torch
 import torch.distributed as dist
 
@@ -12,38 +15,141 @@ from rlk.runtime.binding.arguments import VECTOR
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None, op: str) -> torch.Tensor:
-    """Return the f32 sum of x over the ranks, by a pairwise tree in rank order; every rank gets its bits.
+Group: TypeAlias = "dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup] | None"
+"""The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one behind the other."""
+SUMMED = (torch.float32, torch.bfloat16, torch.float16)
 
-    Each rank sums one share of the elements, so its bits, NaNs included, are computed once.
+
+def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
+    """Return the f32 sum of x over the ranks, by a pairwise tree in rank order, rounded once to x's dtype.
+
+    Every rank gets the same bits: each sums one share of the elements, so these, NaNs included, are computed
+    once.
     """
-    _check_tensor(op, x)
-    if x.dtype != torch.float32:
-        raise LaunchError(Code.ARG_DTYPE, op=op, name="x", got=x.dtype, wanted=torch.float32)
-    members = _members(op, x, group)
-    ranks, rank, count = members.size(), members.rank(), x.numel()
-    if not is_power_of_two(ranks):
-        raise LaunchError(
-            Code.ARG_VALUE,
-            op=op,
-            name="group.size()",
-            value=ranks,
-            wanted="a power of two: the sum is a tree",
-        )
+    levels = tree_levels(op, x, group)
+    ranks, count = ranks_of(levels), x.numel()
     if ranks == 1 or not count:
         return _dense(x).clone(memory_format=torch.contiguous_format)
     share = _share(count, ranks, x.element_size())
+    flat = _dense(x).view(-1)
+    if len(levels) == 1:
+        total = _exchanged(flat, share, levels[0])
+    else:
+        padded = flat
+        if share * ranks > count:
+            padded = flat.new_zeros(share * ranks)
+            padded[:count] = flat
+        total = _gathered(sum_of_parts(padded.view(ranks, share), levels).to(x.dtype), levels)
+    return total.view(-1)[:count].view(x.shape)
+
+
+def scatter_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
+    """Return this rank's part of x [R * n, ...], [n, ...], summed as `sum_over_ranks` does."""
+    levels = tree_levels(op, x, group)
+    ranks = ranks_of(levels)
+    if not x.dim() or len(x) % ranks:
+        got, wanted = tuple(x.shape), f"a multiple of the {ranks} ranks of group as first dim"
+        raise LaunchError(Code.ARG_VALUE, op=op, name="x.shape", value=got, wanted=wanted)
+    shape = (len(x) // ranks, *x.shape[1:])
+    if ranks == 1 or not x.numel():
+        return _dense(x[: shape[0]]).clone(memory_format=torch.contiguous_format)
+    return sum_of_parts(_dense(x).view(ranks, -1), levels).to(x.dtype).view(shape)
+
+
+def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
+    """Return what `sum_over_ranks` does, from one gather of every rank's x: R times the bytes."""
+    levels = tree_levels(op, x, group)
+    ranks = ranks_of(levels)
+    if ranks == 1 or not x.numel():
+        return _dense(x).clone(memory_format=torch.contiguous_format)
+    total = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    pairwise_sum(_gathered(_dense(x), levels).float(), out=total)
+    return total.to(x.dtype)
+
+
+def gather_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
+    """Return the x [n, ...] of every rank, one behind the other in rank order: [R * n, ...]."""
+    _check_tensor(op, x)
+    levels = _levels(op, x, group)
+    made = _gathered(_dense(x), levels) if x.numel() else x.new_empty(ranks_of(levels), *x.shape)
+    return made.flatten(0, 1)
+
+
+# --- levels: a tree inside each node, then between nodes, is the tree over all ranks ----------------------
+
+
+def tree_levels(op: str, x: torch.Tensor, group: Group) -> tuple[dist.ProcessGroup, ...]:
+    """Return the groups of a sum, the outermost first, after checking x and that they make a tree."""
+    _check_tensor(op, x)
+    if x.dtype not in SUMMED:
+        wanted = " or ".join(map(str, SUMMED))
+        raise LaunchError(Code.ARG_DTYPE, op=op, name="x", got=x.dtype, wanted=wanted)
+    levels = _levels(op, x, group)
+    for members in levels:
+        if not is_power_of_two(members.size()):
+            wanted = "a power of two: the sum is a tree"
+            raise LaunchError(Code.ARG_VALUE, op=op, name="group.size()", value=members.size(), wanted=wanted)
+    return levels
+
+
+def ranks_of(levels: tuple[dist.ProcessGroup, ...]) -> int:
+    """Return the number of ranks of groups of groups."""
+    return prod(members.size() for members in levels)
+
+
+def _levels(op: str, x: torch.Tensor, group: Group) -> tuple[dist.ProcessGroup, ...]:
+    if not isinstance(group, tuple):
+        return (_members(op, x, group),)
+    if len(group) != 2 or None in group:
+        wanted = "a ProcessGroup, None, or two: between nodes and inside a node"
+        raise LaunchError(Code.ARG_VALUE, op=op, name="group", value=group, wanted=wanted)
+    return tuple(_members(op, x, each) for each in group)
+
+
+def sum_of_parts(parts: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.Tensor:
+    """Return the f32 sum [n] over ranks of this rank's row of parts [R, n]; between nodes go partial sums."""
+    for inner in reversed(levels):  # ranks of the innermost group are neighbours
+        size = inner.size()
+        if size == 1:
+            continue
+        sent = parts.unflatten(0, (-1, size)).transpose(0, 1).contiguous()
+        terms = torch.empty_like(sent)
+        dist.all_to_all_single(terms.view(-1), sent.view(-1), group=inner)
+        parts = torch.empty(terms.shape[1:], dtype=torch.float32, device=terms.device)
+        pairwise_sum(terms.float(), out=parts)
+    return parts.float().view(-1)
+
+
+def _gathered(x: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.Tensor:
+    """Return the contiguous x of every rank, [R, ...], gathered inside nodes and then between them."""
+    made = x.contiguous()
+    for members in reversed(levels):
+        flat = made.view(-1).view(torch.uint8)  # as bytes: a backend need not know the dtype
+        out = made.new_empty(members.size(), *made.shape)
+        _all_gather(out.view(-1).view(torch.uint8), flat, members)
+        made = out
+    return made.view(-1, *x.shape)
+
+
+def _exchanged(flat: torch.Tensor, share: int, members: dist.ProcessGroup) -> torch.Tensor:
+    """Return the sum of flat [count] over a group, padded to whole shares: sent in shares, then gathered."""
+    ranks, rank, count = members.size(), members.rank(), len(flat)
     sizes = [min(share, max(0, count - share * r)) for r in range(ranks)]
-    flat, own = _dense(x).view(-1), sizes[rank]
+    own = sizes[rank]
     terms = flat.new_empty(ranks, own)
     even = share * ranks == count  # whole splits need no lists, and backends have a shorter way for them
     dist.all_to_all_single(
         terms.view(-1), flat, None if even else [own] * ranks, None if even else sizes, group=members
     )
     total = flat.new_empty(ranks, share)
-    pairwise_sum(terms, out=total[rank, :own])
+    if flat.dtype == torch.float32:
+        pairwise_sum(terms, out=total[rank, :own])
+    else:
+        summed = torch.empty(own, dtype=torch.float32, device=flat.device)
+        pairwise_sum(terms.float(), out=summed)
+        total[rank, :own] = summed
     _all_gather(total.view(-1), total[rank], members)
-    return total.view(-1)[:count].view(x.shape)
+    return total
 
 
 def pairwise_sum(terms: torch.Tensor, *, out: torch.Tensor) -> None:
@@ -52,6 +158,46 @@ def pairwise_sum(terms: torch.Tensor, *, out: torch.Tensor) -> None:
         left, right = terms[0::2], terms[1::2]
         terms = left.add_(right)
     torch.add(terms[0], terms[1], out=out)
+
+
+def chain_over_ranks(x: torch.Tensor, total: torch.Tensor, group: dist.ProcessGroup, ranks: int) -> None:
+    """Add flat x [n] of the first `ranks` ranks onto total [n] f32, in rank order; every rank gets its bits.
+
+    Each addition is rounded once to f32. Each rank adds one share, so total must be the same on all ranks.
+    """
+    members, count = group.size(), len(x)
+    share = _share(count, members, x.element_size())
+    sizes = [min(share, max(0, count - share * r)) for r in range(members)]
+    begin, own = min(share * group.rank(), count), sizes[group.rank()]
+    terms = x.new_empty(members, own)
+    even = share * members == count
+    dist.all_to_all_single(
+        terms.view(-1), x, None if even else [own] * members, None if even else sizes, group=group
+    )
+    sums = total.new_empty(members, share)
+    mine = sums[group.rank(), :own].copy_(total[begin : begin + own])
+    for term in terms[:ranks]:
+        mine.add_(term)
+    _all_gather(sums.view(-1), sums[group.rank()], group)
+    total.copy_(sums.view(-1)[:count])
+
+
+def scatter_chain(
+    x: torch.Tensor, total: torch.Tensor | None, group: dist.ProcessGroup, ranks: int, *, out: torch.Tensor
+) -> None:
+    """Write this rank's part [n] of total + x of rank 0 + x of rank 1 + ..., of the first `ranks` ranks.
+
+    x: f32 [R * n] of R ranks; total: f32 [n], None where there is none yet. Each addition is rounded once.
+    """
+    terms = torch.empty_like(x)
+    dist.all_to_all_single(terms, x, group=group)
+    parts = terms.view(group.size(), -1)
+    if total is None:
+        out.copy_(parts[0])
+    else:
+        torch.add(total, parts[0], out=out)
+    for term in parts[1:ranks]:
+        out.add_(term)
 
 
 def ordered_gather(

@@ -29,9 +29,16 @@ def to_numpy(tensor: torch.Tensor, rows: int) -> Any:
     tensor = tensor.detach()
     if rows != 1:
         tensor = tensor.reshape(-1, *tensor.shape[rows:])
+    # by DLPack: Tensor.numpy() would forbid FSDP2 to free the memory of an unsharded parameter ever after
     if tensor.dtype is torch.bfloat16:
-        return tensor.contiguous().view(torch.uint16).numpy()
-    return tensor.contiguous().numpy()
+        return np.from_dlpack(tensor.contiguous().view(torch.int16)).view(np.uint16)
+    return np.from_dlpack(tensor.contiguous())
+
+
+def memory_of(tensor: torch.Tensor) -> Any:
+    """Return a tensor that the oracle writes, as an array: writable with every version of numpy."""
+    tensor = tensor.detach().contiguous()
+    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def from_numpy(array: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -70,7 +77,7 @@ def bind_oracle(invocation: Invocation, model: MathModel, geometry: Geometry) ->
     def run(given: Tensors, scalars: Scalars) -> Tensors:
         arrays = {d.name: to_numpy(given[d.name], leads[d.name]) for d in tensors_in}
         numbers = {name: scalars[name] for name in scalars_in}
-        kept = {name: to_numpy(given[name], 1) for name in invocation.into}
+        kept = {name: memory_of(given[name]) for name in invocation.into}
         found = evaluate(program, arrays | numbers | kept, softmax=model, extents=geometry.extents)
         if Env.current().check and found.errors:
             what, row = next(iter(found.rows.items()))

@@ -1,0 +1,203 @@
+"""AdamW in f32 by one kernel for each parameter, the same bits however parameters are sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
+from math import sqrt
+from typing import Any
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.optim.shards import MAIN, Place, gradient, local, place
+from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.binding.checks import integer, number
+from rlk.runtime.binding.invocation import Run, Scalars, Tensors
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
+from rlk.runtime.call.entry import call, observing, watched
+from rlk.specs import optim as spec
+
+NAME = "AdamW"
+STATES = ("exp_avg", "exp_avg_sq", "master")
+WRITTEN = {name: f"{name}_out" for name in ("weight", *STATES)}
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+GROUP = {"lr": 0.0, "eps": 0.0, "weight_decay": 0.0}
+"""Numbers of a group, and the least that they may be."""
+
+
+class AdamW(torch.optim.Optimizer):
+    """AdamW (Loshchilov and Hutter 2019, algorithm 2) with f32 moments, in the order of `torch.optim.AdamW`.
+
+    m += (g - m) (1 - beta1); v = v beta2 + (1 - beta2) g g; w = w (1 - lr weight_decay)
+    - lr / (1 - beta1^t) * (m / (sqrt(v) / sqrt(1 - beta2^t) + eps)): each operation rounded once to f32, the
+    factors of the host computed in f64 and rounded once.
+
+    params: parameters or groups of them, as torch's optimizers take them; f32, bf16 or f16; a DTensor steps
+    where it is, so that FSDP2's shards are updated without communication. Gradients: `p.main_grad` where a
+    parameter has one (`rlk.parallel.accumulate_in_order`), else `p.grad`; of any of these dtypes.
+
+    f32 parameters are updated as they are. 16-bit ones have an f32 master weight in the state, of which they
+    are the nearest; or, given `seed`, they must be bf16, have no master, and are rounded stochastically. The
+    random bits are Philox of (seed, step, number of the parameter in params, index of the element in the
+    whole parameter), so that they do not depend on shards: 0 <= seed < 2^63.
+
+    lr, betas, eps, weight_decay: as in torch, with its defaults. State: "step", "exp_avg", "exp_avg_sq" and
+    "master", f32, placed as the parameter is. Raises LaunchError.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        self.seed = None if seed is None else integer(NAME, "seed", seed, 0)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, checked."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for p in group["params"]:
+            wanted = FLOATS if self.seed is None else FLOATS[:2]
+            if p.dtype not in wanted:
+                names = " or ".join(map(str, wanted))
+                raise LaunchError(Code.ARG_DTYPE, op=NAME, name="params", got=p.dtype, wanted=names)
+            if not local(p).is_contiguous():
+                raise LaunchError(
+                    Code.ARG_VALUE, op=NAME, name="params", value=tuple(p.shape), wanted="contiguous ones"
+                )
+        _numbers(group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update every parameter that has a gradient; return the closure's loss."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        index = 0
+        for group in self.param_groups:
+            numbers = _numbers(group)
+            for p in group["params"]:
+                if (grad := gradient(p)) is not None:
+                    self._update(p, grad, index, numbers)
+                index += 1
+        return loss
+
+    def _update(self, p: torch.Tensor, grad: torch.Tensor, index: int, numbers: dict[str, float]) -> None:
+        state = self._state(p)
+        state["step"] += 1
+        here = {"weight": local(p), "grad": local(grad).contiguous()}
+        here |= {name: local(state[name]) for name in STATES if name in state}
+        scalars = factors(numbers, state["step"])
+        if self.seed is not None and p.dtype is torch.bfloat16:
+            at = place(NAME, "params", p)
+            scalars |= _counters(self.seed, state["step"], index, at)
+        run_step({name: t.detach().view(-1) for name, t in here.items()}, scalars)
+        torch.autograd.graph.increment_version(p)  # a graph that saved it before the step raises
+
+    def _state(self, p: torch.Tensor) -> dict[str, Any]:
+        """Return the state of a parameter; a new one is zero, and holds its master weight."""
+        state: dict[str, Any] = self.state[p]
+        if not state:
+            state["step"] = 0
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = torch.zeros_like(p, dtype=torch.float32, memory_format=torch.contiguous_format)
+            if p.dtype is not torch.float32 and self.seed is None:
+                state["master"] = p.detach().to(torch.float32)
+        return state
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget gradients: `grad` as torch does, and `main_grad` is filled with -0.0, where sums start."""
+        super().zero_grad(set_to_none)
+        for p in chain.from_iterable(group["params"] for group in self.param_groups):
+            if getattr(p, MAIN, None) is not None:
+                getattr(p, MAIN).fill_(-0.0)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; its tensors stay f32, where torch would round them to a parameter's dtype."""
+        super().load_state_dict(state_dict)
+        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        own = chain.from_iterable(group["params"] for group in self.param_groups)
+        for key, p in zip(saved, own, strict=True):
+            given = state_dict["state"].get(key, {})
+            for name in STATES:
+                if name in given:
+                    self.state[p][name] = given[name].to(device=p.device, dtype=torch.float32, copy=True)
+            if "step" in given:
+                self.state[p]["step"] = int(given["step"])
+
+
+def _numbers(group: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a group of parameters, checked; a schedule may have changed them."""
+    found = {name: number(NAME, name, float(group[name]), least=least) for name, least in GROUP.items()}
+    for i, beta in enumerate(group["betas"], 1):
+        found[f"beta{i}"] = number(NAME, f"betas[{i - 1}]", float(beta), least=0.0)
+        if found[f"beta{i}"] >= 1.0:
+            wanted = "at least 0, below 1"
+            raise LaunchError(Code.ARG_VALUE, op=NAME, name=f"betas[{i - 1}]", value=beta, wanted=wanted)
+    return found
+
+
+def factors(numbers: dict[str, float], step: int) -> Scalars:
+    """Return the scalars of a step, computed in f64; the kernel gets each rounded to f32."""
+    beta1, beta2, lr = numbers["beta1"], numbers["beta2"], numbers["lr"]
+    return {
+        "kept": 1.0 - lr * numbers["weight_decay"],
+        "rest1": 1.0 - beta1,
+        "beta2": beta2,
+        "rest2": 1.0 - beta2,
+        "rate": -lr / (1.0 - _power(beta1, step)),
+        "root": sqrt(1.0 - _power(beta2, step)),
+        "eps": numbers["eps"],
+    }
+
+
+def _power(base: float, exponent: int) -> float:
+    """Return a power by squaring: products alone, which every host rounds alike."""
+    made = 1.0
+    while exponent:
+        if exponent & 1:
+            made *= base
+        base, exponent = base * base, exponent >> 1
+    return made
+
+
+def _counters(seed: int, step: int, parameter: int, at: Place) -> Scalars:
+    where = {"first": at.first, "width": at.width, "stride": at.stride}
+    return {"seed": seed, "step": step, "parameter": parameter, **where}
+
+
+_known: dict[object, Run] = {}
+dispatch.forgets(_known.clear)
+
+
+def run_step(tensors: Tensors, scalars: Scalars) -> None:
+    """Run the spec on flat tensors [T], which its outputs are, with the scalars of a step."""
+    if observing():
+        call(spec.adamw, tensors, scalars, {})
+        return
+    if watched(*tensors.values()):
+        made = call(spec.adamw, tensors, scalars, {})
+        for name in WRITTEN.keys() & tensors.keys():
+            tensors[name].copy_(made[WRITTEN[name]])
+        return
+    sizes = [(t.dtype, t.shape, t.device, t.data_ptr() % VECTOR) for t in tensors.values()]
+    key = (*tensors, *scalars, *sizes)
+    given = tensors | {WRITTEN[name]: t for name, t in tensors.items() if name in WRITTEN}
+    run = _known.get(key)
+    if run is None:
+        memory = frozenset(given.keys() - tensors.keys())
+        invocation = replace(invoke(spec.adamw, tensors, scalars, {}, None), into=memory)
+        if len(_known) >= MOST_SHAPES:
+            _known.clear()
+        run = _known[key] = dispatch.find(invocation, given)
+    run(given, scalars)

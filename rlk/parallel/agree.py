@@ -1,0 +1,113 @@
+"""The check, at start, that all ranks run the same numerics on the same model."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+import rlk
+from rlk.errors import Code, LaunchError
+from rlk.runtime.binding.checks import positive
+from rlk.runtime.call.collective import process_group
+
+NAME = "agree"
+SHOWN = 8
+_calls: Counter[str] = Counter()
+"""Calls of this process by group: every rank of a group makes the same calls, in the same order."""
+
+
+def agree(
+    model: torch.nn.Module | None = None,
+    *,
+    device: torch.device | str | None = None,
+    group: dist.ProcessGroup | None = None,
+    timeout: float = 60.0,
+    **facts: object,
+) -> None:
+    """Compare what the ranks run, and raise the same LaunchError on all of them where they differ.
+
+    Call it on every rank of the group after init_process_group and before the first collective: it uses the
+    store of torch.distributed alone, no communication backend. What is compared: the versions of rlk and of
+    torch; of a model its `numerics_id(device)` and leaves, if it has them (`rlk.nn.CausalLM`; device: by
+    default that of its parameters), and each parameter's name, dtype and shape (the whole shape of a
+    DTensor); and `facts`, by name, as their text: the number of micro-batches, the learning rate, a seed.
+
+    timeout: seconds that a rank waits for others. A rank that does not call it within them, or dies, is an
+    error on the others that names it (RANKS_MISSING); facts that differ are RANKS_DIFFER, with the values of
+    the first ranks. Later, in collectives, ranks that die end by the timeout of init_process_group.
+    """
+    positive(NAME, "timeout", timeout)
+    members = dist.get_process_group_ranks(process_group(NAME, group))
+    mine = {**_versions(), **_of_model(model, device), **{name: str(value) for name, value in facts.items()}}
+    rank, among = dist.get_rank(), ",".join(map(str, members))
+    key = f"rlk/agree/{among}/{_calls[among]}"
+    _calls[among] += 1
+    store = _get_default_store()
+    end = time.monotonic() + timeout
+    try:
+        store.set(f"{key}/{rank}", json.dumps(mine))
+        _wait(store, [f"{key}/{r}" for r in members], members, end, timeout)
+        every = {r: json.loads(store.get(f"{key}/{r}")) for r in members}
+        # nobody raises, and so takes the store away, before all have read
+        store.set(f"{key}/{rank}/read", "")
+        _wait(store, [f"{key}/{r}/read" for r in members], members, end, timeout)
+    except RuntimeError as error:  # the store is gone: LaunchError is no RuntimeError
+        raise LaunchError(
+            Code.RANKS_MISSING, op=NAME, missing="the store's or some", ranks=len(members), seconds=timeout
+        ) from error
+    if lines := differences(every):
+        more = [f"    and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        text = "\n".join([f"    {line}" for line in lines[:SHOWN]] + more)
+        raise LaunchError(Code.RANKS_DIFFER, op=NAME, count=len(lines), found=text)
+
+
+def _wait(store: dist.Store, keys: list[str], members: list[int], end: float, timeout: float) -> None:
+    """Wait for keys of ranks; raise LaunchError that names those without one at the end."""
+    try:
+        store.wait(keys, timedelta(seconds=max(end - time.monotonic(), 0.001)))
+    except RuntimeError:  # a DistStoreError, but a file store raises no such kind
+        late = [str(r) for r, key in zip(members, keys, strict=True) if not store.check([key])]
+        if late:
+            missing = f"rank {', '.join(late)}" if len(late) == 1 else f"ranks {', '.join(late)}"
+            raise LaunchError(
+                Code.RANKS_MISSING, op=NAME, missing=missing, ranks=len(members), seconds=timeout
+            ) from None
+
+
+def differences(every: Mapping[int, Mapping[str, str]]) -> list[str]:
+    """Return a line for each fact that is not the same on all ranks: one rank of each value."""
+    found = []
+    for name in dict.fromkeys(name for facts in every.values() for name in facts):
+        values: dict[str, int] = {}
+        for rank, facts in every.items():
+            values.setdefault(facts.get(name, "nothing"), rank)
+        if len(values) > 1:
+            found.append(f"{name}: " + ", ".join(f"{v} on rank {r}" for v, r in values.items()))
+    return found
+
+
+def _versions() -> dict[str, str]:
+    return {"rlk": rlk.__version__, "torch": torch.__version__}
+
+
+def _of_model(model: torch.nn.Module | None, device: torch.device | str | None) -> dict[str, str]:
+    if model is None:
+        return {}
+    found: dict[str, str] = {}
+    any_model: Any = model
+    parameters = list(model.named_parameters())
+    if hasattr(model, "numerics_id"):
+        on = parameters[0][1].device if device is None else device
+        found["numerics id"] = any_model.numerics_id(on)
+        found["leaves"] = str(any_model.config.leaves)
+    for name, p in parameters:
+        found[name] = f"{str(p.dtype).removeprefix('torch.')} {list(p.shape)}"
+    return found

@@ -1,0 +1,300 @@
+"""Data parallelism whose gradients are one chain over micro-batches, whatever the number of ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from rlk.errors import Code, LaunchError
+from rlk.optim.shards import MAIN
+from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
+from rlk.runtime.call.collective import chain_over_ranks, process_group, scatter_chain
+
+NAME = "accumulate_in_order"
+
+
+def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
+    """Make the gradients of a model f32 sums over micro-batches in the order of their numbers.
+
+    model: a plain module, on one process; one in DistributedDataParallel; or the root module of FSDP2
+    (`fully_shard`). Sums are in `p.main_grad`, f32, for the first two (`p.grad` holds nothing then), and in
+    `p.grad`, f32 shards, for FSDP2, whose parameters must be f32 and whose policy must reduce in f32:
+    `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)`. `rlk.optim` reads both.
+
+    Order, of each element: a sum starts at -0.0 and takes the contributions of micro-batches 0, 1, 2, ...
+    one by one, each addition rounded once to f32. A contribution is the gradient of one backward, in the
+    dtype in which the model computes. Rank r of R runs the micro-batches whose number is r modulo R; after
+    each round the contributions of R ranks are added in rank order. So any number of ranks, DDP and FSDP2
+    give the bits of one process. Nothing is divided by the number of ranks: divide each loss by
+    `global_count` of the active tokens of all micro-batches.
+
+    Bytes that a rank sends for each micro-batch: DDP (R - 1) / R of the gradients in their dtype and of the
+    f32 sums; FSDP2 (R - 1) / R of f32 gradients, as its own reduce-scatter in f32 does. Calls run on FSDP2's
+    stream, or on one beside the backward pass (DDP). Use it once for a model, before the first backward.
+
+    Every micro-batch must use every parameter. Raises LaunchError: for DDP with `find_unused_parameters`, for
+    FSDP2 on a mesh of more than one dim (HSDP) and with other dtypes.
+    """
+    if isinstance(model, DistributedDataParallel):
+        return _Replicas(model)
+    if isinstance(model, FSDPModule):
+        return _Shards(model)
+    if not isinstance(model, torch.nn.Module):
+        raise wrong_type(NAME, "model", model, "torch.nn.Module")
+    return _OneProcess(model)
+
+
+def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """Return the sum of a count over ranks, int64 []: an exact sum, in any order. group: None: the default.
+
+    count: such as the active tokens of this rank's micro-batches, an int or an integer tensor, which is
+    summed. Every rank of the group calls it. Raises LaunchError.
+    """
+    x = torch.as_tensor(count)
+    if x.dtype.is_floating_point or x.dtype.is_complex:
+        raise LaunchError(Code.ARG_DTYPE, op="global_count", name="count", got=x.dtype, wanted="integers")
+    members = process_group("global_count", group)
+    total = x.sum(dtype=torch.int64)
+    if "cpu" not in dist.get_backend_config(members) and total.device.type == "cpu":
+        total = total.to(torch.accelerator.current_accelerator())
+    dist.all_reduce(total, group=members)
+    return total
+
+
+class OrderedGradients(ABC):
+    """The gradients of a model while its micro-batches run: see `accumulate_in_order`."""
+
+    def __init__(self, model: torch.nn.Module, rank: int, ranks: int) -> None:
+        self.model, self.rank, self.ranks = model, rank, ranks
+        self.present = ranks
+        """The ranks that have a micro-batch in this round: the first of them."""
+        self.round = -1
+
+    def numbers(self, count: int) -> Iterator[tuple[int, bool]]:
+        """Forget all gradients, and yield the numbers of this rank's micro-batches of `count`, one a round.
+
+        Run forward and backward of the micro-batch before the next number is drawn, and draw all of them.
+        With each number comes whether its contribution counts: in a last round of fewer micro-batches than
+        ranks, the others run another one (`number` is below count), to take part in the exchange, and what it
+        gives is left out. Raises LaunchError where a backward did not exchange all gradients.
+        """
+        count = integer(NAME, "count", count, 1)
+        self.forget()
+        for each in range(-(-count // self.ranks)):
+            self.round = each
+            first = self.round * self.ranks
+            self.present = min(self.ranks, count - first)
+            number = first + self.rank
+            self.begin()
+            yield (number, True) if number < count else (max(number - self.ranks, 0) % count, False)
+            if found := self.unfinished():
+                raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=number, found=found)
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Start all sums at -0.0."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start a round."""
+
+    @abstractmethod
+    def unfinished(self) -> str:
+        """Return what a round lacks, if anything."""
+
+
+def _trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+class _MainGradients(OrderedGradients):
+    """Sums beside the parameters, in `main_grad`."""
+
+    def forget(self) -> None:
+        for p in _trained(self.model):
+            p.grad = None
+            if getattr(p, MAIN, None) is None:
+                setattr(p, MAIN, torch.empty_like(p, dtype=torch.float32, requires_grad=False))
+            getattr(p, MAIN).fill_(-0.0)
+
+    def begin(self) -> None:
+        self.waiting = {id(p) for p in _trained(self.model)}
+
+    def unfinished(self) -> str:
+        return f"{len(self.waiting)} parameters got no gradient" if self.waiting else ""
+
+    def took(self, p: torch.Tensor) -> None:
+        """Note that a parameter's contribution was added."""
+        if id(p) not in self.waiting:
+            found = "a second gradient of a parameter"
+            raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=self.round, found=found)
+        self.waiting.remove(id(p))
+
+
+class _OneProcess(_MainGradients):
+    """Sums of one process: autograd's contribution is added when it is complete."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model, 0, 1)
+        self.waiting: set[int] = set()
+        for p in _trained(model):
+            p.register_post_accumulate_grad_hook(self._add)
+
+    def _add(self, p: torch.Tensor) -> None:
+        self.took(p)
+        getattr(p, MAIN).add_(p.grad)
+        p.grad = None
+
+
+class _Replicas(_MainGradients):
+    """Sums of DistributedDataParallel: each bucket's shares are exchanged, added and gathered."""
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        if model.find_unused_parameters:
+            wanted = "False: every micro-batch uses every parameter"
+            raise wrong_value(NAME, "model.find_unused_parameters", True, wanted)
+        self.group: dist.ProcessGroup = model.process_group
+        super().__init__(model, self.group.rank(), self.group.size())
+        self.waiting: set[int] = set()
+        self.streams: dict[torch.device, torch.Stream] = {}
+        # no def: torch refuses annotations that are strings
+        model.register_comm_hook(self, lambda state, bucket: state.exchange(bucket))
+
+    def exchange(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Add a bucket's contributions of all ranks to the sums; what DDP gets back are -0.0."""
+        flat, params = bucket.buffer(), bucket.parameters()
+        device = flat.device
+        if device.type == "cpu":
+            self._add(flat, params, bucket.gradients())
+            made: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            made.set_result(flat)
+            return made
+        beside = self.streams.setdefault(device, torch.Stream(device))
+        beside.wait_stream(torch.accelerator.current_stream(device))
+        made = torch.futures.Future(devices=[device])
+        with beside:
+            self._add(flat, params, bucket.gradients())
+            made.set_result(flat)  # the future holds an event of this stream
+        return made
+
+    def _add(self, flat: torch.Tensor, params: Sequence[torch.Tensor], grads: Sequence[torch.Tensor]) -> None:
+        for p in params:
+            self.took(p)
+        # a gradient may lie in memory in another order than its shape's: sums are laid out as it is
+        sums = torch.cat([_laid_as(getattr(p, MAIN), g) for p, g in zip(params, grads, strict=True)])
+        chain_over_ranks(flat, sums, self.group, self.present)
+        for p, g, total in zip(params, grads, sums.split([g.numel() for g in grads]), strict=True):
+            getattr(p, MAIN).copy_(total.as_strided(g.shape, g.stride(), total.storage_offset()))
+        # -0.0 + x is x for every x: the next backward accumulates onto it
+        flat.fill_(-0.0)
+
+
+def _laid_as(total: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """Return a sum, flat, in the order in which a dense gradient lies in memory."""
+    if grad.is_contiguous():
+        return total.reshape(-1)
+    laid = torch.empty_strided(grad.shape, grad.stride(), dtype=total.dtype, device=total.device)
+    return laid.copy_(total).as_strided((grad.numel(),), (1,))
+
+
+class _Shards(OrderedGradients):
+    """Sums of FSDP2: a reduce-scatter that goes on from the shards' sums."""
+
+    def __init__(self, model: Any) -> None:
+        groups = [m for m in model.modules() if isinstance(m, FSDPModule)]
+        held = [p for p in model.parameters() if isinstance(p, DTensor)]
+        for p in held:
+            if p.device_mesh.ndim != 1:
+                wanted = "a mesh of one dim: HSDP adds in two steps"
+                raise wrong_value(NAME, "model.device_mesh", tuple(p.device_mesh.shape), wanted)
+            if p.dtype is not torch.float32:
+                wanted = "torch.float32 shards, and MixedPrecisionPolicy(param_dtype=...) for the computation"
+                raise LaunchError(Code.ARG_DTYPE, op=NAME, name="model", got=p.dtype, wanted=wanted)
+        if not held:
+            raise wrong_value(NAME, "model", type(model).__name__, "one whose parameters FSDP2 shards")
+        mesh = held[0].device_mesh
+        super().__init__(model, mesh.get_local_rank(), mesh.size())
+        self.scatters: list[_ScatterChain] = []
+        for module in groups:
+            own = _own_parameters(module)
+            if not own:
+                continue
+            scatter = _ScatterChain(self, module)
+            module.set_custom_reduce_scatter(scatter)
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+            self.scatters.append(scatter)
+
+    def forget(self) -> None:
+        for p in self.model.parameters():
+            p.grad = None
+        for scatter in self.scatters:
+            scatter.restart()
+
+    def begin(self) -> None:
+        """Start a round."""
+
+    def unfinished(self) -> str:
+        late = 0 if self.ranks == 1 else sum(s.round != self.round for s in self.scatters)
+        return f"{late} of {len(self.scatters)} groups of FSDP2 were not reduced" if late else ""
+
+
+class _ScatterChain:
+    """The reduce-scatter of one group of FSDP2's parameters."""
+
+    def __init__(self, order: _Shards, module: Any) -> None:
+        self.order, self.module = order, module
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the sums. Parameters are looked up anew: a move of the model may have replaced them."""
+        self.parameters = _own_parameters(self.module)
+        self.total: torch.Tensor | None = None
+        self.round = -1
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return memory for an input or an output, as FSDP2 asks for it."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        """Write the sums of this rank's shards, those of earlier rounds included."""
+        if input_tensor.dtype is not torch.float32:
+            wanted = "torch.float32: MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+            raise LaunchError(
+                Code.ARG_DTYPE, op=NAME, name="reduce_dtype", got=input_tensor.dtype, wanted=wanted
+            )
+        if op != dist.ReduceOp.SUM:
+            raise wrong_value(NAME, "gradient_divide_factor", op, "1.0, and sums forced")
+        if self.round == self.order.round or self.order.round < 0:
+            found = "gradients outside of a number, or a second time within it"
+            raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=self.order.round, found=found)
+        if self.total is not None and len(self.total) != len(output_tensor):
+            found = "other parameters got a gradient than in the rounds before"
+            raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=self.order.round, found=found)
+        scatter_chain(input_tensor, self.total, group, self.order.present, out=output_tensor)
+        for p in self.parameters:
+            p.grad = None  # a view of the sums before; FSDP2 would add the new sums to it
+        self.total, self.round = output_tensor, self.order.round
+
+
+def _own_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Return the parameters of a group of FSDP2: those below a module, but not below another group."""
+    found = list(module.parameters(recurse=False))
+    for child in module.children():
+        if not isinstance(child, FSDPModule):
+            found += _own_parameters(child)
+    return found

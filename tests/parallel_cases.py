@@ -1,0 +1,204 @@
+"""Training steps of ranks of a test: `python -m parallel_cases BACKEND WORLD RANK FOLDER` writes a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nn_cases
+import torch
+import torch.distributed as dist
+from rank_cases import LIMIT, Found, member, refused, wide
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from rlk import ops
+from rlk.nn import CausalLM
+from rlk.optim import AdamW, clip_grad_norm, grad_norm
+from rlk.optim.shards import gradient
+from rlk.parallel import accumulate_in_order, agree, global_count
+
+MICRO_BATCHES = 5
+LENGTHS = ((7, 4), (3,), (9, 2), (5, 5), (6,))
+STEPS, MOST = 2, 0.05
+POLICY = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+class Loss(torch.nn.Module):
+    """The loss of a micro-batch, as a module that wrappers call."""
+
+    def __init__(self, model: CausalLM) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, number: int, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the sum of -log p of a micro-batch, divided by the tokens of all of them."""
+        texts = nn_cases.texts(LENGTHS[number], seed=10 + number)
+        edges = torch.tensor([len(t) for t in texts]).cumsum(0)
+        layout = ops.Layout.packed(
+            torch.cat((torch.zeros(1, dtype=torch.int64), edges)), tokens=int(edges[-1])
+        )
+        ids = torch.tensor([t for text in texts for t in text])
+        return -self.model.logps(ids, layout).logp.sum() / tokens.float()
+
+
+def active(number: int) -> int:
+    return sum(n - 1 for n in LENGTHS[number])
+
+
+def loss_of() -> Loss:
+    return Loss(nn_cases.model(num_hidden_layers=1).requires_grad_(True))
+
+
+def whole(x: torch.Tensor) -> torch.Tensor:
+    """Return a parameter or a gradient, gathered."""
+    return (x.full_tensor() if hasattr(x, "full_tensor") else x).detach().clone()
+
+
+def named(tensors: Any) -> dict[str, torch.Tensor]:
+    return {name.removeprefix("module."): whole(x) for name, x in tensors}
+
+
+def steps(model: torch.nn.Module, tokens: torch.Tensor, seed: int | None = None) -> Found:
+    """Train for some steps; return the gradients of the first, norms, and the weights at the end."""
+    order = accumulate_in_order(model)
+    optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, seed=seed)
+    found: Found = {"norms": []}
+    for _ in range(STEPS):
+        counted = []
+        for number, counts in order.numbers(MICRO_BATCHES):
+            model(number, tokens).backward()
+            counted += [number] * counts
+        if "gradients" not in found:
+            grads = {n: g for n, p in model.named_parameters() if (g := gradient(p)) is not None}
+            found |= {"gradients": named(grads.items()), "counted": counted}
+        found["norms"].append(clip_grad_norm(model.named_parameters(), MOST))
+        optimizer.step()
+    found["weights"] = named(model.named_parameters())
+    masters = ((n, optimizer.state[p].get("master", p)) for n, p in model.named_parameters())
+    found["masters"] = named(masters)
+    return found
+
+
+def sharded(mesh: Any) -> Loss:
+    """Return the model in f32, each layer and the rest sharded by FSDP2, computing in bf16."""
+    made = loss_of().float()
+    for layer in made.model.model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=POLICY)
+    return fully_shard(made, mesh=mesh, mp_policy=POLICY)
+
+
+def by_torch(world: int, rank: int, mesh: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the control: gradients of FSDP2's own reduce-scatter, as sums."""
+    model = sharded(mesh)
+    for module in model.modules():
+        if hasattr(module, "set_gradient_divide_factor"):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    for first in range(0, MICRO_BATCHES, world):
+        counts = first + rank < MICRO_BATCHES
+        (model(first + rank if counts else 0, tokens) * float(counts)).backward()
+    return named((n, p.grad) for n, p in model.named_parameters())
+
+
+PARTS = {"rows": ((10, 6), 0), "columns": ((6, 8), 1), "vector": ((7,), 0), "middle": ((3, 4, 5), 1)}
+
+
+def part_of(name: str, cotangent: bool = False) -> torch.Tensor:
+    shape, _ = PARTS[name]
+    return wide(*shape, seed=len(name) + 100 * cotangent)
+
+
+def parts(mesh: Any) -> Found:
+    """Return steps and norms of parameters that are split along one dim, some of them unevenly."""
+    made: Found = {}
+    for name, (_, dim) in PARTS.items():
+        p, g = (distribute_tensor(x, mesh, [Shard(dim)]) for x in (part_of(name), part_of(name, True)))
+        made[name] = {"norm": one_norm(p, g), "weight": one_step(p, g)}
+    return made
+
+
+def one_norm(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    weight = torch.nn.Parameter(p.clone())
+    weight.grad = g.clone()
+    return grad_norm([("p", weight)], leaves=4)
+
+
+def one_step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """Return a bf16 parameter after a step with stochastic rounding, the second parameter of two."""
+    first, weight = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(p.bfloat16())
+    weight.grad = g.bfloat16()
+    AdamW([first, weight], seed=2**40 + 3).step()
+    return whole(weight)
+
+
+def disagreements(rank: int, world: int, group: dist.ProcessGroup) -> Found:
+    """Return what ranks say that agree, that differ, and of which one is late."""
+    model = nn_cases.model(num_hidden_layers=1, rlk_leaves=2 if rank == 1 else 1)
+    same = nn_cases.model(num_hidden_layers=1)
+    found: Found = {"same": refused(lambda: agree(same, group=group, timeout=60, micro_batches=5))}
+    found["other"] = refused(
+        lambda: agree(model, group=group, timeout=60, micro_batches=5 + (rank == world - 1))
+    )
+    other = torch.nn.Linear(4, 4 + (rank == 1))
+    found["shape"] = refused(lambda: agree(other, group=group, timeout=60))
+    store, members = _get_default_store(), dist.get_process_group_ranks(group)
+    if rank != world - 1:  # the last says nothing until the others gave up
+        start = time.monotonic()
+        found["missing"] = refused(lambda: agree(same, group=group, timeout=1))
+        found["seconds"] = time.monotonic() - start
+        store.set(f"{members} gave up {rank}", "")
+    else:
+        store.wait([f"{members} gave up {r}" for r in range(world - 1)], LIMIT)
+    return found
+
+
+def misuse(model: torch.nn.Module, tokens: torch.Tensor) -> Found:
+    """Return what is refused in a round of DDP: gradients that were not exchanged."""
+    order = accumulate_in_order(model)
+
+    def without_exchange() -> None:
+        for number, _ in order.numbers(2):
+            with model.no_sync():  # type: ignore[operator]
+                model(number, tokens).backward()
+
+    return {"no_sync": refused(without_exchange)}
+
+
+def of_mesh(mesh: Any) -> Found:
+    """Return what the ranks of a mesh of one dim find together."""
+    group, world, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    found: Found = {"agree": disagreements(rank, world, group)}
+    tokens = global_count(sum(active(n) for n in range(rank, MICRO_BATCHES, world)), group)
+    found["tokens"] = tokens
+    ddp = partial(DistributedDataParallel, process_group=group)
+    found["ddp"] = steps(ddp(loss_of(), gradient_as_bucket_view=rank % 2 == 0), tokens)
+    found["fsdp"] = steps(sharded(mesh), tokens)
+    found["torch"] = by_torch(world, rank, mesh, tokens)
+    found["parts"] = parts(mesh)
+    if world == 2:
+        found["stochastic"] = steps(ddp(loss_of()), tokens, seed=5)["weights"]
+        found["misuse"] = misuse(ddp(loss_of()), tokens)
+    return found
+
+
+def everything() -> Found:
+    """Return what all four ranks find, and what they find as two pairs that do the same."""
+    pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pair", "data"))["data"]
+    return {"2": of_mesh(pairs), "4": of_mesh(init_device_mesh("cpu", (4,)))}
+
+
+def main(backend: str, world: int, rank: int, folder: Path) -> None:
+    """Run everything as one rank, and write what it found."""
+    with member(backend, world, rank, folder):
+        torch.save(everything(), folder / f"{rank}.pt")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

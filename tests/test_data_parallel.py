@@ -1,0 +1,190 @@
+"""Training steps of any number of ranks, by DDP and by FSDP2, have the bits of one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import parallel_cases
+import pytest
+import rank_cases
+import torch
+from parallel_cases import LENGTHS, MICRO_BATCHES, MOST, PARTS, active, loss_of, one_norm, one_step, part_of
+from rank_cases import Found
+
+from rlk.errors import Code, LaunchError
+from rlk.parallel import accumulate_in_order, agree
+from rlk.parallel.agree import differences
+from rlk.testing.bits import assert_same_bits, differing
+
+TOKENS = sum(map(active, range(MICRO_BATCHES)))
+
+
+@pytest.fixture(scope="module")
+def alone() -> Found:
+    """Return the steps of one process that runs all micro-batches in order."""
+    return parallel_cases.steps(loss_of(), torch.tensor(TOKENS))
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """Return what four processes found: together, and as two pairs."""
+    return rank_cases.run("gloo", 4, tmp_path_factory.mktemp("ranks"), "parallel_cases", seconds=400)
+
+
+@pytest.fixture(params=["2-first", "2-second", "4"])
+def ranks(request: pytest.FixtureRequest, every: list[Found]) -> list[Found]:
+    world, _, pair = request.param.partition("-")
+    members = {"": slice(4), "first": slice(2), "second": slice(2, 4)}[pair]
+    return [found[world] for found in every[members]]
+
+
+def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
+    assert got.keys() == want.keys()
+    for name, x in got.items():
+        assert_same_bits(x, want[name], name)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_gradients_norms_and_weights_are_those_of_one_process(
+    kind: str, ranks: list[Found], alone: Found
+) -> None:
+    for found in ranks:
+        made = found[kind]
+        assert_same(made["gradients"], alone["gradients"])
+        assert_same(made["masters"], alone["masters"])
+        weights = {n: w.bfloat16() for n, w in made["weights"].items()}
+        assert_same(weights, alone["weights"])
+        assert_same_bits(torch.stack(made["norms"]), torch.stack(alone["norms"]))
+    assert min(alone["norms"]) > MOST  # the gradients were clipped
+
+
+def test_torchs_own_reduction_has_other_bits(ranks: list[Found], alone: Found) -> None:
+    """The control: FSDP2 alone adds the sum of ranks to the sum before; the values are as good."""
+    for name, want in alone["gradients"].items():
+        torch.testing.assert_close(ranks[0]["torch"][name], want, rtol=1e-3, atol=1e-4)
+    moved = sum(differing(ranks[0]["torch"][name], want) for name, want in alone["gradients"].items())
+    assert moved  # few: sums of numbers that bf16 holds are often exact in f32
+
+
+def test_every_micro_batch_counts_once(ranks: list[Found]) -> None:
+    counted = sorted(n for found in ranks for n in found["ddp"]["counted"])
+    assert counted == list(range(MICRO_BATCHES)) == list(range(len(LENGTHS)))
+    assert len(ranks) * (MICRO_BATCHES // len(ranks)) < MICRO_BATCHES  # the last round is incomplete
+
+
+def test_tokens_of_all_ranks_are_counted(ranks: list[Found]) -> None:
+    assert [int(found["tokens"]) for found in ranks] == [TOKENS] * len(ranks)
+
+
+def test_stochastic_rounding_does_not_depend_on_ranks(every: list[Found]) -> None:
+    want = parallel_cases.steps(loss_of(), torch.tensor(TOKENS), seed=5)["weights"]
+    for found in every:
+        assert_same(found["2"]["stochastic"], want)
+    assert any(differing(x, every[0]["2"]["ddp"]["weights"][name]) for name, x in want.items())
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_shard_is_updated_and_measured_as_a_part_of_the_whole(name: str, ranks: list[Found]) -> None:
+    p, g = part_of(name), part_of(name, True)
+    if name == "columns" and len(ranks) == 2:
+        flat = one_norm(p.t().contiguous(), g.t().contiguous())
+        assert differing(flat, one_norm(p, g))  # the control: another order of the same numbers
+    for found in ranks:
+        assert_same_bits(found["parts"][name]["weight"], one_step(p, g))
+        assert_same_bits(found["parts"][name]["norm"], one_norm(p, g))
+
+
+def test_a_backward_without_exchange_is_an_error(every: list[Found]) -> None:
+    for rank, found in enumerate(every):
+        code, text = found["2"]["misuse"]["no_sync"]
+        assert code == Code.GRADIENT_ROUND.name and "parameters got no gradient" in text, rank
+
+
+# --- ranks that disagree -----------------------------------------------------
+
+
+def test_ranks_that_disagree_raise_the_same_error(ranks: list[Found], every: list[Found]) -> None:
+    first = rank_of(ranks[0], every)
+    last = first + len(ranks) - 1
+    for found in ranks:
+        assert found["agree"]["same"] == ("", "nothing was raised")
+        code, text = found["agree"]["other"]
+        assert code == "RANKS_DIFFER" and f"leaves: 1 on rank {first}, 2 on rank {first + 1}" in text
+        assert "numerics id: " in text and f"micro_batches: 5 on rank {first}, 6 on rank {last}" in text
+        code, text = found["agree"]["shape"]
+        shapes = f"float32 [4, 4] on rank {first}, float32 [5, 4] on rank {first + 1}"
+        assert code == "RANKS_DIFFER" and f"weight: {shapes}" in text
+        assert found["agree"]["shape"] == ranks[0]["agree"]["shape"]
+
+
+def rank_of(found: Found, every: list[Found]) -> int:
+    """Return the rank of the process that found something."""
+    return next(r for r, each in enumerate(every) if found is each["2"] or found is each["4"])
+
+
+def test_a_missing_rank_is_named_in_time(ranks: list[Found], every: list[Found]) -> None:
+    *others, last = ranks
+    for found in others:
+        code, text = found["agree"]["missing"]
+        assert code == "RANKS_MISSING" and f"rank {rank_of(last, every)} of {len(ranks)} ranks" in text
+        assert found["agree"]["seconds"] >= 1
+    assert "missing" not in last["agree"]
+
+
+def test_a_fact_that_a_rank_lacks_differs() -> None:
+    assert differences({0: {"a": "1"}, 1: {"a": "1", "b": "2"}}) == ["b: nothing on rank 0, 2 on rank 1"]
+    assert differences({0: {"a": "1"}, 3: {"a": "1"}}) == []
+
+
+def test_without_a_process_group_ranks_cannot_agree() -> None:
+    with pytest.raises(LaunchError, match="init_process_group"):
+        agree()
+
+
+# --- one process -----------------------------------------------------
+
+
+class Twice(torch.nn.Module):
+    """A model with a parameter that a part of its calls does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+
+    def forward(self, both: bool) -> torch.Tensor:
+        return (self.used + self.unused).sum() if both else self.used.sum()
+
+
+def test_a_parameter_without_a_gradient_is_an_error() -> None:
+    model = Twice()
+    order = accumulate_in_order(model)
+    with pytest.raises(LaunchError, match="1 parameters got no gradient") as raised:
+        for number, _ in order.numbers(2):
+            model(number == 0).backward()
+    assert raised.value.code is Code.GRADIENT_ROUND
+
+
+def test_two_backwards_of_a_number_are_an_error() -> None:
+    model = Twice()
+    order = accumulate_in_order(model)
+    next(order.numbers(1))
+    model(True).backward()
+    with pytest.raises(LaunchError, match="a second gradient"):
+        model(True).backward()
+
+
+def test_a_step_starts_anew() -> None:
+    model = Twice()
+    order = accumulate_in_order(model)
+    for _ in range(2):
+        for number, counts in order.numbers(3):
+            assert counts
+            (model(True) * (number + 1)).backward()
+    assert model.used.main_grad.tolist() == [6.0] * 3 and model.used.grad is None
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(LaunchError, match=r"torch\.nn\.Module"):
+        accumulate_in_order([])  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match="count"):
+        next(accumulate_in_order(Twice()).numbers(0))
