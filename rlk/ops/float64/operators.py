@@ -111,6 +111,13 @@ def matmul(
     return y if residual is None else y + residual.double()
 
 
+def grouped_matmul(x: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor, **_: object) -> torch.Tensor:
+    """Return `rlk.ops.grouped_matmul` in float64."""
+    rows = torch.arange(x.shape[0], device=x.device, dtype=offsets.dtype)
+    expert = torch.searchsorted(offsets[1:].contiguous(), rows, right=True)
+    return torch.einsum("tk,tnk->tn", x.double(), w.double()[expert])
+
+
 def ratio_kl(
     logp: torch.Tensor,
     old_logp: torch.Tensor,
