@@ -231,7 +231,7 @@ def test_other_wrong_arguments_are_refused() -> None:
 
 
 def test_wrong_offsets_of_a_device_write_no_other_memory(runner: str) -> None:
-    """What a device runs, where nobody looks at offsets: rows beyond those of x are not there."""
+    """The spec alone, as a device runs it: rows beyond those of x are not there."""
     it = Drawn((2, 3), 16, 16)
     begin, end = torch.tensor([-1, 2], dtype=torch.int32), torch.tensor([2, 90], dtype=torch.int32)
     y = spec.grouped_matmul(it.x, it.w, begin, end)

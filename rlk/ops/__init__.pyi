@@ -194,6 +194,7 @@ class _GroupedMatmul(Operator):
         offsets: torch.Tensor,
         *,
         out_dtype: torch.dtype | None = None,
+        weight_grad_out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return x[t] w[e]^T for rows sorted by expert: e is the expert whose rows t is among.
 
@@ -206,6 +207,8 @@ class _GroupedMatmul(Operator):
         Differentiable in x and w. The gradient of the result is rounded to the dtype of x; each gradient is an
         f32 sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192,
         counted from its first row, one chain16 each, added ascending; +0 where an expert has no rows.
+        weight_grad_out: f32 [E, N, K], contiguous; backward adds the f32 d w to it, in place, once, and w.grad
+        stays as it is; nothing is added where an expert has no rows.
 
         Offsets on the host must ascend from 0 to T. Those on a device are never read by the host; they are
         checked under RLK_CHECK=1, and wrong ones touch no memory outside of the tensors. Raises LaunchError.

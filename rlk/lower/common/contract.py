@@ -136,10 +136,32 @@ def _contraction(let: Let, lets: dict[Value, Let], axes: Mapping[Value, tuple[Ax
     dot, over = let.node, let.node.over
     stops = {_stop(dot, lets[v].node, lets, axes) for v in (dot.a, dot.b) if v in lets}
     a, b = (_factor(let, v, lets, axes) for v in (dot.a, dot.b))
+    for rows, gathered in ((a, b), (b, a)):
+        _refuse_gathered(let, rows, gathered, lets, axes)
     if len(stops) > 1:
         what = f"a contraction over {over} whose factors end at different elements"
         raise LoweringError(what, "give both the same bound, or mask the result with L.where", let.loc)
     return Contraction(a, b, over, dot.model, next(iter(stops), None), bool(dot.each))
+
+
+def _refuse_gathered(
+    let: Let, rows: Factor, gathered: Factor, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
+) -> None:
+    """Raise LoweringError where each single row of a factor has a matrix that is gathered for it."""
+    assert isinstance(let.node, Dot)
+    each = let.node.each or ()
+    by_index = [
+        axis for v in gathered.load.index for axis in axes[v] if axis in each and lets[v].node != Pos(axis)
+    ]
+    if by_index and set(rows.axes) <= set(each):
+        lacks = (
+            f"a contraction over {let.node.over} of {gathered.name} gathered for each row of {by_index[0]}"
+        )
+        instead = (
+            f'rows sorted by index, R = Ragged("R", over=E): {rows.name}.at(begin + L.pos(R), ..., when=...), '
+            f"{name}.at(E, ...) and each=(E,), as in rlk/specs/grouped.py"
+        )
+        raise LoweringError(lacks, instead, let.loc)
 
 
 def _stop(
