@@ -154,12 +154,11 @@ def _refuse_gathered(
         axis for v in gathered.load.index for axis in axes[v] if axis in each and lets[v].node != Pos(axis)
     ]
     if by_index and set(rows.axes) <= set(each):
-        lacks = (
-            f"a contraction over {let.node.over} of {gathered.name} gathered for each row of {by_index[0]}"
-        )
+        x, w = rows.name, gathered.name
+        lacks = f"a contraction over {let.node.over} of {w} gathered for each row of {by_index[0]}"
         instead = (
-            f'rows sorted by index, R = Ragged("R", over=E): {rows.name}.at(begin + L.pos(R), ..., when=...), '
-            f"{name}.at(E, ...) and each=(E,), as in rlk/specs/grouped.py"
+            f'rows sorted by index, R = Ragged("R", over=E): {x}.at(begin + L.pos(R), ..., when=...), '
+            f"{w}.at(E, ...) and each=(E,), as in rlk/specs/grouped.py"
         )
         raise LoweringError(lacks, instead, let.loc)
 
