@@ -182,15 +182,15 @@ def _one_number(axes: tuple[Axis, ...], dot: Dot) -> bool:
 
 def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
     assert isinstance(dot.node, Dot)
-    over, let = dot.node.over, lets.get(value)
+    contraction, over, let = dot.node, dot.node.over, lets.get(value)
     if let is None or not isinstance(let.node, Load):
         raise computed_factor_error(dot, lets)
     load = let.node
     along = [i for i, v in enumerate(load.index) if over in axes[v]]
     nodes = {v: found.node for v, found in lets.items()}
-    counted = [count_up(load.index[i], nodes, lambda v: _one_number(axes[v], dot.node)) for i in along]
+    counted = [count_up(load.index[i], nodes, lambda v: _one_number(axes[v], contraction)) for i in along]
     bounded = load.guard is not None and over in axes[load.guard]
-    masked = load.fill is not None or (bounded and _stop(dot.node, load, lets, axes) is None)
+    masked = load.fill is not None or (bounded and _stop(contraction, load, lets, axes) is None)
     if bounded and not masked:
         load = replace(load, guard=None)
     if len(counted) != 1 or counted[0] is None or masked:
