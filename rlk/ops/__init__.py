@@ -16,6 +16,7 @@ from rlk.ops import (
     composite,
     distill,
     distill_library,
+    grouped,
     heads,
     linear,
     linear_distill,
@@ -54,6 +55,7 @@ from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
 from rlk.specs import completions as _completions
 from rlk.specs import distill as _distill
+from rlk.specs import grouped as _grouped
 from rlk.specs import heads as _heads
 from rlk.specs import linear_logp as _linear
 from rlk.specs import logp as _logp
@@ -103,6 +105,7 @@ matmul = _published(
     _matmul.matmul,
     forms=(_matmul.matmul_leaf2, _matmul.matmul_leaf4, _matmul.matmul_leaf8),
 )
+grouped_matmul = _published(grouped.grouped_matmul, operators.grouped_matmul, _grouped.grouped_matmul)
 ratio_kl = _generated(_loss.ratio_kl, operators.ratio_kl, RatioKL)
 policy_loss = _published(policy.policy_loss, operators.policy_loss, _policy.policy_loss)
 linear_policy_loss = _published(
@@ -149,6 +152,7 @@ for _spec in (
     _policy.policy_covariance_of_sequences,
     _packing.take_whole,
     _packing.reported,
+    _grouped.grouped_weight_grad,
     _heads.qk_norm_partials,
     _heads.sum_of_heads,
     _optim.adamw,
@@ -159,6 +163,7 @@ sharded_library.register()
 prefix_library.register()
 distill_library.register()
 products.register()
+grouped.register()
 heads.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention
@@ -204,6 +209,7 @@ __all__ = [
     "gae",
     "geglu",
     "group_advantage",
+    "grouped_matmul",
     "jsd_loss",
     "kto_loss",
     "linear_jsd_loss",

@@ -564,7 +564,9 @@ class _Body:
         r, b = self.outer, self.outer.builder
         a, c = (set(b.tile(r[v]).axes) for v in (dot.a, dot.b))
         shared = [x for x in b.tile(self.pos).axes if x in a & c and x.part is Part.ALL]
-        each = tuple(dict.fromkeys((*(dot.each or ()), *shared)))
+        # a chunk of one element is a step of the loop, and no axis of a tile
+        named = (x for x in dot.each or () if x != self.axis or (x.chunk or 1) > 1)
+        each = tuple(dict.fromkeys((*named, *shared)))
         return replace(dot, a=r[dot.a], b=r[dot.b], onto=r.optional(dot.onto), each=each or None)
 
     def _read(self, index: tuple[Value, ...]) -> Value:

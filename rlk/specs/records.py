@@ -13,6 +13,7 @@ from rlk.specs.advantage import gae, group_advantage, scatter_rewards, token_bas
 from rlk.specs.attention import paged_attention, prefix_attention, varlen_attention
 from rlk.specs.completions import sequence_logp
 from rlk.specs.distill import jsd_loss
+from rlk.specs.grouped import grouped_matmul, grouped_weight_grad
 from rlk.specs.heads import cache_qkv, qk_norm, qk_norm_partials, sum_of_heads, write_cache
 from rlk.specs.linear_logp import (
     linear_logp,
@@ -281,6 +282,19 @@ def _attention(rng: np.random.Generator) -> Values:
     }  # fmt: skip
 
 
+def _grouped_matmul(rng: np.random.Generator) -> Values:
+    offsets = np.array([0, 3, 3, 20, 21, 40])
+    return {
+        "x": rng.normal(size=(40, 48)), "w": rng.normal(size=(5, 32, 48)), "begin": offsets[:-1],
+        "end": offsets[1:], "bias": rng.normal(size=(5, 32)),
+    }  # fmt: skip
+
+
+def _grouped_weight_grad(rng: np.random.Generator) -> Values:
+    given = {n: v for n, v in _grouped_matmul(rng).items() if n not in ("w", "bias")}
+    return given | {"d_y": rng.normal(size=(40, 32)), "weight_grad": rng.normal(size=(5, 32, 48))}
+
+
 def _paged_attention(rng: np.random.Generator) -> Values:
     given = {n: x for n, x in _attention(rng).items() if n not in ("k", "v", "begin_k", "end_k")}
     pages = {"k_cache": rng.normal(size=(7, 32, 1, 12)), "v_cache": rng.normal(size=(7, 32, 1, 10))}
@@ -367,6 +381,12 @@ matmul_leaf8.record = Record(
 )
 for _op in (column_sums, matmul_leaf2, matmul_leaf4, matmul_backward):
     _op.record = Record(unshown=(_SAME,))
+grouped_matmul.record = Record(
+    example=Example(_grouped_matmul, present=((), ("bias",))),
+    extents={"E": 128, "N": 1536, "K": 2048},
+    unshown=(_SAME,),
+)
+grouped_weight_grad.record = Record(example=Example(_grouped_weight_grad), unshown=(_SAME,))
 rms_norm.record = Record(
     example=Example(lambda rng: {"eps": 1e-6}), extents={"N": 4096}, present=("residual",)
 )

@@ -100,7 +100,7 @@ def recorded(invocation: Invocation, tensors: Tensors) -> Recorded:
     op = invocation.spec
     assert isinstance(op, Op)
     outputs = output_names(invocation)
-    read = _read(op, [n for n, t in tensors.items() if t.requires_grad])
+    read = read_by(op, [n for n, t in tensors.items() if t.requires_grad])
     everything = {*tensors, *outputs}
     connected = {*cotangents_of(op), *op.calls.refused}
     return Recorded(
@@ -175,7 +175,7 @@ class _Differentiable(torch.autograd.Function):
 _apply = super(torch.autograd.Function, _Differentiable).apply
 
 
-def _read(op: Op, wanted: Sequence[str]) -> frozenset[str]:
+def read_by(op: Op, wanted: Sequence[str]) -> frozenset[str]:
     """Return the saved tensors that the gradients of some inputs read."""
     how = _separate(op)
     return frozenset(op.saves if how is None else (n for name in wanted for n in how.reads.get(name, ())))
