@@ -163,6 +163,7 @@ sharded_library.register()
 prefix_library.register()
 distill_library.register()
 products.register()
+grouped.register()
 heads.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention

@@ -186,6 +186,33 @@ class _GroupAdvantage(Operator):
 
 group_advantage: _GroupAdvantage
 
+class _GroupedMatmul(Operator):
+    def __call__(
+        self,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        offsets: torch.Tensor,
+        *,
+        out_dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        """Return x[t] w[e]^T for rows sorted by expert: e is the expert whose rows t is among.
+
+        x: [T, K], w: [E, N, K], one dtype, bf16 or f16. offsets: int32 or int64 [E + 1], on the device of x: rows
+        [offsets[e], offsets[e + 1]) are those of expert e, which may have none. Returns [T, N]. One f32
+        accumulator over ascending K (chain16), one rounding; out_dtype=torch.float32 returns the f32 sum. The
+        bits of a row are those of `matmul(x, w[e])`: they depend on the row and on its expert's weight alone, not
+        on how many rows an expert has.
+
+        Differentiable in x and w. The gradient of the result is rounded to the dtype of x; each gradient is an
+        f32 sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192,
+        counted from its first row, one chain16 each, added ascending; +0 where an expert has no rows.
+
+        Offsets on the host must ascend from 0 to T. Those on a device are never read by the host; they are
+        checked under RLK_CHECK=1, and wrong ones touch no memory outside of the tensors. Raises LaunchError.
+        """
+
+grouped_matmul: _GroupedMatmul
+
 class _JsdLoss(Operator):
     def __call__(
         self,

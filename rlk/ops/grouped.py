@@ -2,48 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 import torch
 
+from rlk.lang.op import OWN
 from rlk.ops.linear import some_factors
 from rlk.ops.offsets import all_good, looked_at, misplaced, on_the_host, refuse_misplaced, some_offsets
+from rlk.ops.products import check_buffer, onto_buffer
 from rlk.runtime.binding.checks import are_tensors, has_dims, wrong_value
 from rlk.runtime.binding.invocation import Tensors
+from rlk.runtime.binding.selection import invoke
+from rlk.runtime.call import library
+from rlk.runtime.call.autograd import separate_gradients
+from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import call, worded
 from rlk.specs import grouped as spec
 from rlk.specs.packing import OFFSETS
 
 OP = "grouped_matmul"
+NAME = "grouped_matmul_onto"
+INTO = "grouped_matmul_weight_grad_into"
+_library = torch.library.Library(OWN, "FRAGMENT")
 
-worded(spec.grouped_matmul, OP, begin="offsets", end="offsets")
+for _op in (spec.grouped_matmul, spec.grouped_weight_grad):
+    worded(_op, OP, begin="offsets", end="offsets")
+separate_gradients(spec.grouped_matmul, {"x": ("w", "begin", "end"), "w": ("x", "begin", "end")}, {})
 
 
 def grouped_matmul(
-    x: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor, *, out_dtype: torch.dtype | None = None
+    x: torch.Tensor,
+    w: torch.Tensor,
+    offsets: torch.Tensor,
+    *,
+    out_dtype: torch.dtype | None = None,
+    weight_grad_out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return x[t] w[e]^T of rows that are sorted by expert: e is the expert whose rows t is among.
+    """Return x[t] w[e]^T for rows sorted by expert: e is the expert whose rows t is among.
 
     x: [T, K], w: [E, N, K], one dtype, bf16 or f16. offsets: int32 or int64 [E + 1], on the device of x: rows
-    [offsets[e], offsets[e + 1]) are those of expert e; an expert may have none. Returns [T, N]. One f32
-    accumulator over ascending K (chain16), one rounding; out_dtype=torch.float32 returns the f32 sum. The bits
-    of a row are those of `matmul(x, w[e])`: they depend on the row and on its expert's weight alone, not on
-    how many rows an expert has.
+    [offsets[e], offsets[e + 1]) are those of expert e, which may have none. Returns [T, N]. One f32
+    accumulator over ascending K (chain16), one rounding; out_dtype=torch.float32 returns the f32 sum. The
+    bits of a row are those of `matmul(x, w[e])`: they depend on the row and on its expert's weight alone, not
+    on how many rows an expert has.
 
-    Differentiable in x and w. The gradient of the result is rounded to the dtype of x; each gradient is an f32
-    sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192, counted
-    from its first row, one chain16 each, added ascending; +0 where an expert has no rows.
+    Differentiable in x and w. The gradient of the result is rounded to the dtype of x; each gradient is an
+    f32 sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192,
+    counted from its first row, one chain16 each, added ascending; +0 where an expert has no rows.
+    weight_grad_out: f32 [E, N, K], contiguous; backward adds the f32 d w to it, in place, once, and w.grad
+    stays as it is; nothing is added where an expert has no rows.
 
-    Offsets on the host must ascend from 0 to T; those on a device are checked under RLK_CHECK=1, are never
-    read by the host otherwise, and wrong ones touch no memory outside of the tensors. Raises LaunchError.
+    Offsets on the host must ascend from 0 to T. Those on a device are never read by the host; they are
+    checked under RLK_CHECK=1, and wrong ones touch no memory outside of the tensors. Raises LaunchError.
     """
     are_tensors(OP, x=x, w=w, offsets=offsets)
     has_dims(OP, "x", x.shape, 2, "2 dims [T, K]")
     has_dims(OP, "w", w.shape, 3, "3 dims [E, N, K]")
     if out_dtype not in (None, x.dtype, torch.float32):
         raise wrong_value(OP, "out_dtype", out_dtype, f"None, {x.dtype} or torch.float32")
+    if weight_grad_out is not None:
+        check_buffer(w, weight_grad_out, OP)
     x, w = some_factors(x, w)
     offsets = _checked(x, w, offsets)
     tensors: Tensors = {"x": x, "w": w, "begin": offsets[:-1], "end": offsets[1:]}
-    return call(spec.grouped_matmul, tensors, {}, {"keep_f32": out_dtype is torch.float32})["y"]
+    statics = {"keep_f32": out_dtype is torch.float32}
+    if weight_grad_out is not None and weight_grad_out.numel():
+        return _onto(tensors, statics, weight_grad_out)
+    return call(spec.grouped_matmul, tensors, {}, statics)["y"]
 
 
 def _checked(x: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -58,3 +85,70 @@ def _checked(x: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor) -> torch.T
     elif looked_at(found) and len(found) > 1:
         all_good(OP, misplaced(found, rows), OFFSETS)
     return found.contiguous()
+
+
+# --- the gradient of w onto a buffer ------------------------------------------------------------------------
+
+
+def _onto(tensors: Tensors, statics: Mapping[str, Any], buffer: torch.Tensor) -> torch.Tensor:
+    """Return the product; the gradient of w is added onto the buffer in backward."""
+
+    def traced(arguments: tuple[Any, ...]) -> list[torch.Tensor]:
+        made: list[torch.Tensor] = getattr(torch.ops.rlk, NAME)(*arguments, buffer)
+        return made
+
+    return onto_buffer(spec.grouped_matmul, OP, tensors, statics, buffer, traced, _add)
+
+
+def _add(d_y: torch.Tensor, saved: Tensors, buffer: torch.Tensor) -> None:
+    add_grouped_weight_gradient(d_y, saved["x"], saved["begin"], saved["end"], buffer)
+
+
+def add_grouped_weight_gradient(
+    d_y: torch.Tensor, x: torch.Tensor, begin: torch.Tensor, end: torch.Tensor, buffer: torch.Tensor
+) -> None:
+    """Add d_y^T x of each expert's rows onto an f32 buffer, in place, in the order of the gradient.
+
+    d_y: [T, N], rounded to the dtype of x. x: [T, K]. begin, end: [E]. buffer: [E, N, K], contiguous.
+    """
+    read = {
+        "d_y": d_y.to(x.dtype).contiguous(), "x": x, "begin": begin, "end": end, "weight_grad": buffer,
+    }  # fmt: skip
+    invocation = invoke(spec.grouped_weight_grad, read, {}, {}, None)
+    dispatch(replace(invocation, into=frozenset({"d_w"})), read | {"d_w": buffer}, {})
+
+
+def register() -> None:
+    """Define the product with a buffer, and the sum onto it, in torch's registry."""
+    _library.define(f"{NAME}({library.parameters(spec.grouped_matmul)}, Tensor weight_grad_out) -> Tensor[]")
+    _library.define(
+        f"{INTO}(Tensor d_y, Tensor x, Tensor begin, Tensor end, Tensor(a!) weight_grad_out) -> ()"
+    )
+    _library.impl(NAME, _run, "CompositeExplicitAutograd")
+    _library.impl(INTO, add_grouped_weight_gradient, "CompositeExplicitAutograd")
+    name = f"{OWN}::{NAME}"
+    torch.library.register_fake(name, lambda *a: library.fake(spec.grouped_matmul, a[:-1]), lib=_library)
+    torch.library.register_fake(f"{OWN}::{INTO}", lambda *_: None, lib=_library)
+    torch.library.register_autograd(name, _autograd, setup_context=_setup, lib=_library)
+
+
+def _run(*args: Any) -> list[torch.Tensor]:
+    tensors, scalars, statics, math = library.decoded(spec.grouped_matmul, args[:-1])
+    invocation = invoke(spec.grouped_matmul, tensors, scalars, statics, math)
+    return list(dispatch(invocation, tensors, scalars).values())
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+    *given, ctx.buffer = inputs  # a buffer is not read: another node may write it before
+    library.setup(spec.grouped_matmul, ctx, tuple(given), output)
+
+
+def _autograd(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
+    op = spec.grouped_matmul
+    arguments = library.gradient_arguments(op, ctx, grads)
+    saved, cotangents, wanted, *rest = arguments
+    found = library.computed(op, (saved, cotangents, [n for n in wanted if n != "w"], *rest))
+    there, (d_y,) = dict(zip((f.name for f in op.formals), saved, strict=False)), cotangents
+    if "w" in wanted and d_y is not None:
+        getattr(torch.ops.rlk, INTO)(d_y, there["x"], there["begin"], there["end"], ctx.buffer)
+    return (*library.handed_on(op, ctx, arguments, found), None)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from rlk.lang.op import OWN
+from rlk.lang.op import OWN, Op
 from rlk.ops.sharded import check_plain
 from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_value
 from rlk.runtime.binding.invocation import Tensors
 from rlk.runtime.binding.selection import check_differentiable, invoke
 from rlk.runtime.call import library
-from rlk.runtime.call.autograd import differentiated, gradients, once, separate_gradients
+from rlk.runtime.call.autograd import differentiated, gradients, once, read_by, separate_gradients
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import _modes, call, observing
 from rlk.specs import matmul as spec
@@ -30,29 +30,50 @@ for _op in spec.BY_LEAVES.values():
     separate_gradients(_op, {"x": ("w",), "w": ("x",)}, {"residual": "y"})
 
 
-def check_buffer(w: torch.Tensor, buffer: torch.Tensor) -> None:
+def check_buffer(w: torch.Tensor, buffer: torch.Tensor, op: str = OP) -> None:
     """Raise LaunchError for a buffer that the gradient of w cannot be added onto."""
     name = "weight_grad_out"
-    has_dtype(OP, name, is_tensor(OP, name, buffer), torch.float32)
+    has_dtype(op, name, is_tensor(op, name, buffer), torch.float32)
     if buffer.shape != w.shape or not buffer.is_contiguous() or buffer.device != w.device:
         wanted = f"contiguous {list(w.shape)} on {w.device}"
-        raise wrong_value(OP, name, list(buffer.shape), wanted)
+        raise wrong_value(op, name, list(buffer.shape), wanted)
 
 
 def product_onto(leaves: int, tensors: Tensors, statics: Statics, buffer: torch.Tensor) -> torch.Tensor:
     """Return a product; the gradient of w is added onto the buffer in backward, and w.grad stays as it is."""
-    op = spec.BY_LEAVES[leaves]
+
+    def traced(arguments: tuple[Any, ...]) -> list[torch.Tensor]:
+        made: list[torch.Tensor] = getattr(torch.ops.rlk, NAME)(*arguments, leaves, buffer)
+        return made
+
+    return onto_buffer(spec.BY_LEAVES[leaves], OP, tensors, statics, buffer, traced, _add)
+
+
+def _add(d_y: torch.Tensor, saved: Tensors, buffer: torch.Tensor) -> None:
+    add_weight_gradient(d_y, saved["x"], buffer)
+
+
+Add = Callable[[torch.Tensor, Tensors, torch.Tensor], None]
+"""Adds the gradient of w onto a buffer, of the cotangent and of what that gradient reads."""
+
+
+def onto_buffer(
+    op: Op, name: str, tensors: Tensors, statics: Statics, buffer: torch.Tensor,
+    traced: Callable[[tuple[Any, ...]], list[torch.Tensor]], add: Add,
+) -> torch.Tensor:  # fmt: skip
+    """Return y of an operator whose gradient of w is added onto a buffer; w.grad stays as it is.
+
+    name: of the public operator. traced: the call of its form in torch's registry.
+    """
     if observing():
         return call(op, tensors, {}, statics)["y"]
-    check_plain(OP, tensors | {"weight_grad_out": buffer})
+    check_plain(name, tensors | {"weight_grad_out": buffer})
     check_differentiable(op, tensors)
     if torch.compiler.is_compiling() or _modes():
-        arguments = library.encoded(op, tensors, {}, statics, None)
-        made: list[torch.Tensor] = getattr(torch.ops.rlk, NAME)(*arguments, leaves, buffer)
-        return made[0]
+        return traced(library.encoded(op, tensors, {}, statics, None))[0]
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())):
         return call(op, tensors, {}, statics)["y"]
-    y: torch.Tensor = _Onto.apply((op, tensors, statics, buffer), *tensors.values())
+    y: torch.Tensor = _Onto.apply((op, name, tensors, statics, buffer, add), *tensors.values())
     return y
 
 
@@ -61,15 +82,16 @@ class _Onto(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, given: tuple[Any, ...], *inputs: Any) -> Any:
-        op, tensors, statics, buffer = given
+        op, ctx.op, tensors, statics, ctx.buffer, ctx.add = given
         tensors = {n: t.detach() for n, t in tensors.items()}
         invocation = invoke(op, tensors, {}, statics, None)
         made = dispatch(invocation, tensors, {})
         ctx.set_materialize_grads(False)
         needs = dict(zip(tensors, ctx.needs_input_grad[1:], strict=True))
-        kept = [n for n, other in (("x", "w"), ("w", "x")) if needs[other]]
+        read = read_by(op, [n for n, needed in needs.items() if needed])
+        kept = [n for n in tensors if n in read]
         ctx.save_for_backward(*(tensors[n] for n in kept))
-        ctx.names, ctx.kept, ctx.invocation, ctx.buffer = tuple(tensors), kept, invocation, buffer
+        ctx.names, ctx.kept, ctx.invocation = tuple(tensors), kept, invocation
         return made["y"]
 
     @staticmethod
@@ -82,8 +104,8 @@ class _Onto(torch.autograd.Function):
                 others = [n for n in wanted if n != "w"]
                 found = gradients(ctx.invocation, saved, {"y": grad}, {}, others)
                 if "w" in wanted:
-                    add_weight_gradient(grad, saved["x"], ctx.buffer)
-        found = once(OP, found, differentiated(ctx, (*saved.values(), grad)))
+                    ctx.add(grad, saved, ctx.buffer)
+        found = once(ctx.op, found, differentiated(ctx, (*saved.values(), grad)))
         return (None, *(found.get(n) for n in ctx.names))
 
 

@@ -132,7 +132,7 @@ class _Pieces:
     def dot(self, replay: Replay, dot: Dot, name: str) -> Value:
         """Append the contraction of every piece, and their merge."""
         b, axis = replay.builder, dot.over
-        product = b.let(Dot(replay[dot.a], replay[dot.b], axis.within, dot.model), name)
+        product = b.let(Dot(replay[dot.a], replay[dot.b], axis.within, dot.model, each=dot.each), name)
         # the zero padding of a short piece adds +0.0 to a chain of fma that ended as -0.0
         settled = b.add(product, b.f32(0.0), name) if dot.model is DotModel.FMA else product
         if axis.name in self.apart:

@@ -81,7 +81,7 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
             found |= parallel_pieces(kernel, extents)
             continue
         loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
-        found |= {loop.axis.name for loop in loops if loop.axis.part is Part.ALL and _contracts(loop)}
+        found |= {loop.axis.name for loop in loops if _by_chunks(loop) and _contracts(loop)}
         streamed = {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Loop)}
         parallel = roles(kernel, extents).parallel
         if any(_contracts(loop) for loop in loops):
@@ -113,6 +113,11 @@ def _few_products(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
             if len(axes) == 2 and None not in axes and max(rows, default=1) < ROWS_ALONE:
                 found.add(let.node.over.name)
     return found
+
+
+def _by_chunks(loop: Loop) -> bool:
+    """Return whether steps of a loop are chunks of elements: those of single elements run in turn."""
+    return loop.axis.part is Part.ALL and (loop.axis.chunk or 1) > 1
 
 
 def _contracts(loop: Loop) -> bool:
@@ -176,7 +181,8 @@ def _tiled(
     reviewed = None if by_fma else tabled(facts)
     if reviewed is not None:
         return _by(reviewed, kernel, found, sides, facts, target, extents)
-    room = (FMA_ACCUMULATOR if by_fma else ACCUMULATOR) // padded(len(dots))
+    accumulators = padded(len(dots) + len(_sums_of_products(kernel)))
+    room = (FMA_ACCUMULATOR if by_fma else ACCUMULATOR) // accumulators
     columns = held.get(sides[1]) or _dot_tile(sides[1], room // DOT_ROWS, extents)
     rows = held.get(sides[0]) or _dot_tile(sides[0], min(DOT_ROWS, room // columns), extents)
     tiles.update({str(a): n for a, n in zip(sides, (rows, columns), strict=True) if a not in held})
@@ -186,7 +192,7 @@ def _tiled(
     stage = 2 * depth * (rows + columns) / 1024
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
-        warps=max(4, min(8, padded(len(dots)) * rows * columns // 4096)),
+        warps=max(4, min(8, accumulators * rows * columns // 4096)),
         stages=max(1, min(DOT_STAGES, int(target.shared // stage))),
         depth=depth,
         group=DOT_GROUP,
@@ -262,13 +268,28 @@ def _facts(
         kind=kind(kernel),
         dots=sum(1 for let in walk(kernel.body) if isinstance(let.node, Dot)),
         sums=_float_sums(kernel),
-        rows=extents.get(sides[0].name),
+        rows=_rows_of(sides[0], extents),
         columns=columns,
         length=extent_of(axis, extents[axis.name]) if axis is not None and known else None,
         pieces=extent_of(axis.pieces, extents.get(axis.name, 1)) if axis is not None and apart else 1,
         along=_along(kernel, sides[1], found.contracted),
-        plain=whole and not functions and DType.F32 not in _tiles(kernel, sides)[0],
+        plain=whole
+        and not functions
+        and DType.F32 not in _tiles(kernel, sides)[0]
+        and not _sums_of_products(kernel),
     )
+
+
+def _sums_of_products(kernel: Kernel) -> list[TileType]:
+    """Return the types of the tiles that loops around contractions carry, beside their accumulators."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    return [t for loop in loops if _contracts(loop) for t in loop.types if t.axes]
+
+
+def _rows_of(axis: Axis, extents: Mapping[str, int]) -> int | None:
+    """Return the extent of an axis; of rows in segments the mean length of one, where both are known."""
+    rows, segments = extents.get(axis.name), extents.get(axis.over or "")
+    return rows if rows is None or not segments else -(-rows // segments)
 
 
 def _along(kernel: Kernel, columns: Axis, contracted: tuple[Axis, ...]) -> int:

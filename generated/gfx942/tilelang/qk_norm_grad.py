@@ -192,7 +192,6 @@ def qk_norm_grad_3(
     with tl.Kernel(programs, threads=64) as block:
         thread = tl.get_thread_binding()
         total = tl.alloc_var("float32")
-        total_3 = tl.alloc_var("float32")
         e = block * 32 + thread % 32
         writes = (thread & 32) == 0
         total = f32(-0.0)  # heads.py:167
@@ -200,8 +199,7 @@ def qk_norm_grad_3(
             partials_value = tl.alloc_var("float32", partials[tl.int64(h_step) * partials_h_stride + e])  # heads.py:168
             total_2 = tl.alloc_var("float32", total + partials_value)
             total = total_2
-        total_3 = total  # heads.py:167
-        total_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", total_3))  # heads.py:151
+        total_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", total))  # heads.py:151
         if writes:
             d_weight[e] = total_bf16
 

@@ -50,13 +50,17 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A `Dot` of two tensors in memory. stop: a scalar; from there on the axis has no elements."""
+    """A `Dot` of two tensors in memory. stop: a scalar; from there on the axis has no elements.
+
+    batched: every index of other axes has a contraction of its own.
+    """
 
     a: Factor
     b: Factor
     over: Axis
     model: DotModel
     stop: Value | None = None
+    batched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,29 +134,29 @@ def implies(nodes: Mapping[Value, Node], condition: Value, guard: Value) -> bool
 def _contraction(let: Let, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Contraction:
     assert isinstance(let.node, Dot)
     dot, over = let.node, let.node.over
-    stops = {_stop(over, lets[v].node, lets, axes) for v in (dot.a, dot.b) if v in lets}
+    stops = {_stop(dot, lets[v].node, lets, axes) for v in (dot.a, dot.b) if v in lets}
     a, b = (_factor(let, v, lets, axes) for v in (dot.a, dot.b))
     if len(stops) > 1:
         what = f"a contraction over {over} whose factors end at different elements"
         raise LoweringError(what, "give both the same bound, or mask the result with L.where", let.loc)
-    return Contraction(a, b, over, dot.model, next(iter(stops), None))
+    return Contraction(a, b, over, dot.model, next(iter(stops), None), bool(dot.each))
 
 
 def _stop(
-    over: Axis, node: Node, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
+    dot: Dot, node: Node, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
 ) -> Value | None:
     """Return the end of the contracted axis according to a factor's guard."""
     guard = node.guard if isinstance(node, Load) else None
     match None if guard is None else lets[guard].node:
-        case Map2(fn=Fn2.LT, a=a, b=b) if lets[a].node == Pos(over) and _one_number(axes[b]):
+        case Map2(fn=Fn2.LT, a=a, b=b) if lets[a].node == Pos(dot.over) and _one_number(axes[b], dot):
             return b
         case _:
             return None
 
 
-def _one_number(axes: tuple[Axis, ...]) -> bool:
-    """Return whether a value is a scalar in a tile: a tile has one piece."""
-    return all(axis.part is Part.PIECE for axis in axes)
+def _one_number(axes: tuple[Axis, ...], dot: Dot) -> bool:
+    """Return whether a value is a scalar in a tile: a tile has one piece, and one index of a batch axis."""
+    return all(axis.part is Part.PIECE or axis in (dot.each or ()) for axis in axes)
 
 
 def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
@@ -163,9 +167,9 @@ def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value,
     load = let.node
     along = [i for i, v in enumerate(load.index) if over in axes[v]]
     nodes = {v: found.node for v, found in lets.items()}
-    counted = [count_up(load.index[i], nodes, lambda v: _one_number(axes[v])) for i in along]
+    counted = [count_up(load.index[i], nodes, lambda v: _one_number(axes[v], dot.node)) for i in along]
     bounded = load.guard is not None and over in axes[load.guard]
-    masked = load.fill is not None or (bounded and _stop(over, load, lets, axes) is None)
+    masked = load.fill is not None or (bounded and _stop(dot.node, load, lets, axes) is None)
     if bounded and not masked:
         load = replace(load, guard=None)
     if len(counted) != 1 or counted[0] is None or masked:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlk.ir.nodes import Block, Fn2, Kernel, Let, Loop, Map2, Result, Value
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Block, Dot, Fn2, Kernel, Let, Loop, Map2, Result, Value
 from rlk.ir.types import DType
 from rlk.passes.rewrite import Replay
 from rlk.passes.simplify import simplify
@@ -16,11 +17,15 @@ def peel(kernel: Kernel) -> Kernel:
 
     The first runs to the smallest element of `full`; the second starts there. If the loop has `first`, the
     bound where full steps begin, a masked loop before them runs to its largest element, and no later step is
-    below.
+    below. A loop has no rest where its bounds vary along batch axes of contractions alone, of which a tile
+    has one index, and all of its steps are full.
     """
     results = [let for let in walk(kernel.body) if isinstance(let.node, Result)]
     names = {(r.node.of, r.node.index): r.name for r in results if isinstance(r.node, Result)}
-    replay = Replay(kernel, _Peel(names))
+    batch = frozenset(
+        axis for let in walk(kernel.body) if isinstance(let.node, Dot) for axis in let.node.each or ()
+    )
+    replay = Replay(kernel, _Peel(names, batch))
     replay.block(kernel.body.lets)
     params = tuple(replay.builder.params.values())
     return simplify(Kernel(kernel.name, params, replay.builder.body()))
@@ -28,9 +33,10 @@ def peel(kernel: Kernel) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Peel:
-    """The rule; `names` are those of loops' results."""
+    """The rule; `names` are those of loops' results, `batch` the axes of which a tile has one index."""
 
     names: dict[tuple[Value, int], str]
+    batch: frozenset[Axis]
 
     def __call__(self, replay: Replay, let: Let) -> bool:
         match let.node:
@@ -80,6 +86,8 @@ def _in_two(peel: _Peel, replay: Replay, let: Let, loop: Loop, full: Value, exis
     body, late = Block(args, tuple(lets), results), replay.optional(loop.first)
     made = b.let(Loop(loop.axis, start, limit, init, loop.types, body, limit, None, late), let.name)
     replay.rule = outer
+    if limit == replay[loop.stop] and peel.batch.issuperset(b.tile(limit).axes):
+        return made
     return _masked(replay, let, loop, (limit, replay[loop.stop]), b.results(made, hints), late)
 
 

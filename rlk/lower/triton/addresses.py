@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from rlk.ir.dims import Axis, union
@@ -21,6 +22,15 @@ from rlk.lower.triton.writer import Writer
 from rlk.passes.walk import walk
 
 ERRORS = abi.ERRORS.name
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """A tile of rows in its segment: the first row, the segment's length, and the other indices, as text."""
+
+    first: str
+    length: str
+    rest: str
 
 
 class Addresses(Arguments):
@@ -47,16 +57,33 @@ class Addresses(Arguments):
     @contextmanager
     def programs(self) -> Iterator[None]:
         """Write the indices of a program's tile along each parallel axis, in a loop over tiles if any."""
+        found = self.plan.segments
         if not self.plan.schedule.programs or not self.plan.shared:
-            self.places("tl.program_id(0)")
+            if found is None:
+                self.places("tl.program_id(0)")
+            else:
+                tile = self.segment("tl.program_id(0)", found)
+                with self.e.inner(f"if {tile.first} >= {tile.length}:"):
+                    self.e.line("return")
+                self.own_segment(tile, found)
             yield
             return
         tiles = self.product(range(len(self.plan.shared)))
         name = self.e.names.fresh("program")
+        if found is not None:
+            count = f"({self.tiles_of_segments(found)})"
+            others = [i for i, s in enumerate(self.plan.shared) if s.axis not in (found.axis, found.over)]
+            tiles = f"{count} * {self.product(others)}"
         flat = ", flatten=True" if self.plan.schedule.flat and self.e.dots.one_loop else ""
         with self.e.inner(f"for {name} in tl.range(tl.program_id(0), {tiles}, tl.num_programs(0){flat}):"):
-            self.places(name)
-            yield
+            if found is None:
+                self.places(name)
+                yield
+            else:
+                tile = self.segment(name, found)
+                with self.e.inner(f"if {tile.first} < {tile.length}:"):
+                    self.own_segment(tile, found)
+                    yield
 
     def product(self, indices: Iterable[int]) -> str:
         """Return the number of tiles of some parallel axes together, as an operand."""
@@ -69,9 +96,6 @@ class Addresses(Arguments):
         """Write the indices of a program's current tile."""
         shared = self.plan.shared
         if not shared:
-            return
-        if self.plan.segments is not None:
-            self.segment(program, self.plan.segments)
             return
         rest, order = program, list(reversed(range(len(shared))))
         if len(shared) > 1 and not rest.isidentifier():
@@ -88,16 +112,21 @@ class Addresses(Arguments):
                 rest = self.e.let("program", f"{rest} // {count}")
             self.own(i, tile)
 
-    def segment(self, program: str, found: Segments) -> None:
-        """Write the row tile of a program, its segment, and the program's other indices.
+    def segment(self, program: str, found: Segments) -> RowTile:
+        """Write the row tile of a program, its segment, and the program's number among its other indices.
 
         The longest rows come first: the last rows of all segments where a row sees the elements before it
-        (causal attention), the first rows where it sees the elements after it (gradients of keys).
+        (causal attention), the first rows where it sees the elements after it (gradients of keys). Row tiles
+        of a contraction run fastest inside a group (L2 swizzle).
         """
         rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
-        whole, count = self.argument(abi.extent(found.whole)), self.extent(over.axis)
-        tiles = self.e.let("tiles", f"{whole} * {found.each} // {rows.tile} + {count}")
-        later = f"{program} % {tiles}"
+        tiles, count = self.e.let("tiles", self.tiles_of_segments(found)), self.extent(over.axis)
+        others = [i for i, s in enumerate(self.plan.shared) if s not in (rows, over)]
+        if self.e.dots.of and self.plan.schedule.group > 1 and self.product(others) != "1":
+            later, rest = self.grouped(tiles, program, others[::-1])
+            later = f"({later})"
+        else:
+            later, rest = f"{program} % {tiles}", f"{program} // {tiles}"
         tile = self.e.let("tile", later if self.sees_what_follows(rows.axis) else f"{tiles} - 1 - {later}")
         given = f"{found.begin}_ptr", tile, count, str(found.each), str(rows.tile)
         owner = self.e.helpers.call("segment_of", *given)
@@ -107,13 +136,24 @@ class Addresses(Arguments):
             for what, tensor in (("begin", found.begin), ("end", found.end))
         )
         first = self.e.let("first", f"({tile} - ({begin} // {rows.tile} + {name})) * {rows.tile}")
-        with self.e.inner(f"if {first} >= {end} - {begin}:"):
-            self.e.line("return")
-        indices = f"{first} + {self.indices(rows.axis)}" if rows.tile > 1 else first
+        return RowTile(first, f"{end} - {begin}", rest)
+
+    def tiles_of_segments(self, found: Segments) -> str:
+        """Return the number of row tiles of all segments, or more."""
+        rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
+        whole = self.argument(abi.extent(found.whole))
+        return f"{whole} * {found.each} // {rows.tile} + {self.extent(over.axis)}"
+
+    def own_segment(self, tile: RowTile, found: Segments) -> None:
+        """Write the indices of a row tile that has rows, and the program's other indices."""
+        rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
+        if self.e.dots.of:
+            self.first[rows.axis] = tile.first
+        indices = f"{tile.first} + {self.indices(rows.axis)}" if rows.tile > 1 else tile.first
         self.owned[rows.axis] = row = self.e.let(axis_name(rows.axis), indices)
-        self.limits[rows.axis] = (f"({row} < {end} - {begin})", found.inside)
+        self.limits[rows.axis] = (f"({row} < {tile.length})", found.inside)
         others = [i for i, s in enumerate(self.plan.shared) if s not in (rows, over)]
-        self.rest(others[::-1], f"{program} // {tiles}")
+        self.rest(others[::-1], tile.rest)
 
     def sees_what_follows(self, rows: Axis) -> bool:
         """Return whether loops start later for later rows, and end at the same step for all."""
@@ -143,12 +183,17 @@ class Addresses(Arguments):
 
     def band(self, rows: int, program: str, others: list[int]) -> str:
         """Write the row tile of a program: rows run fastest inside a group of row tiles; return the rest."""
+        row, column = self.grouped(self.tiles(rows), program, others)
+        self.own(rows, row)
+        return self.e.let("column", column)
+
+    def grouped(self, rows: str, program: str, others: list[int]) -> tuple[str, str]:
+        """Write the group of a program among so many row tiles; return its row tile and the rest."""
         group = self.plan.schedule.group
         size = self.e.let("band", f"{group} * {self.product(others)}")
         first = self.e.let("band_first", f"{program} // {size} * {group}")
-        height = self.e.let("band_rows", f"tl.minimum({self.tiles(rows)} - {first}, {group})")
-        self.own(rows, f"{first} + {program} % {size} % {height}")
-        return self.e.let("column", f"{program} % {size} // {height}")
+        height = self.e.let("band_rows", f"tl.minimum({rows} - {first}, {group})")
+        return f"{first} + {program} % {size} % {height}", f"{program} % {size} // {height}"
 
     def own(self, index: int, tile: str) -> None:
         """Write the indices of one parallel axis that are in a tile."""

@@ -6,6 +6,7 @@ from rlk.errors import Code, LoweringError, ScheduleError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Decl, Let, Loop, Value
+from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.names import axis_name
@@ -106,7 +107,7 @@ class Dots:
         block = self.block(factor, self.plan.schedule.depth)
         if (decl.name, block) not in self.descriptors:
             shape = ", ".join(self.extent(axis) for axis in decl.type.axes)
-            strides = f"{self.e.addresses.stride(decl, 0)}, 1"
+            strides = ", ".join([*(self.e.addresses.stride(decl, d) for d in range(len(block) - 1)), "1"])
             self.descriptors[decl.name, block] = self.e.let(
                 f"{decl.name}_tiles",
                 f"tl.make_tensor_descriptor({decl.name}_ptr, shape=[{shape}], strides=[{strides}], "
@@ -114,28 +115,46 @@ class Dots:
             )
 
     def block(self, factor: Factor, depth: int) -> tuple[int, ...]:
-        """Return the shape of a factor's tile in the order of its tensor's dims."""
+        """Return the shape of a factor's tile in the order of its tensor's dims; 1 along a batch axis."""
         length = next(d.length for d in self.plan.dims if d.axis in factor.axes)
-        return tuple(depth if dim == factor.at else length for dim in range(2))
+        tiled = (factor.at, self.across(factor))
+        return tuple(
+            1 if dim not in tiled else depth if dim == factor.at else length
+            for dim in range(len(factor.load.index))
+        )
+
+    def across(self, factor: Factor) -> int:
+        """Return the dim that a factor's tile has beside the contracted one; -1 if that is not one dim."""
+        load = factor.load
+        found = [d for d, v in enumerate(load.index) if d != factor.at and self.e.shape(v)]
+        return found[0] if len(found) == 1 else -1
 
     def describable(self, value: Value, contraction: Contraction, factor: Factor) -> bool:
         """Return whether a tile of a factor can be a TMA load: a rectangle of its tensor."""
         decl, load = self.decl(factor), factor.load
-        signature = self.plan.signature
+        signature, across = self.plan.signature, self.across(factor)
         used = self.plan.target.descriptors and self.plan.schedule.descriptors
-        if len(load.index) != 2 or abi.has_two_row_strides(decl, signature) or not used:
+        last = len(load.index) - 1
+        if last < 1 or last not in (factor.at, across) or across < 0 or not used:
             return False
-        aligned = {decl.name, self.e.addresses.stride(decl, 0)} <= signature.divisible
+        if abi.has_two_row_strides(decl, signature):
+            return False
+        batch = [v for d, v in enumerate(load.index) if d not in (factor.at, across)]
+        if any(self.e.tile(v).dtype is not DType.I32 for v in batch):
+            return False
+        strides = {self.e.addresses.stride(decl, d) for d in range(last)}
+        aligned = {decl.name, *strides} <= signature.divisible
         small = max(self.block(factor, self.plan.schedule.depth)) <= LARGEST_TMA_TILE
-        if not aligned or not small or not self.zeros_beyond(contraction):
+        if not aligned or not small or not (contraction.batched or self.zeros_beyond(contraction)):
             return False
         unguarded = load.guard is None or covered(self.plan.kernel, value, load.guard)
-        return unguarded and self.tma_tile(load.index[1 - factor.at]) is not None
+        return unguarded and self.tma_tile(load.index[across]) is not None
 
     def zeros_beyond(self, contraction: Contraction) -> bool:
         """Return whether TMA reads zeros past the end of the contracted axis, for at least one factor.
 
-        It does past the end of a tensor's dim; a factor whose index has an offset ends elsewhere.
+        It does past the end of a tensor's dim; a factor whose index has an offset ends elsewhere. A batched
+        contraction without has TMA loads in the steps that do not pass the end.
         """
         length = fixed_extent(contraction.over, dict(self.plan.signature.extents))
         whole = contraction.stop is None and length is not None and length % self.plan.schedule.depth == 0
@@ -175,15 +194,19 @@ class Dots:
     def groups(self, value: Value, contraction: Contraction, name: str, length: str) -> None:
         """Write the loop over full steps, then, where lanes need masks, the rest, filled with zeros."""
         sides = self.sides(contraction)
-        rows = {i: self.pointer(f) for i, f in enumerate(sides) if (value, i) not in self.described}
+        padded = self.zeros_beyond(contraction)
+        every = {
+            i: self.pointer(f) for i, f in enumerate(sides) if (value, i) not in self.described or not padded
+        }
+        rows = {i: start for i, start in every.items() if (value, i) not in self.described}
         depth = self.plan.schedule.depth
         full = str(int(length) // depth * depth) if length.isdigit() else f"{length} // {depth} * {depth}"
-        if not rows:
+        if not every:
             full = length  # hardware fills the last step with zeros
         if full != "0":
             self.steps(contraction, name, f"0, {full}", None, rows)
         if full != length:
-            self.steps(contraction, name, f"{full}, {length}", length, rows)
+            self.steps(contraction, name, f"{full}, {length}", length, every)
 
     def steps(
         self, contraction: Contraction, name: str, bounds: str, end: str | None, rows: dict[int, str]
@@ -196,7 +219,7 @@ class Dots:
             tiles = []
             for side, factor in enumerate(self.sides(contraction)):
                 if side not in rows:
-                    turned = (factor.at == 0) == (side == 0)
+                    turned = (factor.at < self.across(factor)) == (side == 0)
                     tiles.append(self.copied(contraction, factor, first, turned))
                 else:
                     spread = f"{along}[{'None, :' if side == 0 else ':, None'}]"
@@ -207,18 +230,23 @@ class Dots:
             self.e.line(f"{name} = tl.dot({tiles[0]}, {tiles[1]}, {name}, max_num_imprecise_acc=1)")
         self.e.names.taken.discard(first)
 
-    def copied(self, contraction: Contraction, factor: Factor, first: str, turned: bool) -> str:
+    def copied(self, contraction: Contraction, factor: Factor, step: str, turned: bool) -> str:
         """Write the TMA load of a tile; return it with the contracted axis where tl.dot expects it."""
         decl = self.decl(factor)
-        found = self.tma_tile(factor.load.index[1 - factor.at])
+        load, across = factor.load, self.across(factor)
+        found = self.tma_tile(load.index[across])
         assert found is not None
         scalars, axis = found
         tile_first = self.e.addresses.first.get(axis)
         start = self.total(scalars, tile_first)
-        along = self.total(factor.base, first)
-        at = f"{along}, {start}" if factor.at == 0 else f"{start}, {along}"
-        descriptor = self.descriptors[decl.name, self.block(factor, self.plan.schedule.depth)]
-        tile = self.e.let(factor.name, f"{descriptor}.load([{at}])")
+        along = self.total(factor.base, step)
+        first = {factor.at: along, across: start}
+        at = ", ".join(first[d] if d in first else self.e[v] for d, v in enumerate(load.index))
+        block = self.block(factor, self.plan.schedule.depth)
+        text = f"{self.descriptors[decl.name, block]}.load([{at}])"
+        if len(block) > 2:
+            text = f"{text}.reshape([{', '.join(str(n) for d, n in enumerate(block) if d in first)}])"
+        tile = self.e.let(factor.name, text)
         return f"{tile}.T" if turned else tile
 
     def total(self, scalars: tuple[Value, ...], last: str | None) -> str:

@@ -116,7 +116,7 @@ class _Differentiable(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.invocation, ctx.names, ctx.scalars = invocation, tuple(given), scalars
         everything = {**given, **made}
-        read = _read(op, [n for n, need in zip(given, ctx.needs_input_grad[4:], strict=True) if need])
+        read = read_by(op, [n for n, need in zip(given, ctx.needs_input_grad[4:], strict=True) if need])
         ctx.saved_names = [n for n in op.saves if n in everything and n in read]
         ctx.save_for_backward(*[everything[n] for n in ctx.saved_names])
         connected = {*cotangents_of(op), *op.calls.refused}
@@ -135,7 +135,7 @@ class _Differentiable(torch.autograd.Function):
         return (None, None, None, None, *(found.get(n) for n in ctx.names))
 
 
-def _read(op: Op, wanted: Sequence[str]) -> frozenset[str]:
+def read_by(op: Op, wanted: Sequence[str]) -> frozenset[str]:
     """Return the saved tensors that the gradients of some inputs read."""
     how = _separate(op)
     return frozenset(op.saves if how is None else (n for name in wanted for n in how.reads.get(name, ())))
