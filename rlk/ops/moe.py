@@ -23,7 +23,7 @@ from rlk.runtime.binding.checks import (
     wrong_value,
 )
 from rlk.runtime.binding.selection import Statics
-from rlk.runtime.call.entry import call, worded
+from rlk.runtime.call.entry import call, observing, worded
 from rlk.specs import moe as spec
 
 MOST_EXPERTS, MOST_CHOICES = 1024, 32
@@ -188,7 +188,9 @@ def permute(x: torch.Tensor, ids: torch.Tensor, *, experts: int, leaves: int = 1
         )
     if not 1 <= k <= MOST_CHOICES:
         raise wrong_value(op, "ids.shape[1]", k, f"1 to {MOST_CHOICES}")
-    if on_the_host(ids) or looked_at(ids):
+    if observing():
+        ids = torch.zeros_like(ids)  # there are no values: every pair is of the first expert
+    elif on_the_host(ids) or looked_at(ids):
         _ascending(ids, experts)
     found, order = torch.sort(ids.reshape(-1), stable=True)
     places = torch.arange(len(order), device=x.device, dtype=torch.int32)
