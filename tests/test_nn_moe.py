@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 import transformers
 from model_families import SIZES, VOCABULARY, written_of
+from safetensors.torch import load_file, save_file
 
 from rlk import ops
 from rlk.errors import LaunchError
@@ -23,11 +26,14 @@ FAMILIES = {
         **SIZES | EXPERTS, num_hidden_layers=3, head_dim=32, moe_intermediate_size=32, num_experts=8,
         norm_topk_prob=True, mlp_only_layers=[1],
     ),
-    "mixtral": lambda: transformers.MixtralConfig(**SIZES | EXPERTS, num_hidden_layers=2, num_local_experts=4),
+    "mixtral": lambda: transformers.MixtralConfig(
+        **SIZES | EXPERTS, num_hidden_layers=2, num_local_experts=4
+    ),
 }  # fmt: skip
 LENGTHS = (11, 1, 7)
 IDS = torch.randint(VOCABULARY, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
 SEQUENCES = IDS.split(LENGTHS)
+HALVES = (slice(0, 32), slice(32, 64))
 PACKED = ops.Layout.packed(torch.tensor((0, *LENGTHS)).cumsum(0), tokens=sum(LENGTHS))
 
 
@@ -77,12 +83,11 @@ def test_training_prefill_and_decoding_have_the_same_bits_and_experts(model: Cau
         together = log.routes()
     counts = torch.bincount(together.ids[:, 0].flatten().int(), minlength=together.experts)
     assert counts.max() > counts.min()  # experts have different numbers of tokens
-    for chunk in (1, 4):
-        logits, routes = rolled_out(model, chunk)
-        for a, b, c in zip(logits, packed, alone, strict=True):
-            assert_same_bits(a, b, f"chunks of {chunk}")
-            assert_same_bits(c, b, "alone")
-        assert Routes.cat(routes).digest() == together.digest()
+    logits, routes = rolled_out(model, 4)
+    for a, b, c in zip(logits, packed, alone, strict=True):
+        assert_same_bits(a, b, "prefill in chunks, then decoding")
+        assert_same_bits(c, b, "alone")
+    assert Routes.cat(routes).digest() == together.digest()
 
 
 def gradients(model: CausalLM, routes: RouteLog | None) -> list[torch.Tensor]:
@@ -113,17 +118,15 @@ def test_training_replays_what_rollout_recorded(model: CausalLM) -> None:
 
 
 def test_another_order_of_additions_flips_routes_and_ours_does_not() -> None:
-    """Of one router on 2000 tokens: in batches of any size, and with a product by halves of K."""
+    """Of one router on 2000 tokens: in batches of any size, and with the product by halves of K."""
     drawn = torch.Generator().manual_seed(1)
-    x, w = (torch.randn(n, 64, generator=drawn).bfloat16() for n in (2000, 16))
+    x, w = (torch.randn(n, 64, generator=drawn).bfloat16() for n in (2000, 32))
     whole = ops.route(ops.matmul(x, w), 4).ids
     parts = [ops.route(ops.matmul(part, w), 4).ids for part in x.split((1, 7, 992, 1000))]
     assert torch.equal(torch.cat(parts), whole)
-    halves = [
-        ops.matmul(a.contiguous(), b.contiguous()) for a, b in zip(x.chunk(2, 1), w.chunk(2, 1), strict=True)
-    ]
-    assert (ops.route(halves[0] + halves[1], 4).ids != whole).any()
-    assert (ops.route(torch.nn.functional.linear(x.flip(1), w.flip(1)), 4).ids != whole).any()
+    first, second = (ops.matmul(x[:, at].contiguous(), w[:, at].contiguous()) for at in HALVES)
+    flipped = (ops.route(first + second, 4).ids != whole).any(-1)
+    assert 0 < flipped.sum() < 100
 
 
 def test_errors_are_not_above_those_of_transformers_in_bf16(folder: Path, model: CausalLM) -> None:
@@ -163,22 +166,16 @@ def test_a_checkpoint_goes_to_transformers_and_back(folder: Path, model: CausalL
 
 
 def test_a_missing_expert_is_named(folder: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     tensors = load_file(folder / "model.safetensors")
-    (gone,) = [name for name in tensors if name.endswith(("0.experts.1.w1.weight", "layers.0.mlp.experts.1.gate_proj.weight"))] or [
-        next(name for name in tensors if ".experts.1." in name)
-    ]  # fmt: skip
+    gone = next(name for name in tensors if ".experts.1." in name)
     del tensors[gone]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    with pytest.raises(LaunchError, match="experts"):
+    with pytest.raises(LaunchError, match=re.escape(gone.split(".experts.")[1])):
         CausalLM.from_pretrained(tmp_path)
 
 
 def test_ids_of_numerics_depend_on_the_experts(model: CausalLM) -> None:
-    from dataclasses import replace
-
     experts = model.config.experts
     assert experts is not None
     found = {model.numerics_id("cpu")}

@@ -220,10 +220,10 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "mistral": _mistral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe,
-    "mixtral": _mixtral,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "qwen3_moe": _qwen3_moe,
+    "mixtral": _mixtral,
 }
 """What each supported model_type of transformers has beside the parts of Llama."""
 MIXED = ("qwen2", "qwen3", "gemma2", "gemma3_text")
