@@ -14,8 +14,9 @@ import transformers
 from model_families import SIZES, VOCABULARY, written_of
 from safetensors.torch import load_file, save_file
 
+import rlk
 from rlk import ops
-from rlk.errors import LaunchError
+from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
 from rlk.ops import Routes
 from rlk.testing.bits import assert_same_bits, differing
@@ -197,3 +198,24 @@ def test_configs_that_cannot_be_served_are_refused(changed: dict[str, Any], said
     with pytest.raises(LaunchError) as raised:
         ModelConfig.of(given)
     assert said in str(raised.value)
+
+
+def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -> None:
+    """Logits and gradients of all parameters; transformers' own logits differ."""
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    plain = theirs(IDS[None], use_cache=False).logits[0]
+    found = {}
+    with rlk.patch(theirs) as patched:
+        logits = theirs(IDS[None], use_cache=False).logits[0]
+        assert_same_bits(logits, model.logits(model(IDS)))
+        patched.logps(IDS[None]).logp.sum().backward()
+        found = {name: p.grad for name, p in theirs.named_parameters()}
+    model.logps(IDS).logp.sum().backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None
+        assert_same_bits(found[name], p.grad, name)
+    assert differing(plain.float(), logits)
+    assert_same_bits(theirs(IDS[None], use_cache=False).logits[0], plain)  # the patch is undone
+    theirs.config.output_router_logits = True
+    with pytest.raises(UnsupportedError, match="output_router_logits"):
+        rlk.patch(theirs)

@@ -19,6 +19,7 @@ from rlk.integrations.batch import PEER, Batch
 from rlk.integrations.tensors import SHORT, no_form
 from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
 from rlk.nn.config import ModelConfig, Profile
+from rlk.nn.experts import mixture
 from rlk.nn.products import column_linear, row_linear
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import Tokens, WholeSequences
@@ -142,6 +143,18 @@ def mlp_forward(config: ModelConfig) -> Forward:
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return gated_mlp(self, x, config.activation, config.leaves)
+
+    return forward
+
+
+def experts_forward(config: ModelConfig, layer: int) -> Forward:
+    """Return the forward of a layer of experts."""
+    experts = config.experts
+    assert experts is not None
+    number = experts.number(layer)
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return mixture(self, x, experts, number, None)
 
     return forward
 

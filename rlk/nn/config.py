@@ -43,6 +43,10 @@ class Experts:
     renormalize: bool
     dense: tuple[int, ...] = ()
 
+    def number(self, layer: int) -> int:
+        """Return the number of a layer among those with experts."""
+        return layer - sum(i < layer for i in self.dense)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -85,6 +89,10 @@ class ModelConfig:
     def num_hidden_layers(self) -> int:
         """Return the number of decoder layers."""
         return len(self.windows)
+
+    def is_dense(self, layer: int) -> bool:
+        """Return whether a layer has an MLP, not experts."""
+        return self.experts is None or layer in self.experts.dense
 
     @staticmethod
     def of(config: object, *, leaves: int | None = None) -> ModelConfig:

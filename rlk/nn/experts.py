@@ -10,7 +10,7 @@ import torch
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
-from rlk.nn.config import ModelConfig
+from rlk.nn.config import Experts, ModelConfig
 from rlk.ops.gated import gated
 from rlk.ops.moe import Route
 from rlk.ops.routes import Flips, Routes
@@ -66,10 +66,6 @@ class Router(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.empty(experts, hidden, **made))
         torch.nn.init.normal_(self.weight, std=hidden**-0.5)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return scores [T, experts] of x [T, hidden], rounded to the dtype of x as transformers does."""
-        return ops.matmul(x, self.weight)
-
 
 class ExpertWeights(torch.nn.Module):
     """gate_up_proj: [experts, 2 width, hidden], gates first. down_proj: [experts, hidden, width]."""
@@ -81,16 +77,29 @@ class ExpertWeights(torch.nn.Module):
         torch.nn.init.normal_(self.gate_up_proj, std=hidden**-0.5)
         torch.nn.init.normal_(self.down_proj, std=width**-0.5)
 
-    def forward(self, rows: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """Return down(silu(gate) * up) of rows [R, hidden], sorted by expert as `rlk.ops.permute` does."""
-        both = ops.grouped_matmul(rows, self.gate_up_proj, offsets)
-        return ops.grouped_matmul(gated(both, "silu"), self.down_proj, offsets)
+
+def mixture(module: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> torch.Tensor:
+    """Return the weighted results of each token's experts, down(silu(gate) * up), [T, hidden] of x.
+
+    module: has gate and experts, whose parameters are those of `Router` and `ExpertWeights`. Scores are
+    rounded to the dtype of x, as transformers does; weights stay f32.
+    """
+    weights = module.experts
+    scores = ops.matmul(x, module.gate.weight)
+    replay = None if routes is None else routes.replay
+    chosen = ops.route(scores, at.k, renormalize=at.renormalize, replay=replay, layer=layer)
+    if routes is not None:
+        routes.experts, routes.made[layer], routes.scores[layer] = at.count, chosen, scores
+    rows = ops.permute(x, chosen.ids, experts=at.count)
+    both = ops.grouped_matmul(rows.rows, weights.gate_up_proj, rows.offsets)
+    made = ops.grouped_matmul(gated(both, "silu"), weights.down_proj, rows.offsets)
+    return ops.combine(made, chosen.weights, rows)
 
 
 class MoE(torch.nn.Module):
     """A mixture of experts: each token goes through the k experts of the largest router scores.
 
-    layer: the number of this layer among those with experts, as `rlk.ops.Routes` counts them.
+    layer: its index in the model; `rlk.ops.Routes` counts layers with experts alone.
     """
 
     def __init__(
@@ -107,18 +116,11 @@ class MoE(torch.nn.Module):
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.gate = Router(options.count, hidden, **made)
         self.experts = ExpertWeights(options.count, hidden, options.width, **made)
-        self.options, self.layer = options, layer
+        self.options, self.layer = options, options.number(layer)
 
     def forward(self, x: torch.Tensor, routes: RouteLog | None = None) -> torch.Tensor:
         """Return [T, hidden] of x [T, hidden]. routes: where routes are noted, and read from for a replay."""
-        at = self.options
-        scores = self.gate(x)
-        replay = None if routes is None else routes.replay
-        chosen = ops.route(scores, at.k, renormalize=at.renormalize, replay=replay, layer=self.layer)
-        if routes is not None:
-            routes.experts, routes.made[self.layer], routes.scores[self.layer] = at.count, chosen, scores
-        permuted = ops.permute(x, chosen.ids, experts=at.count)
-        return ops.combine(self.experts(permuted.rows, permuted.offsets), chosen.weights, permuted)
+        return mixture(self, x, self.options, self.layer, routes)
 
     def extra_repr(self) -> str:
         return f"layer={self.layer}, {self.options}"

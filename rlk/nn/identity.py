@@ -57,8 +57,7 @@ def small(config: ModelConfig) -> ModelConfig:
 
     Extents of weights are no part of a variant; that of a head is, where a part of it rotates.
     """
-    dense = () if config.experts is None else config.experts.dense
-    each = [i in dense for i in range(config.num_hidden_layers)]
+    each = [config.is_dense(i) for i in range(config.num_hidden_layers)]
     kinds = list(dict.fromkeys(zip(config.windows, config.ropes, each, strict=True)))
     experts = config.experts
     if experts is not None:

@@ -181,11 +181,10 @@ class DecoderLayer(torch.nn.Module):
         super().__init__()
         self.self_attn = Attention(config, layer, tables, device=device, dtype=dtype)
         self.mlp: GatedMLP | MoE
-        if config.experts is None or layer in config.experts.dense:
+        if config.is_dense(layer):
             self.mlp = GatedMLP(config, device=device, dtype=dtype)
         else:
-            number = layer - sum(i < layer for i in config.experts.dense)
-            self.mlp = MoE(config, number, device=device, dtype=dtype)
+            self.mlp = MoE(config, layer, device=device, dtype=dtype)
         names = ["input_layernorm", "post_attention_layernorm"]
         if config.sandwich_norms:
             names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
