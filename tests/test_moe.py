@@ -297,3 +297,34 @@ def test_no_tokens_give_no_rows() -> None:
     assert made.weights.shape == (0, K) and permuted.rows.shape == (0, WIDTH)
     assert permuted.offsets.tolist() == [0] * (EXPERTS + 1)
     assert ops.combine(permuted.rows, made.weights, permuted).shape == (0, WIDTH)
+
+
+# --- auxiliary losses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_losses_of_a_router_are_those_of_float64(masked: bool) -> None:
+    """And the balance that of transformers; their bits do not depend on what is masked between tokens."""
+    scores = normal(200, EXPERTS).requires_grad_()
+    ids = ops.route(scores, K).ids
+    mask = torch.arange(200) % 3 != 0 if masked else None
+    got = ops.router_losses(scores, ids, mask=mask)
+    wide = scores.detach().double().requires_grad_()
+    want = ops.router_losses.reference(wide, ids, mask=mask)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6)
+    (mine,) = torch.autograd.grad(got.balance + 0.1 * got.z, scores)
+    (theirs,) = torch.autograd.grad(want.balance + 0.1 * want.z, wide)
+    torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-7)
+    if masked:
+        bad = torch.where(mask[:, None], scores.detach(), torch.nan)
+        again = ops.router_losses(bad, ids, mask=mask)
+        for a, b in zip(again, got, strict=True):
+            assert_same_bits(a, b)
+        return
+    transformers = pytest.importorskip("transformers.models.mixtral.modeling_mixtral")
+    peer = transformers.load_balancing_loss_func((scores.detach(),), EXPERTS, K)
+    torch.testing.assert_close(got.balance.detach(), peer, rtol=1e-5, atol=0)
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    shuffled = ops.router_losses(scores[order], ids[order])  # the control: tokens in another order
+    assert any(differing(a, b) for a, b in zip(shuffled, got, strict=True))

@@ -39,7 +39,7 @@ from rlk.ops.float64 import operators, rewards
 from rlk.ops.float64 import sampling as exact_sampling
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
-from rlk.ops.moe import Permuted, Route
+from rlk.ops.moe import Permuted, Route, RouterLosses
 from rlk.ops.presets import LOSSES
 from rlk.ops.results import Csr, RatioKL, RMSNorm, Support
 from rlk.ops.rotary import rope_table
@@ -143,6 +143,7 @@ optimal_token_baseline = _published(
     _advantage.token_baseline,
 )
 route = _published(moe.route, exact_moe.route, _moe.choose_experts, _moe.expert_weights)
+router_losses = _published(moe.router_losses, exact_moe.router_losses, _moe.router_losses)
 permute = _published(moe.permute, exact_moe.permute, _moe.spread_rows)
 combine = _published(moe.combine, exact_moe.combine, _moe.combine_rows)
 penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.penalize)
@@ -205,6 +206,7 @@ __all__ = [
     "Penalties",
     "Permuted",
     "Route",
+    "RouterLosses",
     "Routes",
     "Support",
     "cache_qkv",
@@ -240,6 +242,7 @@ __all__ = [
     "rope",
     "rope_table",
     "route",
+    "router_losses",
     "scatter_rewards",
     "sample",
     "sequence_logp",

@@ -30,6 +30,7 @@ MOST_EXPERTS, MOST_CHOICES = 1024, 32
 LEAVES = (1, 2, 4, 8)
 for _op in (spec.choose_experts, spec.expert_weights):
     worded(_op, "route", ids="replay")
+worded(spec.router_losses, "router_losses", share="ids", inverse="tokens", active="mask")
 worded(spec.spread_rows, "permute", place="ids", order="ids")
 worded(
     spec.combine_rows, "combine", place="permuted.place", order="permuted.order", offsets="permuted.offsets"
@@ -47,6 +48,15 @@ class Route(NamedTuple):
     ids: torch.Tensor
     weights: torch.Tensor
     flipped: torch.Tensor | None = None
+
+
+class RouterLosses(NamedTuple):
+    """balance, z: f32 [], to be weighted and added to a loss. entropy: f32 [], load: f32 [E]; detached."""
+
+    balance: torch.Tensor
+    z: torch.Tensor
+    entropy: torch.Tensor
+    load: torch.Tensor
 
 
 class Permuted(NamedTuple):
@@ -244,6 +254,55 @@ def combine(
     }
     statics = {"k": permuted.place.shape[1], "leaves": leaves}
     return call(spec.combine_rows, tensors, {}, statics)["y"]
+
+
+def router_losses(
+    scores: torch.Tensor, ids: torch.Tensor, *, mask: torch.Tensor | None = None, tokens: int | None = None
+) -> RouterLosses:
+    """Return the auxiliary losses and the metrics of one router, over tokens whose mask is true.
+
+    scores: [T, E] bf16, f16 or f32, and ids: [T, k], of `route`. mask: bool [T]. tokens: what sums are divided
+    by, the number of tokens of all micro-batches and ranks; by default those of the mask.
+
+    balance = E sum over e of f[e] P[e]: f is the number of an expert's tokens over `tokens`, P its mean
+    probability by softmax (Fedus et al. 2021; transformers' load_balancing_loss_func of one layer). z: the
+    mean of lse(scores)^2 (Zoph et al. 2022). entropy: the mean of softmax's. load: f.
+
+    Sums over tokens are f32, ascending in pieces of 64, pieces ascending; over experts halving trees; counts
+    are integers. Differentiable in scores through balance (f is constant) and z. Nothing waits for the
+    device. Raises LaunchError.
+    """
+    op = "router_losses"
+    are_tensors(op, scores=scores, ids=ids)
+    has_dims(op, "scores", scores.shape, 2, "2 dims [T, E]")
+    has_dims(op, "ids", ids.shape, 2, "2 dims [T, k]")
+    if len(ids) != len(scores):
+        got, wanted = len(ids), len(scores)
+        raise LaunchError(Code.ARG_SIZE, op=op, name="ids", axis="T", got=got, other="scores", wanted=wanted)
+    if ids.dtype not in INTEGERS:
+        raise LaunchError(Code.ARG_DTYPE, op=op, name="ids", got=ids.dtype, wanted="an integer dtype")
+    alive = torch.ones(len(ids), dtype=torch.int32, device=ids.device)
+    tensors = {"scores": scores}
+    if mask is not None:
+        are_tensors(op, mask=mask)
+        has_dtype(op, "mask", mask, torch.bool)
+        has_dims(op, "mask", mask.shape, 1, "1 dim [T]")
+        if len(mask) != len(scores):
+            got, wanted = len(mask), len(scores)
+            raise LaunchError(
+                Code.ARG_SIZE, op=op, name="mask", axis="T", got=got, other="scores", wanted=wanted
+            )
+        alive, tensors["active"] = mask.to(torch.int32), mask
+    if tokens is None:
+        count = alive.sum().clamp(min=1).float()
+    else:
+        count = torch.full((), integer(op, "tokens", tokens, 1), dtype=torch.float32, device=ids.device)
+    counts = torch.zeros(scores.shape[1], dtype=torch.int32, device=ids.device)
+    # integers: no order of additions changes them
+    counts.scatter_add_(0, ids.reshape(-1).to(torch.int64), alive[:, None].expand_as(ids).reshape(-1))
+    load = counts.float() / count
+    made = call(spec.router_losses, tensors | {"share": load, "inverse": 1.0 / count}, {}, {})
+    return RouterLosses(made["balance"], made["z"], made["entropy"], load)
 
 
 def _pieces(op: str, leaves: int, experts: int) -> None:

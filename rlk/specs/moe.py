@@ -6,11 +6,28 @@ import math
 from functools import reduce
 from operator import add, or_
 
-from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Static, Tensor, Tile, Tree, bf16, f16, f32, i32, op
+from rlk.lang import (
+    Axis,
+    DTypeVar,
+    L,
+    Outputs,
+    Scalar,
+    Static,
+    Tensor,
+    Tile,
+    Tree,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    i32,
+    op,
+)
 
 T = Axis("T", dynamic=True)  # tokens
 E = Axis("E")  # experts
 K = Axis("K")  # choices of a token
+S = Axis("S", chunk=1, piece=64, dynamic=True)  # tokens, as sums count them
 R = Axis("R", dynamic=True)  # pairs of a token and a choice, sorted by expert
 D = Axis("D")
 O = Axis("O")  # experts + 1
@@ -269,3 +286,52 @@ def combine_rows_grad(ctx, d_y: Tensor[F, T, D]) -> Outputs:
     if ctx.wants("rows"):
         L.place("d_rows", (R, D), ({}, (d * w).to(d_y.dtype)))
     return L.out()
+
+
+@op(saves=("scores", "share", "inverse", "active"), returns=("balance", "z", "entropy"))
+def router_losses(
+    scores: Tensor[F, S, E],
+    share: Tensor[f32, E],
+    inverse: Tensor[f32],
+    active: Tensor[boolean, S] | None,
+) -> Outputs:
+    """balance = E sum of share p, z = mean of lse^2, and the mean entropy of softmax, over active tokens.
+
+    p: the mean probability of each expert. inverse: 1 / the number of active tokens. Sums over tokens are
+    f32, ascending in pieces of 64, pieces ascending; over experts halving trees. Fedus et al. 2021, Zoph et
+    al. 2022.
+    """
+    mass, square, spread = L.total(), L.total(), L.total()
+    for s in L.stream(S):
+        x = scores[s].to(f32)
+        largest = L.max(x, over=E)
+        e = L.exp(x - largest)
+        total = L.sum(e, over=E, tree=Tree.halving)
+        rest = L.log(total)
+        lse = largest + rest
+        entropy = rest - L.sum(L.where(e > 0.0, e * (x - largest), 0.0), over=E, tree=Tree.halving) / total
+        there = active[s] if active is not None else None
+        for sum_of, value in ((mass, e / total), (square, lse * lse), (spread, entropy)):
+            sum_of.absorb(value if there is None else L.where(there, value, 0.0))
+    mean = L.keep(mass.value * inverse, "mean")
+    balance = L.extent(E).to(f32) * L.sum(share * mean, over=E, tree=Tree.halving)
+    return L.out(balance=balance, z=square.value * inverse, entropy=spread.value * inverse)
+
+
+@router_losses.vjp("scores")
+def router_losses_grad(ctx, d_balance: Tensor[f32] | None, d_z: Tensor[f32] | None) -> Outputs:
+    """d x = p (c - sum of p c) + 2 p lse d z / tokens, c = E share d balance / tokens; 0 where inactive."""
+    x = ctx.scores.to(f32)
+    largest = L.max(x, over=E)
+    e, total = _exps(x)
+    p = e / total
+    slope = L.number(0.0, f32)
+    if d_balance is not None:
+        c = (L.extent(E).to(f32) * ctx.share) * (d_balance * ctx.inverse)
+        slope = c - L.sum(p * c, over=E, tree=Tree.halving)
+    if d_z is not None:
+        slope = slope + 2.0 * (largest + L.log(total)) * (d_z * ctx.inverse)
+    d_x = p * slope
+    if ctx.active is not None:
+        d_x = L.where(ctx.active, d_x, 0.0)
+    return L.out(d_scores=d_x.to(ctx.scores.dtype))

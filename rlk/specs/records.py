@@ -25,7 +25,7 @@ from rlk.specs.logp import logp, softcapped
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
 from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
-from rlk.specs.moe import choose_experts, combine_rows, expert_weights, spread_rows
+from rlk.specs.moe import choose_experts, combine_rows, expert_weights, router_losses, spread_rows
 from rlk.specs.norm import rms_norm
 from rlk.specs.packing import reported, take_rows, take_whole
 from rlk.specs.policy import (
@@ -439,6 +439,11 @@ choose_experts.record = Record(
     statics={"k": 8},
 )
 expert_weights.record = Record(example=Example(_expert_weights), extents={"E": 128, "K": 8}, statics={"k": 8})
+router_losses.record = Record(
+    example=Example(lambda rng: {"share": rng.random(12), "inverse": 0.01}, present=(("active",),)),
+    extents={"E": 128},
+    unshown=(_SAME,),
+)
 for _op in (spread_rows, combine_rows):
     _op.record = Record(
         example=Example(_rows_by_expert, _moved), extents={"K": 8, "D": 2048, "O": 129}, statics={"k": 8}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlk.ops.moe import Permuted, Route
+from rlk.ops.moe import Permuted, Route, RouterLosses
 from rlk.ops.routes import Routes
 
 
@@ -54,3 +54,17 @@ def permute(x: torch.Tensor, ids: torch.Tensor, *, experts: int, **_: object) ->
 def combine(rows: torch.Tensor, weights: torch.Tensor, permuted: Permuted, **_: object) -> torch.Tensor:
     """Return `rlk.ops.combine` in float64."""
     return (rows.double()[permuted.place.long()] * weights.double()[..., None]).sum(1)
+
+
+def router_losses(
+    scores: torch.Tensor, ids: torch.Tensor, *, mask: torch.Tensor | None = None, tokens: int | None = None
+) -> RouterLosses:
+    """Return `rlk.ops.router_losses` in float64."""
+    alive = torch.ones(len(ids), dtype=torch.bool) if mask is None else mask
+    count = max(1, int(alive.sum())) if tokens is None else tokens
+    x, chosen = scores.double()[alive], ids.long()[alive]
+    p = torch.softmax(x, -1)
+    load = torch.bincount(chosen.flatten(), minlength=scores.shape[1]).double() / count
+    entropy = -torch.where(p == 0, 0.0, p * torch.log_softmax(x, -1)).sum() / count
+    balance = scores.shape[1] * (load * p.sum(0) / count).sum()
+    return RouterLosses(balance, torch.logsumexp(x, -1).square().sum() / count, entropy, load)
