@@ -122,12 +122,12 @@ def route(
     scale = number(op, "scale", scale)
     statics = _groups(experts, k, groups, kept_groups, group_score) | {"score": score}
     rows = scores.reshape(-1, experts)
-    tensors = {"scores": rows.detach(), "choices": torch.empty(k, dtype=torch.int32, device=rows.device)}
+    tensors = {"scores": rows.detach()}
     if bias is not None:
         are_tensors(op, bias=bias)
         has_dims(op, "bias", bias.shape, 1, "1 dim [E]")
         tensors["bias"] = bias.detach()
-    ids = call(spec.choose_experts, tensors, {}, {"k": k, **statics})["ids"]
+    ids = call(spec.choose_experts, tensors, {}, {"k": k, **statics})["ids"][:, :k]
     flipped = None
     if replay is not None:
         chosen, ids = ids, _recorded(replay, layer, len(rows), k, experts)
@@ -261,8 +261,8 @@ def router_losses(
 ) -> RouterLosses:
     """Return the auxiliary losses and the metrics of one router, over tokens whose mask is true.
 
-    scores: [T, E] bf16, f16 or f32, and ids: [T, k], of `route`. mask: bool [T]. tokens: what sums are divided
-    by, the number of tokens of all micro-batches and ranks; by default those of the mask.
+    scores: [T, E] bf16, f16 or f32, and ids: [T, k], of `route`. mask: bool [T]. tokens: the number that sums
+    are divided by, of all micro-batches and ranks; by default of the mask.
 
     balance = E sum over e of f[e] P[e]: f is the number of an expert's tokens over `tokens`, P its mean
     probability by softmax (Fedus et al. 2021; transformers' load_balancing_loss_func of one layer). z: the

@@ -109,7 +109,6 @@ def _ascending(found: list[Tile]) -> list[Tile]:
 @op()
 def choose_experts(
     scores: Tensor[F, T, E],
-    choices: Tensor[i32, K],
     bias: Tensor[f32, E] | None,
     k: Static[...] = 2,
     score: Static[SCORES] = "softmax",
@@ -120,7 +119,7 @@ def choose_experts(
     """Return the k experts with the largest scores of each token, ids ascending; of equals the lowest ids.
 
     With a bias, or groups scored by two experts, the numbers compared are softmax or sigmoid of the scores
-    plus the bias; else the scores themselves. NaN counts as -inf. choices: [k], its extent alone is read.
+    plus the bias; else the scores themselves. NaN counts as -inf. ids: [T, 2**n >= k], the last one repeated.
     """
     if bias is not None or (groups > 1 and group_score == "top2"):
         compared = _affinity(scores, score)
@@ -136,7 +135,12 @@ def choose_experts(
         _, at = _best(keys)
         keys = L.where(L.pos(E) == at, EXCLUDED, keys)
         found.append(at)
-    L.place("ids", (T, K), *(({K: L.number(i, i32)}, at) for i, at in enumerate(_ascending(found))))
+    # an output needs an axis with a known extent: 2**n pieces of that of experts, the last id repeated
+    width = 1 << (k - 1).bit_length()
+    columns = Axis("E", split=width).pieces
+    ids = _ascending(found)
+    ids += ids[-1:] * (width - k)
+    L.place("ids", (T, columns), *(({columns: L.number(i, i32)}, at) for i, at in enumerate(ids)))
     return L.out()
 
 

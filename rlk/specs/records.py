@@ -327,7 +327,7 @@ def _chosen() -> Values:
 def _choose_experts(rng: np.random.Generator) -> Values:
     scores = np.round(2 * rng.normal(size=(7, 12)), 1)
     scores[1, 4], scores[2], scores[3, ::3] = np.nan, -np.inf, -np.inf
-    return {"scores": scores, "choices": np.zeros(2, np.int32), "bias": rng.normal(size=12)}
+    return {"scores": scores, "bias": rng.normal(size=12)}
 
 
 def _expert_weights(rng: np.random.Generator) -> Values:
@@ -434,8 +434,8 @@ cache_qkv.record = Record(
     present=(*_ROTATED, "q_weight", "k_weight"),
 )
 choose_experts.record = Record(
-    example=Example(_choose_experts, present=((), ("bias",)), statics={"groups": (1, 4)}),
-    extents={"E": 128, "K": 8},
+    example=Example(_choose_experts, present=((), ("bias",)), statics={"groups": (1, 4), "k": (2, 3)}),
+    extents={"E": 128},
     statics={"k": 8},
 )
 expert_weights.record = Record(example=Example(_expert_weights), extents={"E": 128, "K": 8}, statics={"k": 8})
