@@ -17,6 +17,7 @@ NAV = {
     "Get started": [
         "index.md",
         "models.md",
+        "moe.md",
         "engines.md",
         "verify.md",
         "example.md",

@@ -444,10 +444,10 @@ router_losses.record = Record(
     extents={"E": 128},
     unshown=(_SAME,),
 )
-for _op in (spread_rows, combine_rows):
-    _op.record = Record(
-        example=Example(_rows_by_expert, _moved), extents={"K": 8, "D": 2048, "O": 129}, statics={"k": 8}
-    )
+combine_rows.record = Record(
+    example=Example(_rows_by_expert, _moved), extents={"K": 8, "D": 2048, "O": 129}, statics={"k": 8}
+)
+spread_rows.record = Record(example=Example(_rows_by_expert, _moved), unshown=(_SAME,))
 embedding.record = Record(
     example=Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     extents={"V": 151936},

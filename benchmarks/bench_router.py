@@ -151,4 +151,4 @@ def torch_losses(scores: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 if __name__ == "__main__":
-    main("moe", cases)
+    main("router", cases)
