@@ -25,6 +25,7 @@ TARGETS = ("gfx90a", "gfx942", "gfx950")
 WAVES = range(4)  # in order, wave by wave, in two random orders
 BOTH = (
     "matmul",
+    "grouped_matmul",
     "logp",
     "ratio_kl",
     "policy_loss",

@@ -116,7 +116,7 @@ def batched_dot() -> Op:
 def grouped_gemm() -> Op:
     @op()
     def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, E, N, K], expert: Tensor[i32, T]) -> Outputs:
-        return L.out(z=L.dot(x, w.at(expert, N, K), over=K))
+        return L.out(z=L.dot(x, w.at(expert, N, K), over=K, each=(T,)))
 
     return spec
 

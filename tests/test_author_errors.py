@@ -112,6 +112,7 @@ SAID = {
     "int8_weights": ("one factor is computed", 'y = L.keep(..., "y") of the factor'),
     "strided_factor": ("elements of x that do not lie along one of its dims", 'y = L.keep(..., "y")'),
     "dot_and_sum_of_one_axis": ("contracts K with L.dot and uses values along K", 's = L.keep(s, "s")'),
+    "grouped_gemm": ("of w gathered for each row of T", "rows sorted by index"),
     "matrix_times_vector": ("with a vector: w has no other axis", "L.sum(a.to(f32) * w.to(f32), over=K"),
     "softmax_over_dynamic_rows": ("a reduction over the whole dynamic axis T", "without dynamic=True"),
     "attention_of_batches": ("query rows M are not the segments of a ragged axis", "Ragged"),

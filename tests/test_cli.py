@@ -142,6 +142,8 @@ def _missing(name: str) -> None:
 
 
 DOTS = (
+    "grouped_matmul",
+    "grouped_weight_grad",
     "linear_logp",
     "linear_logp_backward",
     "linear_logp_scores",

@@ -53,6 +53,7 @@ SIGNATURES = {
     "mask=None, math=None)",
     "matmul": "(x, w, *, bias=None, residual=None, leaves=1, part=None, grad_leaves=1, round_product=False, "
     "order=None, out_dtype=None, weight_grad_out=None)",
+    "grouped_matmul": "(x, w, offsets, *, out_dtype=None, weight_grad_out=None)",
     "ratio_kl": "(logp, old_logp, ref_logp, *, mask=None, kl='k3')",
     "policy_loss": "(logp, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, rollout_logp=None, "
     "entropy=None, advantages_of=None, token_weights=None)",
@@ -598,6 +599,7 @@ CALLS: dict[str, Callable[..., Any]] = {
         ).loss
     ),
     "matmul": lambda x, g: (2 * x, ops.matmul(x.detach().half(), x.detach().half(), order="leaf8")),
+    "grouped_matmul": lambda x, g: ops.grouped_matmul(x.to(BF16), x.to(BF16)[None].repeat(2, 1, 1), ENDS),
     "sample": lambda x, g: (
         2 * x,
         ops.sample(

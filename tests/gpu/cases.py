@@ -14,6 +14,7 @@ from rlk.ir.types import DType
 from rlk.runtime.binding.arguments import TORCH_DTYPES
 from rlk.runtime.binding.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage, scatter_rewards
+from rlk.specs.grouped import grouped_matmul
 from rlk.specs.heads import qk_norm
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
@@ -106,6 +107,18 @@ def backward_of_product(wanted: str, tokens: int, n: int, k: int) -> Case:
         matmul_backward, {"T": tokens, "N": n, "K": k}, present=present, statics=statics,
         changes=DOT_CHANGES[:3],
     )  # fmt: skip
+
+
+def grouped_product(counts: tuple[int, ...], n: int, k: int, **options: object) -> Case:
+    """A product of rows sorted by expert, so many for each."""
+    ends = torch.tensor(counts, dtype=torch.int32).cumsum(0).int()
+
+    def drawn(device: torch.device) -> Tensors:
+        return {"begin": (ends - torch.tensor(counts)).int().to(device), "end": ends.to(device)}
+
+    extents = {"T": sum(counts), "E": len(counts), "N": n, "K": k}
+    fixed = {"given": drawn, "changes": DOT_CHANGES}
+    return Case(grouped_matmul, extents, **{**fixed, **options})  # type: ignore[arg-type]
 
 
 def compacted(saved: Tensors) -> Tensors:
@@ -366,6 +379,16 @@ CASES: dict[str, Case] = {
     ),
     "matmul_leaf2 300 x 1000 x 520, bias": Case(
         matmul_leaf2, {"T": 300, "N": 1000, "K": 520}, present=("bias",)
+    ),
+    "grouped_matmul of 6 experts": grouped_product((3, 0, 300, 1, 140, 0), 272, 520),
+    "grouped_matmul of 2 experts, f32 out": grouped_product(
+        (7, 33), 33, 41, statics={"keep_f32": True}, f=DType.F16
+    ),
+    "grouped_matmul_grad of 6 experts": grouped_product(
+        (3, 0, 300, 1, 140, 0), 272, 520, wanted=("x", "w"), changes=DOT_CHANGES[:3]
+    ),
+    "grouped_matmul_grad of a long expert": grouped_product(
+        (5, 8200), 64, 104, wanted=("x", "w"), changes=DOT_CHANGES[:1]
     ),
     "matmul_grad 300 x 1000 x 520": product_gradient(300, 1000, 520),
     "matmul_grad 7 x 33 x 41 f16": product_gradient(7, 33, 41, f=DType.F16, changes=DOT_CHANGES[:2]),

@@ -136,10 +136,31 @@ def _contraction(let: Let, lets: dict[Value, Let], axes: Mapping[Value, tuple[Ax
     dot, over = let.node, let.node.over
     stops = {_stop(dot, lets[v].node, lets, axes) for v in (dot.a, dot.b) if v in lets}
     a, b = (_factor(let, v, lets, axes) for v in (dot.a, dot.b))
+    for rows, gathered in ((a, b), (b, a)):
+        _refuse_gathered(let, rows, gathered, lets, axes)
     if len(stops) > 1:
         what = f"a contraction over {over} whose factors end at different elements"
         raise LoweringError(what, "give both the same bound, or mask the result with L.where", let.loc)
     return Contraction(a, b, over, dot.model, next(iter(stops), None), bool(dot.each))
+
+
+def _refuse_gathered(
+    let: Let, rows: Factor, gathered: Factor, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
+) -> None:
+    """Raise LoweringError where each single row of a factor has a matrix that is gathered for it."""
+    assert isinstance(let.node, Dot)
+    each = let.node.each or ()
+    by_index = [
+        axis for v in gathered.load.index for axis in axes[v] if axis in each and lets[v].node != Pos(axis)
+    ]
+    if by_index and set(rows.axes) <= set(each):
+        x, w = rows.name, gathered.name
+        lacks = f"a contraction over {let.node.over} of {w} gathered for each row of {by_index[0]}"
+        instead = (
+            f'rows sorted by index, R = Ragged("R", over=E): {x}.at(begin + L.pos(R), ..., when=...), '
+            f"{w}.at(E, ...) and each=(E,), as in rlk/specs/grouped.py"
+        )
+        raise LoweringError(lacks, instead, let.loc)
 
 
 def _stop(
@@ -161,15 +182,15 @@ def _one_number(axes: tuple[Axis, ...], dot: Dot) -> bool:
 
 def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
     assert isinstance(dot.node, Dot)
-    over, let = dot.node.over, lets.get(value)
+    contraction, over, let = dot.node, dot.node.over, lets.get(value)
     if let is None or not isinstance(let.node, Load):
         raise computed_factor_error(dot, lets)
     load = let.node
     along = [i for i, v in enumerate(load.index) if over in axes[v]]
     nodes = {v: found.node for v, found in lets.items()}
-    counted = [count_up(load.index[i], nodes, lambda v: _one_number(axes[v], dot.node)) for i in along]
+    counted = [count_up(load.index[i], nodes, lambda v: _one_number(axes[v], contraction)) for i in along]
     bounded = load.guard is not None and over in axes[load.guard]
-    masked = load.fill is not None or (bounded and _stop(dot.node, load, lets, axes) is None)
+    masked = load.fill is not None or (bounded and _stop(contraction, load, lets, axes) is None)
     if bounded and not masked:
         load = replace(load, guard=None)
     if len(counted) != 1 or counted[0] is None or masked:
