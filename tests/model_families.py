@@ -55,6 +55,11 @@ def written(family: str, folder: Path, seed: int = 0, **other: Any) -> Path:
     config = FAMILIES[family]()
     for name, value in other.items():
         setattr(config, name, value)
+    return written_of(config, folder, seed)
+
+
+def written_of(config: Any, folder: Path, seed: int = 0) -> Path:
+    """Write a random f32 model of a config by transformers; return its folder."""
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():

@@ -18,6 +18,7 @@ NAV = {
         "index.md",
         "models.md",
         "parallel.md",
+        "moe.md",
         "engines.md",
         "verify.md",
         "example.md",

@@ -20,6 +20,7 @@ from rlk.integrations.tensors import SHORT, no_form
 from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
 from rlk.nn.config import ModelConfig, Profile
 from rlk.nn.embedded import embedding_of_ranks
+from rlk.nn.experts import mixture
 from rlk.nn.normed import rms_norm_of_rows
 from rlk.nn.products import column_linear, merged_linear, row_linear, row_linear_of_ranks
 from rlk.nn.ranks import Ranks
@@ -169,6 +170,18 @@ def mlp_forward(config: ModelConfig) -> Forward:
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return gated_mlp(self, x, config.activation, config.leaves)
+
+    return forward
+
+
+def experts_forward(config: ModelConfig, layer: int) -> Forward:
+    """Return the forward of a layer of experts."""
+    experts = config.experts
+    assert experts is not None
+    number = experts.number(layer)
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return mixture(self, x, experts, number, None)
 
     return forward
 

@@ -31,6 +31,8 @@ FAMILIES = {
     "qwen3": ("Qwen3", "Qwen3Model", "hf_llama"),
     "gemma2": ("Gemma2", "Gemma2Model", "gemma"),
     "gemma3": ("Gemma3", "Gemma3TextModel", "gemma"),
+    "qwen3_moe": ("Qwen3Moe", "Qwen3MoeModel", "hf_llama"),
+    "mixtral": ("Mixtral", "MixtralModel", "hf_llama"),
 }
 """By the module of transformers: how its classes begin, its decoder's class, the profile of its norms."""
 LAYER_NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -40,6 +42,7 @@ ROLES = {
     "RMSNorm": "norm",
     "Attention": "attention",
     "MLP": "mlp",
+    "SparseMoeBlock": "experts",
     "DecoderLayer": "layer",
     "ForCausalLM": "head",
 }
@@ -237,6 +240,8 @@ class _Parts:
             eps = "variance_epsilon" if hasattr(module, "variance_epsilon") else "eps"
             if self._loaded(name, module):
                 self.norms[name] = (module, profile, eps)
+        elif role == "experts":
+            self._loaded(f"{name}.gate", module.gate) and self._loaded(f"{name}.experts", module.experts)
         elif role == "decoder":
             self._decoder(name, module, leaves)
         elif role == "head":
@@ -294,11 +299,14 @@ class _Parts:
             first = error.diagnostics[0]
             self._problem(name, first.message, "; ".join(first.fix), True)
             return
+        if getattr(config, "output_router_logits", False):
+            self._problem(name, "output_router_logits", "set it to False: see rlk.ops.router_losses", True)
         self.decoders[name] = (module, found)
         roles = {"": "layer", "self_attn": "attention", "mlp": "mlp"} | dict.fromkeys(LAYER_NORMS, "norm")
         roles |= dict.fromkeys(SANDWICH_NORMS if found.sandwich_norms else (), "norm")
         roles |= dict.fromkeys(HEAD_NORMS if found.qk_norm else (), "norm")
         for i, layer in enumerate(module.layers):
+            roles["mlp"] = "mlp" if found.is_dense(i) else "experts"
             for part, role in roles.items():
                 each = layer.get_submodule(part)
                 if _role(each)[0] not in (role, "other"):  # others are told already
@@ -366,12 +374,14 @@ def _exchange(made: Patched, parts: _Parts, logits_dtype: torch.dtype | None, lo
 
 def _exchange_decoder(made: Patched, forwards: Any, module: Any, at: Decoding) -> None:
     made.exchange(module, forwards.model_forward(at))
-    for layer, options in zip(module.layers, at.layers, strict=True):
-        for holder, names in GROUPS:
+    for i, (layer, options) in enumerate(zip(module.layers, at.layers, strict=True)):
+        is_dense = at.config.is_dense(i)
+        for holder, names in GROUPS if is_dense else GROUPS[:1]:
             lay_out([getattr(getattr(layer, holder), name) for name in names])
         made.exchange(layer, forwards.layer_forward(at.config.sandwich_norms))
         made.exchange(layer.self_attn, forwards.attention_forward(options))
-        made.exchange(layer.mlp, forwards.mlp_forward(at.config))
+        mlp = forwards.mlp_forward(at.config) if is_dense else forwards.experts_forward(at.config, i)
+        made.exchange(layer.mlp, mlp)
 
 
 def _linear(forwards: Any, name: str, logits_dtype: torch.dtype | None, parts: _Parts) -> Forward:

@@ -251,18 +251,17 @@ def _equal(file: str, key: str, other_file: str, other_key: str) -> bool:
 
 
 def load_tensors(
-    model: torch.nn.Module,
+    parameters: Mapping[str, torch.Tensor],
     found: Checkpoint,
     sources: Mapping[str, str],
     cuts: Mapping[str, tuple[slice, ...]] | None = None,
 ) -> None:
     """Copy tensors into the parameters of a model, file by file, cast to their dtype.
 
-    sources: as of `check_tensors`. cuts: by parameter, the part of a tensor that is read; others are read
-    whole. Raises LaunchError for weights that the dtype cannot hold.
+    parameters, sources: as of `check_tensors`. cuts: by parameter, the part of a tensor that is read; others
+    are read whole. Raises LaunchError for weights that the dtype cannot hold.
     """
     safe_open = _peer("safetensors").safe_open
-    parameters = dict(model.named_parameters())
     by_file: dict[str, list[str]] = {}
     for name, key in sources.items():
         by_file.setdefault(found.tensors[key].file, []).append(name)

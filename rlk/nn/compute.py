@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules.module import _has_any_global_hook
 
 from rlk.nn.config import ModelConfig, Profile
+from rlk.nn.experts import MoE
 from rlk.nn.products import merged_linear, row_linear, row_linear_of_ranks
 from rlk.nn.ranks import Ranks
 from rlk.nn.rotary import RotaryTables
@@ -113,9 +114,15 @@ def after_norm(
     if sandwich:
         x = module.post_attention_layernorm(x)
         x, residual = module.pre_feedforward_layernorm(x, residual)
-        return module.post_feedforward_layernorm(module.mlp(x)), residual
+        return module.post_feedforward_layernorm(_mlp(module, x, tokens)), residual
     x, residual = module.post_attention_layernorm(x, residual)
-    return module.mlp(x), residual
+    return _mlp(module, x, tokens), residual
+
+
+def _mlp(module: Any, x: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+    mlp = module.mlp
+    made: torch.Tensor = mlp(x, tokens.routes) if isinstance(mlp, MoE) else mlp(x)
+    return made
 
 
 def projections(x: torch.Tensor, modules: tuple[Any, ...], leaves: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The sizes, layers and roundings of a dense decoder, read from the config of a transformers model."""
+"""The sizes, layers and roundings of a decoder, read from the config of a transformers model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rlk.errors import Code, LaunchError
 from rlk.ops.gated import Activation
+from rlk.ops.moe import MOST_CHOICES, MOST_EXPERTS
 from rlk.ops.rotary import SCALINGS
 
 Profile = Literal["hf_llama", "gemma", "vllm"]
@@ -30,14 +31,32 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of a layer: how many, of which width, and how many a token goes through (k).
+
+    renormalize: weights of a token add up to 1. dense: layers that have an MLP in their place.
+    """
+
+    count: int
+    k: int
+    width: int
+    renormalize: bool
+    dense: tuple[int, ...] = ()
+
+    def number(self, layer: int) -> int:
+        """Return the number of a layer among those with experts."""
+        return layer - sum(i < layer for i in self.dense)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A dense decoder. Names are those of transformers' configs where they have one.
+    """A decoder. Names are those of transformers' configs where they have one.
 
     windows: of each layer, how many keys a query sees (its own included), None for all. ropes: of each
     layer. norm_profile: of every norm, as `rlk.ops.rms_norm` takes it. sandwich_norms: norms follow attention
     and MLP too (Gemma). embedding_scale: embeddings are multiplied by it, rounded to their dtype.
     attention_scale: of scores. leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; part of
-    the numerics.
+    the numerics. experts: None in a dense model.
     """
 
     model_type: str
@@ -64,11 +83,16 @@ class ModelConfig:
     attention_softcap: float | None = None
     final_softcap: float | None = None
     leaves: int = 1
+    experts: Experts | None = None
 
     @property
     def num_hidden_layers(self) -> int:
         """Return the number of decoder layers."""
         return len(self.windows)
+
+    def is_dense(self, layer: int) -> bool:
+        """Return whether a layer has an MLP, not experts."""
+        return self.experts is None or layer in self.experts.dense
 
     @staticmethod
     def of(config: object, *, leaves: int | None = None) -> ModelConfig:
@@ -145,6 +169,38 @@ def _qwen3(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"qkv_bias": bias, "o_bias": bias, "qk_norm": True}
 
 
+def _qwen3_moe(given: Mapping[str, Any]) -> dict[str, Any]:
+    count, layers = _count_of_experts(given), given["num_hidden_layers"]
+    step, dense = given.get("decoder_sparse_step") or 1, given.get("mlp_only_layers") or ()
+    experts = Experts(
+        count=count,
+        k=_size(given, "num_experts_per_tok"),
+        width=_size(given, "moe_intermediate_size"),
+        renormalize=bool(given.get("norm_topk_prob", False)),
+        dense=tuple(i for i in range(layers) if i in dense or (i + 1) % step),
+    )
+    return _qwen3(given) | {"experts": None if len(experts.dense) == layers else experts}
+
+
+def _mixtral(given: Mapping[str, Any]) -> dict[str, Any]:
+    if given.get("router_jitter_noise"):
+        raise _refused("router_jitter_noise", given["router_jitter_noise"], "0: scores without noise")
+    k, width = _size(given, "num_experts_per_tok"), given["intermediate_size"]
+    return {"experts": Experts(_count_of_experts(given), k, width, renormalize=True)}
+
+
+def _count_of_experts(given: Mapping[str, Any]) -> int:
+    """Return the number of experts, by the name of today's transformers or the older one."""
+    return _size(given, "num_local_experts" if given.get("num_experts") is None else "num_experts")
+
+
+def _size(given: Mapping[str, Any], name: str) -> int:
+    found: int | None = given.get(name)
+    if found is None:
+        raise _refused(name, None, "a number")
+    return found
+
+
 def _gemma2(given: Mapping[str, Any]) -> dict[str, Any]:
     bias = bool(given.get("attention_bias", False))
     return {
@@ -174,6 +230,8 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "qwen3": _qwen3,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "qwen3_moe": _qwen3_moe,
+    "mixtral": _mixtral,
 }
 """What each supported model_type of transformers has beside the parts of Llama."""
 MIXED = ("qwen2", "qwen3", "gemma2", "gemma3_text")
@@ -270,6 +328,20 @@ def _problems(config: ModelConfig) -> list[LaunchError]:
     ):
         if n % config.leaves:
             found.append(_refused(name, n, f"a multiple of leaves = {config.leaves}"))
+    return found + _problems_of_experts(config)
+
+
+def _problems_of_experts(config: ModelConfig) -> list[LaunchError]:
+    experts, found = config.experts, []
+    if experts is None:
+        return []
+    if not 1 <= experts.count <= MOST_EXPERTS:
+        found.append(_refused("num_local_experts", experts.count, f"1 to {MOST_EXPERTS}"))
+    elif not 1 <= experts.k <= min(experts.count, MOST_CHOICES):
+        wanted = f"1 to {min(experts.count, MOST_CHOICES)}"
+        found.append(_refused("num_experts_per_tok", experts.k, wanted))
+    if config.leaves > 1:
+        found.append(_refused(LEAVES, config.leaves, "1: products of experts have no leaves"))
     return found
 
 

@@ -57,7 +57,12 @@ def small(config: ModelConfig) -> ModelConfig:
 
     Extents of weights are no part of a variant; that of a head is, where a part of it rotates.
     """
-    kinds = list(dict.fromkeys(zip(config.windows, config.ropes, strict=True)))
+    each = [config.is_dense(i) for i in range(config.num_hidden_layers)]
+    kinds = list(dict.fromkeys(zip(config.windows, config.ropes, each, strict=True)))
+    experts = config.experts
+    if experts is not None:
+        at = tuple(i for i, (_, _, is_dense) in enumerate(kinds) if is_dense)
+        experts = replace(experts, width=WIDTH, dense=at)
     return replace(
         config,
         vocab_size=WIDTH,
@@ -66,6 +71,7 @@ def small(config: ModelConfig) -> ModelConfig:
         num_attention_heads=HEADS * (config.num_attention_heads // config.num_key_value_heads),
         num_key_value_heads=HEADS,
         max_position_embeddings=HEADS,
-        windows=tuple(window for window, _ in kinds),
-        ropes=tuple(rope for _, rope in kinds),
+        windows=tuple(window for window, _, _ in kinds),
+        ropes=tuple(rope for _, rope, _ in kinds),
+        experts=experts,
     )

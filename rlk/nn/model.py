@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from rlk.nn.checkpoint import (
     written_config,
 )
 from rlk.nn.config import ModelConfig
+from rlk.nn.experts import RouteLog, stored
 from rlk.nn.generate import Generation, Limits, Sampling, generate, requests_of
 from rlk.nn.identity import numerics_id, small
 from rlk.nn.logits import head_logits
@@ -29,7 +31,7 @@ from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, ta
 from rlk.nn.packed import Packed, check_tokens, pack_tokens
 from rlk.nn.ranks import Ranks
 from rlk.nn.rotary import tables_of
-from rlk.nn.tokens import PagedTokens, Tokens
+from rlk.nn.tokens import PagedTokens, Tokens, WholeSequences
 from rlk.ops.layout import Layout
 from rlk.ops.offsets import on_the_host
 from rlk.ops.results import Csr, LogProbs, Support
@@ -95,6 +97,11 @@ def checkpointed(
     return made
 
 
+def _noted(tokens: WholeSequences | PagedTokens, routes: RouteLog | None) -> Tokens:
+    """Return tokens whose experts are noted in a log."""
+    return tokens if routes is None else replace(tokens, routes=routes)
+
+
 class CausalLM(torch.nn.Module):
     """A decoder with a linear head over the vocabulary: training, scoring and decoding give the same bits.
 
@@ -143,9 +150,9 @@ class CausalLM(torch.nn.Module):
         check_dtype(dtype)
         found, config = read_checkpoint(path, leaves, **resolve)
         model = cls(config, device="meta", dtype=dtype)
-        sources = check_tensors(found, dict(model.named_parameters()), config)
+        sources = check_tensors(found, stored(dict(model.named_parameters()), config), config)
         take_memory(model, device)
-        load_tensors(model, found, sources)
+        load_tensors(stored(dict(model.named_parameters()), config), found, sources)
         model.source = found.config
         return model
 
@@ -179,7 +186,7 @@ class CausalLM(torch.nn.Module):
                 value=type(config).__name__,
                 wanted=wanted,
             )
-        tensors = dict(self.named_parameters())
+        tensors = stored(dict(self.named_parameters()), self.config)
         if self.config.tie_word_embeddings:
             tensors.pop(HEAD, None)
         write_checkpoint(
@@ -188,17 +195,24 @@ class CausalLM(torch.nn.Module):
 
     # --- whole sequences --------------------------------------------------------------------------------
 
-    def forward(self, ids: torch.Tensor, layout: Layout | Packed | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        ids: torch.Tensor,
+        layout: Layout | Packed | None = None,
+        *,
+        routes: RouteLog | None = None,
+    ) -> torch.Tensor:
         """Return the last hidden states, after the last norm: [..., hidden], in the dtype of the model.
 
         ids: int32 or int64 of the layout's token shape, [T] packed or [B, L] padded. layout: by default one
         sequence [T], or B sequences of L tokens. Padding is removed first and its rows are 0; what the
-        layout's mask says changes nothing. Logits are `logits(hidden)`, log-probs are `logps`. Raises
-        LaunchError, also for ids outside the vocabulary and sequences of more than max_position_embeddings
-        tokens; where only a device knows them, they set its error word.
+        layout's mask says changes nothing. routes: notes the experts of the packed tokens, or replays them.
+        Logits are `logits(hidden)`, log-probs are `logps`. Raises LaunchError, also for ids outside the
+        vocabulary and sequences of more than max_position_embeddings tokens; where only a device knows them,
+        they set its error word.
         """
         packed = self._packed(ids, layout)
-        return packed.restore(self.model(packed.ids, packed.tokens))
+        return packed.restore(self.model(packed.ids, _noted(packed.tokens, routes)))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return f32 logits [..., V] of hidden states [..., hidden], after the model's softcap if it has one.
@@ -221,6 +235,7 @@ class CausalLM(torch.nn.Module):
         needs: tuple[str, ...] = ("logp",),
         temperature: float = 1.0,
         support: Any = None,
+        routes: RouteLog | None = None,
     ) -> LogProbs:
         """Return log p(ids[t] | ids before t) of every token, f32 of the shape of ids, by `ops.linear_logp`.
 
@@ -229,7 +244,7 @@ class CausalLM(torch.nn.Module):
         Differentiable in the parameters. Raises LaunchError.
         """
         packed = self._packed(ids, layout)
-        hidden = self.model(packed.ids, packed.tokens)
+        hidden = self.model(packed.ids, _noted(packed.tokens, routes))
         weight, ranks = self.lm_head.weight, self.model.ranks
         shard = {} if ranks is None else {"group": ranks.group, "vocab_start": ranks.rank * len(weight)}
         made = ops.linear_logp(
@@ -264,27 +279,36 @@ class CausalLM(torch.nn.Module):
         block_table: torch.Tensor,
         context_lens: torch.Tensor,
         cu_seqlens: torch.Tensor,
+        *,
+        routes: RouteLog | None = None,
     ) -> torch.Tensor:
         """Return the last hidden states [T, hidden] of new tokens; their keys and values go into the cache.
 
         ids: [T], the newest tokens of each sequence, of which cu_seqlens, int32 [B + 1], are the offsets: a
         prompt, a chunk of one, or one token each. context_lens: int32 [B], with the new tokens. block_table:
-        int32 [B, M], as of `ops.paged_attention`. The rows are those of `forward`, bit for bit.
+        int32 [B, M], as of `ops.paged_attention`. routes: as of `forward`. The rows are those of
+        `forward`, bit for bit.
 
         On a device nothing waits for it, and tensors of the same sizes run the same kernels: a CUDA graph
         holds a step. Tokens behind cu_seqlens[-1] and those of a sequence with a context of 0 are padding:
         they are not kept, and their rows mean nothing. Raises LaunchError, as `PagedTokens.of` says.
         """
-        return self._paged("CausalLM.prefill", ids, cache, block_table, context_lens, cu_seqlens)
+        return self._paged("CausalLM.prefill", ids, cache, block_table, context_lens, cu_seqlens, routes)
 
     @torch.no_grad()
     def decode(
-        self, ids: torch.Tensor, cache: PagedCache, block_table: torch.Tensor, context_lens: torch.Tensor
+        self,
+        ids: torch.Tensor,
+        cache: PagedCache,
+        block_table: torch.Tensor,
+        context_lens: torch.Tensor,
+        *,
+        routes: RouteLog | None = None,
     ) -> torch.Tensor:
         """Return the last hidden states [B, hidden] of one new token for each sequence; as `prefill`."""
         has_dims("CausalLM.decode", "ids", is_tensor("CausalLM.decode", "ids", ids).shape, 1, "1 dim [B]")
         each = torch.arange(len(ids) + 1, device=ids.device, dtype=torch.int32)
-        return self._paged("CausalLM.decode", ids, cache, block_table, context_lens, each)
+        return self._paged("CausalLM.decode", ids, cache, block_table, context_lens, each, routes)
 
     def _paged(
         self,
@@ -294,6 +318,7 @@ class CausalLM(torch.nn.Module):
         block_table: torch.Tensor,
         context_lens: torch.Tensor,
         cu_seqlens: torch.Tensor,
+        routes: RouteLog | None,
     ) -> torch.Tensor:
         has_dims(op, "ids", is_tensor(op, "ids", ids).shape, 1, "1 dim [T]")
         tokens = PagedTokens.of(cache, cu_seqlens, context_lens, block_table, len(ids), op=op)
@@ -301,7 +326,7 @@ class CausalLM(torch.nn.Module):
         if on_the_host(context_lens) and bool((context_lens > most).any()):
             wanted = f"at most max_position_embeddings = {most}"
             raise wrong_value(op, "max(context_lens)", int(context_lens.max()), wanted)
-        return self.model(ids, tokens)
+        return self.model(ids, _noted(tokens, routes))
 
     def generate(
         self,

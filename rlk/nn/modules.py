@@ -1,4 +1,4 @@
-"""Layers of a dense decoder as modules of torch, whose parameters have the names of Hugging Face's."""
+"""Layers of a decoder as modules of torch, whose parameters have the names of Hugging Face's."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rlk.nn.compute import (
     product_alone,
 )
 from rlk.nn.config import ModelConfig, Profile
+from rlk.nn.experts import MoE
 from rlk.nn.normed import norm_of_total
 from rlk.nn.products import column_linear, lay_adjacent, row_linear
 from rlk.nn.ranks import Ranks
@@ -188,7 +189,11 @@ class DecoderLayer(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.self_attn = Attention(config, layer, tables, device=device, dtype=dtype)
-        self.mlp = GatedMLP(config, device=device, dtype=dtype)
+        self.mlp: GatedMLP | MoE
+        if config.is_dense(layer):
+            self.mlp = GatedMLP(config, device=device, dtype=dtype)
+        else:
+            self.mlp = MoE(config, layer, device=device, dtype=dtype)
         names = ["input_layernorm", "post_attention_layernorm"]
         if config.sandwich_norms:
             names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]

@@ -11,6 +11,7 @@ import torch
 from rlk import ops
 from rlk.errors import LaunchError
 from rlk.nn.cache import PagedCache
+from rlk.nn.experts import RouteLog
 from rlk.nn.normed import head_norm
 from rlk.nn.ranks import Ranks
 from rlk.ops.attention import check_pages
@@ -20,11 +21,15 @@ from rlk.ops.offsets import owners_of
 class Tokens(Protocol):
     """Packed tokens, and attention over the keys that they see.
 
-    positions: int [T], of each token in its sequence, the row of a rotary table.
+    positions: int [T], of each token in its sequence, the row of a rotary table. routes: where layers of
+    experts note what they choose.
     """
 
     @property
     def positions(self) -> torch.Tensor: ...
+
+    @property
+    def routes(self) -> RouteLog | None: ...
 
     def attend(self, layer: int, qkv: torch.Tensor, heads: Heads, **options: Any) -> torch.Tensor:
         """Return o [T, Hq, E] of the tokens' q, k and v side by side, [T, (Hq + 2 Hk) E].
@@ -77,6 +82,7 @@ class WholeSequences:
 
     positions: torch.Tensor
     cu_seqlens: torch.Tensor
+    routes: RouteLog | None = None
 
     @staticmethod
     def of(cu_seqlens: torch.Tensor, tokens: int) -> WholeSequences:
@@ -105,6 +111,7 @@ class PagedTokens:
     block_table: torch.Tensor
     slots: torch.Tensor
     cache: PagedCache
+    routes: RouteLog | None = None
 
     @staticmethod
     def of(

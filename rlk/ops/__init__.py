@@ -20,6 +20,7 @@ from rlk.ops import (
     heads,
     linear,
     linear_distill,
+    moe,
     packing,
     policy,
     preference,
@@ -38,13 +39,16 @@ from rlk.ops.collective import (
     ordered_reduce_scatter,
 )
 from rlk.ops.float64 import attention as exact_attention
+from rlk.ops.float64 import moe as exact_moe
 from rlk.ops.float64 import operators, rewards
 from rlk.ops.float64 import sampling as exact_sampling
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
+from rlk.ops.moe import Permuted, Route, RouterLosses
 from rlk.ops.presets import LOSSES
 from rlk.ops.results import Csr, RatioKL, RMSNorm, Support
 from rlk.ops.rotary import rope_table
+from rlk.ops.routes import Flips, Routes
 from rlk.ops.sampling import Penalties
 from rlk.ops.spans import Spans, loss_spans, modality_spans
 from rlk.runtime.call.dispatch import dispatch
@@ -62,6 +66,7 @@ from rlk.specs import logp as _logp
 from rlk.specs import loss as _loss
 from rlk.specs import matmul as _matmul
 from rlk.specs import model as _model
+from rlk.specs import moe as _moe
 from rlk.specs import norm as _norm
 from rlk.specs import optim as _optim
 from rlk.specs import packing as _packing
@@ -143,6 +148,10 @@ optimal_token_baseline = _published(
     _advantage.token_paths,
     _advantage.token_baseline,
 )
+route = _published(moe.route, exact_moe.route, _moe.choose_experts, _moe.expert_weights)
+router_losses = _published(moe.router_losses, exact_moe.router_losses, _moe.router_losses)
+permute = _published(moe.permute, exact_moe.permute, _moe.spread_rows)
+combine = _published(moe.combine, exact_moe.combine, _moe.combine_rows)
 penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.penalize)
 sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _sampling.penalize, _logp.logp)
 
@@ -196,14 +205,20 @@ __all__ = [
     "LOSSES",
     "OPERATORS",
     "Csr",
+    "Flips",
     "Layout",
     "Loss",
     "Operator",
     "Overlong",
     "Spans",
     "Penalties",
+    "Permuted",
+    "Route",
+    "RouterLosses",
+    "Routes",
     "Support",
     "cache_qkv",
+    "combine",
     "embedding",
     "entropy_bonus",
     "gae",
@@ -227,6 +242,7 @@ __all__ = [
     "pack",
     "paged_attention",
     "penalize",
+    "permute",
     "policy_loss",
     "preference_loss",
     "prefix_attention",
@@ -235,6 +251,8 @@ __all__ = [
     "rms_norm",
     "rope",
     "rope_table",
+    "route",
+    "router_losses",
     "scatter_rewards",
     "sample",
     "sequence_logp",

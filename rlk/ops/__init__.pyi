@@ -9,6 +9,9 @@ from rlk.ops.collective import ordered_reduce_scatter as ordered_reduce_scatter
 from rlk.ops.layout import Layout as Layout
 from rlk.ops.layout import Side
 from rlk.ops.losses import Loss as Loss
+from rlk.ops.moe import Permuted as Permuted
+from rlk.ops.moe import Route as Route
+from rlk.ops.moe import RouterLosses as RouterLosses
 from rlk.ops.policy import AdvantagesOf
 from rlk.ops.preference import Name
 from rlk.ops.presets import LOSSES as LOSSES
@@ -28,6 +31,8 @@ from rlk.ops.results import TokenAdvantages
 from rlk.ops.results import TokenRewards
 from rlk.ops.results import ValueLoss
 from rlk.ops.rotary import rope_table as rope_table
+from rlk.ops.routes import Flips as Flips
+from rlk.ops.routes import Routes as Routes
 from rlk.ops.sampling import Penalties as Penalties
 from rlk.ops.sampling import PerRow
 from rlk.ops.sampling import Sample
@@ -70,6 +75,28 @@ class _CacheQkv(Operator):
         """
 
 cache_qkv: _CacheQkv
+
+class _Combine(Operator):
+    def __call__(
+        self,
+        rows: torch.Tensor,
+        weights: torch.Tensor,
+        permuted: Permuted,
+        *,
+        leaves: int = 1,
+    ) -> torch.Tensor:
+        """Return each token's results of its experts, weighted and added, [T, D].
+
+        rows: [T k, D] bf16, f16 or f32, sorted by expert as `permuted.rows`. weights: f32 [T, k], as `route`
+        returns them. The products are f32, a token's k terms are added by ascending expert in f32, rounded once;
+        with leaves (2, 4 or 8, dividing the number of experts) in as many equal pieces of the range of experts,
+        each from -0.0, which are added pairwise.
+
+        Differentiable in rows and weights: d rows[r] = w d y[t], rounded once; d w = the sum over D of rows[r]
+        d y[t], a vector8 tree in f32. Raises LaunchError.
+        """
+
+combine: _Combine
 
 class _Embedding(Operator):
     def __call__(
@@ -629,6 +656,29 @@ class _Penalize(Operator):
 
 penalize: _Penalize
 
+class _Permute(Operator):
+    def __call__(
+        self,
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        *,
+        experts: int,
+        leaves: int = 1,
+    ) -> Permuted:
+        """Return the rows of tokens sorted by expert, each token once for each of its experts.
+
+        x: [T, D] bf16, f16 or f32. ids: [T, k] of any integer dtype, ascending for each token and different, as
+        `route` returns them. Rows of one expert are in the order of their tokens (a stable sort). Nothing waits
+        for the device.
+
+        Differentiable in x: d x of a token is the f32 sum of its rows' gradients by ascending expert, rounded
+        once; with leaves (2, 4 or 8, dividing experts) in as many equal pieces of the range of experts, which are
+        added pairwise, so that ranks may share the experts. Ids on the host outside of [0, experts), or that do
+        not ascend, raise LaunchError; on a device they do under RLK_CHECK=1.
+        """
+
+permute: _Permute
+
 class _PolicyLoss(Operator):
     def __call__(
         self,
@@ -866,6 +916,73 @@ class _Rope(Operator):
         """
 
 rope: _Rope
+
+class _Route(Operator):
+    def __call__(
+        self,
+        scores: torch.Tensor,
+        k: int,
+        *,
+        score: str = 'softmax',
+        bias: torch.Tensor | None = None,
+        groups: int = 1,
+        kept_groups: int = 1,
+        group_score: str = 'top2',
+        renormalize: bool = True,
+        scale: float = 1.0,
+        replay: Routes | None = None,
+        layer: int = 0,
+    ) -> Route:
+        """Return the k experts of each token and their weights.
+
+        scores: [..., E] bf16, f16 or f32, what the router's product gives; E up to 1024. k: up to E and 32.
+        score: "softmax" over the experts or "sigmoid" of each. weights = scale * p of the chosen experts, divided
+        by their sum if renormalize (for softmax that is the softmax over the chosen ones alone, as in GPT-OSS;
+        for sigmoid 1e-20 is added to the sum). f32 throughout.
+
+        Choice: the largest scores; of equal ones the lowest ids. bias: f32 [E], added to p for the choice, not in
+        the weights (DeepSeek-V3's balancing). groups: experts are cut into so many equal groups, and only those
+        of the kept_groups best are chosen from, of equal ones the lowest; group_score: the sum of a group's two
+        largest p + bias ("top2", DeepSeek-V3) or its largest ("max", DeepSeek-V2). Without a bias, or a sum of
+        two, scores are compared and not p, which may round two of them to one number.
+        Mixtral: `score="softmax"`; Qwen3-MoE: renormalize is its norm_topk_prob.
+
+        A token with a NaN among its scores has weights NaN, and so has no other token; NaN counts as -inf in its
+        choice. Differentiable in scores, through the weights: sums over the chosen experts ascend by id, the sum
+        of the softmax is a halving tree over the experts.
+
+        replay: recorded routes of these tokens, of which `layer` is read: ids are those, weights are computed
+        from the scores at them, and `flipped` says which tokens would have had others (`Flips.of_layers`). Routes
+        of another number of tokens, experts, or choices are refused; an id outside of the experts sets the error
+        word. Raises LaunchError.
+        """
+
+route: _Route
+
+class _RouterLosses(Operator):
+    def __call__(
+        self,
+        scores: torch.Tensor,
+        ids: torch.Tensor,
+        *,
+        mask: torch.Tensor | None = None,
+        tokens: int | None = None,
+    ) -> RouterLosses:
+        """Return the auxiliary losses and the metrics of one router, over tokens whose mask is true.
+
+        scores: [T, E] bf16, f16 or f32, and ids: [T, k], of `route`. mask: bool [T]. tokens: the number that sums
+        are divided by, of all micro-batches and ranks; by default of the mask.
+
+        balance = E sum over e of f[e] P[e]: f is the number of an expert's tokens over `tokens`, P its mean
+        probability by softmax (Fedus et al. 2021; transformers' load_balancing_loss_func of one layer). z: the
+        mean of lse(scores)^2 (Zoph et al. 2022). entropy: the mean of softmax's. load: f.
+
+        Sums over tokens are f32, ascending in pieces of 64, pieces ascending; over experts halving trees; counts
+        are integers. Differentiable in scores through balance (f is constant) and z. Nothing waits for the
+        device. Raises LaunchError.
+        """
+
+router_losses: _RouterLosses
 
 class _ScatterRewards(Operator):
     def __call__(

@@ -1,4 +1,4 @@
-"""Models over several ranks, with the bits of one: shared weights, data parallelism, and what ranks agree on."""
+"""Models over several ranks with the bits of one: shared weights, data parallelism, agreement of ranks."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.nn.checkpoint import check_tensors, load_tensors, read_checkpoint
+from rlk.nn.experts import stored
 from rlk.nn.model import CausalLM, check_dtype
 from rlk.nn.modules import take_memory
 from rlk.nn.ranks import Ranks
@@ -70,12 +71,12 @@ def _loaded(
     found, config = read_checkpoint(path, leaves, **resolve)
     check_shares(config, ranks)
     model = CausalLM(config, device="meta", dtype=dtype)
-    sources = check_tensors(found, dict(model.named_parameters()), config)
+    sources = check_tensors(found, stored(dict(model.named_parameters()), config), config)
     cuts = {}
     if ranks.size > 1:
         cuts = cuts_of(model, ranks)
         shared(model, ranks)
     take_memory(model, device)
-    load_tensors(model, found, sources, cuts)
+    load_tensors(stored(dict(model.named_parameters()), config), found, sources, cuts)
     model.source = found.config
     return model

@@ -106,7 +106,9 @@ def check_shares(config: ModelConfig, ranks: Ranks) -> None:
     size, problems = ranks.size, []
     if size == 1:
         return
-    if config.leaves % size:
+    if config.experts is not None:
+        problems.append(_refused("experts", config.experts.count, "a model without experts, or one rank"))
+    elif config.leaves % size:
         wanted = f"a multiple of {size}, the number of ranks: load the model with leaves=8"
         if size > PIECES or size & (size - 1):
             wanted = f"a multiple of the number of ranks, which must be 1, 2, 4 or 8 and is {size}"

@@ -25,6 +25,7 @@ from rlk.specs.logp import logp, softcapped
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
 from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
+from rlk.specs.moe import choose_experts, combine_rows, expert_weights, router_losses, spread_rows
 from rlk.specs.norm import rms_norm
 from rlk.specs.optim import adamw, square_sums
 from rlk.specs.packing import reported, take_rows, take_whole
@@ -318,6 +319,32 @@ def _adamw(rng: np.random.Generator) -> Values:
     drawn = {"exp_avg_sq": rng.random(1500), "kept": 0.99, "rest1": 0.1, "beta2": 0.99, "rest2": 0.01}
     drawn |= {"rate": -1e-2, "root": 0.3, "eps": 1e-8, "seed": 3 << 33, "step": 4, "parameter": 2}
     return drawn | {"first": 5 << 31, "width": 40, "stride": 100}
+def _chosen() -> Values:
+    """Two of 16 experts of each token, ascending, and the rows of these pairs sorted by expert."""
+    ids = np.sort(np.argsort(np.random.default_rng(0).random((7, 16)))[:, :2]).astype(np.int32)
+    order = np.argsort(ids.ravel(), kind="stable").astype(np.int32)
+    return {
+        "ids": ids, "order": order, "place": np.argsort(order).astype(np.int32).reshape(ids.shape),
+        "offsets": np.searchsorted(ids.ravel()[order], np.arange(17)).astype(np.int32),
+    }  # fmt: skip
+
+
+def _choose_experts(rng: np.random.Generator) -> Values:
+    scores = np.round(2 * rng.normal(size=(7, 12)), 1)
+    scores[1, 4], scores[2], scores[3, ::3] = np.nan, -np.inf, -np.inf
+    return {"scores": scores, "bias": rng.normal(size=12)}
+
+
+def _expert_weights(rng: np.random.Generator) -> Values:
+    return {"scores": 2 * rng.normal(size=(7, 16)), "ids": _chosen()["ids"], "scale": 2.5}
+
+
+def _rows_by_expert(rng: np.random.Generator) -> Values:
+    return _moved({}) | {"x": rng.normal(size=(7, 40)), "rows": rng.normal(size=(14, 40))}
+
+
+def _moved(saved: Mapping[str, Any]) -> Values:
+    return {name: x for name, x in _chosen().items() if name != "ids"}
 
 
 # --- records: extents are those of a model with 4096 hidden units -----------------------------------------
@@ -413,6 +440,21 @@ cache_qkv.record = Record(
     extents={"J": 48, "H": 32, "G": 8, "E": 128, "C": 64},
     present=(*_ROTATED, "q_weight", "k_weight"),
 )
+choose_experts.record = Record(
+    example=Example(_choose_experts, present=((), ("bias",)), statics={"groups": (1, 4), "k": (2, 3)}),
+    extents={"E": 128},
+    statics={"k": 8},
+)
+expert_weights.record = Record(example=Example(_expert_weights), extents={"E": 128, "K": 8}, statics={"k": 8})
+router_losses.record = Record(
+    example=Example(lambda rng: {"share": rng.random(12), "inverse": 0.01}, present=(("active",),)),
+    extents={"E": 128},
+    unshown=(_SAME,),
+)
+combine_rows.record = Record(
+    example=Example(_rows_by_expert, _moved), extents={"K": 8, "D": 2048, "O": 129}, statics={"k": 8}
+)
+spread_rows.record = Record(example=Example(_rows_by_expert, _moved), unshown=(_SAME,))
 embedding.record = Record(
     example=Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     extents={"V": 151936},

@@ -65,6 +65,8 @@ class RlkConfig(QuantizationConfig):
     def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: Any = None) -> None:
         """Read the model's sizes and roundings. Raises LaunchError for one that rlk does not have."""
         self.model = ModelConfig.of(hf_config)
+        if self.model.experts is not None:
+            raise no_form(PEER, "a model of experts", "serve it by rlk.nn, or a dense model")
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
         assert self.model is not None

@@ -1,0 +1,150 @@
+"""Layers of experts: router, products by expert, and what routers chose, recorded or replayed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rlk import ops
+from rlk.errors import Code, LaunchError
+from rlk.nn.config import Experts, ModelConfig
+from rlk.ops.gated import gated
+from rlk.ops.moe import Route
+from rlk.ops.routes import Flips, Routes
+
+STORED = {
+    "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+    "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+}
+"""Of each family, the names in files of a layer's experts and of the weights of each."""
+_EXPERTS = re.compile(r"(.*\.)mlp\.(?:experts\.(gate_up_proj|down_proj)|(gate\.weight))")
+
+
+class RouteLog:
+    """The routes of one forward pass, by layers that have experts: as they were chosen, or replayed.
+
+    Pass one to a call of a model as `routes=`. replay: recorded routes of the same tokens in the same order,
+    which layers take instead of choosing; None: layers choose. A layer that runs again in backward (gradient
+    checkpointing) takes the same.
+    """
+
+    def __init__(self, replay: Routes | None = None) -> None:
+        self.replay = replay
+        self.made: dict[int, Route] = {}
+        """What each layer's router gave: ids, weights, and tokens that flipped."""
+        self.scores: dict[int, torch.Tensor] = {}
+        """What each layer's router product gave, [T, E]: for auxiliary losses."""
+        self.experts = 0
+
+    def routes(self) -> Routes:
+        """Return the ids of all layers, [T, layers, k]; nothing waits for the device. Raises LaunchError."""
+        layers = self._layers()
+        return Routes(torch.stack([layer.ids for layer in layers], 1), self.experts)
+
+    def flips(self) -> Flips:
+        """Return which tokens would have had other experts than those that were replayed; waits."""
+        flipped = [layer.flipped for layer in self._layers() if layer.flipped is not None]
+        if not flipped:
+            raise LaunchError(Code.ARG_MISSING, op="RouteLog.flips", name="replay", why="to compare with")
+        return Flips.of_layers(flipped)
+
+    def _layers(self) -> list[Route]:
+        if not self.made:
+            why = "in a call of a model with experts: this log has no layers"
+            raise LaunchError(Code.ARG_MISSING, op="RouteLog", name="routes", why=why)
+        return [self.made[i] for i in sorted(self.made)]
+
+
+class Router(torch.nn.Module):
+    """The product that gives the scores of experts. weight: [experts, hidden]."""
+
+    def __init__(self, experts: int, hidden: int, **made: Any) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(experts, hidden, **made))
+        torch.nn.init.normal_(self.weight, std=hidden**-0.5)
+
+
+class ExpertWeights(torch.nn.Module):
+    """gate_up_proj: [experts, 2 width, hidden], gates first. down_proj: [experts, hidden, width]."""
+
+    def __init__(self, experts: int, hidden: int, width: int, **made: Any) -> None:
+        super().__init__()
+        self.gate_up_proj = torch.nn.Parameter(torch.empty(experts, 2 * width, hidden, **made))
+        self.down_proj = torch.nn.Parameter(torch.empty(experts, hidden, width, **made))
+        torch.nn.init.normal_(self.gate_up_proj, std=hidden**-0.5)
+        torch.nn.init.normal_(self.down_proj, std=width**-0.5)
+
+
+def mixture(module: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> torch.Tensor:
+    """Return the weighted results of each token's experts, down(silu(gate) * up), [T, hidden] of x.
+
+    module: has gate and experts, whose parameters are those of `Router` and `ExpertWeights`. Scores are
+    rounded to the dtype of x, as transformers does; weights stay f32.
+    """
+    weights = module.experts
+    scores = ops.matmul(x, module.gate.weight)
+    replay = None if routes is None else routes.replay
+    chosen = ops.route(scores, at.k, renormalize=at.renormalize, replay=replay, layer=layer)
+    if routes is not None:
+        routes.experts, routes.made[layer], routes.scores[layer] = at.count, chosen, scores
+    rows = ops.permute(x, chosen.ids, experts=at.count)
+    both = ops.grouped_matmul(rows.rows, weights.gate_up_proj, rows.offsets)
+    made = ops.grouped_matmul(gated(both, "silu"), weights.down_proj, rows.offsets)
+    return ops.combine(made, chosen.weights, rows)
+
+
+class MoE(torch.nn.Module):
+    """A mixture of experts: each token goes through the k experts of the largest router scores.
+
+    layer: its index in the model; `rlk.ops.Routes` counts layers with experts alone.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        assert config.experts is not None, "a model of this config has no experts"
+        options, hidden = config.experts, config.hidden_size
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.gate = Router(options.count, hidden, **made)
+        self.experts = ExpertWeights(options.count, hidden, options.width, **made)
+        self.options, self.layer = options, options.number(layer)
+
+    def forward(self, x: torch.Tensor, routes: RouteLog | None = None) -> torch.Tensor:
+        """Return [T, hidden] of x [T, hidden]. routes: where routes are noted, and read from for a replay."""
+        return mixture(self, x, self.options, self.layer, routes)
+
+    def extra_repr(self) -> str:
+        return f"layer={self.layer}, {self.options}"
+
+
+def stored(tensors: Mapping[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
+    """Return a model's parameters as files name them: of each expert by itself, views of the parameters."""
+    if config.experts is None:
+        return dict(tensors)
+    block, gate, up, down = STORED[config.model_type]
+    made: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        found = _EXPERTS.fullmatch(name)
+        if found is None:
+            made[name] = tensor
+            continue
+        prefix, weights, router = found.groups()
+        if router:
+            made[f"{prefix}{block}.{router}"] = tensor
+            continue
+        for i, each in enumerate(tensor.unbind(0)):
+            at = f"{prefix}{block}.experts.{i}"
+            if weights == "down_proj":
+                made[f"{at}.{down}.weight"] = each
+            else:
+                made[f"{at}.{gate}.weight"], made[f"{at}.{up}.weight"] = each.chunk(2)
+    return made

@@ -1,0 +1,311 @@
+"""Mixture of experts around its grouped products: choice and weights of experts, rows by expert and back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.ops.offsets import looked_at, on_the_host
+from rlk.ops.routes import INTEGERS, Routes, compact_dtype
+from rlk.runtime.binding.checks import (
+    are_tensors,
+    flag,
+    has_dims,
+    has_dtype,
+    integer,
+    is_among,
+    is_choice,
+    number,
+    wrong_dims,
+    wrong_type,
+    wrong_value,
+)
+from rlk.runtime.binding.selection import Statics
+from rlk.runtime.call.entry import call, observing, worded
+from rlk.specs import moe as spec
+
+MOST_EXPERTS, MOST_CHOICES = 1024, 32
+LEAVES = (1, 2, 4, 8)
+for _op in (spec.choose_experts, spec.expert_weights):
+    worded(_op, "route", ids="replay")
+worded(spec.router_losses, "router_losses", share="ids", inverse="tokens", active="mask")
+worded(spec.spread_rows, "permute", place="ids", order="ids")
+worded(
+    spec.combine_rows, "combine", place="permuted.place", order="permuted.order", offsets="permuted.offsets"
+)
+
+
+class Route(NamedTuple):
+    """The experts of each token, ascending, and the factors of their results.
+
+    ids: [..., k], uint8 up to 256 experts (torch takes uint8 indices for a mask: index with `ids.long()`),
+    int16 beyond. weights: f32 [..., k]. flipped: with `replay`, bool [...]: whether these scores would have
+    chosen other experts; else None.
+    """
+
+    ids: torch.Tensor
+    weights: torch.Tensor
+    flipped: torch.Tensor | None = None
+
+
+class RouterLosses(NamedTuple):
+    """balance, z: f32 [], to be weighted and added to a loss. entropy: f32 [], load: f32 [E]; detached."""
+
+    balance: torch.Tensor
+    z: torch.Tensor
+    entropy: torch.Tensor
+    load: torch.Tensor
+
+
+class Permuted(NamedTuple):
+    """Rows sorted by expert.
+
+    rows: [T k, D]. order: i32 [T k], the pair of each row, token * k + choice. place: i32 [T, k], the row of
+    each pair. offsets: i32 [experts + 1]: rows [offsets[e], offsets[e + 1]) are those of expert e.
+    """
+
+    rows: torch.Tensor
+    order: torch.Tensor
+    place: torch.Tensor
+    offsets: torch.Tensor
+
+
+def route(
+    scores: torch.Tensor,
+    k: int,
+    *,
+    score: str = "softmax",
+    bias: torch.Tensor | None = None,
+    groups: int = 1,
+    kept_groups: int = 1,
+    group_score: str = "top2",
+    renormalize: bool = True,
+    scale: float = 1.0,
+    replay: Routes | None = None,
+    layer: int = 0,
+) -> Route:
+    """Return the k experts of each token and their weights.
+
+    scores: [..., E] bf16, f16 or f32, what the router's product gives; E up to 1024. k: up to E and 32.
+    score: "softmax" over the experts or "sigmoid" of each. weights = scale * p of the chosen experts, divided
+    by their sum if renormalize (for softmax that is the softmax over the chosen ones alone, as in GPT-OSS;
+    for sigmoid 1e-20 is added to the sum). f32 throughout.
+
+    Choice: the largest scores; of equal ones the lowest ids. bias: f32 [E], added to p for the choice, not in
+    the weights (DeepSeek-V3's balancing). groups: experts are cut into so many equal groups, and only those
+    of the kept_groups best are chosen from, of equal ones the lowest; group_score: the sum of a group's two
+    largest p + bias ("top2", DeepSeek-V3) or its largest ("max", DeepSeek-V2). Without a bias, or a sum of
+    two, scores are compared and not p, which may round two of them to one number.
+    Mixtral: `score="softmax"`; Qwen3-MoE: renormalize is its norm_topk_prob.
+
+    A token with a NaN among its scores has weights NaN, and so has no other token; NaN counts as -inf in its
+    choice. Differentiable in scores, through the weights: sums over the chosen experts ascend by id, the sum
+    of the softmax is a halving tree over the experts.
+
+    replay: recorded routes of these tokens, of which `layer` is read: ids are those, weights are computed
+    from the scores at them, and `flipped` says which tokens would have had others (`Flips.of_layers`). Routes
+    of another number of tokens, experts, or choices are refused; an id outside of the experts sets the error
+    word. Raises LaunchError.
+    """
+    op = "route"
+    are_tensors(op, scores=scores)
+    if not scores.dim() or not 1 <= scores.shape[-1] <= MOST_EXPERTS:
+        raise wrong_value(op, "scores.shape", tuple(scores.shape), f"[..., E], E from 1 to {MOST_EXPERTS}")
+    experts = scores.shape[-1]
+    k = integer(op, "k", k)
+    if not 1 <= k <= min(experts, MOST_CHOICES):
+        raise wrong_value(op, "k", k, f"1 to {min(experts, MOST_CHOICES)}, of E = {experts} experts")
+    is_among(op, "score", score, spec.SCORES)
+    flag(op, "renormalize", renormalize)
+    scale = number(op, "scale", scale)
+    statics = _groups(experts, k, groups, kept_groups, group_score) | {"score": score}
+    rows = scores.reshape(-1, experts)
+    tensors = {"scores": rows.detach()}
+    if bias is not None:
+        are_tensors(op, bias=bias)
+        has_dims(op, "bias", bias.shape, 1, "1 dim [E]")
+        tensors["bias"] = bias.detach()
+    ids = call(spec.choose_experts, tensors, {}, {"k": k, **statics})["ids"][:, :k]
+    flipped = None
+    if replay is not None:
+        chosen, ids = ids, _recorded(replay, layer, len(rows), k, experts)
+        flipped = (chosen != ids).any(-1).reshape(scores.shape[:-1])
+    made = call(
+        spec.expert_weights,
+        {"scores": rows, "ids": ids},
+        {"scale": scale},
+        {"k": k, "score": score, "renormalize": renormalize},
+    )
+    shape = (*scores.shape[:-1], k)
+    return Route(ids.to(compact_dtype(experts)).reshape(shape), made["weights"].reshape(shape), flipped)
+
+
+def _groups(experts: int, k: int, groups: int, kept_groups: int, group_score: str) -> Statics:
+    """Return the statics of grouped choices; refuse groups from which k experts cannot be chosen."""
+    op = "route"
+    groups = integer(op, "groups", groups, 1, experts)
+    is_among(op, "group_score", group_score, spec.GROUP_SCORES)
+    kept_groups = integer(op, "kept_groups", kept_groups, 1, groups)
+    if experts % groups:
+        raise wrong_value(op, "groups", groups, f"a divisor of E = {experts}")
+    size = experts // groups
+    if groups > 1 and group_score == "top2" and size < 2:
+        raise wrong_value(op, "groups", groups, 'groups of two experts and more, or group_score="max"')
+    if kept_groups * size < k:
+        wanted = f"at least {-(-k // size)}: k = {k} experts from groups of {size}"
+        raise wrong_value(op, "kept_groups", kept_groups, wanted)
+    return {"groups": groups, "kept_groups": kept_groups, "group_score": group_score}
+
+
+def _recorded(replay: object, layer: int, tokens: int, k: int, experts: int) -> torch.Tensor:
+    """Return the ids of a layer, i32 [T, k]; refuse routes of another model or of other tokens."""
+    if not isinstance(replay, Routes):
+        raise wrong_type("route", "replay", replay, "rlk.ops.Routes")
+    sizes = {"tokens": tokens, "k": k, "experts": experts}
+    replay.check("route", "the call", **sizes, layers=replay.layers, name="replay")
+    layer = integer("route", "layer", layer)
+    if not 0 <= layer < replay.layers:
+        raise wrong_value("route", "layer", layer, f"0 to {replay.layers - 1}: replay has {replay.layers}")
+    return replay.ids[:, layer].to(torch.int32)
+
+
+def permute(x: torch.Tensor, ids: torch.Tensor, *, experts: int, leaves: int = 1) -> Permuted:
+    """Return the rows of tokens sorted by expert, each token once for each of its experts.
+
+    x: [T, D] bf16, f16 or f32. ids: [T, k] of any integer dtype, ascending for each token and different, as
+    `route` returns them. Rows of one expert are in the order of their tokens (a stable sort). Nothing waits
+    for the device.
+
+    Differentiable in x: d x of a token is the f32 sum of its rows' gradients by ascending expert, rounded
+    once; with leaves (2, 4 or 8, dividing experts) in as many equal pieces of the range of experts, which are
+    added pairwise, so that ranks may share the experts. Ids on the host outside of [0, experts), or that do
+    not ascend, raise LaunchError; on a device they do under RLK_CHECK=1.
+    """
+    op = "permute"
+    are_tensors(op, x=x, ids=ids)
+    has_dims(op, "x", x.shape, 2, "2 dims [T, D]")
+    has_dims(op, "ids", ids.shape, 2, "2 dims [T, k]")
+    experts = integer(op, "experts", experts, 1, MOST_EXPERTS)
+    _pieces(op, leaves, experts)
+    if ids.dtype not in INTEGERS:
+        raise LaunchError(Code.ARG_DTYPE, op=op, name="ids", got=ids.dtype, wanted="an integer dtype")
+    tokens, k = ids.shape
+    if tokens != x.shape[0]:
+        raise LaunchError(
+            Code.ARG_SIZE, op=op, name="ids", axis="T", got=tokens, other="x", wanted=x.shape[0]
+        )
+    if not 1 <= k <= MOST_CHOICES:
+        raise wrong_value(op, "ids.shape[1]", k, f"1 to {MOST_CHOICES}")
+    if observing():
+        ids = torch.zeros_like(ids)  # there are no values: every pair is of the first expert
+    elif on_the_host(ids) or looked_at(ids):
+        _ascending(ids, experts)
+    found, order = torch.sort(ids.reshape(-1), stable=True)
+    places = torch.arange(len(order), device=x.device, dtype=torch.int32)
+    place = torch.empty_like(places).scatter_(0, order, places).view(tokens, k)
+    bounds = torch.arange(experts + 1, device=x.device, dtype=torch.int32)
+    offsets = torch.searchsorted(found.to(torch.int32), bounds, out_int32=True)
+    order = order.to(torch.int32)
+    tensors = {"place": place, "order": order, "x": x, "offsets": offsets}
+    rows = call(spec.spread_rows, tensors, {}, {"k": k, "leaves": leaves})["y"]
+    return Permuted(rows, order, place, offsets)
+
+
+def _ascending(ids: torch.Tensor, experts: int) -> None:
+    """Raise LaunchError for ids outside of the experts, or not in ascending order."""
+    wrong = ((ids < 0) | (ids >= experts)).any(-1)
+    wrong |= (ids[:, 1:] <= ids[:, :-1]).any(-1)
+    if bool(wrong.any()):
+        token = int(wrong.nonzero()[0])
+        wanted = f"ascending ids from 0 to {experts - 1}, as `route` returns them (token {token})"
+        raise wrong_value("permute", "ids", ids[token].tolist(), wanted)
+
+
+def combine(
+    rows: torch.Tensor, weights: torch.Tensor, permuted: Permuted, *, leaves: int = 1
+) -> torch.Tensor:
+    """Return each token's results of its experts, weighted and added, [T, D].
+
+    rows: [T k, D] bf16, f16 or f32, sorted by expert as `permuted.rows`. weights: f32 [T, k], as `route`
+    returns them. The products are f32, a token's k terms are added by ascending expert in f32, rounded once;
+    with leaves (2, 4 or 8, dividing the number of experts) in as many equal pieces of the range of experts,
+    each from -0.0, which are added pairwise.
+
+    Differentiable in rows and weights: d rows[r] = w d y[t], rounded once; d w = the sum over D of rows[r]
+    d y[t], a vector8 tree in f32. Raises LaunchError.
+    """
+    op = "combine"
+    are_tensors(op, rows=rows, weights=weights)
+    if not isinstance(permuted, Permuted):
+        raise wrong_type(op, "permuted", permuted, "the result of `permute`")
+    has_dims(op, "rows", rows.shape, 2, "2 dims [T k, D]")
+    has_dtype(op, "weights", weights, torch.float32)
+    if weights.dim() != 2:
+        raise wrong_dims(op, "weights", weights.shape, "2 dims [T, k]")
+    _pieces(op, leaves, len(permuted.offsets) - 1)
+    tensors = {
+        "place": permuted.place,
+        "order": permuted.order,
+        "rows": rows,
+        "weights": weights,
+        "offsets": permuted.offsets,
+    }
+    statics = {"k": permuted.place.shape[1], "leaves": leaves}
+    return call(spec.combine_rows, tensors, {}, statics)["y"]
+
+
+def router_losses(
+    scores: torch.Tensor, ids: torch.Tensor, *, mask: torch.Tensor | None = None, tokens: int | None = None
+) -> RouterLosses:
+    """Return the auxiliary losses and the metrics of one router, over tokens whose mask is true.
+
+    scores: [T, E] bf16, f16 or f32, and ids: [T, k], of `route`. mask: bool [T]. tokens: the number that sums
+    are divided by, of all micro-batches and ranks; by default of the mask.
+
+    balance = E sum over e of f[e] P[e]: f is the number of an expert's tokens over `tokens`, P its mean
+    probability by softmax (Fedus et al. 2021; transformers' load_balancing_loss_func of one layer). z: the
+    mean of lse(scores)^2 (Zoph et al. 2022). entropy: the mean of softmax's. load: f.
+
+    Sums over tokens are f32, ascending in pieces of 64, pieces ascending; over experts halving trees; counts
+    are integers. Differentiable in scores through balance (f is constant) and z. Nothing waits for the
+    device. Raises LaunchError.
+    """
+    op = "router_losses"
+    are_tensors(op, scores=scores, ids=ids)
+    has_dims(op, "scores", scores.shape, 2, "2 dims [T, E]")
+    has_dims(op, "ids", ids.shape, 2, "2 dims [T, k]")
+    if len(ids) != len(scores):
+        got, wanted = len(ids), len(scores)
+        raise LaunchError(Code.ARG_SIZE, op=op, name="ids", axis="T", got=got, other="scores", wanted=wanted)
+    if ids.dtype not in INTEGERS:
+        raise LaunchError(Code.ARG_DTYPE, op=op, name="ids", got=ids.dtype, wanted="an integer dtype")
+    alive = torch.ones(len(ids), dtype=torch.int32, device=ids.device)
+    tensors = {"scores": scores}
+    if mask is not None:
+        are_tensors(op, mask=mask)
+        has_dtype(op, "mask", mask, torch.bool)
+        has_dims(op, "mask", mask.shape, 1, "1 dim [T]")
+        if len(mask) != len(scores):
+            got, wanted = len(mask), len(scores)
+            raise LaunchError(
+                Code.ARG_SIZE, op=op, name="mask", axis="T", got=got, other="scores", wanted=wanted
+            )
+        alive, tensors["active"] = mask.to(torch.int32), mask
+    if tokens is None:
+        count = alive.sum().clamp(min=1).float()
+    else:
+        count = torch.full((), integer(op, "tokens", tokens, 1), dtype=torch.float32, device=ids.device)
+    counts = torch.zeros(scores.shape[1], dtype=torch.int32, device=ids.device)
+    # integers: no order of additions changes them
+    counts.scatter_add_(0, ids.reshape(-1).to(torch.int64), alive[:, None].expand_as(ids).reshape(-1))
+    load = counts.float() / count
+    made = call(spec.router_losses, tensors | {"share": load, "inverse": 1.0 / count}, {}, {})
+    return RouterLosses(made["balance"], made["z"], made["entropy"], load)
+
+
+def _pieces(op: str, leaves: int, experts: int) -> None:
+    is_choice(op, "leaves", leaves, LEAVES)
+    if experts % leaves:
+        raise wrong_value(op, "leaves", leaves, f"a divisor of {experts} experts")

@@ -1,0 +1,221 @@
+"""Models of experts: one set of bits in training, prefill and decoding, and experts that are replayed."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from model_families import SIZES, VOCABULARY, written_of
+from safetensors.torch import load_file, save_file
+
+import rlk
+from rlk import ops
+from rlk.errors import LaunchError, UnsupportedError
+from rlk.nn import CausalLM, ModelConfig, RouteLog
+from rlk.ops import Routes
+from rlk.testing.bits import assert_same_bits, differing
+
+EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "sliding_window": None}
+FAMILIES = {
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
+        **SIZES | EXPERTS, num_hidden_layers=3, head_dim=32, moe_intermediate_size=32, num_experts=8,
+        norm_topk_prob=True, mlp_only_layers=[1],
+    ),
+    "mixtral": lambda: transformers.MixtralConfig(
+        **SIZES | EXPERTS, num_hidden_layers=2, num_local_experts=4
+    ),
+}  # fmt: skip
+LENGTHS = (11, 1, 7)
+IDS = torch.randint(VOCABULARY, (sum(LENGTHS),), generator=torch.Generator().manual_seed(0))
+SEQUENCES = IDS.split(LENGTHS)
+HALVES = (slice(0, 32), slice(32, 64))
+PACKED = ops.Layout.packed(torch.tensor((0, *LENGTHS)).cumsum(0), tokens=sum(LENGTHS))
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of each family as transformers writes it, with random weights."""
+    return written_of(FAMILIES[request.param](), tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def model(folder: Path) -> CausalLM:
+    return CausalLM.from_pretrained(folder)
+
+
+def rolled_out(model: CausalLM, chunk: int) -> tuple[list[torch.Tensor], list[Routes]]:
+    """Return logits and routes of each sequence: all but three tokens by prefill in chunks, then decoded.
+
+    Sequences that still have tokens make one batch.
+    """
+    cache, pages = model.cache(len(LENGTHS), 16), torch.arange(len(LENGTHS), dtype=torch.int32)[:, None]
+    logits: list[list[torch.Tensor]] = [[] for _ in LENGTHS]
+    noted: list[list[Routes]] = [[] for _ in LENGTHS]
+    done = [0] * len(LENGTHS)
+    while any(at < n for at, n in zip(done, LENGTHS, strict=True)):
+        who = [i for i, n in enumerate(LENGTHS) if done[i] < n]
+        counts = [min(chunk, LENGTHS[i] - 3 - done[i]) if done[i] < LENGTHS[i] - 3 else 1 for i in who]
+        ids = torch.cat([SEQUENCES[i][done[i] : done[i] + n] for i, n in zip(who, counts, strict=True)])
+        context = torch.tensor([done[i] + n for i, n in zip(who, counts, strict=True)], dtype=torch.int32)
+        edges = torch.tensor((0, *counts)).cumsum(0).to(torch.int32)
+        log = RouteLog()
+        if set(counts) == {1}:
+            hidden = model.decode(ids, cache, pages[who], context, routes=log)
+        else:
+            hidden = model.prefill(ids, cache, pages[who], context, edges, routes=log)
+        for i, a, b in zip(who, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            logits[i].append(model.logits(hidden[a:b]))
+            noted[i].append(log.routes().take(slice(a, b)))
+            done[i] += b - a
+    return [torch.cat(x) for x in logits], [Routes.cat(x) for x in noted]
+
+
+def test_training_prefill_and_decoding_have_the_same_bits_and_experts(model: CausalLM) -> None:
+    log = RouteLog()
+    with torch.no_grad():
+        packed = model.logits(model(IDS, PACKED, routes=log)).split(LENGTHS)
+        alone = [model.logits(model(ids)) for ids in SEQUENCES]
+        together = log.routes()
+    counts = torch.bincount(together.ids[:, 0].flatten().int(), minlength=together.experts)
+    assert counts.max() > counts.min()  # experts have different numbers of tokens
+    logits, routes = rolled_out(model, 4)
+    for a, b, c in zip(logits, packed, alone, strict=True):
+        assert_same_bits(a, b, "prefill in chunks, then decoding")
+        assert_same_bits(c, b, "alone")
+    assert Routes.cat(routes).digest() == together.digest()
+
+
+def gradients(model: CausalLM, routes: RouteLog | None) -> list[torch.Tensor]:
+    made = model.logps(IDS, PACKED, routes=routes).logp
+    found = torch.autograd.grad(made.sum(), tuple(model.parameters()))
+    return [made.detach(), *found]
+
+
+def test_training_replays_what_rollout_recorded(model: CausalLM) -> None:
+    """The same weights: every bit. Other weights: the recorded experts, and which tokens flipped."""
+    recorded = Routes.cat(rolled_out(model, 4)[1])
+    log = RouteLog(recorded)
+    want = gradients(model, None)
+    assert [differing(a, b) for a, b in zip(gradients(model, log), want, strict=True)] == [0] * len(want)
+    assert log.flips().tokens == 0 and log.routes().digest() == recorded.digest()
+    with torch.no_grad():
+        model.model.layers[-1].mlp.gate.weight.mul_(-1)  # the smallest scores are the largest
+    free, replayed = RouteLog(), RouteLog(recorded)
+    chosen, forced = gradients(model, free), gradients(model, replayed)
+    assert replayed.routes().digest() == recorded.digest() != free.routes().digest()
+    assert str(replayed.flips()) == str(recorded.flips(free.routes()))
+    assert replayed.flips().first_layer == recorded.layers - 1 and differing(forced[0], chosen[0])
+    model.gradient_checkpointing_enable()  # layers run again in backward, with the recorded experts
+    again = gradients(model, RouteLog(recorded))
+    assert [differing(a, b) for a, b in zip(again, forced, strict=True)] == [0] * len(forced)
+    with pytest.raises(LaunchError, match="replay has tokens = 18, but the call has tokens = 19"):
+        model(IDS, PACKED, routes=RouteLog(recorded.take(slice(1, None))))
+
+
+def test_another_order_of_additions_flips_routes_and_ours_does_not() -> None:
+    """Of one router on 2000 tokens: in batches of any size, and with the product by halves of K."""
+    drawn = torch.Generator().manual_seed(1)
+    x, w = (torch.randn(n, 64, generator=drawn).bfloat16() for n in (2000, 32))
+    whole = ops.route(ops.matmul(x, w), 4).ids
+    parts = [ops.route(ops.matmul(part, w), 4).ids for part in x.split((1, 7, 992, 1000))]
+    assert torch.equal(torch.cat(parts), whole)
+    first, second = (ops.matmul(x[:, at].contiguous(), w[:, at].contiguous()) for at in HALVES)
+    flipped = (ops.route(first + second, 4).ids != whole).any(-1)
+    assert 0 < flipped.sum() < 100
+
+
+def test_errors_are_not_above_those_of_transformers_in_bf16(folder: Path, model: CausalLM) -> None:
+    """Against the same weights in float64, whose experts are replayed: roundings alone are compared."""
+
+    def loaded(dtype: torch.dtype) -> Any:
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
+        ).eval()
+
+    with torch.no_grad():
+        exact = loaded(torch.bfloat16).double()
+        wanted = exact(IDS[None], output_router_logits=True)
+        k = exact.config.num_experts_per_tok
+        ids = [scores.topk(k, -1).indices for scores in wanted.router_logits]
+        log = RouteLog(Routes.of(ids, experts=exact.config.num_local_experts))
+        ours = model.logits(model(IDS, routes=log)).double() - wanted.logits[0]
+        theirs = loaded(torch.bfloat16)(IDS[None]).logits[0].double() - wanted.logits[0]
+        other = RouteLog(Routes.of([(x + 1) % log.replay.experts for x in ids], experts=log.replay.experts))
+        control = model.logits(model(IDS, routes=other)).double() - wanted.logits[0]
+    kept = ~torch.stack([r.flipped for r in log.made.values()]).any(0)  # theirs cannot be replayed
+    assert kept.sum() > len(IDS) // 2
+    assert ours.square().mean() <= 1.1 * theirs.square().mean() or ours.abs().max() < 0.1
+    assert control.square().mean() > 20 * ours.square().mean()
+
+
+def test_a_checkpoint_goes_to_transformers_and_back(folder: Path, model: CausalLM, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    again = CausalLM.from_pretrained(tmp_path)
+    for (name, a), b in zip(model.named_parameters(), again.parameters(), strict=True):
+        assert_same_bits(a, b, name)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    for (name, a), b in zip(sorted(model.named_parameters()), sorted(theirs.named_parameters()), strict=True):
+        assert name == b[0]
+        assert_same_bits(a, b[1], name)
+    assert json.loads((tmp_path / "config.json").read_text())["rlk_leaves"] == 1
+
+
+def test_a_missing_expert_is_named(folder: Path, tmp_path: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    gone = next(name for name in tensors if ".experts.1." in name)
+    del tensors[gone]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(LaunchError, match=re.escape(gone.split(".experts.")[1])):
+        CausalLM.from_pretrained(tmp_path)
+
+
+def test_ids_of_numerics_depend_on_the_experts(model: CausalLM) -> None:
+    experts = model.config.experts
+    assert experts is not None
+    found = {model.numerics_id("cpu")}
+    for other in (replace(experts, k=1), replace(experts, renormalize=not experts.renormalize)):
+        found.add(CausalLM(replace(model.config, experts=other)).numerics_id("cpu"))
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok=9"),
+        ({"moe_intermediate_size": None}, "moe_intermediate_size=None"),
+        ({"rlk_leaves": 2}, "products of experts have no leaves"),
+    ],
+)
+def test_configs_that_cannot_be_served_are_refused(changed: dict[str, Any], said: str) -> None:
+    given = FAMILIES["qwen3_moe"]().to_dict() | changed
+    with pytest.raises(LaunchError) as raised:
+        ModelConfig.of(given)
+    assert said in str(raised.value)
+
+
+def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -> None:
+    """Logits and gradients of all parameters; transformers' own logits differ."""
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    plain = theirs(IDS[None], use_cache=False).logits[0]
+    found = {}
+    with rlk.patch(theirs) as patched:
+        logits = theirs(IDS[None], use_cache=False).logits[0]
+        assert_same_bits(logits, model.logits(model(IDS)))
+        patched.logps(IDS[None]).logp.sum().backward()
+        found = {name: p.grad for name, p in theirs.named_parameters()}
+    model.logps(IDS).logp.sum().backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None
+        assert_same_bits(found[name], p.grad, name)
+    assert differing(plain.float(), logits)
+    assert_same_bits(theirs(IDS[None], use_cache=False).logits[0], plain)  # the patch is undone
+    theirs.config.output_router_logits = True
+    with pytest.raises(UnsupportedError, match="output_router_logits"):
+        rlk.patch(theirs)
