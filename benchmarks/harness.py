@@ -216,7 +216,7 @@ def write(
     record = {
         "device": name,
         "versions": versions(PACKAGES, options.commit),
-        "command": " ".join(["python -m", f"benchmarks.bench_{family}", *sys.argv[1:]]),
+        "command": " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "ceilings": {
             "copy_bytes_per_s": session.ceilings.bytes_per_s,
             "gemm_flops_per_s": session.ceilings.flops_per_s,

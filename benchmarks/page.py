@@ -35,6 +35,7 @@ FAMILIES = {
     "advantages": "Advantages",
     "overhead": "Host time",
     "digest": "Digests of weights",
+    "authors": "Operators of an outside package",
 }
 """The sections in order; a family of results without a title is a KeyError, so that none is left out."""
 
