@@ -26,6 +26,8 @@ NAV = {
     ],
     "Write an operator in 20 minutes": [
         "writing-a-spec.md",
+        "tutorial.md",
+        "language.md",
         "gallery.md",
         "glossary.md",
     ],
