@@ -241,7 +241,7 @@ def write(
     family: str, rows: Sequence[Mapping[str, Any]], session: Session, options: argparse.Namespace
 ) -> Path:
     """Write the rows of one family and return the file."""
-    record = record_of(f"benchmarks.bench_{family}", rows, session, options.commit)
+    record = record_of(f"benchmarks.{Path(sys.argv[0]).stem}", rows, session, options.commit)
     file = Path(options.out) / device_slug(record["device"]) / f"{family}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text_of(record), encoding="utf-8")

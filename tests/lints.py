@@ -118,8 +118,9 @@ class Finding:
 
 
 def python_files(*folders: str) -> list[Path]:
-    """List the Python files of the named top-level folders that exist."""
-    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    """List the Python files of the named top-level folders that exist, generated ones left out."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in found if "generated" not in path.parts)
 
 
 def name_of(path: Path) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from benchmarks.merge import merged
 from benchmarks.peers import absent
 from benchmarks.timing import Ceilings, Launch, Timing
 from rlk.nn import rotary
+from rlk.runtime import registry
 
 TIMES = {"ours": 0.5, "slow": 2.0, "fast": 0.4}
 
@@ -185,11 +188,26 @@ def test_calls_that_are_timed_give_numbers() -> None:
 
 # --- every row, without a device ---
 
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Operators that a benchmark registers are no one's afterwards."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(registry.others())
+    yield
+    for name in set(registry.others()) - known:
+        registry.unregister(name)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gallery_ops"]:
+        del sys.modules[name]
+
+
 FAMILIES = sorted(file.stem for file in Path(harness.__file__).parent.glob("bench_*.py"))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_row_can_be_built_and_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_can_be_built_and_called(
+    name: str, monkeypatch: pytest.MonkeyPatch, forgotten: None
+) -> None:
     """Shapes alone: fake tensors have no memory, and no kernel runs."""
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     table = SimpleNamespace(rope_table=lambda count, dim, **_: torch.empty(2, count, dim // 2))

@@ -151,6 +151,41 @@ def test_the_spec_of_the_readme_is_the_example_and_becomes_the_kernel_shown(
     assert len(parts) == 2 and all(part in emitted for part in parts)
 
 
+STEPS = ("norm", "weighted", "loss", "project", "head")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_of_the_tutorial_runs_and_shows_what_it_prints(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its spec is checked, its call compares itself with float64, and its commands print the lines shown."""
+    from rlk.cli import main
+
+    number = STEPS.index(step) + 1
+    section = re.split(r"^## \d. .*$", (ROOT / "docs/tutorial.md").read_text(), flags=re.MULTILINE)[number]
+    spec, use = BLOCK.findall(section)
+    assert spec.startswith(f"# {step}.py")
+    (tmp_path / f"{step}.py").write_text(spec)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, step, raising=False)
+    torch.manual_seed(0)
+    exec(compile(use, "use.py", "exec"), {})
+    del sys.modules[step]
+    laws = ("slope", "tiles", "rows")
+    assert main(["check", f"{step}.py:{step}", *(w for law in laws for w in ("--law", law))]) == 0
+    shown = re.findall(r"```text\n\$ rlk (.*?)\n(.*?)```", section, re.DOTALL)
+    assert len(shown) == 2
+    for command, lines in shown:
+        capsys.readouterr()
+        assert main(command.split()) == 0
+        printed = capsys.readouterr().out
+        parts = lines.split("    ...\n") if "--source" in command else lines.splitlines()
+        assert [part for part in parts if part not in printed] == []
+        places = [printed.index(part) for part in parts]
+        assert places == sorted(places)
+
+
 def broken_links(pages: Path) -> list[str]:
     """Return the links between pages that lead nowhere, and pages of the navigation that are not there."""
     found = []

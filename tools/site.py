@@ -27,7 +27,13 @@ NAV = {
         "on-policy.md",
         "data-parallel.md",
     ],
-    "Write an operator in 20 minutes": ["writing-a-spec.md", "glossary.md"],
+    "Write an operator in 20 minutes": [
+        "writing-a-spec.md",
+        "tutorial.md",
+        "language.md",
+        "gallery.md",
+        "glossary.md",
+    ],
     "Contract": ["contract.md"],
     "Architecture": ["architecture.md", "decisions/"],
     "Operators": ["shipped-operators.md", "operators/", "losses.md", "advantages.md"],
@@ -37,6 +43,8 @@ NAV = {
     "Troubleshooting": ["troubleshooting.md", "error-codes.md", "environment.md"],
     "Changelog": ["changelog.md"],
 }
+EXAMPLES = "examples/operators"
+"""The folder whose files a page links, which the site has too."""
 STRICT = {"not_found": "warn", "anchors": "warn", "unrecognized_links": "warn", "absolute_links": "warn"}
 CONFIG = {
     "site_name": "rlk",
@@ -58,6 +66,8 @@ def lay_out(folder: Path) -> None:
     pages = folder / "pages"
     shutil.copytree(ROOT / "docs", pages, dirs_exist_ok=True)
     shutil.copy(ROOT / "CHANGELOG.md", pages / "changelog.md")
+    code = shutil.ignore_patterns("*.md", "tests", "__pycache__")
+    shutil.copytree(ROOT / EXAMPLES, pages / EXAMPLES, ignore=code, dirs_exist_ok=True)
     parts = sections((ROOT / "README.md").read_text(encoding="utf-8"))
     (pages / "index.md").write_text("\n".join(parts[title] for title in SECTIONS), encoding="utf-8")
     for page in pages.rglob("*.md"):
@@ -86,7 +96,11 @@ def linked(text: str, up: str = "") -> str:
         files = list((ROOT / "docs").glob(found[1]))
         return f"[{found[0]}]({up}{files[0].relative_to(ROOT / 'docs')})" if len(files) == 1 else found[0]
 
-    return re.sub(r"`(?:docs/)?([\w/-]+(?:\.md|-\*))`", link, text.replace("](docs/", f"]({up}"))
+    return re.sub(
+        r"`(?:docs/)?([\w/-]+(?:\.md|-\*))`",
+        link,
+        text.replace("](docs/", f"]({up}").replace(f"](../{EXAMPLES}", f"]({up}{EXAMPLES}"),
+    )
 
 
 def listed(pages: Path, title: str, name: str) -> list[object]:

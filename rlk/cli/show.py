@@ -18,6 +18,7 @@ from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op, Variant, axes_of
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
+from rlk.pages.order import orders
 from rlk.passes.piecewise_launch import sweep
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.runtime.reference import (
@@ -187,6 +188,12 @@ def _describe(op: Op, variant: Variant, on: Target, extents: dict[str, int]) -> 
     print(table(("axis", "extent", "numerics"), [_axis(a, extents) for a in axes_of(op.formals)]))
     print()
     gradient = reference_gradient(op, variant)
+    sums = [("forward", each) for each in orders(op.trace(variant))]
+    if gradient is not None:
+        sums += [("gradient", each) for each in orders(_gradient(op, variant))]
+    if sums:
+        print(table(("program", "order of float additions"), sums))
+        print()
     programs = [placed(op, op.trace(variant)), *([] if gradient is None else [gradient])]
     known = [reference_extents(op, program) | extents for program in programs]
     _describe_kernels(zip(programs, known, strict=True), on)

@@ -33,6 +33,18 @@ class Tree:
     Any permutation of 2**n terms is a legal order; the choice is part of an operator's numerics. Missing
     terms are the identity of the sum, -0.0, so a wider tree of the same rule over the same terms has the
     same bits.
+
+    Tree.halving adds the upper half to the lower, again and again; Tree.pairwise adds neighbours;
+    Tree.vector8 is halving inside of vectors of 8, then among them.
+
+    Shapes: an order of 2**n terms; a rule fits any extent.
+    Dtypes: of float sums; integers need none.
+    Raises: TREE_NOT_A_PERMUTATION, TREE_WIDTH for an explicit order of other bits, ORDER_WANTED.
+
+    >>> L.sum(x, over=N, tree=Tree((0, 1)))         # pairwise, written out
+    [2.5, 5.25]
+    >>> Tree((0, 2))
+    [TREE_NOT_A_PERMUTATION]
     """
 
     order: tuple[int, ...]

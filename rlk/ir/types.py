@@ -10,7 +10,18 @@ from rlk.ir.dims import Axis
 
 
 class DType(Enum):
-    """Element types, named as PyTorch and the kernels name them."""
+    """Element types, named as PyTorch and the kernels name them: f32, f16, bf16, i32, i64, u32, boolean.
+
+    Shapes: none.
+    Dtypes: f16 and bf16 are for memory and for L.dot: cast to f32 before arithmetic. i64 is for ids and
+    offsets. There are no 8-bit dtypes.
+    Raises: DTYPE_UNKNOWN where another value is given for one.
+
+    >>> bf16.is_float
+    True
+    >>> L.number(1.0, "f32")
+    [DTYPE_UNKNOWN]
+    """
 
     F32 = "f32"
     F16 = "f16"

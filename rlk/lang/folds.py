@@ -87,7 +87,27 @@ class _Fold(Folding):
 class SoftmaxSum(_Fold):
     """The state (max, sum of e, sum of e * payload) of scores z, with e = exp2((z - max) * log2 e).
 
+    lanes: the tree of the lanes of a chunk. kept: a state for each piece and lane, unmerged. open: do not
+    merge the last piece. after: continue from `states` of an open fold.
     entropy: the state also has the sum of e * (z - max), from which the entropy of softmax(z) is computed.
+
+    Shapes: scores have the streamed axis; a state has their other axes.
+    Dtypes: f32; a payload may be 16-bit on an axis whose leaf is the piece.
+    Raises: FOLD_OUTSIDE, FOLD_TWICE, FOLD_UNUSED, FOLD_WITHOUT_ENTROPY, FOLD_AS_VALUE, FAN_IN_NEEDS_SUM.
+
+    >>> soft = L.softmax_sum(entropy=True)
+    >>> for v in L.stream(V):
+    ...     soft.absorb(z[v], square=z[v] * z[v])
+    >>> L.out(lse=soft.lse(), mean=soft.mean("square"), sum=soft.payload("square"), entropy=soft.entropy())
+    lse: [4.44019, 8.00158]
+    mean: [12.8152, 63.8998]
+    sum: [19.902, 64.0009]
+    entropy: [0.947537, 0.0133135]
+    >>> soft = L.softmax_sum()
+    >>> for v in L.stream(V):
+    ...     soft.absorb(z[v])
+    >>> L.out(m=soft.max, s=soft.sum, c=soft.centred)
+    [FOLD_WITHOUT_ENTROPY]
     """
 
     what = "softmax_sum"
@@ -112,10 +132,12 @@ class SoftmaxSum(_Fold):
 
     @property
     def max(self) -> Tile:
+        """The largest score."""
         return self._state(0)
 
     @property
     def sum(self) -> Tile:
+        """The sum of e."""
         return self._state(1)
 
     def lse(self) -> Tile:
@@ -149,6 +171,16 @@ class PowerSum(SoftmaxSum):
     """The state of scores in units of ln 2 (scores times log2 e), which need no product: e = exp2(z - max).
 
     On an axis whose leaf is the piece, max changes only if that of a chunk exceeds it by more than 8.
+
+    Shapes: scores have the streamed axis; a state has their other axes.
+    Dtypes: f32; a payload may be 16-bit on an axis whose leaf is the piece.
+    Raises: as softmax_sum: FOLD_OUTSIDE, FOLD_TWICE, FOLD_UNUSED, FOLD_WITHOUT_ENTROPY, FOLD_AS_VALUE.
+
+    >>> soft = L.power_sum()
+    >>> for v in L.stream(V):
+    ...     soft.absorb(z[v] * 1.4426950408889634)
+    >>> soft.lse()
+    [4.44019, 8.00158]
     """
 
     what = "power_sum"
@@ -174,6 +206,14 @@ class SoftmaxStates(SoftmaxSum):
     """States of softmax sums along an axis, merged pairwise: neighbours first.
 
     m, s, centred and payloads: `max`, `sum`, `centred` and `payload(name)` of the folds.
+
+    Shapes: all have the axis `over`; a merged state has their other axes.
+    Dtypes: f32.
+    Raises: MERGE_NEEDS_STATES, FOLD_WITHOUT_ENTROPY, NO_SUCH_AXIS.
+
+    >>> both = L.softmax_states(N, x, L.where(x > -9.0, 1.0, 1.0))     # states of one score each
+    >>> both.lse()
+    [3.20225, 4.15323]
     """
 
     what = "softmax_states"
@@ -198,7 +238,27 @@ class SoftmaxStates(SoftmaxSum):
 class Total(_Fold):
     """The sum of the absorbed tiles: a tree inside a chunk, chunks ascending.
 
-    kept: a sum for each piece of the axis and each lane of a chunk, steps ascending.
+    lanes: the tree of the lanes of a chunk. open, after: as of softmax_sum.
+    kept: a sum for each piece of the axis and each lane of a chunk, steps ascending: a tile over V.pieces
+    and V.lanes.
+
+    Shapes: the tile has the streamed axis; the value has its other axes.
+    Dtypes: f32 and integers, kept. With `by`, 16-bit factors and an f32 value.
+    Raises: FOLD_OUTSIDE, FOLD_TWICE for a second absorb in one stream, FOLD_UNUSED, FOLD_LEAF,
+    FOLD_AS_VALUE, NO_SUCH_AXIS for a tile without the streamed axis.
+
+    >>> total, count = L.total(), L.total()
+    >>> for v in L.stream(V):
+    ...     total.absorb(z[v])
+    ...     count.absorb((z[v] > 2.0).to(i32))
+    >>> L.out(total=total.value, count=count.value)
+    total: [10, 9]
+    count: [2, 1]
+    >>> total = L.total()
+    >>> for v in L.stream(V):
+    ...     total.absorb(z[v])
+    >>> total + 1.0
+    [FOLD_AS_VALUE]
     """
 
     what = "total"
@@ -216,11 +276,24 @@ class Total(_Fold):
 
     @property
     def value(self) -> Tile:
+        """The sum, after the stream."""
         return self._state(0)
 
 
 class Argmax(_Fold):
-    """The largest score and its lowest index; kept: of each piece of the axis and each lane of a chunk."""
+    """The largest score and its lowest index; kept: of each piece of the axis and each lane of a chunk.
+
+    Shapes: scores have the streamed axis; both results have their other axes.
+    Dtypes: f32 scores; the index is i32.
+    Raises: FOLD_OUTSIDE, FOLD_TWICE, FOLD_UNUSED, FOLD_AS_VALUE.
+
+    >>> best = L.argmax()
+    >>> for v in L.stream(V):
+    ...     best.absorb(z[v])
+    >>> L.out(index=best.index, largest=best.max)
+    index: [3, 1]
+    largest: [4, 8]
+    """
 
     what = "argmax"
     reads = (".index", ".max")
@@ -229,19 +302,47 @@ class Argmax(_Fold):
         super().__init__(kept=kept)
 
     def absorb(self, z: Operand) -> None:
+        """Absorb one chunk of f32 scores."""
         self._absorb(Monoid(Kind.ARGMAX), z)
 
     @property
     def index(self) -> Tile:
+        """The lowest index of the largest score, i32."""
         return self._state(1)
 
     @property
     def max(self) -> Tile:
+        """The largest score."""
         return self._state(0)
 
 
 class Carry:
-    """A value carried from each step of a stream to the next: the state of a recurrence."""
+    """A value carried from each step of a stream to the next: the state of a recurrence.
+
+    Its stream takes one element at a time (chunk=1, neither split nor piece), from either end. A state may
+    be a vector or a matrix: name its axes beside those of the segments.
+
+    Shapes: the axes of the initial value and those named behind it.
+    Dtypes: that of the initial value; a Python float is f32.
+    Raises: CARRY_STEPS for an axis with chunks, CARRY_TYPE for a value of another dtype or with other
+    axes, FOLD_OUTSIDE, FOLD_TWICE for a second `hand`.
+
+    >>> run = L.carry(L.number(0, i32), T)
+    >>> for i in L.stream(I, reverse=True):
+    ...     run.hand(run.value * 2 + u[i])
+    >>> run.value
+    [49, 18]
+    >>> run = L.carry(0.0, B)
+    >>> for e in L.stream(S, begin=begin, end=end):         # one by one: decayed by a half
+    ...     run.hand(0.5 * run.value + p.at(e.pos))
+    >>> run.value
+    [2.5, 9.875]
+    >>> run = L.carry(0.0, T)
+    >>> for v in L.stream(V):
+    ...     run.hand(run.value + z[v])
+    >>> run.value
+    [CARRY_STEPS]
+    """
 
     what = "carry"
 
@@ -283,7 +384,19 @@ class Carry:
 
 
 class Top(_Fold):
-    """The three largest integers of each piece of the axis and each lane of a chunk."""
+    """The three largest integers of each piece of the axis and each lane of a chunk.
+
+    Shapes: the tile has the streamed axis V; values have V.pieces and V.lanes in its place.
+    Dtypes: i32.
+    Raises: FOLD_OUTSIDE, FOLD_TWICE, FOLD_UNUSED, FOLD_AS_VALUE.
+
+    >>> top = L.top()
+    >>> for v in L.stream(V):
+    ...     top.absorb(c[v])
+    >>> first, second, third = top.values
+    >>> L.max(first, over=V.lanes)
+    [7, 9]
+    """
 
     what = "top"
     reads = (".values",)

@@ -93,15 +93,44 @@ class L(metaclass=_Names):
     ) -> Iterator[StreamVar]:
         """Iterate an axis chunk by chunk, ascending; the body is traced once.
 
+        A kernel may have several streams, one after the other, of one axis as well: what a stream found is
+        a value for the next. Inside its stream an axis is not used whole, and streams do not nest.
+
         begin, end: the segment of a ragged axis, i32 or i64 over the axis of segments.
         when: where it is false the axis is empty: folds keep the identity and nothing is read.
         reverse: from the last element to the first, one by one.
-        since, until: for an axis whose leaf is the piece or the segment: the bounds of the elements that are
-        visible to a row, as in causal or window attention. Chunks and pieces still count from `begin`.
-        rows: an axis, the index of each row along it, and a condition: where states of rows are materialized,
-        if they do not fit into a program. Where it is false a state is undefined and must not be stored.
-        after: the number of elements from `begin` on, in whole chunks, that another stream took, from whose
-        states the folds continue; this stream takes the others. Chunks and pieces still count from `begin`.
+        since, until: for an axis whose leaf is the piece or the segment: the bounds of the elements that
+        are visible to a row, as in causal or window attention. Chunks and pieces still count from `begin`.
+        rows: an axis, the index of each row along it, and a condition: where states of rows are
+        materialized, if they do not fit into a program. Where it is false a state is undefined and must
+        not be stored.
+        after: the number of elements from `begin` on, in whole chunks, that another stream took, from
+        whose states the folds continue; this stream takes the others. Chunks and pieces still count from
+        `begin`.
+
+        Shapes: yields v; a parameter's chunk `param[v]` has the parameter's axes, `v.pos` (i32) the
+        streamed one.
+        Dtypes: bounds are i32 or i64, `when` is boolean.
+        Raises: AXIS_NEEDS_CHUNK, AXIS_TWO_ROLES for a stream of an axis inside its own, STREAM_NESTED,
+        STREAM_BROKEN for break or return in the body, STREAM_LEAK for a value of the body that is used
+        after it.
+
+        >>> largest, total = L.argmax(), L.total()
+        >>> for v in L.stream(V):
+        ...     largest.absorb(z[v])
+        >>> for v in L.stream(V):                       # again, with what the first stream found
+        ...     total.absorb(z[v] - largest.max)
+        >>> total.value
+        [-6, -23]
+        >>> total = L.total()
+        >>> for e in L.stream(S, begin=begin, end=end):
+        ...     total.absorb(p.at(e.pos))
+        >>> total.value
+        [3, 18]
+        >>> for v in L.stream(V):
+        ...     kept = z[v]
+        >>> kept + 1.0
+        [STREAM_LEAK]
         """
         t = tracer("stream")
         an_axis("L.stream", axis)
@@ -123,7 +152,16 @@ class L(metaclass=_Names):
     def keep(x: Operand, name: str) -> Tile:
         """Return x, materialized to memory: its consumers are in later launches.
 
-        So a value that several contractions need, such as the gradient of scores, is computed once.
+        So a value that several contractions need, such as the gradient of scores, is computed once. A name
+        is that of a workspace: no other output or workspace has it.
+
+        Shapes: those of x.
+        Dtypes: any, kept.
+        Raises: KEEP_IN_STREAM.
+
+        >>> doubled = L.keep((x + x).to(bf16), "doubled")
+        >>> L.dot(doubled, w, over=N)
+        [[5, -8], [10.5, 1]]
         """
         t = tracer("keep")
         if t.scope.axis is not None:
@@ -143,7 +181,16 @@ class L(metaclass=_Names):
         """Return x, materialized to memory as with `keep`, as a tensor for gathers.
 
         So tokens read a number of their sequence, such as a sum over its tokens.
-        axes, where, when: axes of the tensor, indices of the elements, and which are written, as in `place`.
+        axes, where, when: axes of the tensor, indices of the elements, and which are written, as in
+        `place`.
+
+        Shapes: a tensor over x's axes, or `axes`; `.at(...)` reads it.
+        Dtypes: any, kept; indices are integers.
+        Raises: KEEP_IN_STREAM, OUTPUT_TWICE or OUTPUT_IS_INPUT for a name that is taken.
+
+        >>> sums = L.table(L.sum(x, over=N, tree=Tree.halving), "sums")
+        >>> sums.at(row)
+        [5.25, 2.5]
         """
         t = tracer("table")
         if t.scope.axis is not None:
@@ -155,22 +202,60 @@ class L(metaclass=_Names):
 
     @staticmethod
     def sum(x: Operand, over: Axis, tree: Order | None = None) -> Tile:
-        """Return the sum over a whole axis, padded to 2**n with -0.0, in the order of a tree."""
+        """Return the sum over a whole axis, padded to 2**n with -0.0, in the order of a tree.
+
+        tree: Tree.halving, Tree.pairwise, Tree.vector8 or Tree(order of index bits); integers need none.
+
+        Shapes: x has the axis; the result has x's other axes.
+        Dtypes: any number, kept: 16-bit floats are cast to f32 first.
+        Raises: FLOAT_SUM_NEEDS_TREE, NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis, TREE_WIDTH.
+
+        >>> L.sum(x, over=N, tree=Tree.halving)         # (x0 + x2) + (x1 + x3)
+        [2.5, 5.25]
+        >>> L.sum(n, over=N)
+        [6, 22]
+        >>> L.sum(x, over=N)
+        [FLOAT_SUM_NEEDS_TREE]
+        """
         return L._reduce(Combine.ADD, x, over, tree)
 
     @staticmethod
     def max(x: Operand, over: Axis) -> Tile:
-        """Return the largest element over a whole axis; NaN loses."""
+        """Return the largest element over a whole axis; NaN loses.
+
+        Shapes: x has the axis; the result has x's other axes.
+        Dtypes: f32 and integers, kept.
+        Raises: NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis.
+
+        >>> L.max(x, over=N)
+        [3, 4]
+        """
         return L._reduce(Combine.MAX, x, over, None)
 
     @staticmethod
     def min(x: Operand, over: Axis) -> Tile:
-        """Return the smallest element over a whole axis; NaN loses."""
+        """Return the smallest element over a whole axis; NaN loses.
+
+        Shapes: x has the axis; the result has x's other axes.
+        Dtypes: f32 and integers, kept.
+        Raises: NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis.
+
+        >>> L.min(L.where(x > 2.0, L.pos(N), 4), over=N)        # the first index that is true
+        [2, 0]
+        """
         return L._reduce(Combine.MIN, x, over, None)
 
     @staticmethod
     def any(x: Operand, over: Axis) -> Tile:
-        """Return whether any element over a whole axis is true."""
+        """Return whether any element over a whole axis is true.
+
+        Shapes: x has the axis; the result has x's other axes.
+        Dtypes: boolean.
+        Raises: DTYPE_WANTED, NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis.
+
+        >>> L.any(x > 3.0, over=N)
+        [False, True]
+        """
         return L._reduce(Combine.OR, x, over, None)
 
     @staticmethod
@@ -190,10 +275,22 @@ class L(metaclass=_Names):
     ) -> Tile:
         """Return the contraction over an axis of two 16-bit tiles (chain16) or two f32 ones (an fma chain).
 
-        f32: one accumulator takes the axis in ascending order; `rlk.ir.dotmodel` has the rules. An axis with
-        `split` or `piece` is contracted piece by piece: pieces of a split merge pairwise, others ascending.
+        f32: one accumulator takes the axis in ascending order; `rlk.ir.dotmodel` has the rules. An axis
+        with `split` or `piece` is contracted piece by piece: pieces of a split merge pairwise, others
+        ascending.
         onto: for an axis with `piece`, the f32 initial value of the ascending sum over pieces.
         each: batch axes, which both tiles have; every index of them has a contraction of its own.
+
+        Shapes: both have `over`; the result has the other axes of both. No axis needs a transpose: factors
+        are contracted over the axis of this name, wherever it is among their dims.
+        Dtypes: bf16 with bf16, f16 with f16, f32 with f32; the result is f32.
+        Raises: DTYPE_MIX, DTYPE_WANTED, DOT_SHARES_AXIS, DOT_ONTO, and CANNOT_LOWER where no backend has
+        the form.
+
+        >>> L.dot(h, w, over=N)                         # [T, N] and [K, N]: h @ w.T
+        [[10, 4], [9.75, 0.5]]
+        >>> L.dot(h, w.to(f32), over=N)
+        [DTYPE_MIX]
         """
         t = tracer("dot")
         for axis in (over, *each):
@@ -215,72 +312,233 @@ class L(metaclass=_Names):
 
     @staticmethod
     def exp2(x: Operand) -> Tile:
+        """Return 2**x, the portable function: the same bits on every target.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.exp2(y * 0.1)
+        [2, 4, 8, 16]
+        """
         return L._math(MathFn.EXP2, x)
 
     @staticmethod
     def softmax_exp2(x: Operand) -> Tile:
-        """Return 2**x in the model of softmax folds, for gradients that recompute probabilities."""
+        """Return 2**x in the model of softmax folds, for gradients that recompute probabilities.
+
+        On sm_90 folds use the hardware's exp2, whose bits the oracle has; elsewhere it is the portable
+        one.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> soft = L.softmax_sum()
+        >>> for v in L.stream(V):
+        ...     soft.absorb(z[v])
+        >>> L.softmax_exp2((soft.max - soft.lse()) * 1.4426950408889634)    # the largest probability
+        [0.643914, 0.99842]
+        """
         return L._math(MathFn.EXP2, x, MathModel.SOFTMAX)
 
     @staticmethod
     def exp(x: Operand) -> Tile:
+        """Return e**x, portable, with gradual underflow.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED: cast a 16-bit tile first.
+
+        >>> L.exp(x)
+        [[2.71828, 0.135335, 20.0855, 1.64872], [54.5981, 1.28403, 0.367879, 7.38906]]
+        >>> L.exp(h)
+        [DTYPE_WANTED]
+        """
         return L._math(MathFn.EXP, x)
 
     @staticmethod
     def log2(x: Operand) -> Tile:
+        """Return the logarithm to base 2, portable; -inf at 0, NaN below.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.log2(y)
+        [3.32193, 4.32193, 4.90689, 5.32193]
+        """
         return L._math(MathFn.LOG2, x)
 
     @staticmethod
     def log(x: Operand) -> Tile:
+        """Return the natural logarithm, portable; -inf at 0, NaN below.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.log(y)
+        [2.30259, 2.99573, 3.4012, 3.68888]
+        """
         return L._math(MathFn.LOG, x)
 
     @staticmethod
     def expm1(x: Operand) -> Tile:
+        """Return e**x - 1, portable, accurate near 0.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.expm1(y * 1e-6)
+        [1e-05, 2.00002e-05, 3.00004e-05, 4.00008e-05]
+        """
         return L._math(MathFn.EXPM1, x)
 
     @staticmethod
     def log1p(x: Operand) -> Tile:
+        """Return ln(1 + x), portable, accurate near 0; -inf at -1, NaN below.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.log1p(y * 1e-6)
+        [9.99995e-06, 1.99998e-05, 2.99995e-05, 3.99992e-05]
+        """
         return L._math(MathFn.LOG1P, x)
 
     @staticmethod
     def tanh(x: Operand) -> Tile:
+        """Return the hyperbolic tangent, portable.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.tanh(x)
+        [[0.761594, -0.964028, 0.995055, 0.462117], [0.999329, 0.244919, -0.761594, 0.964028]]
+        """
         return L._math(MathFn.TANH, x)
 
     @staticmethod
     def erf(x: Operand) -> Tile:
+        """Return the error function, portable.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.erf(x)
+        [[0.842701, -0.995322, 0.999978, 0.5205], [1, 0.276326, -0.842701, 0.995322]]
+        """
         return L._math(MathFn.ERF, x)
 
     @staticmethod
     def sigmoid(x: Operand) -> Tile:
+        """Return 1 / (1 + e**-x), portable; neither tail overflows.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> x * L.sigmoid(x)                            # silu
+        [[0.731059, -0.238406, 2.85772, 0.31123], [3.92806, 0.140544, -0.268941, 1.76159]]
+        """
         return L._math(MathFn.SIGMOID, x)
 
     @staticmethod
     def rsqrt(x: Operand) -> Tile:
+        """Return 1 / sqrt(x), portable; inf at 0, NaN below.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.rsqrt(y)
+        [0.316228, 0.223607, 0.182574, 0.158114]
+        """
         return L._math(MathFn.RSQRT, x)
 
     @staticmethod
     def sin(x: Operand) -> Tile:
+        """Return the sine of x in radians, portable.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.sin(x)
+        [[0.841471, -0.909297, 0.14112, 0.479426], [-0.756802, 0.247404, -0.841471, 0.909297]]
+        """
         return L._math(MathFn.SIN, x)
 
     @staticmethod
     def cos(x: Operand) -> Tile:
+        """Return the cosine of x in radians, portable.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.cos(x)
+        [[0.540302, -0.416147, -0.989992, 0.877583], [-0.653644, 0.968912, 0.540302, -0.416147]]
+        """
         return L._math(MathFn.COS, x)
 
     @staticmethod
     def k3(d: Operand) -> Tile:
-        """Return exp(d) - 1 - d, accurate near 0."""
+        """Return exp(d) - 1 - d, accurate near 0: the term of a KL estimate that is never negative.
+
+        Shapes: those of d.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.k3(x)
+        [[0.718282, 1.13534, 16.0855, 0.148721], [49.5981, 0.0340254, 0.367879, 4.38906]]
+        """
         return L._math(MathFn.K3, d)
 
     @staticmethod
     def sqrt(x: Operand) -> Tile:
+        """Return the square root, correctly rounded; NaN below 0.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED, and CANNOT_LOWER on CuTe, which lacks it: calls run on Triton.
+
+        >>> L.sqrt(y)
+        [3.16228, 4.47214, 5.47723, 6.32456]
+        """
         return L._map1(Fn1.SQRT, x)
 
     @staticmethod
     def floor(x: Operand) -> Tile:
+        """Return the largest integer that is not above x, as a float.
+
+        L.floor(x + 0.5) rounds to the nearest, -L.floor(-x) rounds up.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.floor(x)
+        [[1, -2, 3, 0], [4, 0, -1, 2]]
+        """
         return L._map1(Fn1.FLOOR, x)
 
     @staticmethod
     def isnan(x: Operand) -> Tile:
+        """Return whether x is NaN.
+
+        Shapes: those of x.
+        Dtypes: f32; the result is boolean.
+        Raises: DTYPE_WANTED.
+
+        >>> L.isnan(L.sqrt(x))
+        [[False, True, False, False], [False, False, True, False]]
+        """
         return L._map1(Fn1.ISNAN, x)
 
     @staticmethod
@@ -291,22 +549,56 @@ class L(metaclass=_Names):
 
     @staticmethod
     def maximum(a: Operand, b: Operand) -> Tile:
-        """Return the larger of two; NaN loses, -0.0 < +0.0."""
+        """Return the larger of two; NaN loses, -0.0 < +0.0.
+
+        Shapes: the axes of both.
+        Dtypes: f32 or an integer, both alike; a number takes the other's.
+        Raises: DTYPE_MIX, DTYPE_WANTED, DTYPE_OF_NUMBERS for two integers without a tile.
+
+        >>> L.maximum(x, 0.0)
+        [[1, 0, 3, 0.5], [4, 0.25, 0, 2]]
+        >>> L.maximum(x, n)
+        [DTYPE_MIX]
+        """
         return L._map2(Fn2.MAX, a, b)
 
     @staticmethod
     def minimum(a: Operand, b: Operand) -> Tile:
-        """Return the smaller of two; NaN loses, -0.0 < +0.0."""
+        """Return the smaller of two; NaN loses, -0.0 < +0.0.
+
+        Shapes: the axes of both.
+        Dtypes: f32 or an integer, both alike; a number takes the other's.
+        Raises: DTYPE_MIX, DTYPE_WANTED, DTYPE_OF_NUMBERS for two integers without a tile.
+
+        >>> L.minimum(n, 4)
+        [[0, 1, 2, 3], [4, 4, 4, 4]]
+        """
         return L._map2(Fn2.MIN, a, b)
 
     @staticmethod
     def clip(x: Operand, low: Operand, high: Operand) -> Tile:
-        """Return min(max(x, low), high)."""
+        """Return min(max(x, low), high); NaN becomes low.
+
+        Shapes: the axes of all three.
+        Dtypes: f32 or an integer, all alike; numbers take the tile's.
+        Raises: DTYPE_MIX, DTYPE_WANTED.
+
+        >>> L.clip(x, -1.0, 1.0)
+        [[1, -1, 1, 0.5], [1, 0.25, -1, 1]]
+        """
         return L.minimum(L.maximum(x, low), high)
 
     @staticmethod
     def mulhi(a: Operand, b: Operand) -> Tile:
-        """Return the upper 32 bits of a u32 product."""
+        """Return the upper 32 bits of a u32 product.
+
+        Shapes: the axes of both.
+        Dtypes: u32.
+        Raises: DTYPE_WANTED, DTYPE_MIX.
+
+        >>> L.mulhi(n.to(u32), L.number(1 << 31, u32))   # half, rounded down
+        [[0, 0, 1, 1], [3, 3, 2, 2]]
+        """
         return L._map2(Fn2.MULHI, a, b)
 
     @staticmethod
@@ -317,14 +609,32 @@ class L(metaclass=_Names):
 
     @staticmethod
     def fma(a: Operand, b: Operand, c: Operand) -> Tile:
-        """Return a * b + c, rounded once."""
+        """Return a * b + c, rounded once. No other expression is fused: x * y + z rounds twice.
+
+        Shapes: the axes of all three.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.fma(x, 2.0, y)
+        [[12, 16, 36, 41], [18, 20.5, 28, 44]]
+        """
         t = tracer("fma")
         x, y, z = (t.use(as_tile(t, v, DType.F32)) for v in (a, b, c))
         return t.wrap(t.at().let(Fma(x, y, z)))
 
     @staticmethod
     def where(cond: Operand, a: Operand, b: Operand) -> Tile:
-        """Return a where the condition is true, b elsewhere. NaN of the side not taken has no effect."""
+        """Return a where the condition is true, b elsewhere. NaN of the side not taken has no effect.
+
+        Shapes: the axes of all three.
+        Dtypes: cond boolean; a and b alike, any dtype; a number takes the other's, two floats are f32.
+        Raises: DTYPE_MIX, DTYPE_WANTED, DTYPE_OF_NUMBERS for two integers: write L.number(1, i32).
+
+        >>> L.where(x > 0.0, x, -1.0)
+        [[1, -1, 3, 0.5], [4, 0.25, -1, 2]]
+        >>> L.where(x > 0.0, 1, 0)
+        [DTYPE_OF_NUMBERS]
+        """
         t = tracer("where")
         c = t.use(as_tile(t, cond, DType.BOOL))
         x, y = L._pair(t, "where", a, b)
@@ -346,7 +656,16 @@ class L(metaclass=_Names):
     def philox(counter: tuple[Operand, ...], key: tuple[Operand, ...]) -> tuple[Tile, ...]:
         """Return four u32 words of random bits: Philox 4x32-10 of four counter words and two key words.
 
-        Make counters of positions and request ids, so that draws do not depend on a row's place in a batch.
+        Make counters of positions and request ids, so that draws do not depend on a row's place in a
+        batch.
+
+        Shapes: the axes of all words.
+        Dtypes: u32; a number is one.
+        Raises: DTYPE_WANTED, DTYPE_MIX for a number that is no u32.
+
+        >>> first, *_ = L.philox((row.to(u32), L.pos(N).to(u32), 0, 0), (7, 0))     # a seed of 7
+        >>> (first >> 8).to(f32) * 2.0**-24                                    # in [0, 1)
+        [[0.40696, 0.237281, 0.698378, 0.975435], [0.954597, 0.182693, 0.323341, 0.542467]]
         """
         t = tracer("philox")
         words = [tuple(t.use(as_tile(t, w, DType.U32)) for w in group) for group in (counter, key)]
@@ -357,14 +676,34 @@ class L(metaclass=_Names):
 
     @staticmethod
     def number(value: Number, dtype: DType) -> Tile:
-        """Return a Python number as a tile of a dtype without axes."""
+        """Return a Python number as a tile of a dtype without axes.
+
+        Shapes: no axes; it broadcasts.
+        Dtypes: any of rlk.lang.
+        Raises: DTYPE_UNKNOWN, DTYPE_MIX for a number that the dtype does not hold.
+
+        >>> L.where(x > 0.0, L.number(1, i32), 0)
+        [[1, 0, 1, 1], [1, 1, 0, 1]]
+        >>> L.number(3000000000, i32)
+        [DTYPE_MIX]
+        """
         t = tracer("number")
         t.at()
         return as_tile(t, value, dtype_of(dtype, "number"))
 
     @staticmethod
     def pos(axis: Axis) -> Tile:
-        """Return the index along an axis, i32."""
+        """Return the index along an axis. Of a streamed axis `v.pos` is that of the chunk.
+
+        Shapes: the axis.
+        Dtypes: i32.
+        Raises: AXIS_WANTED, AXIS_TWO_ROLES inside a stream of the axis.
+
+        >>> L.pos(N) + n
+        [[0, 2, 4, 6], [7, 7, 7, 7]]
+        >>> L.pos("N")
+        [AXIS_WANTED]
+        """
         t = tracer("pos")
         an_axis("L.pos", axis)
         if axis in t.streamed():
@@ -373,7 +712,15 @@ class L(metaclass=_Names):
 
     @staticmethod
     def extent(axis: Axis) -> Tile:
-        """Return the extent of an axis, i32."""
+        """Return the extent of an axis: a run-time number if it is dynamic.
+
+        Shapes: no axes.
+        Dtypes: i32.
+        Raises: AXIS_WANTED.
+
+        >>> L.sum(x, over=N, tree=Tree.halving) / L.extent(N).to(f32)       # a mean
+        [0.625, 1.3125]
+        """
         t = tracer("extent")
         an_axis("L.extent", axis)
         return t.wrap(t.at().let(Extent(axis)))
@@ -382,14 +729,38 @@ class L(metaclass=_Names):
 
     @staticmethod
     def check(bad: Operand, what: str) -> None:
-        """Report bad data without stopping: the device error word gets `what` where `bad` holds."""
+        """Report bad data without stopping: the device error word gets `what` where `bad` holds.
+
+        A call under RLK_CHECK=1 raises it as BAD_ROW, with the row; without it nothing waits for the
+        device.
+
+        Shapes: any; the row is the index along the first axis.
+        Dtypes: boolean.
+        Raises: DTYPE_WANTED.
+
+        >>> L.check(row < 0, "a negative row")
+        >>> x.at(row, N)
+        [[4, 0.25, -1, 2], [1, -2, 3, 0.5]]
+        """
         t = tracer("check")
         value = t.use(as_tile(t, bad, DType.BOOL))
         t.at().let(Check(value, what))
 
     @staticmethod
     def emit(**tiles: Tile) -> None:
-        """Write outputs inside a stream: they keep the streamed axis."""
+        """Write outputs inside a stream: they keep the streamed axis.
+
+        Shapes: the axes of the tile and of the stream.
+        Dtypes: any.
+        Raises: OUTPUT_TWICE, OUTPUT_IS_INPUT, OUTPUT_AXES.
+
+        >>> run = L.carry(L.number(0, i32), T)
+        >>> for i in L.stream(I):                       # a cumulative sum
+        ...     L.emit(sums=run.value + u[i])
+        ...     run.hand(run.value + u[i])
+        >>> L.out()
+        sums: [[1, 3, 6, 10], [10, 10, 10, 11]]
+        """
         t = tracer("emit")
         for name, tile in tiles.items():
             _new(t, name)
@@ -404,7 +775,20 @@ class L(metaclass=_Names):
     ) -> None:
         """Scatter to an output in disjoint parts: tiles index some axes, positions the others.
 
-        when: where it is false nothing is written; a third member of a part is the same for that part alone.
+        It is how an output gets dims in an order of its own, as a transpose.
+        when: where it is false nothing is written; a third member of a part is the same for that part
+        alone.
+
+        Shapes: `axes` are the output's dims, outermost first; each is an axis of an input.
+        Dtypes: any; indices are i32 or i64, `when` is boolean. An element that no part writes is
+        undefined.
+        Raises: NO_SUCH_AXIS, OUTPUT_TWICE, OUTPUT_IS_INPUT, OUTPUT_AXES.
+
+        >>> L.place("turned", (N, T), ({}, x))
+        >>> L.place("swapped", (T, N), ({T: row}, x))
+        >>> L.out()
+        turned: [[1, 4], [-2, 0.25], [3, -1], [0.5, 2]]
+        swapped: [[4, 0.25, -1, 2], [1, -2, 3, 0.5]]
         """
         t = tracer("place")
         _new(t, name)
@@ -428,7 +812,20 @@ class L(metaclass=_Names):
 
     @staticmethod
     def out(**tiles: Tile | TensorArg | None) -> Outputs:
-        """Write the outputs of a spec by name; None leaves one out."""
+        """Write the outputs of a spec by name; None leaves one out.
+
+        Dims are in the order of the spec's inputs; `place` has another. A spec returns it; outputs that
+        `emit` and `place` wrote are there too.
+
+        Shapes: each output has all axes of its tile.
+        Dtypes: any.
+        Raises: OUTPUT_IN_STREAM, OUTPUT_TWICE, OUTPUT_IS_INPUT, OUTPUT_AXES for an axis that no input has,
+        OUTPUT_MISSING for a spec without any.
+
+        >>> L.out(doubled=x + x, absent=None, largest=L.max(x, over=N))
+        doubled: [[2, -4, 6, 1], [8, 0.5, -2, 4]]
+        largest: [3, 4]
+        """
         t = tracer("out")
         written = Outputs()
         for name, given in tiles.items():

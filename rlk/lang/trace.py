@@ -307,7 +307,27 @@ def tracer(what: str) -> Tracer:
 
 
 class Tile:
-    """A symbolic value over named axes. Arithmetic broadcasts by axis name; each operation rounds once."""
+    """A symbolic value over named axes. Arithmetic broadcasts by axis name; each operation rounds once.
+
+    Operators: + - * of numbers; / of floats; // % << >> of integers; & | ^ ~ of integers and booleans; <
+    <= > >= == != give boolean; -x and abs(x) of numbers.
+    Shapes: the axes of both operands: no dim is matched by its place, and none needs a transpose or
+    unsqueeze.
+    Dtypes: both alike; a Python number takes the tile's. 16-bit floats are cast to f32 before arithmetic.
+    Raises: DTYPE_MIX, DTYPE_WANTED, QUOTIENT, INTEGER_UNDEFINED, TILE_OPERATOR for ** @ and an index,
+    TILE_HAS_NO_TRUTH for if, and, or, not; TILE_NOT_ITERABLE.
+
+    >>> (x * y - 1.0) / 2.0                         # [T, N] and [N]
+    [[4.5, -20.5, 44.5, 9.5], [19.5, 2, -15.5, 39.5]]
+    >>> ((n << 1) | 1) % 5 // 2
+    [[0, 1, 0, 1], [0, 1, 0, 2]]
+    >>> (x > 0.0) & ~(x > 2.0) | (abs(x) == 2.0)
+    [[True, True, False, True], [False, True, False, True]]
+    >>> x + n
+    [DTYPE_MIX]
+    >>> x ** 2
+    [TILE_OPERATOR]
+    """
 
     __slots__ = ("loc", "scope", "tracer", "value")
 
@@ -316,23 +336,71 @@ class Tile:
 
     @property
     def type(self) -> TileType:
+        """The dtype and the axes, known while tracing.
+
+        Shapes: none: it is a fact of the trace.
+        Dtypes: of the tile.
+        Raises: nothing.
+
+        >>> (x + y).type
+        f32[T, N]
+        """
         return self.tracer.builder.tile(self.value)
 
     @property
     def dtype(self) -> DType:
+        """The dtype, known while tracing: `if x.dtype is bf16` is ordinary Python.
+
+        Shapes: none: it is a fact of the trace.
+        Dtypes: of the tile.
+        Raises: nothing.
+
+        >>> h.to(f32).dtype
+        f32
+        """
         return self.type.dtype
 
     @property
     def axes(self) -> tuple[Axis, ...]:
+        """The axes, in the order of first appearance.
+
+        Shapes: none: it is a fact of the trace.
+        Dtypes: none.
+        Raises: nothing.
+
+        >>> (y * x).axes
+        N, T
+        """
         return self.type.axes
 
     def to(self, dtype: DType) -> Tile:
-        """Convert: to nearest even between floats, toward zero to integers."""
+        """Convert: to nearest even between floats, toward zero to integers.
+
+        Shapes: kept.
+        Dtypes: any to any. A float outside an integer's range saturates and NaN gives 0; between integers
+        modulo 2**n; a boolean is 0 or 1.
+        Raises: DTYPE_UNKNOWN.
+
+        >>> (x * 1.7).to(i32)
+        [[1, -3, 5, 0], [6, 0, -1, 3]]
+        >>> x.to("float32")
+        [DTYPE_UNKNOWN]
+        """
         wanted = dtype_of(dtype, "to")
         return self if wanted is self.dtype else self._node(Cast(self.tracer.use(self), wanted))
 
     def bits(self, dtype: DType) -> Tile:
-        """Reinterpret the bits as another dtype of the same width."""
+        """Reinterpret the bits as another dtype of the same width.
+
+        Shapes: kept.
+        Dtypes: f32, i32 and u32 among each other.
+        Raises: DTYPE_UNKNOWN, DTYPE_WANTED for another width.
+
+        >>> ((x.bits(u32) >> 23) & 0xFF).to(i32) - 127   # the exponent
+        [[0, 1, 1, -1], [2, -2, 0, 1]]
+        >>> x.bits(i64)
+        [DTYPE_WANTED]
+        """
         return self._node(Bits(self.tracer.use(self), dtype_of(dtype, "bits")))
 
     def _node(self, node: Cast | Bits) -> Tile:
@@ -609,7 +677,18 @@ def hint(name: str) -> str:
 
 @dataclass(slots=True)
 class StreamVar:
-    """The symbolic chunk of an open stream: `param[v]` is a parameter's chunk, `v.pos` its positions."""
+    """The symbolic chunk of an open stream: `param[v]` is a parameter's chunk, `v.pos` its positions.
+
+    Shapes: `v.pos` has the streamed axis.
+    Dtypes: `v.pos` is i32: a position along the axis, for a ragged axis through the packed tensor.
+    Raises: nothing of its own.
+
+    >>> total = L.total()
+    >>> for v in L.stream(V):
+    ...     total.absorb(L.where(v.pos < 3, z[v], 0.0))
+    >>> total.value
+    [6, 8]
+    """
 
     tracer: Tracer
     axis: Axis
@@ -617,7 +696,21 @@ class StreamVar:
 
 
 class TensorArg:
-    """A tensor parameter. Used as a value it is loaded whole; `[v]` loads the chunk of a stream."""
+    """A tensor parameter. Used as a value it is loaded whole; `[v]` loads the chunk of a stream.
+
+    Shapes: the axes of its annotation, dims outermost first; `x[v]` has the chunk of v's axis.
+    Dtypes: of its annotation.
+    Raises: INDEX_WHAT for an index that is no stream variable, NO_SUCH_AXIS, AXIS_TWO_ROLES for a streamed
+    axis that is loaded whole.
+
+    >>> total = L.total()
+    >>> for v in L.stream(V):
+    ...     total.absorb(z[v] * 2.0)
+    >>> total.value
+    [20, 18]
+    >>> x[0]
+    [INDEX_WHAT]
+    """
 
     __slots__ = ("_loaded", "decl", "tracer")
 
@@ -627,10 +720,28 @@ class TensorArg:
 
     @property
     def dtype(self) -> DType:
+        """The dtype of the variant that is traced.
+
+        Shapes: none: it is a fact of the trace.
+        Dtypes: of its annotation.
+        Raises: nothing.
+
+        >>> h.dtype
+        bf16
+        """
         return self.decl.type.dtype
 
     @property
     def axes(self) -> tuple[Axis, ...]:
+        """The axes of its annotation, dims outermost first.
+
+        Shapes: none: it is a fact of the trace.
+        Dtypes: none.
+        Raises: nothing.
+
+        >>> z.axes
+        T, V
+        """
         return self.decl.type.axes
 
     def __getitem__(self, items: StreamVar | tuple[StreamVar, ...]) -> Tile:
@@ -651,9 +762,20 @@ class TensorArg:
     ) -> Tile:  # fmt: skip
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
-        An out-of-bounds index reads nothing and gives `fill` (default 0; of a tile, the element there), and
-        so does an element where `when` is false. inside: promise that no index is out of bounds where `when`
-        is true and the element of the stream exists.
+        An out-of-bounds index reads nothing and gives `fill` (default 0; of a tile, the element there),
+        and so does an element where `when` is false. inside: promise that no index is out of bounds where
+        `when` is true and the element of the stream exists.
+
+        Shapes: the axes of all indices together.
+        Dtypes: of the parameter; indices are i32 or i64, `when` is boolean.
+        Raises: INDEX_COUNT, INDEX_WHAT, AXIS_TWO_ROLES, DTYPE_MIX for a fill of another dtype.
+
+        >>> x.at(row, N)                                # a gather of rows
+        [[4, 0.25, -1, 2], [1, -2, 3, 0.5]]
+        >>> x.at(T, n, fill=-1.0)                       # of columns; [T, N] indices, some of them too large
+        [[1, -2, 3, 0.5], [-1, -1, -1, -1]]
+        >>> x.at(row)
+        [INDEX_COUNT]
         """
         if len(index) != len(self.axes):
             got = len(index)
@@ -699,7 +821,15 @@ class TensorArg:
                 raise SpecError(Code.INDEX_WHAT, author(), what=self.decl.name, got=index)
 
     def whole(self) -> Tile:
-        """Load the tensor whole, once for each open stream."""
+        """Load the tensor whole, once for each open stream; arithmetic does it by itself.
+
+        Shapes: the axes of its annotation.
+        Dtypes: of its annotation.
+        Raises: AXIS_TWO_ROLES inside a stream of one of its axes.
+
+        >>> x.whole() + 1.0
+        [[2, -1, 4, 1.5], [5, 1.25, 0, 3]]
+        """
         key = self.tracer.scope.id
         if key not in self._loaded:
             self._loaded[key] = self.at(*self.axes)

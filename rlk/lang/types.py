@@ -11,7 +11,15 @@ from rlk.ir.types import DType, dtype_of
 
 @dataclass(frozen=True, slots=True)
 class DTypeVar:
-    """A dtype set by the caller's tensors, among those named; the first is that of the reference variant."""
+    """A dtype set by the caller's tensors, among those named; the first is that of the reference variant.
+
+    Shapes: none.
+    Dtypes: the choices; parameters with one variable have one dtype.
+    Raises: DTYPE_UNKNOWN; a call with another dtype is ARG_DTYPE.
+
+    >>> DTypeVar("F", (bf16, f16, f32)).choices
+    bf16, f16, f32
+    """
 
     name: str
     choices: tuple[DType, ...]
@@ -67,7 +75,17 @@ class StaticType:
 
 
 class Tensor:
-    """`Tensor[bf16, T, D]`, `Tensor[F, T] | None`: dims outermost first."""
+    """`Tensor[bf16, T, D]`, `Tensor[F, T] | None`: the annotation of a tensor, dims outermost first.
+
+    Shapes: one axis for each dim. An axis of two tensors has one extent: a call with two is ARG_SIZE.
+    Dtypes: one of rlk.lang, or a DTypeVar that the caller's tensors decide.
+    Raises: TENSOR_AXIS, DTYPE_UNKNOWN. `| None`: the parameter is None in the variant of calls without it.
+
+    >>> Tensor[f32, T, N].written()
+    Tensor[f32, T, N]
+    >>> Tensor[f32, "T"]
+    [TENSOR_AXIS]
+    """
 
     def __class_getitem__(cls, items: tuple[DType | DTypeVar | Axis, ...] | DType | DTypeVar) -> TensorType:
         dtype, *axes = items if isinstance(items, tuple) else (items,)
@@ -79,7 +97,15 @@ class Tensor:
 
 
 class Scalar:
-    """`Scalar[f32]`: one run-time number. `Scalar[f32, 0.0:1.0]`: from 0 to 1; an end may be left out."""
+    """`Scalar[f32]`: one run-time number. `Scalar[f32, 0.0:1.0]`: from 0 to 1; an end may be left out.
+
+    Shapes: no axes; it broadcasts.
+    Dtypes: f32, i32, i64, u32, boolean.
+    Raises: DTYPE_UNKNOWN; a call with a number outside of the range is ARG_VALUE.
+
+    >>> x * s
+    [[0.5, -1, 1.5, 0.25], [2, 0.125, -0.5, 1]]
+    """
 
     def __class_getitem__(cls, items: DType | tuple[DType, slice]) -> ScalarType:
         dtype, limits = items if isinstance(items, tuple) else (items, slice(None))
@@ -88,7 +114,15 @@ class Scalar:
 
 
 class Static:
-    """`Static["k1", "k2"]`: one of the listed Python values; `Static[...]` takes any hashable value."""
+    """`Static["k1", "k2"]`: one of the listed Python values; `Static[...]` takes any hashable value.
+
+    Shapes: none: a Python value while tracing. `if` on it is ordinary Python.
+    Dtypes: none. Each value is a variant, with code of its own.
+    Raises: UNKNOWN_NAME for a value that is not listed.
+
+    >>> Static["sum", "mean"].choices
+    sum, mean
+    """
 
     def __class_getitem__(cls, choices: object) -> StaticType:
         if choices is Ellipsis:
@@ -97,7 +131,15 @@ class Static:
 
 
 class Needs:
-    """`Needs["entropy", "argmax"]`: a tuple of the names of results to compute beside the others."""
+    """`Needs["entropy", "argmax"]`: a tuple of the names of results to compute beside the others.
+
+    Shapes: none: a tuple of texts while tracing, as in `if "entropy" in needs`.
+    Dtypes: none. Each tuple is a variant, with code of its own.
+    Raises: UNKNOWN_NAME for a name that is not listed.
+
+    >>> Needs["entropy", "argmax"].several
+    True
+    """
 
     def __class_getitem__(cls, choices: str | tuple[str, ...]) -> StaticType:
         return StaticType(choices if isinstance(choices, tuple) else (choices,), several=True)

@@ -319,6 +319,8 @@ def _adamw(rng: np.random.Generator) -> Values:
     drawn = {"exp_avg_sq": rng.random(1500), "kept": 0.99, "rest1": 0.1, "beta2": 0.99, "rest2": 0.01}
     drawn |= {"rate": -1e-2, "root": 0.3, "eps": 1e-8, "seed": 3 << 33, "step": 4, "parameter": 2}
     return drawn | {"first": 5 << 31, "width": 40, "stride": 100}
+
+
 def _chosen() -> Values:
     """Two of 16 experts of each token, ascending, and the rows of these pairs sorted by expert."""
     ids = np.sort(np.argsort(np.random.default_rng(0).random((7, 16)))[:, :2]).astype(np.int32)

@@ -1,0 +1,296 @@
+"""Benchmark of the gallery's operators (examples/operators) beside eager torch and torch.compile.
+
+Rows go to authors.json. Every time has torch.compile's as its bar.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks import peers
+from benchmarks.harness import Bar, Case, Checked, main
+from benchmarks.identity import compare, describe
+from benchmarks.peers import Launch
+
+PACKAGE = Path(__file__).parents[1] / "examples/operators"
+SAMPLED = [0, 3, -1]
+STEP = {
+    "lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "decay": 0.01, "scale1": 10.0, "scale2": 20.0,
+    "seed": 1, "step": 1,
+}  # fmt: skip
+BAR = Bar(1.0, "torch_compile")
+
+
+def gallery() -> Any:
+    """Import the package from its folder, whether or not it is installed."""
+    if str(PACKAGE) not in sys.path:
+        sys.path.insert(0, str(PACKAGE))
+    return importlib.import_module("gallery_ops")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An operator on one shape.
+
+    plain: the same in torch, of the same arguments. wrt: those that have a gradient. few: the arguments of
+    the first output's sampled elements `rows`, which the oracle computes. moved, flops: of the passes.
+    """
+
+    op: Any
+    shape: dict[str, int | str]
+    args: tuple[Tensor, ...]
+    plain: Callable[..., Any]
+    wrt: tuple[int, ...]
+    few: tuple[Tensor, ...]
+    rows: Any
+    moved: Mapping[str, float]
+    flops: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "bf16"
+
+    def ours(self) -> Any:
+        return self.op(*self.args, **self.options)
+
+
+def _first(made: Any) -> Tensor:
+    return made if isinstance(made, Tensor) else made[0]
+
+
+def case(work: Work, passes: str) -> Case:
+    """Forward without autograd, backward of a forward that ran before, or both."""
+
+    def launch(call: Callable[[], Any]) -> Launch:
+        inputs = tuple(work.args[i] for i in work.wrt)
+        if passes == "fwd":
+            return peers.without_grad(call)
+        seed = torch.ones_like(_first(call()))
+        return (peers.backward_of if passes == "bwd" else peers.with_grad)(call, inputs, seed)
+
+    return Case(
+        op=f"gallery.{work.op.name}",
+        passes=passes,
+        shape=work.shape,
+        rlk=lambda: launch(work.ours),
+        peers={
+            "torch_eager": lambda: launch(lambda: work.plain(*work.args, **work.options)),
+            "torch_compile": lambda: launch(
+                peers.compiled(lambda *args: work.plain(*args, **work.options), *work.args)
+            ),
+        },
+        moved=work.moved[passes],
+        flops=work.flops.get(passes, 0.0),
+        dtype=work.dtype,
+        bar=BAR,
+        reference="torch_compile",
+        check=lambda: check(work),
+        describe=lambda: describe(work.op.explain(*work.args, **work.options)),
+    )
+
+
+def check(work: Work) -> Checked:
+    """Compare sampled elements of the forward's first output with float64 and with the oracle."""
+    with torch.no_grad():
+        got = _first(work.ours())[work.rows]
+        wide = (a.double() if a.is_floating_point() else a for a in work.few)
+        exact = work.op.record.reference(*wide, **work.options)
+        differ = compare(_Alone(work.op), [got], *work.few, **work.options)
+    error = None if isinstance(exact, dict) else float((got.double() - exact).abs().max())
+    return Checked(error, differ)
+
+
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """An operator whose call returns its first output alone."""
+
+    op: Any
+
+    @property
+    def __signature__(self) -> Any:
+        return self.op.__signature__
+
+    def explain(self, *args: Any, **options: Any) -> Any:
+        return self.op.explain(*args, **options)
+
+    def __call__(self, *args: Any, **options: Any) -> Tensor:
+        return _first(self.op(*args, **options))
+
+
+# --- the operators ---
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.bfloat16, grad: bool = True) -> Tensor:
+    """Draw from N(0, 1) on the device."""
+    return torch.randn(*shape, dtype=dtype, device="cuda").requires_grad_(grad)
+
+
+def layer_norm(rows: int, width: int) -> Work:
+    """Activations and weights."""
+    x, weight, bias = normal(rows, width), normal(width), normal(width)
+    return Work(
+        gallery().layer_norm,
+        {"M": rows, "N": width},
+        (x, weight),
+        lambda x, weight, bias: F.layer_norm(x, x.shape[-1:], weight, bias, 1e-5),
+        (0, 1),
+        (x[SAMPLED], weight),
+        SAMPLED,
+        {"fwd": 2.0 * x.nbytes, "bwd": 3.0 * x.nbytes},
+        options={"bias": bias},
+    )
+
+
+def plain_smoothed(logits: Tensor, targets: Tensor) -> Tensor:
+    """Label-smoothed cross-entropy the way a trainer writes it."""
+    return F.cross_entropy(logits.float(), targets, reduction="none", label_smoothing=0.1)
+
+
+def smoothed_loss(rows: int, vocabulary: int) -> Work:
+    """Logits and targets."""
+    logits = normal(rows, vocabulary)
+    targets = torch.randint(vocabulary, (rows,), device="cuda")
+    return Work(
+        gallery().smoothed_loss,
+        {"N": rows, "V": vocabulary},
+        (logits, targets),
+        plain_smoothed,
+        (0,),
+        (logits[SAMPLED], targets[SAMPLED]),
+        SAMPLED,
+        {"fwd": logits.nbytes, "bwd": 2.0 * logits.nbytes},
+    )
+
+
+def plain_zloss_head(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy with z-loss of logits that are in memory."""
+    z = (hidden @ weight.T).float()
+    lse = torch.logsumexp(z, -1)
+    return lse - z.gather(-1, targets[:, None])[:, 0] + 1e-4 * lse.square()
+
+
+def zloss_head(rows: int, width: int, vocabulary: int) -> Work:
+    """Hidden states and a head."""
+    hidden = normal(rows, width)
+    weight = (normal(vocabulary, width, grad=False) / math.sqrt(width)).requires_grad_()
+    targets = torch.randint(vocabulary, (rows,), device="cuda")
+    once = 2.0 * rows * width * vocabulary
+    read = hidden.nbytes + weight.nbytes
+    return Work(
+        gallery().zloss_head,
+        {"N": rows, "D": width, "V": vocabulary},
+        (hidden, weight, targets),
+        plain_zloss_head,
+        (0, 1),
+        (hidden[SAMPLED], weight, targets[SAMPLED]),
+        SAMPLED,
+        {"fwd": read, "fwd+bwd": 2.0 * read},
+        {"fwd": once, "fwd+bwd": 3.0 * once},
+    )
+
+
+def plain_router(logits: Tensor, k: int) -> Tensor:
+    """Gates by torch's top-k."""
+    best, index = torch.topk(logits, k, dim=-1)
+    return torch.zeros_like(logits).scatter(-1, index, torch.softmax(best, -1))
+
+
+def router(rows: int, experts: int) -> Work:
+    """Scores of experts."""
+    logits = normal(rows, experts, dtype=torch.float32)
+    return Work(
+        gallery().router,
+        {"T": rows, "E": experts, "k": 8},
+        (logits,),
+        plain_router,
+        (0,),
+        (logits[SAMPLED],),
+        SAMPLED,
+        {"fwd": 2.0 * logits.nbytes, "bwd": 3.0 * logits.nbytes},
+        options={"k": 8},
+        dtype="f32",
+    )
+
+
+def plain_adamw(
+    weight: Tensor, grad: Tensor, m: Tensor, v: Tensor, row: Tensor, *, lr: float, beta1: float, beta2: float,
+    eps: float, decay: float, scale1: float, scale2: float, seed: int, step: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The same step, rounded by torch's own random numbers."""
+    g = grad.float()
+    m, v = beta1 * m + (1.0 - beta1) * g, beta2 * v + (1.0 - beta2) * g * g
+    moved = weight.float() * (1.0 - lr * decay) - lr * (m * scale1) / (torch.sqrt(v * scale2) + eps)
+    bits = moved.view(torch.int32) + torch.randint_like(moved, 1 << 16, dtype=torch.int32)
+    return ((bits >> 16) << 16).view(torch.float32).bfloat16(), m, v
+
+
+def adamw(rows: int, width: int) -> Work:
+    """A weight, its gradient and both moments."""
+    weight, grad = normal(rows, width, grad=False), normal(rows, width, grad=False)
+    m, v = torch.zeros(2, rows, width, device="cuda").unbind()
+    row = torch.arange(rows, dtype=torch.int32, device="cuda")
+    args = (weight, grad, m, v, row)
+    return Work(
+        gallery().adamw,
+        {"R": rows, "C": width},
+        args,
+        plain_adamw,
+        (),
+        tuple(a[SAMPLED] for a in args),
+        SAMPLED,
+        {"fwd": 2.0 * weight.nbytes + grad.nbytes + 4.0 * m.nbytes},
+        options=STEP,
+    )
+
+
+def linear_attention(sequences: int, length: int, width: int) -> Work:
+    """Packed sequences of one length, a state of width x width for each."""
+    tokens = sequences * length
+    q, k, v = (normal(tokens, width, dtype=torch.float32) for _ in range(3))
+    gate = torch.rand(tokens, device="cuda").mul(0.1).add(0.9).requires_grad_()
+    begin = torch.arange(0, tokens, length, dtype=torch.int32, device="cuda")
+    end = begin + length
+    one = slice(0, length)
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+        """Token by token, all sequences at once."""
+        q, k, v, gate = (x.unflatten(0, (sequences, length)) for x in (q, k, v, gate))
+        state, rows = q.new_zeros(sequences, width, width), []
+        for t in range(length):
+            state = gate[:, t, None, None] * state + k[:, t, :, None] * v[:, t, None, :]
+            rows.append((q[:, t, :, None] * state).sum(1))
+        return torch.stack(rows, 1).flatten(0, 1)
+
+    return Work(
+        gallery().linear_attention,
+        {"B": sequences, "S": length, "K": width, "W": width},
+        (q, k, v, gate, begin, end),
+        plain,
+        (0, 1, 2, 3),
+        (q[one], k[one], v[one], gate[one], begin[:1], end[:1]),
+        one,
+        {"fwd": 4.0 * q.nbytes, "bwd": 8.0 * q.nbytes},
+        dtype="f32",
+    )
+
+
+def cases() -> Iterator[Case]:
+    """Yield the rows of every operator, in the order of the gallery's page."""
+    yield from (case(layer_norm(32768, 4096), passes) for passes in ("fwd", "bwd"))
+    yield from (case(smoothed_loss(8192, 128256), passes) for passes in ("fwd", "bwd"))
+    yield from (case(zloss_head(8192, 4096, 128256), passes) for passes in ("fwd", "fwd+bwd"))
+    yield from (case(router(131072, 128), passes) for passes in ("fwd", "bwd"))
+    yield case(adamw(16384, 4096), "fwd")
+    yield from (case(linear_attention(512, 128, 64), passes) for passes in ("fwd", "bwd"))
+
+
+if __name__ == "__main__":
+    main("authors", cases)

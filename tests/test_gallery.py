@@ -1,0 +1,80 @@
+"""The gallery: a package of operators beside rlk, installed, tested, and shown on its page."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlk.runtime import registry
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "examples/operators"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process in which the package is installed, as pip would record it."""
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    site = tmp_path_factory.mktemp("site")
+    folder = site / f"{project['name']}-{project['version']}.dist-info"
+    folder.mkdir()
+    names = f"Name: {project['name']}\nVersion: {project['version']}\n"
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\n{names}")
+    (points,) = project["entry-points"].items()
+    lines = [f"[{points[0]}]", *(f"{name} = {value}" for name, value in points[1].items())]
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (PACKAGE, site, ROOT)))}
+
+
+@pytest.fixture(scope="module")
+def tool() -> Iterator[dict[str, Any]]:
+    """The names of tools/gallery.py; operators of the package are forgotten afterwards."""
+    path, known = list(sys.path), set(registry.others())
+    yield runpy.run_path(str(ROOT / "tools/gallery.py"))
+    for name in set(registry.others()) - known:
+        registry.unregister(name)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gallery_ops"]:
+        del sys.modules[name]
+    sys.path[:] = path
+
+
+@pytest.mark.slow
+def test_the_package_passes_its_own_tests(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    done = subprocess.run(
+        [*command, "tests"], cwd=PACKAGE, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0 and "10 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_page_and_the_kernels_are_current(
+    tool: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rlk.cli import main
+
+    names = [op.qualified for op in tool["operators"]().values()]
+    assert main(["gen", *names, "--out", str(tool["GENERATED"]), "--check"]) == 0, (
+        "run: python tools/gallery.py"
+    )
+    assert tool["PAGE"].read_text() == tool["page"](), "run: python tools/gallery.py"
+    capsys.readouterr()
+
+
+def test_an_operator_has_at_most_half_of_the_lines_of_its_triton_kernels(tool: dict[str, Any]) -> None:
+    for name, op in tool["operators"]().items():
+        assert 2 * tool["spec_lines"](op) <= tool["kernel_lines"](name, "triton").own, name
+
+
+def test_lines_of_code_are_counted_without_comments_docstrings_and_imports(tool: dict[str, Any]) -> None:
+    head = '"""Doc."""\nimport a\n\nX = 1  # one\n\n\n'
+    source = head + '@deco\ndef f(\n    x\n):\n    """Doc.\n\n    More."""\n    # no\n    return x\n'
+    assert tool["code"](source) == {"": 1, "f": 5}
+    assert tool["code"](source, without=frozenset({"f"})) == {"": 1}
