@@ -34,9 +34,15 @@ SHARED = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "rl
 MODELS = {
     "qwen3, tied": {"tie_word_embeddings": True},  # norms of heads
     "qwen2": {"model_type": "qwen2", "num_hidden_layers": 1},  # biases of q, k and v
-}
+    "gemma2": {  # norms behind attention and MLP, softcaps, a window, a scale of embeddings
+        "model_type": "gemma2", "num_hidden_layers": 1, "tie_word_embeddings": True,
+        "hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 4.0, "sliding_window": 16, "layer_types": ["sliding_attention"],
+    },
+}  # fmt: skip
+WAYS = [(name, tp, sp) for name in ("qwen3, tied", "qwen2") for tp in (2, 4) for sp in (False, True)]
+WAYS += [("gemma2", 4, True)]
 LENGTHS, WIDTH = (67, 100), 100  # of 4 ranks with 64 tokens each the last has none
-WAYS = [(tp, sp) for tp in (2, 4) for sp in (False, True)]
 PROMPT, CHUNK, PAGE = 21, 13, 8
 LIMIT = timedelta(seconds=240)  # of one exchange: ranks trace their first calls at different times
 
@@ -267,12 +273,11 @@ def everything(square: DeviceMesh, line: DeviceMesh) -> Found:
         return parallelize(tiny(name), line, sp=sp)
 
     found: Found = {}
-    for name in MODELS:
-        for tp, sp in WAYS:
-            model = shared(name, tp, sp)
-            if sp:
-                model.gradient_checkpointing_enable()
-            found[way(name, tp, sp)] = training(model)
+    for name, tp, sp in WAYS:
+        model = shared(name, tp, sp)
+        if sp:
+            model.gradient_checkpointing_enable()
+        found[way(name, tp, sp)] = training(model)
     if find_spec("transformers") is not None:
         found["patched"] = trained_patched(parallelize(patched_of("qwen3, tied"), line, sp=True))
     calls: dict[str, Callable[[], Found]] = {

@@ -57,8 +57,7 @@ def others(got: Found, want: Found, parts: dict[str, Cut]) -> dict[str, int]:
 # --- 0 differing bits ---
 
 
-@pytest.mark.parametrize(("tp", "sp"), WAYS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "tp", "sp"), WAYS)
 def test_log_probs_logits_and_all_gradients_are_those_of_one_rank(
     name: str, tp: int, sp: bool, ranks: list[Found]
 ) -> None:
