@@ -27,6 +27,7 @@ from rlk.parallel import (
     SequenceParallelRMSNorm,
     VocabParallelEmbedding,
     parallelize,
+    save_pretrained,
 )
 from rlk.runtime.call.collective import ordered_gather
 
@@ -255,6 +256,14 @@ def another_tree(line: DeviceMesh) -> Found:
         return training(parallelize(tiny("qwen3, tied"), line))
 
 
+def saved(model: CausalLM, folder: Path) -> Found:
+    """Return the files that ranks write, as the first one finds them afterwards."""
+    save_pretrained(model, folder, config=nn_cases.QWEN3 | SHARED | MODELS["qwen3, tied"])
+    if dist.get_rank():
+        return {}
+    return {f.name: torch.frombuffer(bytearray(f.read_bytes()), dtype=torch.uint8) for f in folder.iterdir()}
+
+
 # --- one rank ---
 
 
@@ -263,10 +272,10 @@ def main(backend: str, world: int, rank: int, folder: Path) -> None:
     with member(backend, world, rank, folder, LIMIT) as device:
         square = init_device_mesh(device.type, (2, 2), mesh_dim_names=("dp", "tp"))
         line = init_device_mesh(device.type, (4,))
-        torch.save(everything(square, line), folder / f"{rank}.pt")
+        torch.save(everything(square, line, folder / "saved"), folder / f"{rank}.pt")
 
 
-def everything(square: DeviceMesh, line: DeviceMesh) -> Found:
+def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
     def shared(name: str, tp: int, sp: bool) -> CausalLM:
         if tp == 2:
             return parallelize(tiny(name), square, tp="tp", sp=sp)
@@ -282,6 +291,7 @@ def everything(square: DeviceMesh, line: DeviceMesh) -> Found:
         found["patched"] = trained_patched(parallelize(patched_of("qwen3, tied"), line, sp=True))
     calls: dict[str, Callable[[], Found]] = {
         "rollout": lambda: rollout(shared("qwen3, tied", 4, False)),
+        "saved": lambda: saved(shared("qwen3, tied", 4, True), folder),
         "products": lambda: products(Ranks(line.get_group(), 4, line.get_rank())),
         "embedded": lambda: embedded(Ranks(line.get_group(), 4, line.get_rank())),
         "norms": lambda: norms(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),

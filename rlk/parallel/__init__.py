@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rlk.nn.ranks import Ranks
+from rlk.parallel.checkpoint import from_pretrained, save_pretrained
 from rlk.parallel.layers import (
     ColumnParallelLinear,
     RowParallelLinear,
     SequenceParallelRMSNorm,
     VocabParallelEmbedding,
 )
-from rlk.parallel.load import from_pretrained
 from rlk.parallel.models import parallelize
 from rlk.parallel.plan import PLAN, ranks_of
 
@@ -23,4 +23,5 @@ __all__ = [
     "from_pretrained",
     "parallelize",
     "ranks_of",
+    "save_pretrained",
 ]
