@@ -27,6 +27,7 @@ from rlk.parallel import (
     SequenceParallelRMSNorm,
     VocabParallelEmbedding,
     parallelize,
+    save_pretrained,
 )
 from rlk.runtime.call.collective import ordered_gather
 
@@ -34,9 +35,15 @@ SHARED = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "rl
 MODELS = {
     "qwen3, tied": {"tie_word_embeddings": True},  # norms of heads
     "qwen2": {"model_type": "qwen2", "num_hidden_layers": 1},  # biases of q, k and v
-}
+    "gemma2": {  # norms behind attention and MLP, softcaps, a window, a scale of embeddings
+        "model_type": "gemma2", "num_hidden_layers": 1, "tie_word_embeddings": True,
+        "hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 4.0, "sliding_window": 16, "layer_types": ["sliding_attention"],
+    },
+}  # fmt: skip
+WAYS = [(name, tp, sp) for name in ("qwen3, tied", "qwen2") for tp in (2, 4) for sp in (False, True)]
+WAYS += [("gemma2", 4, True)]
 LENGTHS, WIDTH = (67, 100), 100  # of 4 ranks with 64 tokens each the last has none
-WAYS = [(tp, sp) for tp in (2, 4) for sp in (False, True)]
 PROMPT, CHUNK, PAGE = 21, 13, 8
 LIMIT = timedelta(seconds=240)  # of one exchange: ranks trace their first calls at different times
 
@@ -249,6 +256,14 @@ def another_tree(line: DeviceMesh) -> Found:
         return training(parallelize(tiny("qwen3, tied"), line))
 
 
+def saved(model: CausalLM, folder: Path) -> Found:
+    """Return the files that ranks write, as the first one finds them afterwards."""
+    save_pretrained(model, folder, config=nn_cases.QWEN3 | SHARED | MODELS["qwen3, tied"])
+    if dist.get_rank():
+        return {}
+    return {f.name: torch.frombuffer(bytearray(f.read_bytes()), dtype=torch.uint8) for f in folder.iterdir()}
+
+
 # --- one rank ---
 
 
@@ -257,26 +272,26 @@ def main(backend: str, world: int, rank: int, folder: Path) -> None:
     with member(backend, world, rank, folder, LIMIT) as device:
         square = init_device_mesh(device.type, (2, 2), mesh_dim_names=("dp", "tp"))
         line = init_device_mesh(device.type, (4,))
-        torch.save(everything(square, line), folder / f"{rank}.pt")
+        torch.save(everything(square, line, folder / "saved"), folder / f"{rank}.pt")
 
 
-def everything(square: DeviceMesh, line: DeviceMesh) -> Found:
+def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
     def shared(name: str, tp: int, sp: bool) -> CausalLM:
         if tp == 2:
             return parallelize(tiny(name), square, tp="tp", sp=sp)
         return parallelize(tiny(name), line, sp=sp)
 
     found: Found = {}
-    for name in MODELS:
-        for tp, sp in WAYS:
-            model = shared(name, tp, sp)
-            if sp:
-                model.gradient_checkpointing_enable()
-            found[way(name, tp, sp)] = training(model)
+    for name, tp, sp in WAYS:
+        model = shared(name, tp, sp)
+        if sp:
+            model.gradient_checkpointing_enable()
+        found[way(name, tp, sp)] = training(model)
     if find_spec("transformers") is not None:
         found["patched"] = trained_patched(parallelize(patched_of("qwen3, tied"), line, sp=True))
     calls: dict[str, Callable[[], Found]] = {
         "rollout": lambda: rollout(shared("qwen3, tied", 4, False)),
+        "saved": lambda: saved(shared("qwen3, tied", 4, True), folder),
         "products": lambda: products(Ranks(line.get_group(), 4, line.get_rank())),
         "embedded": lambda: embedded(Ranks(line.get_group(), 4, line.get_rank())),
         "norms": lambda: norms(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from copy import deepcopy
 from functools import cache
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import rank_cases
+import safetensors.torch
 import tensor_parallel_cases
 import torch
 import torch.distributed as dist
@@ -20,7 +22,7 @@ from tensor_parallel_cases import MODELS, SHARED, WAYS, way
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.ranks import Ranks
-from rlk.parallel import SequenceParallelRMSNorm, from_pretrained, load, parallelize
+from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, parallelize
 from rlk.parallel.plan import Cut, cuts_of
 from rlk.testing.bits import assert_same_bits, differing
 
@@ -57,8 +59,7 @@ def others(got: Found, want: Found, parts: dict[str, Cut]) -> dict[str, int]:
 # --- 0 differing bits ---
 
 
-@pytest.mark.parametrize(("tp", "sp"), WAYS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "tp", "sp"), WAYS)
 def test_log_probs_logits_and_all_gradients_are_those_of_one_rank(
     name: str, tp: int, sp: bool, ranks: list[Found]
 ) -> None:
@@ -205,14 +206,12 @@ def all_fine(x: torch.Tensor, group: dist.ProcessGroup, *, op: str) -> torch.Ten
 def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
     rank: int, folder: Path, initialized: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import safetensors
-
     counted: list[int] = []
     safe_open = safetensors.safe_open
     monkeypatch.setattr(
         safetensors, "safe_open", lambda *args, **options: Opened(safe_open(*args, **options), counted)
     )
-    monkeypatch.setattr(load, "ordered_gather", all_fine)
+    monkeypatch.setattr(checkpoint, "ordered_gather", all_fine)
     model = from_pretrained(folder, fake_group(rank, WORLD), sp=True)
     assert sum(counted) == sum(p.nbytes for p in model.parameters())
     whole, parts = tensor_parallel_cases.tiny("qwen2"), cuts("qwen2", WORLD, rank)
@@ -229,17 +228,27 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
 def test_where_one_rank_cannot_load_all_raise(
     folder: Path, initialized: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        load, "ordered_gather", lambda x, group, *, op: torch.tensor([False, False, True, False])
-    )
+    third = torch.arange(WORLD) == 2
+    monkeypatch.setattr(checkpoint, "ordered_gather", lambda x, group, *, op: third)
     with pytest.raises(LaunchError, match="cannot load their shares: 2") as raised:
         from_pretrained(folder, fake_group(0, WORLD))
     assert raised.value.code is Code.CHECKPOINT_FILE
     sent = []
-    monkeypatch.setattr(load, "ordered_gather", lambda x, group, *, op: sent.append(bool(x)))
+    monkeypatch.setattr(checkpoint, "ordered_gather", lambda x, group, *, op: sent.append(bool(x)))
     with pytest.raises(LaunchError, match="nothing"):
         from_pretrained(folder / "nothing", fake_group(2, WORLD))
     assert sent == [True]
+
+
+def test_what_ranks_write_is_the_whole_model(ranks: list[Found]) -> None:
+    whole = dict(tensor_parallel_cases.tiny("qwen3, tied").named_parameters())
+    files = {name for found in ranks for name in found["saved"]}
+    assert files == {"config.json", "model.safetensors"}
+    written = safetensors.torch.load(bytes(ranks[0]["saved"]["model.safetensors"].numpy()))
+    assert written.keys() == whole.keys()
+    for name, p in whole.items():
+        assert_same_bits(written[name], p, name)
+    assert json.loads(bytes(ranks[0]["saved"]["config.json"].numpy()))["rlk_leaves"] == 8
 
 
 # --- refusals: a group that can send nothing shows that none comes after something was sent ---

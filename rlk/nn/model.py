@@ -171,27 +171,24 @@ class CausalLM(torch.nn.Module):
         a model that ranks share.
         """
         if self.model.ranks is not None:
-            found, wanted = f"shared by {self.model.ranks.size} ranks", "a model with whole weights"
+            found, wanted = f"shared by {self.model.ranks.size} ranks", "rlk.parallel.save_pretrained for it"
             raise LaunchError(Code.ARG_VALUE, op="save_pretrained", name="model", value=found, wanted=wanted)
+        given = self.config_to_write(config)
+        tensors = stored(dict(self.named_parameters()), self.config)
+        if self.config.tie_word_embeddings:
+            tensors.pop(HEAD, None)
+        write_checkpoint(folder, given, tensors, max_shard_size)
+
+    def config_to_write(self, config: object | None) -> dict[str, Any]:
+        """Return config.json as `save_pretrained` writes it, given its config. Raises LaunchError."""
         raw = self.source if config is None else config_of(config)
         if raw is None:
             why = "for a model that was not loaded from a checkpoint"
             raise LaunchError(Code.ARG_MISSING, op="save_pretrained", name="config", why=why)
         if config is not None and ModelConfig.of(config, leaves=self.config.leaves) != self.config:
-            wanted = "a config of this model"
-            raise LaunchError(
-                Code.ARG_VALUE,
-                op="save_pretrained",
-                name="config",
-                value=type(config).__name__,
-                wanted=wanted,
-            )
-        tensors = stored(dict(self.named_parameters()), self.config)
-        if self.config.tie_word_embeddings:
-            tensors.pop(HEAD, None)
-        write_checkpoint(
-            folder, written_config(raw, self.config, self.lm_head.weight.dtype), tensors, max_shard_size
-        )
+            value, wanted = type(config).__name__, "a config of this model"
+            raise LaunchError(Code.ARG_VALUE, op="save_pretrained", name="config", value=value, wanted=wanted)
+        return written_config(raw, self.config, self.lm_head.weight.dtype)
 
     # --- whole sequences --------------------------------------------------------------------------------
 

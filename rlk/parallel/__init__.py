@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlk.nn.ranks import Ranks
 from rlk.parallel.agree import agree
+from rlk.parallel.checkpoint import from_pretrained, save_pretrained
 from rlk.parallel.data import OrderedGradients, accumulate_in_order, global_count
 from rlk.parallel.layers import (
     ColumnParallelLinear,
@@ -11,7 +12,6 @@ from rlk.parallel.layers import (
     SequenceParallelRMSNorm,
     VocabParallelEmbedding,
 )
-from rlk.parallel.load import from_pretrained
 from rlk.parallel.models import parallelize
 from rlk.parallel.plan import PLAN, ranks_of
 
@@ -29,4 +29,5 @@ __all__ = [
     "global_count",
     "parallelize",
     "ranks_of",
+    "save_pretrained",
 ]

@@ -40,17 +40,25 @@ def style_of(name: str) -> Style | None:
     return next((style for pattern, style in PLAN.items() if fnmatchcase(name, pattern)), None)
 
 
+def dim_of(name: str) -> int | None:
+    """Return the dim of a parameter that ranks share, by its name; None if each has all of it."""
+    module, _, kind = name.rpartition(".")
+    match style_of(module):
+        case "column" | "vocab":
+            return 0
+        case "row" if kind == "weight":
+            return 1
+    return None
+
+
 def cuts_of(model: torch.nn.Module, ranks: Ranks) -> dict[str, Cut]:
     """Return the part of each parameter that this rank has, by the names of parameters that ranks share."""
-    found: dict[str, Cut] = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
-        module, _, kind = name.rpartition(".")
-        match style_of(module):
-            case "column" | "vocab":
-                found[name] = (_own(p.shape[0], ranks),)
-            case "row" if kind == "weight":
-                found[name] = (slice(None), _own(p.shape[1], ranks))
-    return found
+    dims = {name: (dim_of(name), p) for name, p in model.named_parameters(remove_duplicate=False)}
+    return {
+        name: (slice(None),) * dim + (_own(p.shape[dim], ranks),)
+        for name, (dim, p) in dims.items()
+        if dim is not None
+    }
 
 
 def _own(extent: int, ranks: Ranks) -> slice:

@@ -1,0 +1,121 @@
+"""Checkpoints of shared models: each rank reads the parts that it keeps, and one writes the whole."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from rlk.errors import Code, LaunchError, RlkError
+from rlk.nn.checkpoint import check_tensors, load_tensors, read_checkpoint, write_checkpoint
+from rlk.nn.experts import stored
+from rlk.nn.model import CausalLM, check_dtype
+from rlk.nn.modules import take_memory
+from rlk.nn.ranks import Ranks
+from rlk.parallel.models import shared
+from rlk.parallel.plan import check_shares, cuts_of, dim_of, ranks_of
+from rlk.runtime.call.collective import ordered_gather
+
+LOAD, SAVE = "rlk.parallel.from_pretrained", "rlk.parallel.save_pretrained"
+
+
+def from_pretrained(
+    path: str | os.PathLike[str],
+    mesh: DeviceMesh | dist.ProcessGroup,
+    *,
+    tp: str | int | None = None,
+    sp: bool = False,
+    dtype: torch.dtype = torch.bfloat16,
+    leaves: int | None = None,
+    device: torch.device | str | None = None,
+    **resolve: Any,
+) -> CausalLM:
+    """Load this rank's shares of a model: as `parallelize(CausalLM.from_pretrained(path, ...), mesh, ...)`.
+
+    A rank reads the parts of the files' tensors that it keeps, and never has memory for a whole weight that
+    ranks share. Arguments are those of `CausalLM.from_pretrained` and `parallelize`. Everything is checked
+    before memory is taken. Raises LaunchError; where one rank cannot load its shares, all raise.
+    """
+    check_dtype(dtype)
+    ranks = ranks_of(mesh, tp, sp)
+    failure: RlkError | None = None
+    try:
+        model = _loaded(path, ranks, dtype, leaves, device, resolve)
+    except RlkError as error:
+        failure = error
+    on = torch.get_default_device() if device is None else torch.device(device)
+    _raise_on_all(failure, "load their shares", path, ranks, on)
+    return model
+
+
+def save_pretrained(
+    model: CausalLM,
+    folder: str | os.PathLike[str],
+    *,
+    config: object | None = None,
+    max_shard_size: int | str = "5GB",
+) -> None:
+    """Write the whole weights of a shared model: as `CausalLM.save_pretrained`, whose arguments these are.
+
+    Every rank of one group calls it; the first gathers the weights on its host, one after the other, and
+    writes them. With data parallelism the ranks of one replica alone call it. Raises LaunchError; where the
+    first rank cannot write, all raise.
+    """
+    ranks = model.model.ranks
+    if ranks is None:
+        model.save_pretrained(folder, config=config, max_shard_size=max_shard_size)
+        return
+    given = model.config_to_write(config)
+    whole = {}
+    for name, p in model.named_parameters():  # of tied weights the embedding's name alone
+        dim = dim_of(name)
+        if dim is not None:
+            parts = ordered_gather(p.detach(), ranks.group, op=SAVE)
+        if ranks.rank == 0:
+            whole[name] = p.detach().cpu() if dim is None else torch.cat([*parts.cpu()], dim)
+    failure: RlkError | None = None
+    try:
+        if ranks.rank == 0:
+            write_checkpoint(folder, given, whole, max_shard_size)
+    except RlkError as error:
+        failure = error
+    _raise_on_all(failure, "write", folder, ranks, model.lm_head.weight.device)
+
+
+def _raise_on_all(
+    failure: RlkError | None, doing: str, path: str | os.PathLike[str], ranks: Ranks, on: torch.device
+) -> None:
+    """Raise on every rank where one failed: alone it would leave the others waiting for it later."""
+    if ranks.size > 1:
+        failed = ordered_gather(torch.tensor(failure is not None, device=on), ranks.group, op=LOAD)
+        if failure is None and bool(failed.any()):
+            which = ", ".join(map(str, failed.nonzero().flatten().tolist()))
+            what, instead = f"ranks that cannot {doing}: {which}", "see what they raised"
+            raise LaunchError(Code.CHECKPOINT_FILE, path=os.fspath(path), what=what, instead=instead)
+    if failure is not None:
+        raise failure
+
+
+def _loaded(
+    path: str | os.PathLike[str],
+    ranks: Ranks,
+    dtype: torch.dtype,
+    leaves: int | None,
+    device: torch.device | str | None,
+    resolve: dict[str, Any],
+) -> CausalLM:
+    found, config = read_checkpoint(path, leaves, **resolve)
+    check_shares(config, ranks)
+    model = CausalLM(config, device="meta", dtype=dtype)
+    sources = check_tensors(found, stored(dict(model.named_parameters()), config), config)
+    cuts = {}
+    if ranks.size > 1:
+        cuts = cuts_of(model, ranks)
+        shared(model, ranks)
+    take_memory(model, device)
+    load_tensors(stored(dict(model.named_parameters()), config), found, sources, cuts)
+    model.source = found.config
+    return model
