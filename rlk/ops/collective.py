@@ -161,7 +161,9 @@ def tier(device: torch.device | str, *, math: str | None = None) -> dict[str, st
 def explain(x: torch.Tensor | torch.device | str, group: dist.ProcessGroup | None = None) -> Decision:
     """Return the decision for a call on a device, or on that of x."""
     device = x.device if isinstance(x, torch.Tensor) else torch.device(x)
-    return Decision("torch.distributed", device.type, MathModel.PORTABLE, _identity(), (("y", Tier.EXACT),))
+    return Decision(
+        ("torch.distributed",), device.type, MathModel.PORTABLE, _identity(), (("y", Tier.EXACT),)
+    )
 
 
 OVER_RANKS: dict[str, Callable[..., torch.Tensor]] = {
