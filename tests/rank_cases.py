@@ -192,9 +192,20 @@ def forms(world: int, rank: int, device: torch.device) -> Found:
         ordered_reduce_scatter(x, group).backward(cotangent(rank, world).to(device))
         ordered_gather_sum(whole, group).backward(form_of(7, torch.float32).to(device))
         assert x.grad is not None and whole.grad is not None
+        made[f"twice {name}"] = refused(
+            lambda group=group: twice(group, form_of(rank, torch.float32).to(device))
+        )
         made[f"gradients {name}"] = {"part": x.grad.cpu(), "gathered": whole.grad.cpu()}
     made["part in float64"] = scatter_reference(form_of(rank, torch.float32).to(device), None).cpu()
     return made
+
+
+def twice(group: Any, x: torch.Tensor) -> None:
+    """Differentiate a part of a sum twice."""
+    x = x.requires_grad_()
+    part = ordered_reduce_scatter(x, group)
+    (slope,) = torch.autograd.grad(part.square().sum(), x, create_graph=True)
+    slope.sum().backward()
 
 
 class Kind(torch.Tensor):

@@ -110,6 +110,7 @@ def test_gradients_are_gathered_or_passed_on(ranks: list[Found]) -> None:
         for form in ("one group", "nodes"):
             assert_same_bits(found["forms"][f"gradients {form}"]["part"], want)
             assert_same_bits(found["forms"][f"gradients {form}"]["gathered"], form_of(7, torch.float32))
+            assert found["forms"][f"twice {form}"][0] == "DOUBLE_BACKWARD"
 
 
 def test_the_reference_of_a_part_is_its_sum_in_float64(ranks: list[Found]) -> None:

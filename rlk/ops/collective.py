@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.autograd.function import once_differentiable
 
 from rlk.digest import digest
 from rlk.errors import Code, UnsupportedError
@@ -18,6 +17,7 @@ from rlk.ir.numerics import Tier
 from rlk.ir.tree import Tree
 from rlk.runtime.binding import selection
 from rlk.runtime.call import entry as calls
+from rlk.runtime.call.autograd import differentiated, once
 from rlk.runtime.call.collective import (
     Group,
     gather_over_ranks,
@@ -77,7 +77,8 @@ def ordered_reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
 def ordered_gather_sum(x: torch.Tensor, group: Group) -> torch.Tensor:
     """Return the bits of `ordered_all_reduce` from one all-gather: for small x, where latency counts.
 
-    x, group and the result are as there. Each rank receives R times x's bytes and adds them all.
+    x: f32, bf16 or f16 [...]; group and the result are as there. Each rank receives R times x's bytes, and
+    adds them all.
 
     Differentiable in x, for a result that every rank uses alike (a row-parallel product):
     the cotangent is then the same on every rank, and is the gradient of x as it is. Where ranks use the
@@ -99,9 +100,9 @@ class _ReduceScatter(torch.autograd.Function):
         return scatter_over_ranks(x, group, SCATTER)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gather_over_ranks(d_y, ctx.group, SCATTER), None
+        made = gather_over_ranks(d_y.detach(), ctx.group, SCATTER)
+        return once(SCATTER, {"x": made}, differentiated(ctx, (d_y,)))["x"], None
 
 
 class _GatherSum(torch.autograd.Function):
@@ -112,9 +113,8 @@ class _GatherSum(torch.autograd.Function):
         return gathered_sum(x, group, GATHERED)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return d_y, None
+        return once(GATHERED, {"x": d_y.detach()}, differentiated(ctx, (d_y,)))["x"], None
 
 
 def _not_observed(name: str) -> None:
@@ -161,7 +161,9 @@ def tier(device: torch.device | str, *, math: str | None = None) -> dict[str, st
 def explain(x: torch.Tensor | torch.device | str, group: dist.ProcessGroup | None = None) -> Decision:
     """Return the decision for a call on a device, or on that of x."""
     device = x.device if isinstance(x, torch.Tensor) else torch.device(x)
-    return Decision("torch.distributed", device.type, MathModel.PORTABLE, _identity(), (("y", Tier.EXACT),))
+    return Decision(
+        ("torch.distributed",), device.type, MathModel.PORTABLE, _identity(), (("y", Tier.EXACT),)
+    )
 
 
 OVER_RANKS: dict[str, Callable[..., torch.Tensor]] = {

@@ -289,8 +289,8 @@ def _gradients(name: str) -> Iterator[str]:
         yield "None. What requires a gradient raises `NOT_DIFFERENTIABLE` where nothing else is said."
         return
     fn: Any = public()[name]
-    taken = [cotangents(spec, reference_variant(spec)) for spec in fn.specs]
-    through = f", through {' and '.join(f'`{n}`' for n in taken[-1])}" if taken[-1] else ""
+    taken = [cotangents(spec, reference_variant(spec)) for spec in getattr(fn, "specs", ())]
+    through = f", through {' and '.join(f'`{n}`' for n in taken[-1])}" if taken and taken[-1] else ""
     yield f"In {names}{through}. An input that needs no gradient costs none. Asking for the gradient of"
     yield "another one raises `NOT_DIFFERENTIABLE`, differentiating twice `DOUBLE_BACKWARD`."
 
