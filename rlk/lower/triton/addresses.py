@@ -131,13 +131,15 @@ class Addresses(Arguments):
         tile = self.e.let("tile", later if self.sees_what_follows(rows.axis) else f"{tiles} - 1 - {later}")
         listed, sizes = self.plan.listed, (str(found.each), str(rows.tile))
         if listed is None:
-            given = f"{found.begin}_ptr", tile, self.extent(over.axis), *sizes
-            name = self.e.let(axis_name(over.axis), self.e.helpers.call("segment_of", *given))
+            owner = self.e.helpers.call(
+                "segment_of", f"{found.begin}_ptr", tile, self.extent(over.axis), *sizes
+            )
+            name = self.e.let(axis_name(over.axis), owner)
         else:
-            bounds = f"{found.begin}_ptr", f"{found.end}_ptr"
-            given = *bounds, tile, str(listed), str(padded(listed)), *sizes
+            bounds, counts = (f"{found.begin}_ptr", f"{found.end}_ptr"), (str(listed), str(padded(listed)))
+            owner = self.e.helpers.call("segment_of_few", *bounds, tile, *counts, *sizes)
             name, tile = self.e.names.fresh(axis_name(over.axis)), self.e.names.fresh("tile_of_segment")
-            self.e.line(f"{name}, {tile} = {self.e.helpers.call('segment_of_few', *given)}")
+            self.e.line(f"{name}, {tile} = {owner}")
         self.owned[over.axis] = name
         begin, end = (
             self.e.let(what, f"tl.load({tensor}_ptr + {name}).to(tl.int32) * {found.each}")
