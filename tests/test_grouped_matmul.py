@@ -18,6 +18,8 @@ from test_machine_code import DISASSEMBLER, codes, source
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
+from rlk.lang import Axis, L, Outputs, Tensor, bf16, op
+from rlk.lang.op import Op
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.binding import selection
 from rlk.runtime.call import autograd
@@ -29,6 +31,7 @@ from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simulators.interpreter import interpret
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+B, T, N, K, K8 = Axis("B"), Axis("T", dynamic=True), Axis("N"), Axis("K"), Axis("K", split=8)
 COUNTS = (3, 0, 17, 1, 70, 0)
 
 
@@ -57,28 +60,29 @@ class Drawn:
     def __init__(self, counts: tuple[int, ...], n: int, k: int, dtype: torch.dtype = BF16) -> None:
         self.counts, self.offsets = counts, offsets_of(counts)
         self.x, self.w = normal(sum(counts), k, dtype=dtype), normal(len(counts), n, k, dtype=dtype, seed=1)
+        self.bias = normal(len(counts), n, dtype=dtype, seed=4)
         self.d_y = normal(sum(counts), n, dtype=dtype, seed=2)
 
     def rows(self, expert: int) -> slice:
         return slice(int(self.offsets[expert]), int(self.offsets[expert + 1]))
 
     def found(self, call: Any = ops.grouped_matmul, **options: Any) -> list[torch.Tensor]:
-        """Return the product, d x, and d w; None where w has no gradient of its own."""
-        x, w = (t.clone().requires_grad_() for t in (self.x, self.w))
-        y = call(x, w, self.offsets, **options)
+        """Return the product, d x, d bias and d w; None where w has no gradient of its own."""
+        x, w, bias = (t.clone().requires_grad_() for t in (self.x, self.w, self.bias))
+        y = call(x, w, self.offsets, bias=bias, **options)
         y.backward(self.d_y.to(y.dtype))
-        return [y.detach(), x.grad, w.grad]
+        return [y.detach(), x.grad, bias.grad, w.grad]
 
 
 def of_expert(it: Drawn, expert: int, **options: Any) -> list[torch.Tensor]:
     """Return the product of one expert's rows and its gradients, by `matmul`, in the oracle."""
     before, rows = dispatch.interpreter, it.rows(expert)
     dispatch.interpret_with(None)
-    x, w = it.x[rows].clone().requires_grad_(), it.w[expert].clone().requires_grad_()
-    y = ops.matmul(x, w, **options)
+    x, w, bias = (t.clone().requires_grad_() for t in (it.x[rows], it.w[expert], it.bias[expert]))
+    y = ops.matmul(x, w, bias=bias, **options)
     y.backward(it.d_y[rows].to(y.dtype))
     dispatch.interpret_with(before)
-    return [y.detach(), x.grad, w.grad]
+    return [y.detach(), x.grad, bias.grad, w.grad]
 
 
 # --- bits ---
@@ -96,15 +100,15 @@ def test_every_expert_has_the_bits_of_a_product_of_its_own(
     counts: tuple[int, ...], n: int, k: int, dtype: torch.dtype, options: dict[str, Any], runner: str
 ) -> None:
     it = Drawn(counts, n, k, dtype)
-    y, d_x, d_w = it.found(**options)
+    y, d_x, d_bias, d_w = it.found(**options)
     for expert, count in enumerate(counts):
         rows = it.rows(expert)
         if count == 0:
-            assert not d_w[expert].view(torch.int16).any(), "the gradient of an expert without rows is +0"
+            for d in (d_bias, d_w):
+                assert not d[expert].view(torch.int16).any(), "the gradient of an expert without rows is +0"
             continue
-        for got, want in zip(
-            (y[rows], d_x[rows], d_w[expert]), of_expert(it, expert, **options), strict=True
-        ):
+        found = y[rows], d_x[rows], d_bias[expert], d_w[expert]
+        for got, want in zip(found, of_expert(it, expert, **options), strict=True):
             assert_same_bits(got, want, f"expert {expert}")
 
 
@@ -167,10 +171,10 @@ def test_a_wrong_order_in_the_source_is_seen(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_products_and_gradients_are_near_float64() -> None:
     it = Drawn((30, 0, 33), 40, 72)
-    x, w = it.x.double().requires_grad_(), it.w.double().requires_grad_()
-    y = ops.grouped_matmul.reference(x, w, it.offsets)
+    x, w, bias = (t.double().requires_grad_() for t in (it.x, it.w, it.bias))
+    y = ops.grouped_matmul.reference(x, w, it.offsets, bias=bias)
     y.backward(it.d_y.double())
-    for got, want in zip(it.found(), (y.detach(), x.grad, w.grad), strict=True):
+    for got, want in zip(it.found(), (y.detach(), x.grad, bias.grad, w.grad), strict=True):
         torch.testing.assert_close(got.double(), want, rtol=2**-8, atol=2**-8)
 
 
@@ -182,9 +186,9 @@ def test_a_buffer_takes_the_gradient_of_the_weights_once(runner: str) -> None:
     start = normal(6, 32, 48, dtype=F32, seed=3)
     start[1] = -0.0
     buffer = start.clone()
-    y, d_x, d_w = it.found(weight_grad_out=buffer)
+    *found, d_w = it.found(weight_grad_out=buffer)
     assert d_w is None
-    for got, want in zip((y, d_x), it.found(), strict=False):
+    for got, want in zip(found, it.found(), strict=False):
         assert_same_bits(got, want)
     assert_same_bits(buffer[[1, 5]], start[[1, 5]], "an expert without rows adds nothing")
     whole = torch.zeros(32, 48)
@@ -237,7 +241,7 @@ def test_wrong_offsets_of_a_device_write_no_other_memory(runner: str) -> None:
     y = spec.grouped_matmul(it.x, it.w, begin, end)
     assert_same_bits(y, ops.grouped_matmul(it.x, it.w, it.offsets))
     d_w = spec.grouped_weight_grad(it.d_y, it.x, begin, end, torch.zeros(2, 16, 16))
-    assert_same_bits(d_w[1].to(BF16), it.found()[2][1])
+    assert_same_bits(d_w[1].to(BF16), it.found()[-1][1])
 
 
 def test_nothing_is_nothing(runner: str) -> None:
@@ -245,6 +249,49 @@ def test_nothing_is_nothing(runner: str) -> None:
     assert ops.grouped_matmul(x, w, offsets_of((0, 0, 0))).shape == (0, 8)
     assert ops.grouped_matmul(x, w[:0], torch.zeros(1, dtype=torch.int64)).shape == (0, 8)
     assert not ops.grouped_matmul(normal(2, 0), w[..., :0], offsets_of((1, 0, 1))).any()
+
+
+# --- batches ---
+
+
+@op()
+def batched(x: Tensor[bf16, B, T, K], w: Tensor[bf16, B, N, K]) -> Outputs:
+    return L.out(y=L.dot(x, w, over=K, each=(B,)))
+
+
+@op()
+def batched_by_pieces(x: Tensor[bf16, B, T, K8], w: Tensor[bf16, B, N, K8]) -> Outputs:
+    return L.out(y=L.dot(x, w, over=K8, each=(B,)))
+
+
+@op()
+def batched_rows(x: Tensor[bf16, T, B, K], w: Tensor[bf16, B, K, N]) -> Outputs:
+    L.place("y", (B, T, N), ({}, L.dot(x, w, over=K, each=(B,))))
+    return L.out()
+
+
+@pytest.mark.parametrize(
+    ("spec", "x", "w"),
+    [
+        (batched, (3, 70, 40), (3, 48, 40)),
+        (batched, (3, 7, 41), (3, 33, 41)),
+        (batched_by_pieces, (3, 70, 136), (3, 48, 136)),
+        (batched_rows, (70, 3, 40), (3, 40, 48)),
+    ],
+)
+def test_each_index_of_a_batch_has_the_bits_of_a_product_of_its_own(
+    spec: Op, x: tuple[int, ...], w: tuple[int, ...], runner: str
+) -> None:
+    """Specs with factors of three dims, by TMA and, with rows of 41 elements, by pointers."""
+    a, b = normal(*x), normal(*w, seed=1)
+    made = spec(a, b)
+    dispatch.interpret_with(None)
+    for i in range(3):
+        rows, weight = (a[:, i], b[i].t()) if spec is batched_rows else (a[i], b[i])
+        order = "leaf8" if spec is batched_by_pieces else "chain16"
+        want = ops.matmul(rows, weight.contiguous(), out_dtype=F32, order=order)
+        assert_same_bits(made[i], want, f"index {i}")
+    assert differing(made[0], made[1])
 
 
 # --- torch ---
@@ -266,11 +313,12 @@ def test_a_compiled_call_has_the_bits_of_an_eager_one(buffer: bool) -> None:
 
 def test_torch_accepts_the_registration() -> None:
     it, buffer = Drawn((2, 0, 5), 16, 24), torch.zeros(3, 16, 24)
-    inputs = [it.x.clone().requires_grad_(), it.w.clone().requires_grad_(), it.offsets[:-1], it.offsets[1:]]
+    x, w, bias = (t.clone().requires_grad_() for t in (it.x, it.w, it.bias))
+    inputs = [x, w, it.offsets[:-1], it.offsets[1:], bias]
     torch.library.opcheck(torch.ops.rlk.grouped_matmul.default, (*inputs, False, "auto"))
     torch.library.opcheck(torch.ops.rlk.grouped_matmul_onto.default, (*inputs, False, "auto", buffer))
     into = torch.ops.rlk.grouped_matmul_weight_grad_into.default
-    torch.library.opcheck(into, (it.d_y, it.x, *inputs[2:], buffer.clone()))
+    torch.library.opcheck(into, (it.d_y, it.x, *inputs[2:4], buffer.clone()))
 
 
 # --- machine code ---

@@ -220,20 +220,22 @@ class _GroupedMatmul(Operator):
         w: torch.Tensor,
         offsets: torch.Tensor,
         *,
+        bias: torch.Tensor | None = None,
         out_dtype: torch.dtype | None = None,
         weight_grad_out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return x[t] w[e]^T for rows sorted by expert: e is the expert whose rows t is among.
+        """Return x[t] w[e]^T + bias[e] for rows sorted by expert: e is the expert whose rows t is among.
 
-        x: [T, K], w: [E, N, K], one dtype, bf16 or f16. offsets: int32 or int64 [E + 1], on the device of x: rows
-        [offsets[e], offsets[e + 1]) are those of expert e, which may have none. Returns [T, N]. One f32
-        accumulator over ascending K (chain16), one rounding; out_dtype=torch.float32 returns the f32 sum. The
-        bits of a row are those of `matmul(x, w[e])`: they depend on the row and on its expert's weight alone, not
-        on how many rows an expert has.
+        x: [T, K], w: [E, N, K], bias: [E, N], one dtype, bf16 or f16. offsets: int32 or int64 [E + 1], on the
+        device of x: rows [offsets[e], offsets[e + 1]) are those of expert e, which may have none. Returns [T, N].
+        One f32 accumulator over ascending K (chain16), an f32 sum, one rounding; out_dtype=torch.float32 returns
+        the f32 sum. The bits of a row are those of `matmul(x, w[e], bias=bias[e])`: they depend on the row and on
+        its expert alone, not on how many rows an expert has.
 
-        Differentiable in x and w. The gradient of the result is rounded to the dtype of x; each gradient is an
-        f32 sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192,
-        counted from its first row, one chain16 each, added ascending; +0 where an expert has no rows.
+        Differentiable in x, w and bias. The gradient of the result is rounded to the dtype of x; each gradient is
+        an f32 sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192,
+        counted from its first row, one chain16 each, added ascending. d bias: the same pieces, each the sums of
+        64 rows (by halving) in ascending order. Both are +0 where an expert has no rows.
         weight_grad_out: f32 [E, N, K], contiguous; backward adds the f32 d w to it, in place, once, and w.grad
         stays as it is; nothing is added where an expert has no rows.
 

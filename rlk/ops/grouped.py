@@ -29,7 +29,8 @@ _library = torch.library.Library(OWN, "FRAGMENT")
 
 for _op in (spec.grouped_matmul, spec.grouped_weight_grad):
     worded(_op, OP, begin="offsets", end="offsets")
-separate_gradients(spec.grouped_matmul, {"x": ("w", "begin", "end"), "w": ("x", "begin", "end")}, {})
+_BOUNDS = ("begin", "end")
+separate_gradients(spec.grouped_matmul, {"x": ("w", *_BOUNDS), "w": ("x", *_BOUNDS), "bias": _BOUNDS}, {})
 
 
 def grouped_matmul(
@@ -37,20 +38,22 @@ def grouped_matmul(
     w: torch.Tensor,
     offsets: torch.Tensor,
     *,
+    bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     weight_grad_out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return x[t] w[e]^T for rows sorted by expert: e is the expert whose rows t is among.
+    """Return x[t] w[e]^T + bias[e] for rows sorted by expert: e is the expert whose rows t is among.
 
-    x: [T, K], w: [E, N, K], one dtype, bf16 or f16. offsets: int32 or int64 [E + 1], on the device of x: rows
-    [offsets[e], offsets[e + 1]) are those of expert e, which may have none. Returns [T, N]. One f32
-    accumulator over ascending K (chain16), one rounding; out_dtype=torch.float32 returns the f32 sum. The
-    bits of a row are those of `matmul(x, w[e])`: they depend on the row and on its expert's weight alone, not
-    on how many rows an expert has.
+    x: [T, K], w: [E, N, K], bias: [E, N], one dtype, bf16 or f16. offsets: int32 or int64 [E + 1], on the
+    device of x: rows [offsets[e], offsets[e + 1]) are those of expert e, which may have none. Returns [T, N].
+    One f32 accumulator over ascending K (chain16), an f32 sum, one rounding; out_dtype=torch.float32 returns
+    the f32 sum. The bits of a row are those of `matmul(x, w[e], bias=bias[e])`: they depend on the row and on
+    its expert alone, not on how many rows an expert has.
 
-    Differentiable in x and w. The gradient of the result is rounded to the dtype of x; each gradient is an
-    f32 sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192,
-    counted from its first row, one chain16 each, added ascending; +0 where an expert has no rows.
+    Differentiable in x, w and bias. The gradient of the result is rounded to the dtype of x; each gradient is
+    an f32 sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192,
+    counted from its first row, one chain16 each, added ascending. d bias: the same pieces, each the sums of
+    64 rows (by halving) in ascending order. Both are +0 where an expert has no rows.
     weight_grad_out: f32 [E, N, K], contiguous; backward adds the f32 d w to it, in place, once, and w.grad
     stays as it is; nothing is added where an expert has no rows.
 
@@ -67,6 +70,8 @@ def grouped_matmul(
     x, w = some_factors(x, w)
     offsets = _checked(x, w, offsets)
     tensors: Tensors = {"x": x, "w": w, "begin": offsets[:-1], "end": offsets[1:]}
+    if bias is not None:
+        tensors["bias"] = bias
     statics = {"keep_f32": out_dtype is torch.float32}
     if weight_grad_out is not None and weight_grad_out.numel():
         return _onto(tensors, statics, weight_grad_out)

@@ -48,9 +48,9 @@ class Flips(NamedTuple):
     def __str__(self) -> str:
         if not self.tokens:
             return f"no token of {self.total} changed experts"
-        layers = sum(1 for n in self.by_layer if n)
+        layers = f"{sum(1 for n in self.by_layer if n)} of {len(self.by_layer)} layers"
         return (
-            f"{self.tokens} of {self.total} tokens changed experts, in {layers} of {len(self.by_layer)} layers: "
+            f"{self.tokens} of {self.total} tokens changed experts, in {layers}: "
             f"the first is token {self.first_token}, in layer {self.first_layer}"
         )
 

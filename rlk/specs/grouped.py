@@ -17,34 +17,39 @@ K = Axis("K")
 R = Ragged("R", over=E)  # rows of one expert
 P = Ragged("P", over=E)  # its pieces of 8192 rows
 W = Ragged("W", over=E)  # rows of one piece
+S = Ragged("S", over=E, chunk=64, piece=PIECE, leaf="piece")  # rows of one expert, as its bias adds them
 F = DTypeVar("F", (bf16, f16))
 Offsets = DTypeVar("Offsets", (i32, i64))
 
 
-@op(saves=("x", "w", "begin", "end"), bounds={R: (T,), P: (T,), W: (T,)})
+@op(saves=("x", "w", "begin", "end", "bias"), bounds={R: (T,), P: (T,), W: (T,), S: (T,)})
 def grouped_matmul(
     x: Tensor[F, T, K],
     w: Tensor[F, E, N, K],
     begin: Tensor[Offsets, E],
     end: Tensor[Offsets, E],
+    bias: Tensor[F, E, N] | None,
     keep_f32: Static[False, True] = False,
 ) -> Outputs:
-    """y[t] = x[t] w[e]^T for begin[e] <= t < end[e]: one f32 accumulator over ascending K (chain16).
+    """y[t] = x[t] w[e]^T + bias[e] for begin[e] <= t < end[e].
 
-    One rounding; keep_f32: y is the f32 sum itself.
+    One f32 accumulator over ascending K (chain16), an f32 sum, one rounding; keep_f32: y is the f32 sum.
     """
     rows = Rows.of(begin, end)
     y = L.dot(x.at(rows.row, K, when=rows.inside, inside=True), w.at(E, N, K), over=K, each=(E,))
+    if bias is not None:
+        y = y + bias.to(f32)
     L.place("y", (T, N), ({T: rows.row}, y if keep_f32 else y.to(x.dtype)), when=rows.inside)
     return L.out()
 
 
-@grouped_matmul.vjp("x", "w")
+@grouped_matmul.vjp("x", "w", "bias")
 def grouped_matmul_grad(ctx, d_y: Tensor[F, T, N]) -> Outputs:
-    """d x[t] = d_y[t] w[e], d w[e] = d_y^T x over the rows of e; casts pass gradients.
+    """d x[t] = d_y[t] w[e], d w[e] = d_y^T x, d bias[e] = sum of d_y, over the rows of e.
 
-    d_y is rounded to the dtype of x. d x: one f32 accumulator over ascending N. d w: one for each piece of
-    8192 rows, counted from the first row of the expert, added ascending; +0 for an expert without rows. One
+    Casts pass gradients. d_y is rounded to the dtype of x. d x: one f32 accumulator over ascending N. d w:
+    one for each piece of 8192 rows, counted from the first row of the expert, added ascending. d bias: the
+    same pieces, in each the sums of 64 rows by halving, ascending. +0 for an expert without rows. One
     rounding each.
     """
     if ctx.wants("x"):
@@ -56,6 +61,11 @@ def grouped_matmul_grad(ctx, d_y: Tensor[F, T, N]) -> Outputs:
         # an expert without rows sums to -0.0; a gradient of nothing is +0
         d_w = _d_w(d_y, ctx.x, ctx.begin, ctx.end) + 0.0
         L.place("d_w", (E, N, K), ({}, d_w.to(d_y.dtype)))
+    if ctx.wants("bias"):
+        total = L.total()
+        for s in L.stream(S, begin=ctx.begin.to(i32), end=ctx.end.to(i32)):
+            total.absorb(d_y.at(s.pos, N).to(f32))
+        L.place("d_bias", (E, N), ({}, (total.value + 0.0).to(d_y.dtype)))
     return L.out()
 
 

@@ -286,12 +286,12 @@ def _grouped_matmul(rng: np.random.Generator) -> Values:
     offsets = np.array([0, 3, 3, 20, 21, 40])
     return {
         "x": rng.normal(size=(40, 48)), "w": rng.normal(size=(5, 32, 48)), "begin": offsets[:-1],
-        "end": offsets[1:],
+        "end": offsets[1:], "bias": rng.normal(size=(5, 32)),
     }  # fmt: skip
 
 
 def _grouped_weight_grad(rng: np.random.Generator) -> Values:
-    given = {n: v for n, v in _grouped_matmul(rng).items() if n != "w"}
+    given = {n: v for n, v in _grouped_matmul(rng).items() if n not in ("w", "bias")}
     return given | {"d_y": rng.normal(size=(40, 32)), "weight_grad": rng.normal(size=(5, 32, 48))}
 
 
@@ -404,7 +404,9 @@ matmul_leaf8.record = Record(
 for _op in (column_sums, matmul_leaf2, matmul_leaf4, matmul_backward):
     _op.record = Record(unshown=(_SAME,))
 grouped_matmul.record = Record(
-    example=Example(_grouped_matmul), extents={"E": 128, "N": 1536, "K": 2048}, unshown=(_SAME,)
+    example=Example(_grouped_matmul, present=((), ("bias",))),
+    extents={"E": 128, "N": 1536, "K": 2048},
+    unshown=(_SAME,),
 )
 grouped_weight_grad.record = Record(example=Example(_grouped_weight_grad), unshown=(_SAME,))
 rms_norm.record = Record(

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Let, Load, Loop, Role, Store, Value
+from rlk.ir.tree import padded
 from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.arguments import Arguments
@@ -120,7 +121,7 @@ class Addresses(Arguments):
         of a contraction run fastest inside a group (L2 swizzle).
         """
         rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
-        tiles, count = self.e.let("tiles", self.tiles_of_segments(found)), self.extent(over.axis)
+        tiles = self.e.let("tiles", self.tiles_of_segments(found))
         others = [i for i, s in enumerate(self.plan.shared) if s not in (rows, over)]
         if self.e.dots.of and self.plan.schedule.group > 1 and self.product(others) != "1":
             later, rest = self.grouped(tiles, program, others[::-1])
@@ -128,21 +129,34 @@ class Addresses(Arguments):
         else:
             later, rest = f"{program} % {tiles}", f"{program} // {tiles}"
         tile = self.e.let("tile", later if self.sees_what_follows(rows.axis) else f"{tiles} - 1 - {later}")
-        given = f"{found.begin}_ptr", tile, count, str(found.each), str(rows.tile)
-        owner = self.e.helpers.call("segment_of", *given)
-        self.owned[over.axis] = name = self.e.let(axis_name(over.axis), owner)
+        listed, sizes = self.plan.listed, (str(found.each), str(rows.tile))
+        if listed is None:
+            owner = self.e.helpers.call(
+                "segment_of", f"{found.begin}_ptr", tile, self.extent(over.axis), *sizes
+            )
+            name = self.e.let(axis_name(over.axis), owner)
+        else:
+            bounds, counts = (f"{found.begin}_ptr", f"{found.end}_ptr"), (str(listed), str(padded(listed)))
+            owner = self.e.helpers.call("segment_of_few", *bounds, tile, *counts, *sizes)
+            name, tile = self.e.names.fresh(axis_name(over.axis)), self.e.names.fresh("tile_of_segment")
+            self.e.line(f"{name}, {tile} = {owner}")
+        self.owned[over.axis] = name
         begin, end = (
             self.e.let(what, f"tl.load({tensor}_ptr + {name}).to(tl.int32) * {found.each}")
             for what, tensor in (("begin", found.begin), ("end", found.end))
         )
-        first = self.e.let("first", f"({tile} - ({begin} // {rows.tile} + {name})) * {rows.tile}")
+        number = f"({tile} - ({begin} // {rows.tile} + {name}))" if listed is None else tile
+        first = self.e.let("first", f"{number} * {rows.tile}")
         return RowTile(first, f"{end} - {begin}", rest)
 
     def tiles_of_segments(self, found: Segments) -> str:
         """Return the number of row tiles of all segments, or more."""
         rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
         whole = self.argument(abi.extent(found.whole))
-        return f"{whole} * {found.each} // {rows.tile} + {self.extent(over.axis)}"
+        count = f"{whole} * {found.each}"
+        if self.plan.listed is None:
+            return f"{count} // {rows.tile} + {self.extent(over.axis)}"
+        return f"tl.minimum({count}, {count} // {rows.tile} + {self.plan.listed})"
 
     def own_segment(self, tile: RowTile, found: Segments) -> None:
         """Write the indices of a row tile that has rows, and the program's other indices."""

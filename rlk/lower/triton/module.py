@@ -138,7 +138,10 @@ def _counts(placed: TritonPlan) -> list[str]:
     found = placed.segments
     if found is None:
         return [_count(placed, i) for i in range(len(placed.shared))]
-    tiles = f"({found.whole} * {found.each} // {placed.schedule.tile(str(found.axis))} + {found.over.name})"
+    rows, tile = f"{found.whole} * {found.each}", placed.schedule.tile(str(found.axis))
+    tiles = f"({rows} // {tile} + {found.over.name})"
+    if placed.listed is not None:
+        tiles = f"min({rows}, {rows} // {tile} + {placed.listed})"
     rest = [i for i, s in enumerate(placed.shared) if s.axis not in (found.axis, found.over)]
     return [tiles, *(_count(placed, i) for i in rest)]
 

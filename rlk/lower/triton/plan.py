@@ -24,6 +24,7 @@ from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
 
 SMALLEST_TILE = 16  # of a factor of tl.dot
+MOST_LISTED = 1024  # segments whose bounds a program reads at once
 LARGEST_TILE = 1 << 17  # elements of a tensor; Triton refuses 2**20, registers end long before
 
 
@@ -77,6 +78,14 @@ class TritonPlan:
     segments: Segments | None = None
     outer: Axis | None = None
     tma_tiles: Mapping[Value, TmaTile] = field(default_factory=dict)
+
+    @property
+    def listed(self) -> int | None:
+        """The number of segments, where a program reads the bounds of all at once; None: it bisects them."""
+        over = next(
+            (s for s in self.shared if self.segments is not None and s.axis == self.segments.over), None
+        )
+        return None if over is None or (over.length or MOST_LISTED + 1) > MOST_LISTED else over.length
 
     def held(self, axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
         """Return the dims of a value over these axes.

@@ -67,3 +67,17 @@ def segment_of(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
         later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile
         low, high = tl.where(later, low, middle), tl.where(later, middle, high)
     return low
+
+
+@triton.jit
+def segment_of_few(
+    begin_ptr, end_ptr, tile, COUNT: tl.constexpr, LANES: tl.constexpr, EACH: tl.constexpr, TILE: tl.constexpr
+):
+    # Segment of a tile of rows, and the number of the tile in it: tiles without rows come after all others.
+    lane = tl.arange(0, LANES)
+    begin = tl.load(begin_ptr + lane, mask=lane < COUNT, other=0).to(tl.int32)
+    end = tl.load(end_ptr + lane, mask=lane < COUNT, other=0).to(tl.int32)
+    tiles = (tl.maximum(end - begin, 0) * EACH + TILE - 1) // TILE
+    before = (tl.cumsum(tiles, 0) <= tile).to(tl.int32)
+    owner = tl.minimum(tl.sum(before, 0), COUNT - 1)
+    return owner, tile - tl.sum(tl.where(lane < owner, tiles, 0), 0)

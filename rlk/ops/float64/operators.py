@@ -111,11 +111,19 @@ def matmul(
     return y if residual is None else y + residual.double()
 
 
-def grouped_matmul(x: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor, **_: object) -> torch.Tensor:
+def grouped_matmul(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    offsets: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    **_: object,
+) -> torch.Tensor:
     """Return `rlk.ops.grouped_matmul` in float64."""
     rows = torch.arange(x.shape[0], device=x.device, dtype=offsets.dtype)
     expert = torch.searchsorted(offsets[1:].contiguous(), rows, right=True)
-    return torch.einsum("tk,tnk->tn", x.double(), w.double()[expert])
+    y = torch.einsum("tk,tnk->tn", x.double(), w.double()[expert])
+    return y if bias is None else y + bias.double()[expert]
 
 
 def ratio_kl(
