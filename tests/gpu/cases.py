@@ -400,12 +400,17 @@ CASES: dict[str, Case] = {
     "matmul_leaf2 300 x 1000 x 520, bias": Case(
         matmul_leaf2, {"T": 300, "N": 1000, "K": 520}, present=("bias",)
     ),
-    "grouped_matmul of 6 experts": grouped_product((3, 0, 300, 1, 140, 0), 272, 520),
+    "grouped_matmul of 6 experts": grouped_product((3, 0, 300, 1, 140, 0), 272, 520, present=("bias",)),
     "grouped_matmul of 2 experts, f32 out": grouped_product(
         (7, 33), 33, 41, statics={"keep_f32": True}, f=DType.F16
     ),
     "grouped_matmul_grad of 6 experts": grouped_product(
-        (3, 0, 300, 1, 140, 0), 272, 520, wanted=("x", "w"), changes=DOT_CHANGES[:3]
+        (3, 0, 300, 1, 140, 0),
+        272,
+        520,
+        present=("bias",),
+        wanted=("x", "w", "bias"),
+        changes=DOT_CHANGES[:3],
     ),
     "grouped_matmul_grad of a long expert": grouped_product(
         (5, 8200), 64, 104, wanted=("x", "w"), changes=DOT_CHANGES[:1]
