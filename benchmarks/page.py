@@ -28,6 +28,7 @@ FAMILIES = {
     "attention": "Attention",
     "model": "Models",
     "norm": "RMSNorm",
+    "router": "Routing of experts",
     "loss": "Policy losses",
     "distillation": "Distillation",
     "sample": "Sampling",

@@ -70,7 +70,7 @@ WITHOUT_GRADIENT = {
     f"{name}_grad"
     for name in (
         "linear_logp_backward", "linear_logp_scores", "linear_logp_join", "matmul_backward",
-        "column_sums", "group_advantage",
+        "column_sums", "group_advantage", "choose_experts",
         "scatter_rewards", "gae", "take_whole", "reported", "sample", "token_paths", "token_baseline",
         "penalize", "policy_covariance", "policy_covariance_of_sequences",
         "adamw", "square_sums",

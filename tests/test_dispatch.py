@@ -54,6 +54,11 @@ SIGNATURES = {
     "matmul": "(x, w, *, bias=None, residual=None, leaves=1, part=None, grad_leaves=1, round_product=False, "
     "order=None, out_dtype=None, weight_grad_out=None)",
     "grouped_matmul": "(x, w, offsets, *, bias=None, out_dtype=None, weight_grad_out=None)",
+    "route": "(scores, k, *, score='softmax', bias=None, groups=1, kept_groups=1, group_score='top2', "
+    "renormalize=True, scale=1.0, replay=None, layer=0)",
+    "permute": "(x, ids, *, experts, leaves=1)",
+    "combine": "(rows, weights, permuted, *, leaves=1)",
+    "router_losses": "(scores, ids, *, mask=None, tokens=None)",
     "ratio_kl": "(logp, old_logp, ref_logp, *, mask=None, kl='k3')",
     "policy_loss": "(logp, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, rollout_logp=None, "
     "entropy=None, advantages_of=None, token_weights=None)",
@@ -602,6 +607,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
     "matmul": lambda x, g: (2 * x, ops.matmul(x.detach().half(), x.detach().half(), order="leaf8")),
     "grouped_matmul": lambda x, g: ops.grouped_matmul(x.to(BF16), x.to(BF16)[None].repeat(2, 1, 1), ENDS),
+    "route": lambda x, g: mixed(x),
+    "router_losses": lambda x, g: ops.router_losses(x, ops.route(x, 3).ids, mask=g > -1)[:2],
     "sample": lambda x, g: (
         2 * x,
         ops.sample(
@@ -630,6 +637,13 @@ LENGTHS = torch.tensor([4, 3], dtype=torch.int32)
 PROMPT, GROUPS = torch.tensor([0, 6], dtype=torch.int32), torch.tensor([0, 2], dtype=torch.int32)
 
 
+def mixed(x: torch.Tensor) -> torch.Tensor:
+    """Return the results of three experts of each row, each the row itself."""
+    routed = ops.route(x, 3)
+    permuted = ops.permute(x, routed.ids, experts=V)
+    return ops.combine(permuted.rows, routed.weights, permuted)
+
+
 def heads(x: torch.Tensor) -> torch.Tensor:
     return x.to(BF16).reshape(6, 10, 4)
 
@@ -648,7 +662,7 @@ def cached(x: torch.Tensor, whole: bool = False) -> list[torch.Tensor]:
 
 def test_every_operator_is_among_these_calls() -> None:
     within = {"scatter_rewards", "group_advantage", "gae", "value_loss", "penalize"}  # the steps of others
-    within.add("optimal_token_baseline")
+    within |= {"optimal_token_baseline", "permute", "combine"}
     assert set(ops.OPERATORS) - set(CALLS) == within
 
 

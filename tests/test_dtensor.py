@@ -80,7 +80,7 @@ def test_which_operators_have_rows_that_stand_alone() -> None:
         "rope",
         "embedding",
     }
-    assert alone == rows | {"sample", "penalize"}
+    assert alone == rows | {"sample", "penalize", "route", "combine"}
 
 
 def test_torch_distributed_tensor_is_not_imported_to_find_out() -> None:

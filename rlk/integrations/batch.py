@@ -53,6 +53,7 @@ class CachedSequences:
     shape: tuple[int, int]
     seen: int
     cache: Any
+    routes: None = None  # a patched model records none
 
     def attend(self, layer: int, qkv: torch.Tensor, heads: Heads, **options: Any) -> torch.Tensor:
         q, k, v = heads.split(qkv, self.positions)

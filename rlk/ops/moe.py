@@ -31,7 +31,7 @@ LEAVES = (1, 2, 4, 8)
 for _op in (spec.choose_experts, spec.expert_weights):
     worded(_op, "route", ids="replay")
 worded(spec.router_losses, "router_losses", share="ids", inverse="tokens", active="mask")
-worded(spec.spread_rows, "permute", place="ids", order="ids")
+worded(spec.rows_by_expert, "permute", place="ids", order="ids")
 worded(
     spec.combine_rows, "combine", place="permuted.place", order="permuted.order", offsets="permuted.offsets"
 )
@@ -120,7 +120,7 @@ def route(
     is_among(op, "score", score, spec.SCORES)
     flag(op, "renormalize", renormalize)
     scale = number(op, "scale", scale)
-    statics = _groups(experts, k, groups, kept_groups, group_score) | {"score": score}
+    statics = {**_groups(experts, k, groups, kept_groups, group_score), "score": score}
     rows = scores.reshape(-1, experts)
     tensors = {"scores": rows.detach()}
     if bias is not None:
@@ -209,7 +209,7 @@ def permute(x: torch.Tensor, ids: torch.Tensor, *, experts: int, leaves: int = 1
     offsets = torch.searchsorted(found.to(torch.int32), bounds, out_int32=True)
     order = order.to(torch.int32)
     tensors = {"place": place, "order": order, "x": x, "offsets": offsets}
-    rows = call(spec.spread_rows, tensors, {}, {"k": k, "leaves": leaves})["y"]
+    rows = call(spec.rows_by_expert, tensors, {}, {"k": k, "leaves": leaves})["y"]
     return Permuted(rows, order, place, offsets)
 
 

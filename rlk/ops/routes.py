@@ -27,12 +27,12 @@ def compact_dtype(experts: int) -> torch.dtype:
 class Flips(NamedTuple):
     """Tokens whose experts differ between two runs.
 
-    tokens: how many differ in some layer, of `of` tokens. first_token: the lowest of them, and first_layer
+    tokens: how many differ in some layer, of `total` tokens. first_token: the lowest of them, and first_layer
     the lowest layer in which it does, -1 each without any. by_layer: tokens that differ in each layer.
     """
 
     tokens: int
-    of: int
+    total: int
     first_token: int
     first_layer: int
     by_layer: tuple[int, ...]
@@ -42,15 +42,15 @@ class Flips(NamedTuple):
         """Return the report of one bool tensor [T] a layer, as `Route.flipped`; waits for the device."""
         each = torch.stack([is_tensor("Flips", "flipped", x).reshape(-1) for x in flipped], -1).cpu()
         found = each.nonzero()  # by token, then by layer
-        first = found[0].tolist() if len(found) else [-1, -1]
-        return Flips(int(each.any(-1).sum()), len(each), *first, tuple(each.sum(0).tolist()))
+        token, layer = found[0].tolist() if len(found) else (-1, -1)
+        return Flips(int(each.any(-1).sum()), len(each), token, layer, tuple(each.sum(0).tolist()))
 
     def __str__(self) -> str:
         if not self.tokens:
-            return f"no token of {self.of} changed experts"
-        layers = sum(1 for n in self.by_layer if n)
+            return f"no token of {self.total} changed experts"
+        layers = f"{sum(1 for n in self.by_layer if n)} of {len(self.by_layer)} layers"
         return (
-            f"{self.tokens} of {self.of} tokens changed experts, in {layers} of {len(self.by_layer)} layers: "
+            f"{self.tokens} of {self.total} tokens changed experts, in {layers}: "
             f"the first is token {self.first_token}, in layer {self.first_layer}"
         )
 
@@ -81,9 +81,10 @@ class Routes:
             for i, x in enumerate(layers):
                 has_dims(OP, f"ids[{i}]", x.shape, 2, "2 dims [T, k]")
                 if x.shape != layers[0].shape:
-                    wanted, why = tuple(layers[0].shape), "of ids[0]"
-                    got, code = tuple(x.shape), Code.ARG_SHAPE
-                    raise LaunchError(code, op=OP, name=f"ids[{i}]", got=got, wanted=wanted, why=why)
+                    raise LaunchError(
+                        Code.ARG_SHAPE, op=OP, name=f"ids[{i}]", got=tuple(x.shape),
+                        wanted=tuple(layers[0].shape), why="of ids[0]",
+                    )  # fmt: skip
             ids = torch.stack(layers, 1)
         has_dims(OP, "ids", ids.shape, 3, "3 dims [T, layers, k]")
         if ids.dtype not in INTEGERS:

@@ -235,8 +235,8 @@ def _places(place: Tensor, k: int) -> list[Tile]:  # type: ignore[valid-type]
     return found
 
 
-@op(saves=("place", "offsets"))
-def spread_rows(
+@op(saves=("place", "offsets", "x"))  # x for its shape: a trace knows no other
+def rows_by_expert(
     place: Tensor[i32, T, K],
     order: Tensor[i32, R],
     x: Tensor[F, T, D],
@@ -248,8 +248,8 @@ def spread_rows(
     return L.out(y=x.at(order // k, D))
 
 
-@spread_rows.vjp("x")
-def spread_rows_grad(ctx, d_y: Tensor[F, R, D]) -> Outputs:
+@rows_by_expert.vjp("x")
+def rows_by_expert_grad(ctx, d_y: Tensor[F, R, D]) -> Outputs:
     """d x[t] = sum of d_y[place[t]] by ascending expert, in pieces of experts, pairwise, f32."""
     place = _places(ctx.place, ctx.k)
     rows = [d_y.at(at, D).to(f32) for at in place]

@@ -25,7 +25,7 @@ from rlk.specs.logp import logp, softcapped
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
 from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
-from rlk.specs.moe import choose_experts, combine_rows, expert_weights, router_losses, spread_rows
+from rlk.specs.moe import choose_experts, combine_rows, expert_weights, router_losses, rows_by_expert
 from rlk.specs.norm import rms_norm
 from rlk.specs.optim import adamw, square_sums
 from rlk.specs.packing import reported, take_rows, take_whole
@@ -341,7 +341,7 @@ def _expert_weights(rng: np.random.Generator) -> Values:
     return {"scores": 2 * rng.normal(size=(7, 16)), "ids": _chosen()["ids"], "scale": 2.5}
 
 
-def _rows_by_expert(rng: np.random.Generator) -> Values:
+def _rows_inputs(rng: np.random.Generator) -> Values:
     return _moved({}) | {"x": rng.normal(size=(7, 40)), "rows": rng.normal(size=(14, 40))}
 
 
@@ -454,9 +454,9 @@ router_losses.record = Record(
     unshown=(_SAME,),
 )
 combine_rows.record = Record(
-    example=Example(_rows_by_expert, _moved), extents={"K": 8, "D": 2048, "O": 129}, statics={"k": 8}
+    example=Example(_rows_inputs, _moved), extents={"K": 8, "D": 2048, "O": 129}, statics={"k": 8}
 )
-spread_rows.record = Record(example=Example(_rows_by_expert, _moved), unshown=(_SAME,))
+rows_by_expert.record = Record(example=Example(_rows_inputs, _moved), unshown=(_SAME,))
 embedding.record = Record(
     example=Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     extents={"V": 151936},

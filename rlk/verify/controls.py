@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlk.nn import CausalLM
+from rlk.nn import CausalLM, MoE
 from rlk.verify.views import Run, again
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -40,14 +40,19 @@ def broken_layer(model: CausalLM) -> int:
 
 
 def with_product(run: Run, product: Product) -> Iterator[Tensor]:
-    """Run the model with another product in the down projection of a layer half-way."""
-    mlp = run.model.model.layers[broken_layer(run.model)].mlp
-    own = mlp.down_proj
-    mlp.down_proj = Swapped(own, product)
+    """Run the model with another product in a layer half-way: the last of its MLP, or of its attention.
+
+    A layer of experts has no product of all tokens.
+    """
+    layer = run.model.model.layers[broken_layer(run.model)]
+    has_experts = isinstance(layer.mlp, MoE)
+    holder, name = (layer.self_attn, "o_proj") if has_experts else (layer.mlp, "down_proj")
+    own = getattr(holder, name)
+    setattr(holder, name, Swapped(own, product))
     try:
         yield from again(run)
     finally:
-        mlp.down_proj = own
+        setattr(holder, name, own)
 
 
 def with_leaves(run: Run, leaves: int) -> Iterator[Tensor]:

@@ -150,6 +150,8 @@ def stock_model(of: Subject, *, attention: str | None = None, dtype: torch.dtype
     config = AutoConfig.for_model(of.raw["model_type"], **given)
     config.rlk_leaves = of.model.config.leaves
     how = {} if attention is None else {"attn_implementation": attention}
+    if of.model.config.experts is not None:
+        how["experts_implementation"] = "eager"  # torch's grouped product takes no float64
     made = AutoModelForCausalLM.from_config(config, dtype=like.dtype, **how)
     made.load_state_dict(of.model.state_dict())
     return made.to(device=like.device, dtype=dtype or like.dtype).eval()

@@ -11,6 +11,7 @@ from gpu.attended import ATTENDED
 from gpu.calls import DOT_CHANGES, WIDE_CHANGES, Case
 
 from rlk.ir.types import DType
+from rlk.lang.op import Op
 from rlk.runtime.binding.arguments import TORCH_DTYPES
 from rlk.runtime.binding.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage, scatter_rewards
@@ -21,6 +22,7 @@ from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import matmul, matmul_backward, matmul_leaf2, matmul_leaf8
 from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
+from rlk.specs.moe import choose_experts, combine_rows, expert_weights, rows_by_expert
 from rlk.specs.norm import rms_norm
 from rlk.specs.packing import take_rows
 from rlk.specs.policy import policy_loss, policy_loss_of_sequences
@@ -119,6 +121,24 @@ def grouped_product(counts: tuple[int, ...], n: int, k: int, **options: object) 
     extents = {"T": sum(counts), "E": len(counts), "N": n, "K": k}
     fixed = {"given": drawn, "changes": DOT_CHANGES}
     return Case(grouped_matmul, extents, **{**fixed, **options})  # type: ignore[arg-type]
+
+
+def routed(op: Op, tokens: int, experts: int, k: int, width: int = 0, **options: object) -> Case:
+    """A part of a layer of experts: k different experts of each token, and the rows of these pairs."""
+    chosen = torch.rand(tokens, experts, generator=torch.Generator().manual_seed(0)).argsort(1)[:, :k]
+    ids = chosen.sort(1).values
+    found, order = ids.flatten().sort(stable=True)
+    place = torch.argsort(order).view(tokens, k)
+    offsets = torch.searchsorted(found, torch.arange(experts + 1))
+    made = {"ids": ids, "order": order, "place": place, "offsets": offsets}
+    read = {formal.name for formal in op.formals}
+
+    def drawn(device: torch.device) -> Tensors:
+        return {name: x.to(torch.int32).to(device) for name, x in made.items() if name in read}
+
+    extents = {"T": tokens, "E": experts, "K": k, "R": tokens * k, "D": width, "O": experts + 1}
+    options["statics"] = {"k": k, **options.get("statics", {})}  # type: ignore[dict-item]
+    return Case(op, extents, given=drawn, **options)  # type: ignore[arg-type]
 
 
 def compacted(saved: Tensors) -> Tensors:
@@ -395,6 +415,36 @@ CASES: dict[str, Case] = {
     "grouped_matmul_grad of a long expert": grouped_product(
         (5, 8200), 64, 104, wanted=("x", "w"), changes=DOT_CHANGES[:1]
     ),
+    "choose_experts 300 x 128": routed(choose_experts, 300, 128, 8),
+    "choose_experts 70 x 256, biased groups": routed(
+        choose_experts,
+        70,
+        256,
+        8,
+        present=("bias",),
+        statics={"score": "sigmoid", "groups": 8, "kept_groups": 4},
+    ),
+    "choose_experts 33 x 60, 6 of the best groups": routed(
+        choose_experts, 33, 60, 6, statics={"groups": 4, "kept_groups": 2, "group_score": "max"}
+    ),
+    "expert_weights 300 x 128": routed(expert_weights, 300, 128, 8, scalars={"scale": 2.5}),
+    "expert_weights_grad 300 x 128": routed(
+        expert_weights, 300, 128, 8, scalars={"scale": 2.5}, wanted=("scores",)
+    ),
+    "expert_weights_grad 33 x 60, sigmoid, not renormalised": routed(
+        expert_weights,
+        33,
+        60,
+        6,
+        scalars={"scale": 1.0},
+        wanted=("scores",),
+        statics={"score": "sigmoid", "renormalize": False},
+    ),
+    "rows_by_expert 70 x 2048": routed(rows_by_expert, 70, 128, 8, 2048),
+    "rows_by_expert_grad 70 x 2048": routed(rows_by_expert, 70, 128, 8, 2048, wanted=("x",)),
+    "combine_rows 70 x 2048": routed(combine_rows, 70, 128, 8, 2048),
+    "combine_rows 33 x 200, 4 leaves": routed(combine_rows, 33, 16, 6, 200, statics={"leaves": 4}),
+    "combine_rows_grad 70 x 2048": routed(combine_rows, 70, 128, 8, 2048, wanted=("rows", "weights")),
     "matmul_grad 300 x 1000 x 520": product_gradient(300, 1000, 520),
     "matmul_grad 7 x 33 x 41 f16": product_gradient(7, 33, 41, f=DType.F16, changes=DOT_CHANGES[:2]),
     "matmul_grad 300 x 1040 x 200, 8 pieces": product_gradient(300, 1040, 200, statics={"grad_leaves": 8}),
