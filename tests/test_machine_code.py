@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import machine_code
+from benchmarks.machine_code import emitted
 from rlk import ops  # noqa: F401  (registers what gradients need beside saved tensors)
 from rlk.backends.triton import compile_triton
 from rlk.lower.common.emitted import Emitted
@@ -23,6 +25,7 @@ from rlk.runtime.binding.invocation import Invocation, Tensors, geometry_of
 from rlk.runtime.call import autograd
 from rlk.runtime.call.dispatch import lowered
 from rlk.runtime.launch.record import ModuleRecord
+from rlk.runtime.registry import operators
 from rlk.specs.attention import prefix_attention, varlen_attention
 from rlk.specs.linear_logp import linear_logp
 from rlk.target.facts import target
@@ -208,3 +211,31 @@ def test_a_bias_is_no_initial_value_of_an_accumulator(tmp_path: Path) -> None:
         ptx = "".join(file.read_text() for file in (tmp_path / name).glob("*.ptx"))
         found[name] = FIRST.findall(ptx)[0]
     assert found["ours"] == "0" and found["folded"] != "0", found  # the control is what Triton does by itself
+
+
+def test_gradients_of_wide_rows_stay_in_registers(tmp_path: Path) -> None:
+    """The control: by four warps, a row of 12288 with a sum of such rows is kept in local memory."""
+    serial = emitted(operators()["rms_norm"], grad=True, extents={"N": 8192, "T": 65536})
+    beside = emitted(operators()["rms_norm"], grad=True, extents={"N": 12288, "T": 4096})
+    found = [code for each in (serial, beside) for code in machine_code.codes(*each, tmp_path)]
+    assert [code.name[-1] for code in found] == ["1", "2", "1", "2", "3"]
+    assert all(code.spills == 0 and code.stack == 0 for code in found), found
+    source, schedules = serial
+    first = replace(source.kernels[0], num_warps=4)
+    wrong = replace(source, kernels=(first, *source.kernels[1:]))
+    assert next(machine_code.codes(wrong, schedules, tmp_path)).spills > 100
+
+
+def test_widths_of_accesses_are_counted() -> None:
+    text = """
+        /*0000*/   LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;
+        /*0010*/   LDG.E.U16 R5, desc[UR4][R2.64+0x10] ;
+        /*0020*/   LDGSTS.E.BYPASS.128 [R5], desc[UR4][R2.64] ;
+        /*0030*/   LDG.E R6, desc[UR4][R2.64] ;
+        /*0040*/   STL.64 [R1], R4 ;
+        /*0050*/   LDL.LU R4, [R1+0x4] ;
+        /*0060*/   STG.E.64 desc[UR4][R2.64], R4 ;
+    """
+    code = machine_code.counted("k", "s", 4, {"REG": 32, "STACK": 8}, text)
+    assert code.loads == {128: 2, 16: 1, 32: 1} and code.stores == {64: 1}
+    assert (code.spills, code.instructions, code.registers, code.stack) == (2, 7, 32, 8)

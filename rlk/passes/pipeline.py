@@ -12,6 +12,7 @@ from rlk.passes.mask import mask
 from rlk.passes.pack_gqa import one_axis_of_rows
 from rlk.passes.piecewise_launch import sweep
 from rlk.passes.rewrite import each
+from rlk.passes.rows_beside import beside
 from rlk.passes.simplify import simplify
 from rlk.passes.specialize import bind_extents, bind_math
 from rlk.passes.split_reduction import pieces
@@ -33,11 +34,13 @@ def canonical(program: Program, after: str | None = None, *, apart: frozenset[st
     """Return the canonical program, verified; or the program after a named pass.
 
     apart: names of streamed axes whose chunks, and of contracted axes whose pieces, are to run in parallel,
-    in kernels of their own, with the same bits. Numerics ids are those of the program without.
+    in kernels of their own, with the same bits; of `rows_beside`, those of streams whose rows are. Numerics
+    ids are those of the program without.
     """
     verify(program)
     if after == "trace":
         return program
+    program = beside(program, apart)
     for name, change in CANONICAL:
         match name:
             case "pieces":

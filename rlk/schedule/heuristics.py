@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Merge, Program, Reduce, Role, Store
 from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
+from rlk.passes.rows_beside import name_of
 from rlk.passes.walk import walk
 from rlk.schedule.attention import fused_attention, parallel_pieces, rows_axis
 from rlk.schedule.attention import variety as attention_variety
@@ -26,10 +28,17 @@ SQUARE = 1 << 14  # elements of a step of a row along two axes: 32 registers a l
 SQUARE_THREADS = 512
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
+THREADS = 1024  # the most of a program
+LONGEST_LANE = 64  # elements of a row that a lane has
+WIDEST_LANE = 32  # elements of a lane that has a row, the next ones and a sum of them: with more it spills
+SUMMED_VECTOR, SUMMED_WARPS, SUMMED_ROWS = 8, 4, 8
+"""Of sums of rows: elements of a lane, the most warps of a program, and rows whose loads are in flight."""
 ROWS_ALONE = 1024  # rows below which a stream's pieces run in parallel
 LANES = 128  # terms of a chunk above which its dims are placed explicitly
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
 FMA_ACCUMULATOR = 1 << 13  # of a contraction by fma, without a matrix unit
+PROGRAMS = 128  # of loops over pieces of rows: fewer leave SMs idle
+WIDEST_SUM = 8192  # elements of a row beside its sum: 32 registers each of 8 warps' lanes
 DOT_ROWS = 128
 DOT_GROUP = 16  # consecutive row tiles of a column tile, whose factors stay in L2
 DOT_STAGES = 4
@@ -94,7 +103,25 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
             # unmerged states of pieces would take too much memory: those streams stay serial
             found |= {a.name for a in streamed if a.part is Part.ALL and a.split and a.pieces in merged}
         found |= _few_products(kernel, extents)
+        found |= _rows_beside(kernel, extents)
     return frozenset(found)
+
+
+def _rows_beside(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
+    """Return the names of the rows that a loop over single rows stores beside its sums, to run in parallel.
+
+    They read the inputs once more. That is worth it where pieces do not fill the SMs, where no program has
+    the registers for a sum along a whole row and the row, and where no sum is left.
+    """
+    if not _walks_rows(kernel):
+        return set()
+    found = roles(kernel, extents)
+    pieces = math.prod(extent_of(a, extents.get(a.name, 1)) for a in found.parallel)
+    serial = pieces >= PROGRAMS and _held(found) <= WIDEST_SUM
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    return {
+        name_of(loop.axis) for loop in loops if loop.axis.part is Part.ALL and not (serial and loop.types)
+    }
 
 
 def _few_products(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
@@ -330,6 +357,10 @@ def pieces_as_lanes(lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Sc
 def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
     """Return the schedule of a row kernel: whole rows per program, or a tile of the contiguous axis."""
     held = _held(found)
+    if _walks_rows(kernel):
+        # a loop over rows that prefetches the next ones: it needs registers rather than warps
+        wide = min(THREADS // target.warp, padded(max(1, held // (WIDEST_LANE * target.warp))))
+        return Schedule(warps=max(min(4, warps(held)), wide), stages=3)
     room = (ROWS if found.inside else ELEMENTWISE) // held
     tiles: dict[str, int] = {}
     for axis in reversed(found.parallel):
@@ -338,13 +369,27 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
             tiles[str(axis)] = tile
             room //= tile
             held *= tile
-    if _walks_rows(kernel):
-        # a loop over rows that prefetches the next ones: it needs registers rather than warps
-        return Schedule(warps=min(4, warps(held)), stages=3)
+    if _sums_rows(kernel, found):
+        return _row_sums(found, target, extents)
     many = len(found.inside) > 1 and held >= SQUARE
-    return Schedule(
-        tiles=tuple(sorted(tiles.items())), warps=SQUARE_THREADS // target.warp if many else warps(held)
-    )
+    least = min(THREADS, held // LONGEST_LANE) // target.warp  # a row of 32768 by 8 warps spills
+    placed = SQUARE_THREADS // target.warp if many else max(warps(held), padded(least))
+    return Schedule(tiles=tuple(sorted(tiles.items())), warps=placed)
+
+
+def _row_sums(found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
+    """Return the schedule of sums of rows by pieces: a tile of columns per program, a vector of each lane.
+
+    Loads of several rows are in flight together: steps differ in nothing but the sum that waits for them.
+    """
+    columns, least = found.parallel[-1], SUMMED_VECTOR * target.warp
+    others = math.prod(extent_of(a, extents.get(a.name, 1)) for a in found.parallel[:-1])
+    wide = padded(_extent(columns, extents, least))
+    tile = min(wide, SUMMED_WARPS * least)
+    while tile > least and others * -(-wide // tile) < 2 * PROGRAMS:
+        tile //= 2
+    tiles = ((str(columns), tile),) if tile > 1 else ()
+    return Schedule(tiles=tiles, warps=max(1, tile // least), unroll=SUMMED_ROWS)
 
 
 def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:
@@ -376,6 +421,15 @@ def _walks_rows(kernel: Kernel) -> bool:
     return any(wrote and (loop.axis.chunk or 1) == 1 for loop, wrote in zip(loops, stores, strict=True))
 
 
+def _sums_rows(kernel: Kernel, found: Roles) -> bool:
+    """Return whether a kernel only adds single rows of a piece, column by column."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    single = all(loop.axis.pieces in found.parallel and (loop.axis.chunk or 1) == 1 for loop in loops)
+    stores = any(isinstance(x.node, Store) for loop in loops for x in walk(loop.body))
+    whole = len(found.parallel) > 1 and not found.parallel[-1].dynamic and not found.inside
+    return bool(loops) and single and whole and not stores
+
+
 def _held(found: Roles) -> int:
     held = 1
     for _, length in found.inside:
@@ -391,7 +445,7 @@ def _extent(axis: Axis, extents: Mapping[str, int], unknown: int) -> int:
 
 def warps(elements: int) -> int:
     """Return the number of warps for a tile with 16 elements a lane, at most 8."""
-    return max(1, min(8, padded(elements // 512)))
+    return min(8, padded(max(1, elements // 512)))
 
 
 def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple[Schedule, ...]:

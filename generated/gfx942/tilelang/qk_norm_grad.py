@@ -1,7 +1,7 @@
 """qk_norm_grad on gfx942, written by rlk 0.1.0: do not edit.
 
 numerics: 07fb4bd4ba8fc3c3
-schedule: tiles 1, 2 warps, 3 stages, unroll 1
+schedule: tiles 1, 1 warps, 3 stages, unroll 1
 schedule: tiles E=32, 1 warps, 1 stages, unroll 64
 schedule: tiles E=32, 1 warps, 1 stages, unroll 32
 inputs:
@@ -39,20 +39,16 @@ def add(a, b):
 
 
 @tl.macro
-def sum_over_e(x, x_reduce_smem, thread):
+def sum_over_e(x):
     # The sum over E, vector8.
-    for c in tl.unroll(1):
+    for c in tl.unroll(2):
         x[c] = add(x[c], tl.shfl_xor(x[c], 4, width=64))
-    for c in tl.unroll(1):
+    for c in tl.unroll(2):
         x[c] = add(x[c], tl.shfl_xor(x[c], 2, width=64))
-    for c in tl.unroll(1):
+    for c in tl.unroll(2):
         x[c] = add(x[c], tl.shfl_xor(x[c], 1, width=64))
-    tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_reduce_smem[c, thread] = x[c]
-    tl.sync_threads()
-    for c in tl.unroll(1):
-        x[c] = add(x[c], x_reduce_smem[c, thread ^ 64])
+        x[c] = add(x[2 * c], x[2 * c + 1])
     for c in tl.unroll(1):
         x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
     for c in tl.unroll(1):
@@ -71,88 +67,128 @@ def qk_norm_grad_1(
     d_x_t_stride: tl.int64, d_x_h_stride: tl.int64, sum_of_piece1_t_piece_stride: tl.int64,
     sum_of_piece1_h_stride: tl.int64, programs: tl.int32
 ):
-    # A block owns 1 of T.piece, 1 of H (rows). E: 128 indices, 1 to each of 128 threads.
-    with tl.Kernel(programs, threads=128) as block:
+    # A block owns 1 of T.piece, 1 of H (rows). E: 128 indices, 2 to each of 64 threads.
+    with tl.Kernel(programs, threads=64) as block:
         thread = tl.get_thread_binding()
-        f32_reduce_smem = tl.alloc_shared((1, 128), "float32", "shared")
-        total = tl.alloc_var("float32")
-        sum_e = tl.alloc_local((1,), "float32")
-        total_3 = tl.alloc_var("float32")
+        e = tl.alloc_local((2,), "int32")
+        weight_value = tl.alloc_local((2,), "bfloat16")
+        w = tl.alloc_local((2,), "float32")
+        ahead = tl.alloc_local((2,), "bool")
+        e_minus_64 = tl.alloc_local((2,), "int32")
+        angle = tl.alloc_local((2,), "int32")
+        e_plus_64 = tl.alloc_local((2,), "int32")
+        partner = tl.alloc_local((2,), "int32")
+        angle_ge_0 = tl.alloc_local((2,), "bool")
+        angle_lt_64 = tl.alloc_local((2,), "bool")
+        cos_guard = tl.alloc_local((2,), "bool")
+        total = tl.alloc_local((2,), "float32")
+        x_value = tl.alloc_local((2,), "bfloat16")
+        cos_guard_3 = tl.alloc_local((2,), "bool")
+        cos_value = tl.alloc_local((2,), "float32")
+        sin_value = tl.alloc_local((2,), "float32")
+        d_y_value = tl.alloc_local((2,), "bfloat16")
+        d_y_value_2 = tl.alloc_local((2,), "bfloat16")
+        x_f32 = tl.alloc_local((2,), "float32")
+        n = tl.alloc_local((2,), "float32")
+        other = tl.alloc_local((2,), "float32")
+        own = tl.alloc_local((2,), "float32")
+        neg_sin = tl.alloc_local((2,), "float32")
+        turned = tl.alloc_local((2,), "float32")
+        own_times_cos = tl.alloc_local((2,), "float32")
+        neg_turned = tl.alloc_local((2,), "float32")
+        made_selected = tl.alloc_local((2,), "float32")
+        made = tl.alloc_local((2,), "float32")
+        made_bf16 = tl.alloc_local((2,), "bfloat16")
+        g = tl.alloc_local((2,), "float32")
+        gw = tl.alloc_local((2,), "float32")
+        gw_times_n = tl.alloc_local((2,), "float32")
+        sum_e = tl.alloc_local((2,), "float32")
+        n_times_mean = tl.alloc_local((2,), "float32")
+        d_x_difference = tl.alloc_local((2,), "float32")
+        d_x_product = tl.alloc_local((2,), "float32")
+        d_x_product_bf16 = tl.alloc_local((2,), "bfloat16")
+        n_bf16 = tl.alloc_local((2,), "bfloat16")
+        n_bf16_f32 = tl.alloc_local((2,), "float32")
+        total_product = tl.alloc_local((2,), "float32")
+        total_2 = tl.alloc_local((2,), "float32")
+        total_3 = tl.alloc_local((2,), "float32")
         rest = tl.truncdiv(block, 32)
         t_piece = rest
         h = tl.truncmod(block, 32)
-        e = tl.alloc_var("int32", thread)  # norm.py:16
-        weight_value = tl.alloc_var("bfloat16", weight[e])
-        w = tl.alloc_var("float32", tl.Cast("float32", weight_value))
+        for c in tl.unroll(2):  # norm.py:16
+            e[c] = thread + c * 64
+            weight_value[c] = weight[e[c]]
+            w[c] = tl.Cast("float32", weight_value[c])
         t_piece_times_64 = tl.alloc_var("int32", t_piece * 64)  # heads.py:139
         piece_begin = tl.alloc_var("int32", tl.min(T, t_piece_times_64))
         piece_begin_plus_64 = tl.alloc_var("int32", piece_begin + 64)
         piece_end = tl.alloc_var("int32", tl.min(T, piece_begin_plus_64))
         piece_end_minus_piece_begin = tl.alloc_var("int32", piece_end - piece_begin)
-        ahead = tl.alloc_var("bool", e < 64)  # heads.py:71
-        e_minus_64 = tl.alloc_var("int32", e - 64)  # heads.py:72
-        angle = tl.alloc_var("int32", tl.Select(ahead, e, e_minus_64))
-        e_plus_64 = tl.alloc_var("int32", e + 64)
-        partner = tl.alloc_var("int32", tl.Select(ahead, e_plus_64, e_minus_64))
+        for c in tl.unroll(2):  # heads.py:71
+            ahead[c] = e[c] < 64
+            e_minus_64[c] = e[c] - 64  # heads.py:72
+            angle[c] = tl.Select(ahead[c], e[c], e_minus_64[c])
+            e_plus_64[c] = e[c] + 64
+            partner[c] = tl.Select(ahead[c], e_plus_64[c], e_minus_64[c])
         P_i64 = tl.alloc_var("int64", tl.Cast("int64", P))  # heads.py:77
-        angle_ge_0 = tl.alloc_var("bool", 0 <= angle)
-        angle_lt_64 = tl.alloc_var("bool", angle < 64)
-        cos_guard = tl.alloc_var("bool", angle_ge_0 & angle_lt_64)
-        total = f32(-0.0)  # heads.py:139
+        for c in tl.unroll(2):
+            angle_ge_0[c] = 0 <= angle[c]
+            angle_lt_64[c] = angle[c] < 64
+            cos_guard[c] = angle_ge_0[c] & angle_lt_64[c]
+            total[c] = f32(-0.0)  # heads.py:139
         for t_step in tl.serial(0, piece_end_minus_piece_begin):
             t = tl.alloc_var("int32", piece_begin + t_step)
             rstd_value = tl.alloc_var("float32", rstd[tl.int64(t) * rstd_t_stride + h])  # heads.py:140
             position_ids_value = tl.alloc_var("int64", position_ids[t])  # heads.py:158
-            # heads.py:141
-            x_value = tl.alloc_var("bfloat16", x[tl.int64(t) * x_t_stride + tl.int64(h) * x_h_stride + e])
+            for c in tl.unroll(2):  # heads.py:141
+                x_value[c] = x[tl.int64(t) * x_t_stride + tl.int64(h) * x_h_stride + e[c]]
             position_ids_ge_0 = tl.alloc_var("bool", 0 <= position_ids_value)  # heads.py:77
             cos_guard_below = tl.alloc_var("bool", position_ids_value < P_i64)
             cos_guard_2 = tl.alloc_var("bool", position_ids_ge_0 & cos_guard_below)
-            cos_guard_3 = tl.alloc_var("bool", cos_guard_2 & cos_guard)
-            cos_value = tl.alloc_var(
-                "float32",
-                tl.if_then_else(cos_guard_3, cos[position_ids_value * cos_p_stride + angle], f32(float("nan")))
-            )
-            sin_value = tl.alloc_var(
-                "float32",
-                tl.if_then_else(cos_guard_3, sin[position_ids_value * sin_p_stride + angle], f32(float("nan")))
-            )
-            # heads.py:160
-            d_y_value = tl.alloc_var("bfloat16", d_y[tl.int64(t) * d_y_t_stride + tl.int64(h) * d_y_h_stride + partner])
-            # heads.py:161
-            d_y_value_2 = tl.alloc_var("bfloat16", d_y[tl.int64(t) * d_y_t_stride + tl.int64(h) * d_y_h_stride + e])
-            x_f32 = tl.alloc_var("float32", tl.Cast("float32", x_value))  # heads.py:141
-            n = tl.alloc_var("float32", x_f32 * rstd_value)
-            other = tl.alloc_var("float32", tl.Cast("float32", d_y_value))  # heads.py:160
-            own = tl.alloc_var("float32", tl.Cast("float32", d_y_value_2))  # heads.py:161
-            neg_sin = tl.alloc_var("float32", sin_value * f32(-1.0))  # heads.py:82
-            turned = tl.alloc_var("float32", other * neg_sin)
-            own_times_cos = tl.alloc_var("float32", own * cos_value)  # heads.py:83
-            neg_turned = tl.alloc_var("float32", turned * f32(-1.0))
-            made_selected = tl.alloc_var("float32", tl.Select(ahead, neg_turned, turned))
-            made = tl.alloc_var("float32", own_times_cos + made_selected)
-            made_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", made))  # heads.py:84
-            g = tl.alloc_var("float32", tl.Cast("float32", made_bf16))  # heads.py:161
-            gw = tl.alloc_var("float32", g * w)  # heads.py:144
-            gw_times_n = tl.alloc_var("float32", gw * n)  # heads.py:145
-            sum_e[0] = gw_times_n
-            sum_over_e(sum_e, f32_reduce_smem, thread)
+            for c in tl.unroll(2):
+                cos_guard_3[c] = cos_guard_2 & cos_guard[c]
+                cos_value[c] = tl.if_then_else(
+                    cos_guard_3[c], cos[position_ids_value * cos_p_stride + angle[c]], f32(float("nan"))
+                )
+                sin_value[c] = tl.if_then_else(
+                    cos_guard_3[c], sin[position_ids_value * sin_p_stride + angle[c]], f32(float("nan"))
+                )
+                d_y_value[c] = d_y[tl.int64(t) * d_y_t_stride + tl.int64(h) * d_y_h_stride + partner[c]]  # heads.py:160
+                d_y_value_2[c] = d_y[tl.int64(t) * d_y_t_stride + tl.int64(h) * d_y_h_stride + e[c]]  # heads.py:161
+                x_f32[c] = tl.Cast("float32", x_value[c])  # heads.py:141
+                n[c] = x_f32[c] * rstd_value
+                other[c] = tl.Cast("float32", d_y_value[c])  # heads.py:160
+                own[c] = tl.Cast("float32", d_y_value_2[c])  # heads.py:161
+                neg_sin[c] = sin_value[c] * f32(-1.0)  # heads.py:82
+                turned[c] = other[c] * neg_sin[c]
+                own_times_cos[c] = own[c] * cos_value[c]  # heads.py:83
+                neg_turned[c] = turned[c] * f32(-1.0)
+                made_selected[c] = tl.Select(ahead[c], neg_turned[c], turned[c])
+                made[c] = own_times_cos[c] + made_selected[c]
+                made_bf16[c] = tl.Cast("bfloat16", made[c])  # heads.py:84
+                g[c] = tl.Cast("float32", made_bf16[c])  # heads.py:161
+                gw[c] = g[c] * w[c]  # heads.py:144
+                gw_times_n[c] = gw[c] * n[c]  # heads.py:145
+                sum_e[c] = gw_times_n[c]
+            sum_over_e(sum_e)
             sum_e_2 = sum_e[0]
             mean = tl.alloc_var("float32", sum_e_2 / f32(128.0))
-            n_times_mean = tl.alloc_var("float32", n * mean)  # heads.py:146
-            d_x_difference = tl.alloc_var("float32", gw - n_times_mean)
-            d_x_product = tl.alloc_var("float32", d_x_difference * rstd_value)
-            d_x_product_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", d_x_product))
-            d_x[tl.int64(t) * d_x_t_stride + tl.int64(h) * d_x_h_stride + e] = d_x_product_bf16
-            n_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", n))  # heads.py:148
-            n_bf16_f32 = tl.alloc_var("float32", tl.Cast("float32", n_bf16))
-            total_product = tl.alloc_var("float32", g * n_bf16_f32)
-            total_2 = tl.alloc_var("float32", total + total_product)
-            total = total_2
-        total_3 = total  # heads.py:139
-        sum_of_piece1[
-            tl.int64(t_piece) * sum_of_piece1_t_piece_stride + tl.int64(h) * sum_of_piece1_h_stride + e
-        ] = total_3
+            for c in tl.unroll(2):  # heads.py:146
+                n_times_mean[c] = n[c] * mean
+                d_x_difference[c] = gw[c] - n_times_mean[c]
+                d_x_product[c] = d_x_difference[c] * rstd_value
+                d_x_product_bf16[c] = tl.Cast("bfloat16", d_x_product[c])
+                d_x[tl.int64(t) * d_x_t_stride + tl.int64(h) * d_x_h_stride + e[c]] = d_x_product_bf16[c]
+                n_bf16[c] = tl.Cast("bfloat16", n[c])  # heads.py:148
+                n_bf16_f32[c] = tl.Cast("float32", n_bf16[c])
+                total_product[c] = g[c] * n_bf16_f32[c]
+                total_2[c] = total[c] + total_product[c]
+                total[c] = total_2[c]
+        for c in tl.unroll(2):  # heads.py:139
+            total_3[c] = total[c]
+            sum_of_piece1[
+                tl.int64(t_piece) * sum_of_piece1_t_piece_stride + tl.int64(h) * sum_of_piece1_h_stride + e[c]
+            ] = total_3[c]
 
 
 @tl.prim_func

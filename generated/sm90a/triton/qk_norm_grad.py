@@ -1,7 +1,7 @@
 """qk_norm_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 07fb4bd4ba8fc3c3
-schedule: tiles 1, 2 warps, 3 stages, unroll 1
+schedule: tiles 1, 1 warps, 3 stages, unroll 1
 schedule: tiles E=32, 1 warps, 1 stages, unroll 64
 schedule: tiles E=32, 1 warps, 1 stages, unroll 32
 inputs:

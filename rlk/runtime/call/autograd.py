@@ -82,7 +82,7 @@ def _declared_dtype(op: Op, name: str, variant: Variant) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What autograd records of a call: found once for all calls of one kind.
+    """The names that autograd records of a call, found once for all calls of one kind.
 
     names: of the inputs. outputs: of the results. saved: of both, those that the wanted gradients read.
     detached: results without a gradient.

@@ -1,0 +1,123 @@
+"""Rows that a stream stores run beside its folds: the same bits, in the oracle and in generated source."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlk.interp.run import run
+from rlk.ir.nodes import Load, Loop, Program, Role, Store, Stream
+from rlk.lang import Variant, f32
+from rlk.lang.variants import cotangents, gradient_variant
+from rlk.passes.pipeline import canonical, specialize
+from rlk.passes.rows_beside import beside
+from rlk.passes.walk import walk
+from rlk.schedule.axes import kind
+from rlk.schedule.heuristics import apart, choose
+from rlk.specs.norm import rms_norm
+from rlk.target.facts import target
+from rlk.testing.bits import differing
+
+ROWS = frozenset({"T.rows"})
+T, N = 150, 40  # two whole pieces of 64 rows and a short one
+ON = target("sm_90a")
+
+
+def traced(*wanted: str) -> Program:
+    variant = Variant.of({"F": f32, "W": f32}, frozenset(), {"profile": "hf_llama"})
+    assert rms_norm.gradient is not None
+    return rms_norm.gradient.trace(gradient_variant(variant, wanted, cotangents(rms_norm, variant)))
+
+
+def inputs() -> dict[str, object]:
+    rng = np.random.default_rng(0)
+    x, d_y = (rng.standard_normal((T, N)).astype(np.float32) for _ in range(2))
+    x[3, 7], d_y[70, 5] = np.inf, np.nan
+    rstd = (1.0 / np.sqrt((x * x).mean(-1))).astype(np.float32)
+    return {"x": x, "d_y": d_y, "rstd": rstd, "weight": rng.standard_normal(N).astype(np.float32)}
+
+
+def test_rows_have_a_kernel_without_a_loop_and_sums_one_without_the_row() -> None:
+    rows, sums, merge = canonical(traced("x", "weight"), apart=ROWS).kernels
+    assert {d.name for d in rows.params if d.role is Role.OUT} == {"d_x"}
+    assert not any(isinstance(let.node, Loop) for let in walk(rows.body))
+    assert {let.node.param for let in walk(sums.body) if isinstance(let.node, Load)} == {"x", "d_y", "rstd"}
+    assert kind(merge) == "merge"
+    (alone,) = canonical(traced("x"), apart=ROWS).kernels
+    assert {d.name for d in alone.params if d.role is Role.OUT} == {"d_x"}
+
+
+def test_the_oracle_gives_the_same_bits_beside() -> None:
+    given = inputs()
+    one, two = (run(canonical(traced("x", "weight"), apart=a), given) for a in (frozenset(), ROWS))
+    assert not differing(one["d_x"], two["d_x"]) and not differing(one["d_weight"], two["d_weight"])
+    # the control: rows that change places are summed in another order
+    swapped = {**given, **{n: given[n].copy() for n in ("x", "d_y", "rstd")}}  # type: ignore[attr-defined]
+    for tensor in (swapped["x"], swapped["d_y"], swapped["rstd"]):
+        tensor[[10, 90]] = tensor[[90, 10]]  # type: ignore[index]
+    other = run(canonical(traced("x", "weight"), apart=ROWS), swapped)
+    assert differing(one["d_weight"], other["d_weight"])
+
+
+@pytest.mark.parametrize("names", [frozenset(), ROWS])
+def test_generated_source_gives_the_same_bits_beside(names: frozenset[str]) -> None:
+    """Both forms: calls of a few rows run one, of many rows the other."""
+    pytest.importorskip("triton")
+    from rlk.testing.generated import run_generated
+
+    given = inputs()
+    want = run(canonical(traced("x", "weight")), given)
+    got = run_generated(canonical(traced("x", "weight"), apart=names), given)
+    for name in ("d_x", "d_weight"):
+        assert not differing(got.tensors[name], want[name]), name
+
+
+def test_few_pieces_wide_rows_and_no_sum_run_rows_beside() -> None:
+    both, alone = canonical(traced("x", "weight")), canonical(traced("x"))
+    assert apart(both, {"T": 4096, "N": 4096}) == ROWS
+    assert apart(both, {"T": 8192, "N": 4096}) == frozenset()
+    assert apart(both, {"T": 65536, "N": 8192}) == frozenset()
+    assert apart(both, {"T": 65536, "N": 16384}) == ROWS
+    assert apart(alone, {"T": 65536, "N": 4096}) == ROWS
+    assert apart(canonical(traced("weight")), {"T": 64, "N": 4096}) == frozenset()
+
+
+def test_no_lane_has_more_of_a_row_than_its_registers_hold() -> None:
+    for width, warps in ((128, 1), (4096, 4), (8192, 8), (16384, 16), (32768, 32)):
+        serial = specialize(canonical(traced("x", "weight")), {"N": width}, ON.softmax)
+        found = choose(serial.kernels[0], ON, None, {"T": 1 << 20, "N": width})
+        assert found.warps == warps and found.stages == 3
+    amd = target("gfx942")
+    assert choose(serial.kernels[0], amd, None, {"T": 1 << 20, "N": 32768}).warps * amd.warp == 1024
+
+
+def test_streams_whose_rows_need_others_stay_whole() -> None:
+    program = traced("x", "weight")
+    (kernel,) = program.kernels
+    at, stream = next((i, x) for i, x in enumerate(kernel.body.lets) if isinstance(x.node, Stream))
+
+    def changed(**fields: object) -> Program:
+        lets = list(kernel.body.lets)
+        lets[at] = replace(stream, node=replace(stream.node, **fields))
+        return replace(program, kernels=(replace(kernel, body=replace(kernel.body, lets=tuple(lets))),))
+
+    assert len(beside(program, ROWS).kernels) == 2
+    body = stream.node.body
+    zero = kernel.body.lets[0].value
+    reads = tuple(
+        replace(x, node=replace(x.node, param="d_x")) if getattr(x.node, "param", "") == "x" else x
+        for x in body.lets
+    )
+    one_place = tuple(
+        replace(x, node=replace(x.node, index=(zero, zero))) if isinstance(x.node, Store) else x
+        for x in body.lets
+    )
+    for wrong in (
+        {"begin": zero},
+        {"axis": replace(stream.node.axis, chunk=2)},
+        {"body": replace(body, lets=reads)},
+        {"body": replace(body, lets=one_place)},
+    ):
+        assert len(beside(changed(**wrong), ROWS).kernels) == 1, wrong
