@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from rlk.testing.check import (
     check_source,
     check_tiles,
     others,
+    parallel,
 )
 from rlk.testing.examples import Example, of_module
 
@@ -161,6 +163,42 @@ def test_an_oracle_that_sums_by_tiles_is_found() -> None:
     assert found.ok is False and found.worst > 0 and "y:" in found.note and "tiles" in found.note
 
 
+@op()
+def halves(x: Tensor[f32, T, N]) -> Outputs:
+    """Half of each number."""
+    return L.out(y=x * 0.5)
+
+
+def small_along_both(y: Any, rows: int, columns: int) -> Any:
+    """Return y, of which tiles that are small along both axes have another last bit."""
+    small = rows * 5 < y.shape[0] and columns * 5 < y.shape[1]
+    return np.nextafter(y, np.float32(np.inf)) if small else y
+
+
+def taken_for_another(y: Any, rows: int, columns: int) -> Any:
+    """Return y, whose tiles are counted along a row by the number of tiles along a column."""
+    made = np.zeros_like(y)
+    down, across = -(-y.shape[0] // rows), -(-y.shape[1] // columns)
+    for k in range(down * across):
+        i, j = divmod(k, down)
+        at = slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns)
+        made[at] = y[at]
+    return made
+
+
+@pytest.mark.parametrize("fault", [small_along_both, taken_for_another])
+def test_oracles_that_err_by_tiles_of_two_axes_are_found(fault: Callable[..., Any]) -> None:
+    def wrong(program: Any, inputs: Any, *, tile: Any = None, **options: Any) -> Outcome:
+        made = run(program, inputs, **options)
+        rows, columns = ((tile or {}).get(axis, n) for axis, n in zip("TN", made["y"].shape, strict=True))
+        return replace(made, tensors={"y": fault(made["y"], rows, columns)})
+
+    (case,) = cases(halves, Example())
+    (call,) = calls(case)
+    assert set(parallel(call.program.kernels[0], call)) == {"T", "N"} and check_tiles(call, H100).ok
+    assert check_tiles(call, H100, wrong).ok is False
+
+
 def test_an_oracle_that_looks_at_the_batch_is_found() -> None:
     def by_batch(program: Any, inputs: Any, **options: Any) -> Outcome:
         whole = run(program, inputs, **options)
@@ -241,12 +279,6 @@ def test_inputs_that_the_gradient_alone_reads_are_drawn_or_asked_for() -> None:
         LaunchError, match=r"ids is required by the check of the gradient: let .*_inputs\(rng\)"
     ):
         list(check(read_by_the_gradient, Example(), [H100], (Law.TILES,)))
-
-
-@op()
-def halves(x: Tensor[f32, T, N]) -> Outputs:
-    """Half of each number."""
-    return L.out(y=x * 0.5)
 
 
 def test_registered_extents_reach_layouts_that_small_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from rlk.errors import NOWHERE, Code, SpecError
 from rlk.interp.run import run
-from rlk.ir.nodes import Load, MathModel
+from rlk.ir.nodes import Extent, Load, MathModel
 from rlk.lang import Axis, L, Op, Outputs, Scalar, Tensor, f32, i32, op
 from rlk.lang.reserved import check_free
 from rlk.lower.cute.functions import functions as cute
@@ -40,8 +40,18 @@ def permuted(x: Tensor[f32, T], ids: Tensor[i32, T]) -> Outputs:
 
 
 @op()
+def promised_elsewhere(x: Tensor[f32, T], ids: Tensor[i32, T]) -> Outputs:
+    return L.out(y=x.at(ids, inside=(Axis("Q"),)))
+
+
+@op()
 def trusted(x: Tensor[f32, T]) -> Outputs:
     return L.out(y=x.at(L.pos(T) + 1, fill=-7.0, inside=True))
+
+
+@op()
+def trusted_rows(x: Tensor[f32, T, N], rows: Tensor[i32, T], ids: Tensor[i32, T]) -> Outputs:
+    return L.out(y=x.at(rows, ids, fill=-7.0, inside=(T,)))
 
 
 @op()
@@ -70,6 +80,22 @@ def test_an_index_out_of_bounds_gives_the_fill(spec: Op, given: dict, wanted: li
     made = run(program, given, softmax=MathModel.PORTABLE)["y"]
     assert made.tolist() == wanted
     assert_same_bits(generated.run_generated(program, given).tensors["y"], made)
+
+
+def test_a_promise_of_one_dim_leaves_the_others_guarded() -> None:
+    program = canonical(trusted_rows.trace(trusted_rows.default_variant()))
+    given = {
+        "x": X.reshape(3, 2),
+        "rows": np.array([2, 0, 1], np.int32),
+        "ids": np.array([1, 2, -1], np.int32),
+    }
+    made = run(program, given, softmax=MathModel.PORTABLE)["y"]
+    assert made.tolist() == [6, -7, -7]
+    assert_same_bits(generated.run_generated(program, given).tensors["y"], made)
+    compared = {let.node.axis for let in walk(program.kernels[0].body) if isinstance(let.node, Extent)}
+    assert compared == {N}  # no index of T is compared
+    with pytest.raises(SpecError, match="Q"):
+        promised_elsewhere.trace(promised_elsewhere.default_variant())
 
 
 def test_only_the_position_itself_and_a_promise_need_no_guard() -> None:

@@ -127,7 +127,7 @@ def test_a_name_of_the_kernels_own_would_change_it(slot: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "name", ["tl", "cute", "kernels", "programs", "sum_over_n", "y_ptr", "shared", "_", "T"]
+    "name", ["tl", "cute", "kernels", "programs", "sum_over_n", "y_ptr", "shared", "_", "T", "new"]
 )
 def test_outputs_have_no_name_of_generated_kernels(name: str) -> None:
     made = spec(**NEUTRAL | {"y": name})

