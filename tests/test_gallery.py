@@ -16,6 +16,7 @@ import torch
 from on_cpu import OnCpu
 
 from benchmarks import bench_gallery
+from rlk.aot.matrix import read_matrix
 from rlk.runtime import registry
 
 ROOT = Path(__file__).parent.parent
@@ -81,6 +82,12 @@ def test_lines_of_code_are_counted_without_comments_docstrings_and_imports(tool:
     source = head + '@deco\ndef f(\n    x\n):\n    """Doc.\n\n    More."""\n    # no\n    return x\n'
     assert tool["code"](source) == {"": 1, "f": 5}
     assert tool["code"](source, without=frozenset({"f"})) == {"": 1}
+
+
+def test_the_matrix_of_the_package_names_its_operators(tool: dict[str, Any]) -> None:
+    found = read_matrix(str(PACKAGE / "kernels.toml"))
+    names = {op.qualified for op in tool["operators"]().values()}
+    assert len(found.calls) == 3 and {call.op for call in found.calls} <= names
 
 
 SIZES = {
