@@ -73,7 +73,7 @@ def case(work: Work, passes: str) -> Case:
         inputs = tuple(work.args[i] for i in work.wrt)
         if passes == "fwd":
             return peers.without_grad(call)
-        seed = torch.ones_like(_first(call()))
+        seed = torch.randn_like(_first(call()))
         return (peers.backward_of if passes == "bwd" else peers.with_grad)(call, inputs, seed)
 
     return Case(
@@ -101,11 +101,16 @@ def check(work: Work) -> Checked:
     """Compare sampled elements of the forward's first output with float64 and with the oracle."""
     with torch.no_grad():
         got = _first(work.ours())[work.rows]
-        wide = (a.double() if a.is_floating_point() else a for a in work.few)
-        exact = work.op.record.reference(*wide, **work.options)
+        exact = work.op.record.reference(
+            *map(_wide, work.few), **{n: _wide(x) for n, x in work.options.items()}
+        )
         differ = compare(_Alone(work.op), [got], *work.few, **work.options)
     error = None if isinstance(exact, dict) else float((got.double() - exact).abs().max())
     return Checked(error, differ)
+
+
+def _wide(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,8 +116,8 @@ class Code(Enum):
         "fan_in adds the sums of pieces: use L.total, or an axis without fan_in",
     )
     AXIS_TWO_ROLES = (
-        "axis {axis} is both streamed and used whole in one kernel",
-        "load it inside the stream, or cut the kernel with L.keep",
+        "axis {axis} is used whole, or streamed again, inside its own stream",
+        "take its chunk there, x[v] and v.pos, or do it before or after the stream",
     )
     TILE_OPERATOR = ("{what} is not defined for tiles", "write {instead}")
     DTYPE_UNKNOWN = ("{what}: {got!r} is no dtype", "write one of rlk.lang: {choices}")

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from on_cpu import OnCpu
 
+from benchmarks import bench_gallery
+from rlk.aot.matrix import read_matrix
 from rlk.runtime import registry
 
 ROOT = Path(__file__).parent.parent
@@ -78,3 +82,32 @@ def test_lines_of_code_are_counted_without_comments_docstrings_and_imports(tool:
     source = head + '@deco\ndef f(\n    x\n):\n    """Doc.\n\n    More."""\n    # no\n    return x\n'
     assert tool["code"](source) == {"": 1, "f": 5}
     assert tool["code"](source, without=frozenset({"f"})) == {"": 1}
+
+
+def test_the_matrix_of_the_package_names_its_operators(tool: dict[str, Any]) -> None:
+    found = read_matrix(str(PACKAGE / "kernels.toml"))
+    names = {op.qualified for op in tool["operators"]().values()}
+    assert len(found.calls) == 3 and {call.op for call in found.calls} <= names
+
+
+SIZES = {
+    "layer_norm": (8, 64),
+    "smoothed_loss": (8, 600),
+    "zloss_head": (8, 32, 600),
+    "router": (8, 16),
+    "adamw": (8, 32),
+    "linear_attention": (3, 5, 8),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_benchmark_times_the_same_formula_as_its_peers(tool: dict[str, Any], name: str) -> None:
+    assert name in tool["operators"]()
+    with OnCpu():
+        torch.manual_seed(0)
+        work = getattr(bench_gallery, name)(*SIZES[name])
+        checked = bench_gallery.check(work)
+        made, plain = work.ours(), work.plain(*work.args, **work.options)
+    assert checked.differing == 0 and (checked.max_abs_err or 0.0) < 2e-2
+    ours, theirs = (x if isinstance(x, torch.Tensor) else x[0] for x in (made, plain))
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=2e-2, atol=2e-2)

@@ -220,8 +220,18 @@ def _section(name: str, op: Op) -> str:
     refused = "".join(f"\n```text\n{text}\n```\n" for text in dict.fromkeys(refusals(op)))
     return (
         f"\n## {name}\n\n{inspect.getdoc(module)}\n[The module]({up}/gallery_ops/{name}.py). "
-        f"Kernels: {', '.join(links)}.\n{refused}\n```py\n{spec}\n```\n"
+        f"Kernels: {', '.join(links)}.\n{refused}\n```py\n{spec}\n```\n\n"
+        f"The forward in Triton, without the functions that it calls:\n\n```py\n{_kernels(name)}\n```\n"
     )
+
+
+def _kernels(name: str) -> str:
+    """Return the kernels of an operator's generated Triton module."""
+    source = (GENERATED / FOLDERS["triton"] / f"{name}.py").read_text("utf-8")
+    kernels = (each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef))
+    lines = source.splitlines()
+    own = [each for each in kernels if each.name.startswith(name)]
+    return "\n\n".join("\n".join(lines[each.lineno - 2 : each.end_lineno]) for each in own)
 
 
 def _text(fn: object) -> str:

@@ -41,8 +41,8 @@ RESERVED = (
         "earlier epilogue_offsets exchanged exp2 fma fmax fmin folded from_vectors halved halves held "
         "high_product imax imin is_nan larger magnitude memory merged merged_across merged_lanes mul mulhi "
         "multiply negative_zero next_work_tile number_of of_rows philox publish_work_tile put_sum "
-        "read_work_tile segment_of segment_of_few select signed_half smaller statistics_of tma_load to_vectors "
-        "vector_of".split()
+        "read_work_tile segment_of segment_of_few select signed_half smaller statistics_of tma_load "
+        "to_vectors vector_of".split()
     )
 )
 """Identifiers of generated modules that no value of a spec gives them."""
