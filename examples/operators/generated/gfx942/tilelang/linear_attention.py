@@ -1,7 +1,7 @@
 """linear_attention on gfx942, written by rlk 0.1.0: do not edit.
 
 numerics: a53b837bfbfc08ff
-schedule: tiles 1, 2 warps, 3 stages, unroll 1
+schedule: tiles 1, 1 warps, 3 stages, unroll 1
 inputs:
   q: f32 [T, K=64]
   k: f32 [T, K=64]
@@ -59,7 +59,7 @@ def linear_attention(
     programs: tl.int32
 ):
     # A block owns 1 of B, 1 of W (rows). K: 64 indices, 1 to each of 64 threads.
-    with tl.Kernel(programs, threads=128) as block:
+    with tl.Kernel(programs, threads=64) as block:
         thread = tl.get_thread_binding()
         s_state = tl.alloc_var("float32")
         o_value = tl.alloc_local((1,), "float32")
@@ -70,7 +70,7 @@ def linear_attention(
         begin_value = tl.alloc_var("int32", begin[b])  # linear_attention.py:31
         end_value = tl.alloc_var("int32", end[b])
         end_minus_begin = tl.alloc_var("int32", end_value - begin_value)
-        k_value = tl.alloc_var("int32", thread % 64)  # linear_attention.py:32
+        k_value = tl.alloc_var("int32", thread)  # linear_attention.py:32
         s_state = f32(0.0)  # linear_attention.py:31
         for s_step in tl.serial(0, end_minus_begin):
             s = tl.alloc_var("int32", begin_value + s_step)
@@ -89,14 +89,14 @@ def linear_attention(
             )
             new_product = tl.alloc_var("float32", gate_value * s_state)  # linear_attention.py:32
             k_times_v = tl.alloc_var("float32", k_value_2 * v_value)
-            new = tl.alloc_var("float32", new_product + k_times_v)
-            q_times_new = tl.alloc_var("float32", q_value * new)  # linear_attention.py:33
+            new_2 = tl.alloc_var("float32", new_product + k_times_v)
+            q_times_new = tl.alloc_var("float32", q_value * new_2)  # linear_attention.py:33
             o_value[0] = q_times_new
             sum_over_k(o_value)
             o_value_2 = o_value[0]
             if writes:  # linear_attention.py:34
                 o[tl.int64(s) * o_t_stride + w] = o_value_2
-            s_state = new
+            s_state = new_2
 
 
 def call(kernels, q, k, v, gate, begin, end, o, T, B, v_t_stride, k_t_stride, q_t_stride, o_t_stride):

@@ -117,7 +117,7 @@ def linear_attention_grad(
         d_o_value = tl.alloc_local((16,), "float32")
         new_product = tl.alloc_local((16,), "float32")
         k_times_v = tl.alloc_local((16,), "float32")
-        new = tl.alloc_local((16,), "float32")
+        new_2 = tl.alloc_local((16,), "float32")
         d_o_times_new = tl.alloc_local((16,), "float32")
         dq = tl.alloc_local((16,), "float32")
         s_state_2 = tl.alloc_local((16,), "float32")
@@ -164,15 +164,15 @@ def linear_attention_grad(
                 )
                 new_product[c] = gate_value * s_state[c]  # linear_attention.py:48
                 k_times_v[c] = k_value_2 * v_value[c]
-                new[c] = new_product[c] + k_times_v[c]
-                d_o_times_new[c] = d_o_value[c] * new[c]  # linear_attention.py:49
+                new_2[c] = new_product[c] + k_times_v[c]
+                d_o_times_new[c] = d_o_value[c] * new_2[c]  # linear_attention.py:49
                 dq[c] = d_o_times_new[c]
             sum_over_w(dq, f32_reduce_smem, thread)
             dq_2 = dq[0]
             if writes:  # linear_attention.py:50
                 d_q[tl.int64(s) * d_q_t_stride + k_value] = dq_2
             for c in tl.unroll(16):
-                s_state[c] = new[c]
+                s_state[c] = new_2[c]
         for c in tl.unroll(16):  # linear_attention.py:47
             s_state_2[c] = s_state[c]
         end_minus_1 = tl.alloc_var("int32", end_value - 1)  # linear_attention.py:53

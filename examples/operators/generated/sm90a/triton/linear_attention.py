@@ -1,7 +1,7 @@
 """linear_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: a53b837bfbfc08ff
-schedule: tiles 1, 2 warps, 3 stages, unroll 1
+schedule: tiles 1, 1 warps, 3 stages, unroll 1
 inputs:
   q: f32 [T, K=64]
   k: f32 [T, K=64]
