@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import nn_cases
 import numpy as np
 import pytest
 import torch
@@ -13,9 +14,11 @@ from rank_cases import wide
 from rlk.errors import Code, LaunchError
 from rlk.interp.floats import tree_sum
 from rlk.ir.tree import Tree
+from rlk.nn.ranks import Ranks
 from rlk.optim import AdamW, clip_grad_norm, grad_norm
 from rlk.optim.adamw import run_step
 from rlk.optim.norm import pairwise
+from rlk.parallel.plan import shares_of
 from rlk.testing.bits import assert_same_bits, differing
 
 SHAPES = ((37, 5), (1,), (4, 3, 8))
@@ -29,6 +32,26 @@ def drawn(dtype: torch.dtype = torch.float32) -> list[torch.nn.Parameter]:
 def give_gradients(params: list[torch.nn.Parameter], step: int, dtype: torch.dtype) -> None:
     for i, p in enumerate(params):
         p.grad = wide(*p.shape, seed=100 * step + i).to(dtype).to(p.dtype)
+
+
+def test_a_rank_of_tensor_parallelism_has_no_whole_parameter() -> None:
+    """A share is a plain tensor: a norm of it, or counters of its elements, would be silently another's."""
+    shared = shares_of(nn_cases.model(), Ranks(None, 2, 0))  # type: ignore[arg-type]
+    whole = [name for name, p in shared.items() if not getattr(p, "tensor_model_parallel", False)]
+    assert whole and all("norm" in name for name in whole)
+    p = shared["model.embed_tokens.weight"]
+    p.grad = torch.ones_like(p)
+    plain = torch.nn.Parameter(p.detach().clone())
+    plain.grad = p.grad.clone()
+    for name, run in {
+        "grad_norm": lambda p: grad_norm([("embed", p)]),
+        "AdamW": lambda p: AdamW([p], seed=3).step(),
+    }.items():
+        run(plain)
+        with pytest.raises(LaunchError, match="a share of a weight") as caught:
+            run(p)
+        assert name in str(caught.value)
+    AdamW([p]).step()
 
 
 def masters(optimizer: AdamW, params: list[torch.nn.Parameter]) -> list[torch.Tensor]:

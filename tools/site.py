@@ -18,6 +18,7 @@ NAV = {
         "index.md",
         "models.md",
         "parallel.md",
+        "data-parallel.md",
         "moe.md",
         "engines.md",
         "verify.md",
@@ -25,7 +26,6 @@ NAV = {
         "patching.md",
         "integrations.md",
         "on-policy.md",
-        "data-parallel.md",
     ],
     "Write an operator in 20 minutes": [
         "writing-a-spec.md",

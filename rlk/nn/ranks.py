@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from rlk.ops.collective import ordered_all_reduce
+from rlk.ops.collective import ordered_all_reduce, ordered_reduce_scatter
 from rlk.runtime.call.collective import ordered_gather
 
 BLOCK = 64
@@ -82,9 +82,13 @@ class Ranks:
 
         Ranks continue the pairwise tree of leaves.
         """
-        # an ordered reduce-scatter sends half of it
-        whole = ordered_all_reduce(partial.detach(), self.group)
-        return whole[self.rows(len(partial))] if self.sequence else whole
+        part, tokens = partial.detach(), len(partial)
+        if not self.sequence:
+            return ordered_all_reduce(part, self.group)
+        rows, padded = self.rows(tokens), self.size * self.longest(tokens)
+        if tokens < padded:
+            part = torch.cat([part, part.new_zeros(padded - tokens, *part.shape[1:])])
+        return ordered_reduce_scatter(part, self.group)[: rows.stop - rows.start]
 
     def whole(self, x: torch.Tensor) -> torch.Tensor:
         """Return the rows of all ranks of x; in backward a rank keeps the gradient of its own.

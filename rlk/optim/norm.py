@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from rlk.errors import Code, LaunchError
-from rlk.optim.shards import gradient, local
+from rlk.optim.shards import gradient, local, refuse_share
 from rlk.runtime.binding.checks import is_choice, number
 from rlk.runtime.call.entry import call
 from rlk.specs.optim import square_sums
@@ -41,7 +41,11 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
     Raises LaunchError.
     """
     is_choice(NAME, "leaves", leaves, LEAVES)
-    found = {_plain(name): g for name, p in named_parameters if (g := gradient(p)) is not None}
+    found = {}
+    for name, p in named_parameters:
+        refuse_share(NAME, name, p)
+        if (g := gradient(p)) is not None:
+            found[_plain(name)] = g
     if not found:
         return torch.zeros(())
     sums = [pairwise(_pieces(name, found[name], leaves)) for name in sorted(found)]

@@ -13,6 +13,15 @@ from rlk.errors import Code, LaunchError
 
 MAIN = "main_grad"
 """The attribute of a parameter that holds its f32 gradient, where its dtype is another (Megatron's name)."""
+SHARE = "tensor_model_parallel"
+"""The attribute of a parameter that is a rank's share of a weight, and a plain tensor (Megatron's name)."""
+
+
+def refuse_share(op: str, name: str, p: torch.Tensor) -> None:
+    """Raise LaunchError for a plain tensor that is a share: nothing says where it lies in the whole."""
+    if getattr(p, SHARE, False) and not isinstance(p, DTensor):
+        found, wanted = f"a share of a weight, {tuple(p.shape)}", "a whole parameter, or a DTensor"
+        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=found, wanted=wanted)
 
 
 def gradient(p: torch.Tensor) -> torch.Tensor | None:
@@ -37,6 +46,7 @@ class Place:
 
 def place(op: str, name: str, p: torch.Tensor) -> Place:
     """Return the place of this rank's elements of a parameter, split along one dim at most."""
+    refuse_share(op, name, p)
     if not isinstance(p, DTensor):
         return Place(0, max(p.numel(), 1), 0)
     split = {each.dim for each in p.placements if isinstance(each, Shard)}
