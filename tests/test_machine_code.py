@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from benchmarks import machine_code
-from benchmarks.machine_code import emitted
 from rlk import ops  # noqa: F401  (registers what gradients need beside saved tensors)
 from rlk.backends.triton import compile_triton
 from rlk.lower.common.emitted import Emitted
@@ -215,8 +214,8 @@ def test_a_bias_is_no_initial_value_of_an_accumulator(tmp_path: Path) -> None:
 
 def test_gradients_of_wide_rows_stay_in_registers(tmp_path: Path) -> None:
     """The control: by four warps, a row of 12288 with a sum of such rows is kept in local memory."""
-    serial = emitted(operators()["rms_norm"], grad=True, extents={"N": 8192, "T": 65536})
-    beside = emitted(operators()["rms_norm"], grad=True, extents={"N": 12288, "T": 4096})
+    serial = machine_code.emitted(operators()["rms_norm"], grad=True, extents={"N": 8192, "T": 65536})
+    beside = machine_code.emitted(operators()["rms_norm"], grad=True, extents={"N": 12288, "T": 4096})
     found = [code for each in (serial, beside) for code in machine_code.codes(*each, tmp_path)]
     assert [code.name[-1] for code in found] == ["1", "2", "1", "2", "3"]
     assert all(code.spills == 0 and code.stack == 0 for code in found), found
