@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from on_cpu import OnCpu
+from benchmarks.dry import OnCpu
 
 from benchmarks import bench_gallery
 from rlk.aot.matrix import read_matrix

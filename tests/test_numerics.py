@@ -302,7 +302,7 @@ def test_a_centred_sum_is_no_payload() -> None:
     def joined_by(centred: bool) -> Op:
         def states(m: Any, s: Any, y: Any) -> Outputs:
             soft = L.softmax_states(R, m, s, y) if centred else L.softmax_states(R, m, s, y=y)
-            return L.out(sum=soft.centred if centred else soft.payload("y"))
+            return L.out(added=soft.centred if centred else soft.payload("y"))
 
         states.__annotations__ = dict.fromkeys("msy", Tensor[f32, R, T])
         return op()(states)
@@ -341,7 +341,7 @@ def pinned(program: Program, target: str = OTHER) -> set[str]:
 def beside(x: Tensor[f32, T, N]) -> Outputs:
     """Two outputs, one of them of the hardware's exp2."""
     fast = L.softmax_exp2(x)
-    return L.out(a=x * 2.0, b=fast * x, c=L.sum(fast, over=N, tree=Tree.halving), d=L.tanh(x))
+    return L.out(a=x * 2.0, b=fast * x, e=L.sum(fast, over=N, tree=Tree.halving), d=L.tanh(x))
 
 
 @op()
@@ -352,7 +352,7 @@ def loops(x: Tensor[f32, T, V], y: Tensor[f32, T, V]) -> Outputs:
         soft.absorb(x[v], ybar=y[v])
         best.absorb(x[v])
         total.absorb(y[v])
-    return L.out(max=soft.max, lse=soft.lse(), mean=soft.mean("ybar"), best=best.index, total=total.value)
+    return L.out(most=soft.max, lse=soft.lse(), mean=soft.mean("ybar"), best=best.index, total=total.value)
 
 
 @op()
@@ -363,21 +363,21 @@ def workspaces(x: Tensor[f32, Q], y: Tensor[f32, Q]) -> Outputs:
         soft.absorb(x[q])
         total.absorb(y[q])
         other.absorb(L.softmax_exp2(y[q]))
-    return L.out(max=soft.max, lse=soft.lse(), total=total.value, other=other.value)
+    return L.out(most=soft.max, lse=soft.lse(), total=total.value, other=other.value)
 
 
 @op()
 def joined(m: Tensor[f32, R, T], s: Tensor[f32, R, T], y: Tensor[f32, R, T]) -> Outputs:
     """States that were made elsewhere: the exp2 of their merge alone weighs their sums, and no maximum."""
     soft = L.softmax_states(R, m, s, y=y)
-    return L.out(max=soft.max, lse=soft.lse(), mean=soft.mean("y"), total=L.sum(y, over=R, tree=Tree.halving))
+    return L.out(most=soft.max, lse=soft.lse(), mean=soft.mean("y"), total=L.sum(y, over=R, tree=Tree.halving))
 
 
 @op()
 def indices(x: Tensor[f32, T, N], table: Tensor[f32, N], ids: Tensor[i64, T]) -> Outputs:
     """Make the index of an element feed the result, as its value does."""
     chosen = L.softmax_exp2(L.max(x, over=N)).to(i32)
-    return L.out(a=table.at(chosen), b=table.at(ids), c=L.where(chosen > 3, 1.0, 2.0))
+    return L.out(a=table.at(chosen), b=table.at(ids), e=L.where(chosen > 3, 1.0, 2.0))
 
 
 @op()
@@ -388,7 +388,7 @@ def lengths(x: Tensor[f32, Q], y: Tensor[f32, T]) -> Outputs:
         short.absorb(q.pos)
     for q in L.stream(replaced(Q), end=y.to(i32)):
         whole.absorb(q.pos)
-    return L.out(short=short.value, whole=whole.value)
+    return L.out(brief=short.value, whole=whole.value)
 
 
 def replaced(axis: Axis) -> Axis:
@@ -402,16 +402,16 @@ def emitted(x: Tensor[f32, T, V]) -> Outputs:
     for v in L.stream(V):
         L.emit(a=L.softmax_exp2(x[v]), b=x[v] * 2.0)
         total.absorb(x[v])
-    return L.out(c=total.value)
+    return L.out(e=total.value)
 
 
 TIERS: dict[str, tuple[Op, set[str]]] = {
-    "elementwise and reductions": (beside, {"b", "c"}),
+    "elementwise and reductions": (beside, {"b", "e"}),
     "loops": (loops, {"lse", "mean"}),
     "workspaces": (workspaces, {"lse", "other"}),
     "merges": (joined, {"lse", "mean"}),
-    "indices and conditions": (indices, {"a", "c"}),
-    "bounds": (lengths, {"short"}),
+    "indices and conditions": (indices, {"a", "e"}),
+    "bounds": (lengths, {"brief"}),
     "stores in loops": (emitted, {"a"}),
 }
 

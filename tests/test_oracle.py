@@ -215,7 +215,7 @@ def summed(x: Tensor[f32, F]) -> Outputs:
     total = L.total()
     for each in L.stream(F):
         total.absorb(x[each])
-    return L.out(sum=total.value)
+    return L.out(added=total.value)
 
 
 def ascending(terms: np.ndarray) -> np.float32:
@@ -229,7 +229,7 @@ def test_a_fan_of_pieces_is_a_tree_and_fans_ascend(length: int) -> None:
     sums = floats.tree_sum(chunks, 1, Rule.HALVING)
     pieces = floats.pad(sums, 0, -(-len(sums) // 64) * 64, -0.0).reshape(-1, 64)
     fans = floats.tree_sum(pieces, 1, Rule.HALVING)
-    got = run(canonical(summed.trace(summed.default_variant())), {"x": x})["sum"]
+    got = run(canonical(summed.trace(summed.default_variant())), {"x": x})["added"]
     assert_same_bits(got, ascending(fans))
     if length > 4096:
         assert differing(got, ascending(sums)) == 1, "one piece at a time has other bits"

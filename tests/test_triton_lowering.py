@@ -82,7 +82,7 @@ def norms(x: Tensor[f16, T, N], w: Tensor[f32, N], eps: Scalar[f32]):
     y = (h * scale * w).to(f16)
     pairs = L.sum(h, over=N, tree=Tree.pairwise)
     top, low, some = L.max(h, over=N), L.min(h, over=N), L.any(h > 2.0, over=N)
-    return L.out(y=y, scale=scale, pairs=pairs, top=top, low=low, any=some)
+    return L.out(y=y, scale=scale, pairs=pairs, top=top, low=low, found=some)
 
 
 @op()
@@ -264,7 +264,7 @@ def test_a_sum_in_one_go_fails_the_comparison() -> None:
     assert tree is not None
     broken = text.replace(tree.group(0), "def sum_over_n(x):\n    return tl.sum(x, 0)\n")
     kernel = interpret(broken).norms
-    out = {n: np.zeros_like(want[n]) for n in ("y", "scale", "pairs", "top", "low", "any")}
+    out = {n: np.zeros_like(want[n]) for n in ("y", "scale", "pairs", "top", "low", "found")}
     names = {"T": 5, "x_t_stride": 100, "y_t_stride": 100, **{f"{n}_ptr": v for n, v in out.items()}}
     names |= {"x_ptr": inputs["x"], "w_ptr": inputs["w"], "eps": inputs["eps"]}
     kernel[(5,)](**{n: names[n] for n in kernel.arg_names})

@@ -501,7 +501,7 @@ def test_the_command_verifies_a_config_and_a_checkpoint(tmp_path: Path, rlk: Rlk
         ("nothing", None, "expected a checkpoint's folder, a config .* tiny, tiny-qwen3"),
         ("x.json", "{", "is no JSON"),
         ("x.json", "[1]", 'it has no "model_type"'),
-        ("x.json", '{"model_type": "mixtral"}', "config.model_type='mixtral' .*\n.*one of llama, mistral"),
+        ("x.json", '{"model_type": "phi3"}', "config.model_type='phi3' .*\n.*one of llama, mistral"),
         ("folder", "", "there is no config.json"),
     ],
 )

@@ -98,15 +98,15 @@ class SoftmaxSum(_Fold):
     >>> soft = L.softmax_sum(entropy=True)
     >>> for v in L.stream(V):
     ...     soft.absorb(z[v], square=z[v] * z[v])
-    >>> L.out(lse=soft.lse(), mean=soft.mean("square"), sum=soft.payload("square"), entropy=soft.entropy())
+    >>> L.out(lse=soft.lse(), mean=soft.mean("square"), added=soft.payload("square"), entropy=soft.entropy())
     lse: [4.44019, 8.00158]
     mean: [12.8152, 63.8998]
-    sum: [19.902, 64.0009]
+    added: [19.902, 64.0009]
     entropy: [0.947537, 0.0133135]
     >>> soft = L.softmax_sum()
     >>> for v in L.stream(V):
     ...     soft.absorb(z[v])
-    >>> L.out(m=soft.max, s=soft.sum, c=soft.centred)
+    >>> L.out(m=soft.max, s=soft.sum, d=soft.centred)
     [FOLD_WITHOUT_ENTROPY]
     """
 
