@@ -280,6 +280,11 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
         "permuted.order has R = 27, but rows has R = 4",
     ),
     "leaves": (lambda: moved(ids_of(), leaves=3), Code.ARG_VALUE, "1, 2, 4, 8"),
+    "load": (
+        lambda: ops.router_losses(SCORES, ids_of(), load=torch.ones(8)),
+        Code.ARG_SIZE,
+        "load has E = 8, but scores has E = 16",
+    ),
 }
 
 
@@ -328,3 +333,32 @@ def test_losses_of_a_router_are_those_of_float64(masked: bool) -> None:
     order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
     shuffled = ops.router_losses(scores[order], ids[order])  # the control: tokens in another order
     assert any(differing(a, b) for a, b in zip(shuffled, got, strict=True))
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_losses_of_parts_add_up_to_those_of_all_tokens(parts: int) -> None:
+    """The balance too, where f is of all tokens; where it is of a part, to the mean of the parts."""
+    scores, active = normal(64, EXPERTS, seed=2), torch.arange(64) % 5 != 0
+    ids, tokens = ops.route(scores, K).ids, int(active.sum())
+    whole = ops.router_losses(scores, ids, mask=active)
+    cut = [slice(i, i + 64 // parts) for i in range(0, 64, 64 // parts)]
+
+    def added(**options: Any) -> list[torch.Tensor]:
+        made = [
+            f(scores[at], ids[at], mask=active[at], tokens=tokens, **options)
+            for at in cut
+            for f in (ops.router_losses, ops.router_losses.reference)
+        ]
+        for ours, exact in zip(made[::2], made[1::2], strict=True):
+            torch.testing.assert_close(ours.balance.double(), exact.balance, rtol=1e-5, atol=0)
+        return [torch.stack(x).sum(0) for x in zip(*made[::2], strict=True)]
+
+    for a, b in zip(added(load=whole.load), whole, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=0)
+    balance, *rest = added()
+    for a, b in zip(rest, whole[1:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=0)
+    alone = [ops.router_losses(scores[at], ids[at], mask=active[at]).balance for at in cut]
+    shares = [active[at].sum() / tokens for at in cut]
+    torch.testing.assert_close(balance, sum(a * n for a, n in zip(alone, shares, strict=True)))
+    assert (balance - whole.balance).abs() > 1e-3  # the control: f of a part is another one
