@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
@@ -11,8 +12,12 @@ import torch
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
+from rlk.interp.run import run
+from rlk.lang.op import Variant
 from rlk.ops import Flips, Permuted, Routes
+from rlk.passes.pipeline import canonical
 from rlk.runtime.call.dispatch import dispatch
+from rlk.specs.moe import expert_weights
 from rlk.testing.bits import assert_same_bits, differing
 
 TOKENS, EXPERTS, K, WIDTH = 9, 16, 3, 24
@@ -247,6 +252,43 @@ def test_routes_are_stored_in_k_bytes_a_token_and_layer() -> None:
     other = Routes.of(changed, experts=EXPERTS)
     assert other.digest() != routes.digest() and routes.flips(other) == Flips(1, TOKENS, 6, 2, (0, 0, 1, 0))
     assert Routes.of(routes.ids, experts=EXPERTS + 1).digest() != routes.digest()
+
+
+WRONG_IDS = {
+    "above": (16, [3, 257]),
+    "below": (16, [-1, 3]),
+    "twice": (16, [3, 3]),
+    "above, where uint8 has no room": (256, [3, 300]),
+    "twice, where uint8 has no room": (256, [255, 255]),
+    "below, of one choice where uint8 has no room": (256, [-1]),
+    "above, where int16 wraps": (300, [3, 65540]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_IDS)
+def test_a_kernel_reports_recorded_ids_that_are_no_experts(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device nothing waits for ids: storing them compactly makes none valid, and the kernel tells."""
+    experts, wrong = WRONG_IDS[what]
+    k = len(wrong)
+    right = [0, experts - 1][-k:]
+    on_the_host = Routes.of(torch.tensor([[right], [right]]), experts=experts)
+    monkeypatch.setattr(sys.modules[Routes.__module__], "on_the_host", lambda ids: False)
+    plain = expert_weights.default_variant()
+    statics = dict(plain.statics) | {"k": k}
+    program = canonical(expert_weights.trace(Variant.of(dict(plain.dtypes), plain.present, statics)))
+    for ids in (right, wrong):
+        made = Routes.of(torch.tensor([[right], [ids[::-1]]]), experts=experts)
+        assert made.ids[0].tolist() == [right]
+        assert (made.digest() == on_the_host.digest()) == (ids is right)
+        given = {"scores": SCORES.new_zeros(2, experts).numpy(), "ids": made.ids[:, 0].int().numpy()}
+        assert bool(run(program, {**given, "scale": 1.0}).errors) == (ids is wrong)
+
+
+def test_ids_of_few_bits_are_compared_as_numbers() -> None:
+    ids = torch.tensor([[3, 50]], dtype=torch.uint8)
+    assert ops.permute(torch.zeros(1, 8), ids, experts=300).offsets[[50, 51]].tolist() == [1, 2]
 
 
 # --- refusals -----------------------------------------------------------------------------------------------

@@ -953,8 +953,8 @@ class _Route(Operator):
 
         replay: recorded routes of these tokens, of which `layer` is read: ids are those, weights are computed
         from the scores at them, and `flipped` says which tokens would have had others (`Flips.of_layers`). Routes
-        of another number of tokens, experts, or choices are refused; an id outside of the experts sets the error
-        word. Raises LaunchError.
+        of another number of tokens, experts, or choices are refused; an id outside of the experts, or one that a
+        token has twice, sets the error word. Raises LaunchError.
         """
 
 route: _Route

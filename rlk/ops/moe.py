@@ -106,8 +106,8 @@ def route(
 
     replay: recorded routes of these tokens, of which `layer` is read: ids are those, weights are computed
     from the scores at them, and `flipped` says which tokens would have had others (`Flips.of_layers`). Routes
-    of another number of tokens, experts, or choices are refused; an id outside of the experts sets the error
-    word. Raises LaunchError.
+    of another number of tokens, experts, or choices are refused; an id outside of the experts, or one that a
+    token has twice, sets the error word. Raises LaunchError.
     """
     op = "route"
     are_tensors(op, scores=scores)
@@ -215,6 +215,7 @@ def permute(x: torch.Tensor, ids: torch.Tensor, *, experts: int, leaves: int = 1
 
 def _ascending(ids: torch.Tensor, experts: int) -> None:
     """Raise LaunchError for ids outside of the experts, or not in ascending order."""
+    ids = ids.long()  # torch compares uint8 with the lowest 8 bits of a number
     wrong = ((ids < 0) | (ids >= experts)).any(-1)
     wrong |= (ids[:, 1:] <= ids[:, :-1]).any(-1)
     if bool(wrong.any()):
