@@ -118,6 +118,28 @@ def test_training_replays_what_rollout_recorded(model: CausalLM) -> None:
         model(IDS, PACKED, routes=RouteLog(recorded.take(slice(1, None))))
 
 
+def test_a_log_of_another_model_is_refused(model: CausalLM) -> None:
+    """Records of more layers, choices or experts, and any log for a dense model; that of the model is not."""
+    log = RouteLog()
+    model(IDS, routes=log)
+    found = log.routes()
+    model(IDS, routes=RouteLog(found))
+    twice = Routes(torch.cat([found.ids, found.ids], 1), found.experts)
+    fewer = Routes(found.ids[..., :1], found.experts)
+    more = Routes(found.ids, found.experts + 1)
+    for replay, said in ((twice, "layers = 4"), (fewer, "k = 1"), (more, f"experts = {more.experts}")):
+        for run in (model, model.logps):
+            with pytest.raises(LaunchError, match=f"replay has {said}, but the model has"):
+                run(IDS, routes=RouteLog(replay))
+    dense = replace(model.config, experts=None)
+    with pytest.raises(LaunchError, match="None for a model without experts"):
+        CausalLM(dense)(IDS, routes=RouteLog(found))
+    with pytest.raises(LaunchError, match=re.escape("rlk.nn.RouteLog")):
+        model(IDS, routes=found)  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match=re.escape("rlk.ops.Routes")):
+        RouteLog(log)  # type: ignore[arg-type]
+
+
 def test_another_order_of_additions_flips_routes_and_ours_does_not() -> None:
     """Of one router on 2000 tokens: in batches of any size, and with the product by halves of K."""
     drawn = torch.Generator().manual_seed(1)
