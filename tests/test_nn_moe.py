@@ -20,6 +20,10 @@ from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
 from rlk.ops import Routes
 from rlk.testing.bits import assert_same_bits, differing
+from rlk.verify.bench import Bench
+from rlk.verify.contract import CONTROL, contract
+from rlk.verify.models import random_subject
+from rlk.verify.run import verify
 
 EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "sliding_window": None}
 FAMILIES = {
@@ -220,6 +224,15 @@ def test_configs_that_cannot_be_served_are_refused(changed: dict[str, Any], said
     with pytest.raises(LaunchError) as raised:
         ModelConfig.of(given)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_controls_of_a_tiny_config_are_detected(family: str) -> None:
+    """A changed order of sums shows in 40 tokens, by its bits, though products have 64 terms."""
+    raw = FAMILIES[family]().to_dict()
+    bench = Bench.of(random_subject(family, "config", raw, torch.bfloat16, torch.device("cpu")), 40)
+    found = verify(bench, [p for p in contract(bench) if p.group == CONTROL])
+    assert [row["status"] for row in found.rows] == ["detected"] * 3
 
 
 def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -> None:
