@@ -58,7 +58,7 @@ SIGNATURES = {
     "renormalize=True, scale=1.0, replay=None, layer=0)",
     "permute": "(x, ids, *, experts, leaves=1)",
     "combine": "(rows, weights, permuted, *, leaves=1)",
-    "router_losses": "(scores, ids, *, mask=None, tokens=None)",
+    "router_losses": "(scores, ids, *, mask=None, tokens=None, load=None)",
     "ratio_kl": "(logp, old_logp, ref_logp, *, mask=None, kl='k3')",
     "policy_loss": "(logp, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, rollout_logp=None, "
     "entropy=None, advantages_of=None, token_weights=None)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
@@ -11,8 +12,12 @@ import torch
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
+from rlk.interp.run import run
+from rlk.lang.op import Variant
 from rlk.ops import Flips, Permuted, Routes
+from rlk.passes.pipeline import canonical
 from rlk.runtime.call.dispatch import dispatch
+from rlk.specs.moe import expert_weights
 from rlk.testing.bits import assert_same_bits, differing
 
 TOKENS, EXPERTS, K, WIDTH = 9, 16, 3, 24
@@ -249,6 +254,43 @@ def test_routes_are_stored_in_k_bytes_a_token_and_layer() -> None:
     assert Routes.of(routes.ids, experts=EXPERTS + 1).digest() != routes.digest()
 
 
+WRONG_IDS = {
+    "above": (16, [3, 257]),
+    "below": (16, [-1, 3]),
+    "twice": (16, [3, 3]),
+    "above, where uint8 has no room": (256, [3, 300]),
+    "twice, where uint8 has no room": (256, [255, 255]),
+    "below, of one choice where uint8 has no room": (256, [-1]),
+    "above, where int16 wraps": (300, [3, 65540]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_IDS)
+def test_a_kernel_reports_recorded_ids_that_are_no_experts(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device nothing waits for ids: storing them compactly makes none valid, and the kernel tells."""
+    experts, wrong = WRONG_IDS[what]
+    k = len(wrong)
+    right = [0, experts - 1][-k:]
+    on_the_host = Routes.of(torch.tensor([[right], [right]]), experts=experts)
+    monkeypatch.setattr(sys.modules[Routes.__module__], "on_the_host", lambda ids: False)
+    plain = expert_weights.default_variant()
+    statics = dict(plain.statics) | {"k": k}
+    program = canonical(expert_weights.trace(Variant.of(dict(plain.dtypes), plain.present, statics)))
+    for ids in (right, wrong):
+        made = Routes.of(torch.tensor([[right], [ids[::-1]]]), experts=experts)
+        assert made.ids[0].tolist() == [right]
+        assert (made.digest() == on_the_host.digest()) == (ids is right)
+        given = {"scores": SCORES.new_zeros(2, experts).numpy(), "ids": made.ids[:, 0].int().numpy()}
+        assert bool(run(program, {**given, "scale": 1.0}).errors) == (ids is wrong)
+
+
+def test_ids_of_few_bits_are_compared_as_numbers() -> None:
+    ids = torch.tensor([[3, 50]], dtype=torch.uint8)
+    assert ops.permute(torch.zeros(1, 8), ids, experts=300).offsets[[50, 51]].tolist() == [1, 2]
+
+
 # --- refusals -----------------------------------------------------------------------------------------------
 
 
@@ -280,6 +322,11 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
         "permuted.order has R = 27, but rows has R = 4",
     ),
     "leaves": (lambda: moved(ids_of(), leaves=3), Code.ARG_VALUE, "1, 2, 4, 8"),
+    "load": (
+        lambda: ops.router_losses(SCORES, ids_of(), load=torch.ones(8)),
+        Code.ARG_SIZE,
+        "load has E = 8, but scores has E = 16",
+    ),
 }
 
 
@@ -328,3 +375,32 @@ def test_losses_of_a_router_are_those_of_float64(masked: bool) -> None:
     order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
     shuffled = ops.router_losses(scores[order], ids[order])  # the control: tokens in another order
     assert any(differing(a, b) for a, b in zip(shuffled, got, strict=True))
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_losses_of_parts_add_up_to_those_of_all_tokens(parts: int) -> None:
+    """The balance too, where f is of all tokens; where it is of a part, to the mean of the parts."""
+    scores, active = normal(64, EXPERTS, seed=2), torch.arange(64) % 5 != 0
+    ids, tokens = ops.route(scores, K).ids, int(active.sum())
+    whole = ops.router_losses(scores, ids, mask=active)
+    cut = [slice(i, i + 64 // parts) for i in range(0, 64, 64 // parts)]
+
+    def added(**options: Any) -> list[torch.Tensor]:
+        made = [
+            f(scores[at], ids[at], mask=active[at], tokens=tokens, **options)
+            for at in cut
+            for f in (ops.router_losses, ops.router_losses.reference)
+        ]
+        for ours, exact in zip(made[::2], made[1::2], strict=True):
+            torch.testing.assert_close(ours.balance.double(), exact.balance, rtol=1e-5, atol=0)
+        return [torch.stack(x).sum(0) for x in zip(*made[::2], strict=True)]
+
+    for a, b in zip(added(load=whole.load), whole, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=0)
+    balance, *rest = added()
+    for a, b in zip(rest, whole[1:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=0)
+    alone = [ops.router_losses(scores[at], ids[at], mask=active[at]).balance for at in cut]
+    shares = [active[at].sum() / tokens for at in cut]
+    torch.testing.assert_close(balance, sum(a * n for a, n in zip(alone, shares, strict=True)))
+    assert (balance - whole.balance).abs() > 1e-3  # the control: f of a part is another one

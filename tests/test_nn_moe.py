@@ -20,6 +20,10 @@ from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
 from rlk.ops import Routes
 from rlk.testing.bits import assert_same_bits, differing
+from rlk.verify.bench import Bench
+from rlk.verify.contract import CONTROL, contract
+from rlk.verify.models import random_subject
+from rlk.verify.run import verify
 
 EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "sliding_window": None}
 FAMILIES = {
@@ -118,6 +122,28 @@ def test_training_replays_what_rollout_recorded(model: CausalLM) -> None:
         model(IDS, PACKED, routes=RouteLog(recorded.take(slice(1, None))))
 
 
+def test_a_log_of_another_model_is_refused(model: CausalLM) -> None:
+    """Records of more layers, choices or experts, and any log for a dense model; that of the model is not."""
+    log = RouteLog()
+    model(IDS, routes=log)
+    found = log.routes()
+    model(IDS, routes=RouteLog(found))
+    twice = Routes(torch.cat([found.ids, found.ids], 1), found.experts)
+    fewer = Routes(found.ids[..., :1], found.experts)
+    more = Routes(found.ids, found.experts + 1)
+    for replay, said in ((twice, "layers = 4"), (fewer, "k = 1"), (more, f"experts = {more.experts}")):
+        for run in (model, model.logps):
+            with pytest.raises(LaunchError, match=f"replay has {said}, but the model has"):
+                run(IDS, routes=RouteLog(replay))
+    dense = replace(model.config, experts=None)
+    with pytest.raises(LaunchError, match="None for a model without experts"):
+        CausalLM(dense)(IDS, routes=RouteLog(found))
+    with pytest.raises(LaunchError, match=re.escape("rlk.nn.RouteLog")):
+        model(IDS, routes=found)  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match=re.escape("rlk.ops.Routes")):
+        RouteLog(log)  # type: ignore[arg-type]
+
+
 def test_another_order_of_additions_flips_routes_and_ours_does_not() -> None:
     """Of one router on 2000 tokens: in batches of any size, and with the product by halves of K."""
     drawn = torch.Generator().manual_seed(1)
@@ -198,6 +224,15 @@ def test_configs_that_cannot_be_served_are_refused(changed: dict[str, Any], said
     with pytest.raises(LaunchError) as raised:
         ModelConfig.of(given)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_controls_of_a_tiny_config_are_detected(family: str) -> None:
+    """A changed order of sums shows in 40 tokens, by its bits, though products have 64 terms."""
+    raw = FAMILIES[family]().to_dict()
+    bench = Bench.of(random_subject(family, "config", raw, torch.bfloat16, torch.device("cpu")), 40)
+    found = verify(bench, [p for p in contract(bench) if p.group == CONTROL])
+    assert [row["status"] for row in found.rows] == ["detected"] * 3
 
 
 def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -> None:

@@ -14,6 +14,7 @@ from rlk.nn.config import Experts, ModelConfig
 from rlk.ops.gated import gated
 from rlk.ops.moe import Route
 from rlk.ops.routes import Flips, Routes
+from rlk.runtime.binding.checks import wrong_type, wrong_value
 
 STORED = {
     "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
@@ -32,6 +33,8 @@ class RouteLog:
     """
 
     def __init__(self, replay: Routes | None = None) -> None:
+        if replay is not None and not isinstance(replay, Routes):
+            raise wrong_type("RouteLog", "replay", replay, "rlk.ops.Routes")
         self.replay = replay
         self.made: dict[int, Route] = {}
         """What each layer's router gave: ids, weights, and tokens that flipped."""
@@ -50,6 +53,19 @@ class RouteLog:
         if not flipped:
             raise LaunchError(Code.ARG_MISSING, op="RouteLog.flips", name="replay", why="to compare with")
         return Flips.of_layers(flipped)
+
+    def check(self, op: str, config: ModelConfig) -> None:
+        """Raise LaunchError for a model without experts, and for a replay of other layers or experts.
+
+        Each layer checks the number of tokens.
+        """
+        at = config.experts
+        if at is None:
+            raise wrong_value(op, "routes", "a RouteLog", "None for a model without experts")
+        if self.replay is not None:
+            layers = at.number(config.num_hidden_layers)
+            sizes = {"layers": layers, "k": at.k, "experts": at.count, "tokens": self.replay.tokens}
+            self.replay.check(op, "the model", **sizes, name="replay")
 
     def _layers(self) -> list[Route]:
         if not self.made:

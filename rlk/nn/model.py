@@ -35,7 +35,7 @@ from rlk.nn.tokens import PagedTokens, Tokens, WholeSequences
 from rlk.ops.layout import Layout
 from rlk.ops.offsets import on_the_host
 from rlk.ops.results import Csr, LogProbs, Support
-from rlk.runtime.binding.checks import has_dims, is_tensor, wrong_value
+from rlk.runtime.binding.checks import has_dims, is_tensor, wrong_type, wrong_value
 from rlk.runtime.call.entry import watched
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -95,11 +95,6 @@ def checkpointed(
     # one rounding of an f32 sum, as in the norm
     made = checkpoint(layer, x + residual, None, tokens, summed=True, use_reentrant=False)
     return made
-
-
-def _noted(tokens: WholeSequences | PagedTokens, routes: RouteLog | None) -> Tokens:
-    """Return tokens whose experts are noted in a log."""
-    return tokens if routes is None else replace(tokens, routes=routes)
 
 
 class CausalLM(torch.nn.Module):
@@ -203,13 +198,14 @@ class CausalLM(torch.nn.Module):
 
         ids: int32 or int64 of the layout's token shape, [T] packed or [B, L] padded. layout: by default one
         sequence [T], or B sequences of L tokens. Padding is removed first and its rows are 0; what the
-        layout's mask says changes nothing. routes: notes the experts of the packed tokens, or replays them.
+        layout's mask says changes nothing. routes: notes the experts of the packed tokens, or replays a
+        record of a model with as many layers and experts; None for a model without experts.
         Logits are `logits(hidden)`, log-probs are `logps`. Raises LaunchError, also for ids outside the
         vocabulary and sequences of more than max_position_embeddings tokens; where only a device knows them,
         they set its error word.
         """
         packed = self._packed(ids, layout)
-        return packed.restore(self.model(packed.ids, _noted(packed.tokens, routes)))
+        return packed.restore(self.model(packed.ids, self._noted(packed.tokens, routes)))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return f32 logits [..., V] of hidden states [..., hidden], after the model's softcap if it has one.
@@ -241,7 +237,7 @@ class CausalLM(torch.nn.Module):
         Differentiable in the parameters. Raises LaunchError.
         """
         packed = self._packed(ids, layout)
-        hidden = self.model(packed.ids, _noted(packed.tokens, routes))
+        hidden = self.model(packed.ids, self._noted(packed.tokens, routes))
         weight, ranks = self.lm_head.weight, self.model.ranks
         shard = {} if ranks is None else {"group": ranks.group, "vocab_start": ranks.rank * len(weight)}
         made = ops.linear_logp(
@@ -249,6 +245,15 @@ class CausalLM(torch.nn.Module):
             softcap=self.config.final_softcap, support=support, **shard,
         )  # fmt: skip
         return LogProbs(*(None if x is None else packed.restore_next(x) for x in made))
+
+    def _noted(self, tokens: WholeSequences | PagedTokens, routes: RouteLog | None) -> Tokens:
+        """Return tokens whose experts are noted in a log; refuse a log that this model cannot replay."""
+        if routes is None:
+            return tokens
+        if not isinstance(routes, RouteLog):
+            raise wrong_type("CausalLM", "routes", routes, "rlk.nn.RouteLog")
+        routes.check("CausalLM", self.config)
+        return replace(tokens, routes=routes)
 
     def _packed(self, ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
         packed = pack_tokens(ids, layout)
@@ -323,7 +328,7 @@ class CausalLM(torch.nn.Module):
         if on_the_host(context_lens) and bool((context_lens > most).any()):
             wanted = f"at most max_position_embeddings = {most}"
             raise wrong_value(op, "max(context_lens)", int(context_lens.max()), wanted)
-        return self.model(ids, _noted(tokens, routes))
+        return self.model(ids, self._noted(tokens, routes))
 
     def generate(
         self,

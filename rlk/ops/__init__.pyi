@@ -953,8 +953,8 @@ class _Route(Operator):
 
         replay: recorded routes of these tokens, of which `layer` is read: ids are those, weights are computed
         from the scores at them, and `flipped` says which tokens would have had others (`Flips.of_layers`). Routes
-        of another number of tokens, experts, or choices are refused; an id outside of the experts sets the error
-        word. Raises LaunchError.
+        of another number of tokens, experts, or choices are refused; an id outside of the experts, or one that a
+        token has twice, sets the error word. Raises LaunchError.
         """
 
 route: _Route
@@ -967,15 +967,20 @@ class _RouterLosses(Operator):
         *,
         mask: torch.Tensor | None = None,
         tokens: int | None = None,
+        load: torch.Tensor | None = None,
     ) -> RouterLosses:
         """Return the auxiliary losses and the metrics of one router, over tokens whose mask is true.
 
-        scores: [T, E] bf16, f16 or f32, and ids: [T, k], of `route`. mask: bool [T]. tokens: the number that sums
-        are divided by, of all micro-batches and ranks; by default of the mask.
+        scores: [T, E] bf16, f16 or f32, and ids: [T, k], of `route`. mask: bool [T].
 
-        balance = E sum over e of f[e] P[e]: f is the number of an expert's tokens over `tokens`, P its mean
+        balance = E sum over e of f[e] P[e]: f is the share of tokens that go through an expert, P its mean
         probability by softmax (Fedus et al. 2021; transformers' load_balancing_loss_func of one layer). z: the
         mean of lse(scores)^2 (Zoph et al. 2022). entropy: the mean of softmax's. load: f.
+
+        tokens: the number that P, z, entropy and load are divided by, of all micro-batches and ranks; by default
+        of the mask. Results of parts then add up to those of all tokens. balance does with load as well: f32 [E],
+        f of all tokens, which is the sum of the loads of parts. Without it f is of the call's own tokens, and
+        balances of parts add up to their mean, weighted by the tokens of each.
 
         Sums over tokens are f32, ascending in pieces of 64, pieces ascending; over experts halving trees; counts
         are integers. Differentiable in scores through balance (f is constant) and z. Nothing waits for the

@@ -106,8 +106,8 @@ def route(
 
     replay: recorded routes of these tokens, of which `layer` is read: ids are those, weights are computed
     from the scores at them, and `flipped` says which tokens would have had others (`Flips.of_layers`). Routes
-    of another number of tokens, experts, or choices are refused; an id outside of the experts sets the error
-    word. Raises LaunchError.
+    of another number of tokens, experts, or choices are refused; an id outside of the experts, or one that a
+    token has twice, sets the error word. Raises LaunchError.
     """
     op = "route"
     are_tensors(op, scores=scores)
@@ -215,6 +215,7 @@ def permute(x: torch.Tensor, ids: torch.Tensor, *, experts: int, leaves: int = 1
 
 def _ascending(ids: torch.Tensor, experts: int) -> None:
     """Raise LaunchError for ids outside of the experts, or not in ascending order."""
+    ids = ids.long()  # torch compares uint8 with the lowest 8 bits of a number
     wrong = ((ids < 0) | (ids >= experts)).any(-1)
     wrong |= (ids[:, 1:] <= ids[:, :-1]).any(-1)
     if bool(wrong.any()):
@@ -257,16 +258,25 @@ def combine(
 
 
 def router_losses(
-    scores: torch.Tensor, ids: torch.Tensor, *, mask: torch.Tensor | None = None, tokens: int | None = None
+    scores: torch.Tensor,
+    ids: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    tokens: int | None = None,
+    load: torch.Tensor | None = None,
 ) -> RouterLosses:
     """Return the auxiliary losses and the metrics of one router, over tokens whose mask is true.
 
-    scores: [T, E] bf16, f16 or f32, and ids: [T, k], of `route`. mask: bool [T]. tokens: the number that sums
-    are divided by, of all micro-batches and ranks; by default of the mask.
+    scores: [T, E] bf16, f16 or f32, and ids: [T, k], of `route`. mask: bool [T].
 
-    balance = E sum over e of f[e] P[e]: f is the number of an expert's tokens over `tokens`, P its mean
+    balance = E sum over e of f[e] P[e]: f is the share of tokens that go through an expert, P its mean
     probability by softmax (Fedus et al. 2021; transformers' load_balancing_loss_func of one layer). z: the
     mean of lse(scores)^2 (Zoph et al. 2022). entropy: the mean of softmax's. load: f.
+
+    tokens: the number that P, z, entropy and load are divided by, of all micro-batches and ranks; by default
+    of the mask. Results of parts then add up to those of all tokens. balance does with load as well: f32 [E],
+    f of all tokens, which is the sum of the loads of parts. Without it f is of the call's own tokens, and
+    balances of parts add up to their mean, weighted by the tokens of each.
 
     Sums over tokens are f32, ascending in pieces of 64, pieces ascending; over experts halving trees; counts
     are integers. Differentiable in scores through balance (f is constant) and z. Nothing waits for the
@@ -293,16 +303,26 @@ def router_losses(
                 Code.ARG_SIZE, op=op, name="mask", axis="T", got=got, other="scores", wanted=wanted
             )
         alive, tensors["active"] = mask.to(torch.int32), mask
-    if tokens is None:
-        count = alive.sum().clamp(min=1).float()
-    else:
+    own = alive.sum().clamp(min=1).float()
+    count = own
+    if tokens is not None:
         count = torch.full((), integer(op, "tokens", tokens, 1), dtype=torch.float32, device=ids.device)
     counts = torch.zeros(scores.shape[1], dtype=torch.int32, device=ids.device)
     # integers: no order of additions changes them
     counts.scatter_add_(0, ids.reshape(-1).to(torch.int64), alive[:, None].expand_as(ids).reshape(-1))
-    load = counts.float() / count
-    made = call(spec.router_losses, tensors | {"share": load, "inverse": 1.0 / count}, {}, {})
-    return RouterLosses(made["balance"], made["z"], made["entropy"], load)
+    share = counts.float() / own
+    if load is not None:
+        are_tensors(op, load=load)
+        has_dtype(op, "load", load, torch.float32)
+        has_dims(op, "load", load.shape, 1, "1 dim [E]")
+        if len(load) != len(counts):
+            got, wanted = len(load), len(counts)
+            raise LaunchError(
+                Code.ARG_SIZE, op=op, name="load", axis="E", got=got, other="scores", wanted=wanted
+            )
+        share = load.detach()
+    made = call(spec.router_losses, tensors | {"share": share, "inverse": 1.0 / count}, {}, {})
+    return RouterLosses(made["balance"], made["z"], made["entropy"], counts.float() / count)
 
 
 def _pieces(op: str, leaves: int, experts: int) -> None:

@@ -55,12 +55,27 @@ class Flips(NamedTuple):
         )
 
 
+def _marked(ids: torch.Tensor, experts: int) -> torch.Tensor:
+    """Return sorted ids in a compact dtype; those of a token with one outside of the experts are its largest.
+
+    The dtype's largest number is outside of the experts too, or is a token's expert k times. For one choice
+    of exactly as many experts as a dtype holds it is neither: such ids are in a wider one.
+    """
+    k, dtype = ids.shape[-1], compact_dtype(experts)
+    if k == 1 and torch.iinfo(dtype).max == experts - 1:
+        dtype = compact_dtype(experts + 1)
+    low, high = (ids[..., :1] < 0).any(-1), (ids[..., -1:].long() >= experts).any(-1)  # k may be 0
+    wrong = (low | high)[..., None]
+    return ids.to(dtype).masked_fill(wrong, torch.iinfo(dtype).max).contiguous()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
     """The experts of tokens in every layer that has experts. Make one with `Routes.of`.
 
     ids: [T, layers, k], uint8 up to 256 experts, int16 up to 32768, ascending for each token and layer.
-    experts: of a layer. Layers without experts are not counted.
+    experts: of a layer. Layers without experts are not counted. On a device, a token that has ids outside of
+    the experts holds one number k times (if k is 1, 256 experts take int16).
     """
 
     ids: torch.Tensor
@@ -71,7 +86,7 @@ class Routes:
         """Return ids of any integer dtype, [T, layers, k] or one [T, k] a layer, sorted and stored compactly.
 
         Raises LaunchError for ids outside of [0, experts) and for an expert that a token has twice, where ids
-        are on the host; on a device `route(replay=)` sets the error word.
+        are on the host; on a device such a token makes `route(replay=)` set the error word.
         """
         experts = integer(OP, "experts", experts, 1, 2**31 - 1)
         if not isinstance(ids, torch.Tensor):
@@ -90,7 +105,9 @@ class Routes:
         if ids.dtype not in INTEGERS:
             raise LaunchError(Code.ARG_DTYPE, op=OP, name="ids", got=ids.dtype, wanted="an integer dtype")
         ids = ids.sort(-1).values
-        if on_the_host(ids) and ids.numel():
+        if not on_the_host(ids):
+            return Routes(_marked(ids, experts), experts)
+        if ids.numel():
             low, high = int(ids.min()), int(ids.max())
             if low < 0 or high >= experts:
                 raise wrong_value(OP, "ids", low if low < 0 else high, f"ids from 0 to {experts - 1}")
@@ -139,7 +156,8 @@ class Routes:
     def digest(self) -> str:
         """Return 16 hex digits of sizes and ids: equal where rollout and training hold the same routes."""
         found = hashlib.sha256(repr((self.experts, tuple(self.ids.shape))).encode())
-        found.update(self.ids.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        ids = self.ids.cpu().to(compact_dtype(self.experts + 1))  # of one dtype, whatever `_marked` chose
+        found.update(ids.contiguous().view(torch.uint8).numpy().tobytes())
         return found.hexdigest()[:16]
 
     def flips(self, other: Routes) -> Flips:

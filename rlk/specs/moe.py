@@ -144,6 +144,13 @@ def choose_experts(
     return L.out()
 
 
+def _ascends(found: list[Tile]) -> None:
+    """Set the error word where a token's ids, or the places of its pairs, do not ascend."""
+    if len(found) > 1:
+        falls = [a >= b for a, b in zip(found, found[1:], strict=False)]
+        L.check(reduce(or_, falls), ASCENDING)
+
+
 @op(saves=("scores", "ids"))
 def expert_weights(
     scores: Tensor[F, T, E],
@@ -176,6 +183,7 @@ def _chosen(
     chosen = [scores.at(T, each, fill=math.nan).to(f32) for each in at]
     outside = [(each < 0) | (each >= L.extent(E)) for each in at]
     L.check(reduce(or_, outside), EXPERT)
+    _ascends(at)
     nan = L.where(L.any(L.isnan(x), over=E), math.nan, 0.0)
     if score == "sigmoid":
         parts, total = [L.sigmoid(c) for c in chosen], L.number(1.0, f32)
@@ -229,9 +237,7 @@ def _sum_of_choices(rows: list[Tile], place: list[Tile], offsets: Tensor, leaves
 
 def _places(place: Tensor, k: int) -> list[Tile]:  # type: ignore[valid-type]
     found = [place.at(T, L.number(i, i32)) for i in range(k)]
-    if k > 1:
-        falls = [a >= b for a, b in zip(found, found[1:], strict=False)]
-        L.check(reduce(or_, falls), ASCENDING)
+    _ascends(found)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlk.nn import CausalLM, MoE
+from rlk.nn import CausalLM
 from rlk.verify.views import Run, again
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -42,11 +42,12 @@ def broken_layer(model: CausalLM) -> int:
 def with_product(run: Run, product: Product) -> Iterator[Tensor]:
     """Run the model with another product in a layer half-way: the last of its MLP, or of its attention.
 
-    A layer of experts has no product of all tokens.
+    A layer of experts has no product of all tokens; in models that have some, attentions show the order of
+    sums (`rlk.verify.models.cancel_attention`).
     """
     layer = run.model.model.layers[broken_layer(run.model)]
-    has_experts = isinstance(layer.mlp, MoE)
-    holder, name = (layer.self_attn, "o_proj") if has_experts else (layer.mlp, "down_proj")
+    dense = run.model.config.experts is None
+    holder, name = (layer.mlp, "down_proj") if dense else (layer.self_attn, "o_proj")
     own = getattr(holder, name)
     setattr(holder, name, Swapped(own, product))
     try:

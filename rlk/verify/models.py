@@ -120,7 +120,32 @@ def random_subject(
     positions = min(config.max_position_embeddings, POSITIONS)
     model = CausalLM(replace(config, max_position_embeddings=positions), device=device, dtype=dtype)
     randomize(model, around=0.0 if config.norm_profile == "gemma" else 1.0)  # a norm of 1 + weight
+    if config.experts is not None:
+        cancel_attention(model)
     return Subject(name, source, raw, model, identity(model))
+
+
+@torch.no_grad()
+def cancel_attention(model: CausalLM) -> None:
+    """Make the sums of each attention's last product small beside their terms, so that their order shows.
+
+    Controls of a model of experts change these products alone, and 16 bits of a short sum seldom show its
+    order. The second half of heads repeats the first; the weights of its results are those of the first with
+    the other sign, up to a few of 128 parts.
+    """
+    drawn = torch.Generator().manual_seed(0)
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
+            for p in (linear.weight, linear.bias):
+                if p is not None:
+                    half = len(p) // 2
+                    p[half:] = p[:half]
+        weight = attention.o_proj.weight
+        half = weight.shape[1] // 2
+        parts = torch.randint(-2, 3, (len(weight), half), generator=drawn).to(weight.device) / 128
+        weight[:, :half] *= 128
+        weight[:, half:] = -weight[:, :half].float() * (1 + parts)
 
 
 def identity(model: CausalLM) -> str:

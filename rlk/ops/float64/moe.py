@@ -57,14 +57,21 @@ def combine(rows: torch.Tensor, weights: torch.Tensor, permuted: Permuted, **_: 
 
 
 def router_losses(
-    scores: torch.Tensor, ids: torch.Tensor, *, mask: torch.Tensor | None = None, tokens: int | None = None
+    scores: torch.Tensor,
+    ids: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    tokens: int | None = None,
+    load: torch.Tensor | None = None,
 ) -> RouterLosses:
     """Return `rlk.ops.router_losses` in float64."""
     alive = torch.ones(len(ids), dtype=torch.bool) if mask is None else mask
-    count = max(1, int(alive.sum())) if tokens is None else tokens
+    own = max(1, int(alive.sum()))
+    count = own if tokens is None else tokens
     x, chosen = scores.double()[alive], ids.long()[alive]
     p = torch.softmax(x, -1)
-    load = torch.bincount(chosen.flatten(), minlength=scores.shape[1]).double() / count
+    counts = torch.bincount(chosen.flatten(), minlength=scores.shape[1]).double()
+    share = counts / own if load is None else load.double()
     entropy = -torch.where(p == 0, 0.0, p * torch.log_softmax(x, -1)).sum() / count
-    balance = scores.shape[1] * (load * p.sum(0) / count).sum()
-    return RouterLosses(balance, torch.logsumexp(x, -1).square().sum() / count, entropy, load)
+    balance = scores.shape[1] * (share * p.sum(0) / count).sum()
+    return RouterLosses(balance, torch.logsumexp(x, -1).square().sum() / count, entropy, counts / count)
