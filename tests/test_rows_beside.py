@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlk.aot.matrix import read_matrix
 from rlk.interp.run import run
 from rlk.ir.nodes import Dot, Load, Loop, Program, Role, Store, Stream
 from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, Variant, bf16, f32, op
@@ -14,6 +15,7 @@ from rlk.lang.variants import cotangents, gradient_variant
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.rows_beside import beside
 from rlk.passes.walk import walk
+from rlk.runtime.binding.shape_buckets import class_of
 from rlk.schedule.axes import kind
 from rlk.schedule.heuristics import apart, choose
 from rlk.specs.norm import rms_norm
@@ -82,6 +84,28 @@ def test_few_pieces_wide_rows_and_no_sum_run_rows_beside() -> None:
     assert apart(both, {"T": 65536, "N": 16384}) == ROWS
     assert apart(alone, {"T": 65536, "N": 4096}) == ROWS
     assert apart(canonical(traced("weight")), {"T": 64, "N": 4096}) == frozenset()
+
+
+@pytest.mark.parametrize("width", [64, 4096, 16384])
+def test_the_number_of_pieces_changes_no_schedule(width: int) -> None:
+    program = specialize(canonical(traced("x", "weight"), apart=ROWS), {"N": width}, ON.softmax)
+    for kernel in program.kernels:
+        assert len({choose(kernel, ON, None, {"T": t, "N": width}) for t in (16, 65, 512, 4096, 7680)}) == 1
+
+
+def test_the_shipped_matrix_has_every_form_of_the_gradient() -> None:
+    both = canonical(traced("x", "weight"))
+    matrix = read_matrix("common")
+    (calls,) = (each for each in matrix.calls if each.op == "rms_norm")
+
+    def forms(width: int, *rows: int) -> set[frozenset[str]]:
+        return {apart(both, {"T": class_of(n, (64,)), "N": width}) for n in rows}
+
+    for width in {model.hidden for model in matrix.models}:
+        assert forms(width, 1, 64, 512, 4096, 7680) == {ROWS}  # as the documents say
+        assert forms(width, 7681, 8191, 8192, 65536) == {frozenset()}
+        assert forms(width, *calls.rows) == {ROWS, frozenset()}
+        assert all(n % 16 for n in calls.rows)  # kernels of a multiple serve no other number
 
 
 def test_no_lane_has_more_of_a_row_than_its_registers_hold() -> None:
