@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import (
     Block,
     Check,
+    Dot,
+    Keep,
     Kernel,
     Let,
     Load,
     Loop,
+    Merge,
     Pos,
     Program,
+    Reduce,
     Store,
     Stream,
     Value,
@@ -46,12 +50,19 @@ def _axes(kernel: Kernel) -> set[Axis]:
 
 
 def _parted(kernel: Kernel, axes: set[Axis]) -> list[Kernel]:
-    """Return the kernel of each stream's rows, then the rest, if it does anything."""
+    """Return the kernel of each stream's rows, then the rest, if it does anything.
+
+    Rows may run first: nothing that the kernel stores is loaded in it.
+    """
+    outside = {let.value: let for let in kernel.body.lets}
     rows: list[Kernel] = []
     rest: list[Let] = []
     for let in kernel.body.lets:
         if isinstance(let.node, Stream) and let.node.axis in axes and _stores_rows(let.node, kernel):
-            rows.append(replace(kernel, body=Block((), _before(rest) + let.node.body.lets)))
+            before = _read_by(let.node, outside)
+            rows.append(replace(kernel, body=Block((), before + let.node.body.lets)))
+            if not let.node.folds:
+                continue
             let = replace(let, node=_without_stores(let.node))
         rest.append(let)
     if not rows:
@@ -60,9 +71,10 @@ def _parted(kernel: Kernel, axes: set[Axis]) -> list[Kernel]:
     return [*rows, left] if any(isinstance(x.node, Store | Check) for x in walk(left.body)) else rows
 
 
-def _before(lets: list[Let]) -> tuple[Let, ...]:
-    """Return what a stream may read: the pure lets before it."""
-    return tuple(let for let in lets if not isinstance(let.node, Store | Check | Stream | Loop))
+def _read_by(stream: Stream, outside: Mapping[Value, Let]) -> tuple[Let, ...]:
+    """Return the lets outside of a stream that its elements depend on, in order."""
+    needed = backward_slice((v for let in stream.body.lets for v in operands(let.node)), outside)
+    return tuple(let for value, let in outside.items() if value in needed)
 
 
 def _without_stores(stream: Stream) -> Stream:
@@ -74,16 +86,17 @@ def _without_stores(stream: Stream) -> Stream:
 
 
 def _stores_rows(stream: Stream, kernel: Kernel) -> bool:
-    """Return whether a stream stores rows that depend on their own element alone."""
+    """Return whether a stream stores rows that depend on their own element and on inputs alone.
+
+    Nor may they depend on what another kernel should compute once: a product, a sum, a materialized value.
+    """
     whole = not stream.init and all(bound is None for bound in bounds_of(stream))
     lets = stream.body.lets
     places: set[Value] = {let.value for let in lets if let.node == Pos(stream.axis)}
     stores = [let.node for let in lets if isinstance(let.node, Store)]
-    written = {store.param for store in stores}
+    written = {let.node.param for let in walk(kernel.body) if isinstance(let.node, Store)}
     loads = {let.node.param for let in walk(kernel.body) if isinstance(let.node, Load)}
-    streams = {x.value for x in kernel.body.lets if isinstance(x.node, Stream | Loop)}
-    outside = {x.value: x for x in kernel.body.lets}
-    read = backward_slice((v for let in lets for v in operands(let.node)), outside)
+    before = _read_by(stream, {let.value: let for let in kernel.body.lets})
     return (
         whole
         and stream.axis.over is None
@@ -91,6 +104,7 @@ def _stores_rows(stream: Stream, kernel: Kernel) -> bool:
         and bool(stores)
         and all(places.intersection(store.index) for store in stores)
         and not written & loads
-        and streams.isdisjoint(read)
+        and not any(isinstance(let.node, Stream | Loop | Reduce | Merge) for let in before)
         and not any(isinstance(let.node, Check | Stream | Loop) for let in lets)
+        and not any(isinstance(let.node, Keep | Dot) for let in (*before, *lets))
     )

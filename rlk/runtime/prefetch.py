@@ -180,8 +180,9 @@ def prefetch(op: Public, *args: Any, **options: Any) -> Future[Path | None]:
     """Start compiling what `op(*args, **options)` runs, in a worker process; nothing is launched.
 
     The tensors may be small as long as dtypes, static sizes and alignments are the real call's, and where it
-    contracts the class of its rows too (up to 16, 32, 64, 128, 256, 512, 1024, more). Returns a future of the
-    cache entry; None where nothing is compiled (CPU tensors).
+    contracts the class of its rows too (up to 16, 32, 64, 128, 256, 512, 1024, more). Gradients of norms have
+    one form up to 7680 rows and another for more. Returns a future of the cache entry; None where nothing is
+    compiled (CPU tensors).
     """
     started = [_prefetched(*reached) for reached in _reached(op, args, options)]
     return started[0] if len(started) == 1 else pool().submit(lambda: [f.result() for f in started][-1])

@@ -31,8 +31,7 @@ UNROLLED = 128  # nodes of an unrolled loop
 THREADS = 1024  # the most of a program
 LONGEST_LANE = 64  # elements of a row that a lane has
 WIDEST_LANE = 32  # elements of a lane that has a row, the next ones and a sum of them: with more it spills
-SUMMED_VECTOR, SUMMED_WARPS, SUMMED_ROWS = 8, 4, 8
-"""Of sums of rows: elements of a lane, the most warps of a program, and rows whose loads are in flight."""
+SUMMED_VECTOR, SUMMED_ROWS = 8, 8  # of sums of rows: elements of a lane, and rows whose loads are in flight
 ROWS_ALONE = 1024  # rows below which a stream's pieces run in parallel
 LANES = 128  # terms of a chunk above which its dims are placed explicitly
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
@@ -378,18 +377,14 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
 
 
 def _row_sums(found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
-    """Return the schedule of sums of rows by pieces: a tile of columns per program, a vector of each lane.
+    """Return the schedule of sums of rows by pieces: a warp's tile of columns, a vector of each lane.
 
-    Loads of several rows are in flight together: steps differ in nothing but the sum that waits for them.
+    The smallest tile gives few pieces the most programs; so the number of pieces changes no kernel. Loads of
+    several rows are in flight together: steps differ in nothing but the sum that waits for them.
     """
-    columns, least = found.parallel[-1], SUMMED_VECTOR * target.warp
-    others = math.prod(extent_of(a, extents.get(a.name, 1)) for a in found.parallel[:-1])
-    wide = padded(_extent(columns, extents, least))
-    tile = min(wide, SUMMED_WARPS * least)
-    while tile > least and others * -(-wide // tile) < 2 * PROGRAMS:
-        tile //= 2
-    tiles = ((str(columns), tile),) if tile > 1 else ()
-    return Schedule(tiles=tiles, warps=max(1, tile // least), unroll=SUMMED_ROWS)
+    columns, most = found.parallel[-1], SUMMED_VECTOR * target.warp
+    tile = min(padded(_extent(columns, extents, most)), most)
+    return Schedule(tiles=((str(columns), tile),) if tile > 1 else (), warps=1, unroll=SUMMED_ROWS)
 
 
 def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:
