@@ -154,6 +154,10 @@ class Code(Enum):
         "{what} cannot be indexed by {got}",
         "use a stream variable, L.pos(axis), or an integer tile",
     )
+    INSIDE_WHAT = (
+        "{what}.at: inside={got!r} names no dims",
+        "use True, a dim as an axis, or a tuple of them",
+    )
     OUTPUT_TWICE = ("output {name} is written twice", "write each output once")
     OUTPUT_IS_INPUT = ("output {name} has the name of a parameter of the spec", "choose another name for it")
     RESERVED_NAME = ("{name}: generated kernels use this name", "choose another, such as {instead}")
