@@ -473,7 +473,7 @@ def test_a_report_is_json_and_lines(report: run.Report) -> None:
 
 
 def test_random_weights_of_experts_spread_by_the_terms_of_their_products() -> None:
-    """The terms are along the last dim of each weight, as of experts' [E, 2 W, H] too: outputs spread by 1."""
+    """The terms are along the last dim of each weight, also of experts' [E, 2 W, H]: outputs spread by 1."""
     model = torch.nn.Module()
     model.lm_head, model.experts = torch.nn.Linear(64, 8), torch.nn.Parameter(torch.empty(4, 512, 64))
     randomize(model)
