@@ -279,6 +279,10 @@ class Code(Enum):
         "shards of a vocabulary: linear_logp(..., group=, vocab_start=)",
     )
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
+    FORWARD_MODE = (
+        "{op} has no derivative in forward mode, and {name} is a dual tensor",
+        "use backward or torch.func.vjp, or pass torch.autograd.forward_ad.unpack_dual(x).primal",
+    )
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)
     RANKS_DIFFER = (
