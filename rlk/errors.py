@@ -154,6 +154,10 @@ class Code(Enum):
         "{what} cannot be indexed by {got}",
         "use a stream variable, L.pos(axis), or an integer tile",
     )
+    INSIDE_WHAT = (
+        "{what}.at: inside={got!r} names no dims",
+        "use True, a dim as an axis, or a tuple of them",
+    )
     OUTPUT_TWICE = ("output {name} is written twice", "write each output once")
     OUTPUT_IS_INPUT = ("output {name} has the name of a parameter of the spec", "choose another name for it")
     RESERVED_NAME = ("{name}: generated kernels use this name", "choose another, such as {instead}")
@@ -275,6 +279,10 @@ class Code(Enum):
         "shards of a vocabulary: linear_logp(..., group=, vocab_start=)",
     )
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
+    FORWARD_MODE = (
+        "{op} has no derivative in forward mode, and {name} is a dual tensor",
+        "use backward or torch.func.vjp, or pass torch.autograd.forward_ad.unpack_dual(x).primal",
+    )
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)
     RANKS_DIFFER = (

@@ -73,7 +73,7 @@ def randomize(model: Any, seed: int = 0, around: float = 1.0) -> None:
             elif p.dim() == 1:
                 mean, spread = around, 0.1
             else:
-                mean, spread = 0.0, (SIGMA if head else 1.0) / p.shape[1] ** 0.5
+                mean, spread = 0.0, (SIGMA if head else 1.0) / p.shape[-1] ** 0.5
             if p.device not in drawn:
                 drawn[p.device] = torch.Generator(p.device).manual_seed(seed)
             p.normal_(mean, spread, generator=drawn[p.device])

@@ -164,7 +164,7 @@ def test_an_oracle_that_sums_by_tiles_is_found() -> None:
 
 
 @op()
-def halves(x: Tensor[f32, T, N]) -> Outputs:
+def half_of(x: Tensor[f32, T, N]) -> Outputs:
     """Half of each number."""
     return L.out(y=x * 0.5)
 
@@ -193,7 +193,7 @@ def test_oracles_that_err_by_tiles_of_two_axes_are_found(fault: Callable[..., An
         rows, columns = ((tile or {}).get(axis, n) for axis, n in zip("TN", made["y"].shape, strict=True))
         return replace(made, tensors={"y": fault(made["y"], rows, columns)})
 
-    (case,) = cases(halves, Example())
+    (case,) = cases(half_of, Example())
     (call,) = calls(case)
     assert set(parallel(call.program.kernels[0], call)) == {"T", "N"} and check_tiles(call, H100).ok
     assert check_tiles(call, H100, wrong).ok is False
@@ -292,11 +292,11 @@ def test_registered_extents_reach_layouts_that_small_ones_do_not(monkeypatch: py
         return replace(emitted, source=emitted.source.replace("thread + c * 128", "thread + c * 64"))
 
     def failed(extents: dict[str, int] | None = None) -> list[str]:
-        found = list(check(halves, Example(), [H100], (Law.SIMULATED,), extents=extents))
+        found = list(check(half_of, Example(), [H100], (Law.SIMULATED,), extents=extents))
         assert any(v.ok for v in found)
         return [v.case for v in found if v.ok is False]
 
-    monkeypatch.setattr(halves, "record", Record(extents={"N": 2**20}))
+    monkeypatch.setattr(half_of, "record", Record(extents={"N": 2**20}))
     assert failed() == []
     monkeypatch.setattr(cute, "lower", closer)
     assert failed({"N": 64}) == []  # the control: extents as they are drawn
@@ -306,9 +306,9 @@ def test_registered_extents_reach_layouts_that_small_ones_do_not(monkeypatch: py
 
 def test_extents_that_inputs_fix_cannot_be_given() -> None:
     fixed = Example(lambda rng: {"x": rng.normal(size=(5, 18))})
-    with pytest.raises(LaunchError, match="open axis of halves 'N' is unknown"):
-        list(check(halves, fixed, [H100], (Law.SIMULATED,), extents={"N": 64}))
-    assert registered_extents(cases(halves, fixed)[0]) == {}
+    with pytest.raises(LaunchError, match="open axis of half_of 'N' is unknown"):
+        list(check(half_of, fixed, [H100], (Law.SIMULATED,), extents={"N": 64}))
+    assert registered_extents(cases(half_of, fixed)[0]) == {}
 
 
 def test_a_variant_that_no_backend_lowers_fails() -> None:

@@ -406,6 +406,18 @@ TWICE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_dual_tensor_is_refused_where_its_tangent_would_be_lost(backward: bool) -> None:
+    logits = f32(TOKENS, V).requires_grad_(backward)
+    with torch.autograd.forward_ad.dual_level():
+        made = ops.logp(logits, IDS)  # no input has a tangent
+        dual = torch.autograd.forward_ad.make_dual(logits, f32(TOKENS, V, seed=1))
+        with pytest.raises(LaunchError, match="logits is a dual tensor") as caught:
+            ops.logp(dual, IDS)
+    assert caught.value.code is Code.FORWARD_MODE
+    assert_same_bits(made.logp.detach(), ops.logp(logits, IDS).logp.detach())
+
+
 @pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("name", TWICE)
 def test_a_second_derivative_by_the_input_names_the_operator(name: str, inner: bool) -> None:

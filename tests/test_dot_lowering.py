@@ -19,7 +19,7 @@ from rlk.backends.triton import compile_triton  # noqa: E402
 from rlk.errors import ScheduleError, UnsupportedError  # noqa: E402
 from rlk.interp.run import run  # noqa: E402
 from rlk.ir.nodes import Let, MathModel, Program, Select  # noqa: E402
-from rlk.lang import Axis, DTypeVar, L, Op, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op  # noqa: E402
+from rlk.lang import Axis, DTypeVar, L, Op, Ragged, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op  # noqa: E402
 from rlk.lower import triton as lowering  # noqa: E402
 from rlk.lower.common.contract import contractions, covered  # noqa: E402
 from rlk.lower.common.emitted import Emitted, Signature  # noqa: E402
@@ -42,11 +42,12 @@ K = Axis("K")
 T = Axis("T", dynamic=True)
 V = Axis("V", chunk=256, split=8)
 D = Axis("D")
+R = Ragged("R", over=B)
 F = DTypeVar("F", (bf16, f16))
 DTYPES = {"bf16": bf16, "f16": f16, "f32": f32}
 ALIGNED = frozenset(
     "x w bias base hidden weight x_m_stride w_n_stride x_k_stride w_k_stride hidden_t_stride "
-    "weight_v_stride base_n_stride".split()
+    "weight_v_stride base_n_stride x_b_stride x_t_stride w_b_stride w_t_stride".split()
 )
 
 
@@ -64,6 +65,26 @@ def turned(x: Tensor[F, K, M], w: Tensor[F, K, N]):
 @op()
 def batched(x: Tensor[F, M, B, K], w: Tensor[F, B, N, K]):
     return L.out(y=L.dot(x, w, over=K, each=(B,)))
+
+
+@op()
+def ended(x: Tensor[F, B, M, K], w: Tensor[F, B, N, K], end: Tensor[i32, B]):
+    inside = L.pos(K) < end
+    x, w = (t.at(B, axis, K, when=inside) for t, axis in ((x, M), (w, N)))
+    return L.out(y=L.dot(x, w, over=K, each=(B,)))
+
+
+@op(bounds={R: (T,)})
+def begun(x: Tensor[F, T, M], w: Tensor[F, B, T, N], begin: Tensor[i32, B], end: Tensor[i32, B]):
+    inside = L.pos(R) < end - begin
+    x = x.at(begin + L.pos(R), M, when=inside, inside=True)
+    return L.out(y=L.dot(x, w.at(B, L.pos(R), N, when=inside, inside=True), over=R, each=(B,)))
+
+
+@op()
+def ended_rows(x: Tensor[F, M, K], w: Tensor[F, N, K], end: Scalar[i32]):
+    inside = L.pos(K) < end
+    return L.out(y=L.dot(x.at(M, K, when=inside), w.at(N, K, when=inside), over=K))
 
 
 @op()
@@ -128,12 +149,16 @@ def rows(t: int, v: int, d: int, dtype: str = "bf16") -> dict[str, Any]:
 
 
 def agree(
-    what: Program, given: dict[str, Any], schedules: tuple[Schedule, ...] | None = None, aligned: bool = False
+    what: Program,
+    given: dict[str, Any],
+    schedules: tuple[Schedule, ...] | None = None,
+    aligned: bool = False,
+    extents: dict[str, int] | None = None,
 ) -> Emitted:
     """Hold a generated program to the oracle's bits; return what ran."""
     divisible = ALIGNED if aligned else frozenset[str]()
-    ran = generated.run_generated(what, given, schedules=schedules, divisible=divisible)
-    want = run(what, given, softmax=SM90)
+    ran = generated.run_generated(what, given, schedules=schedules, divisible=divisible, extents=extents)
+    want = run(what, given, softmax=SM90, extents=extents)
     for name in want.tensors:
         assert_same_bits(ran.tensors[name], want[name], name)
     return ran.emitted
@@ -178,6 +203,32 @@ def test_an_axis_that_both_factors_keep_has_a_product_for_each_index() -> None:
         assert_same_bits(made[:, i : i + 1], run(program(batched), alone)["y"])
     agree(program(batched), {"x": x, "w": w})
     assert differing(made, run(program(batched), {"x": x, "w": w[::-1].copy()})["y"])
+
+
+@pytest.mark.parametrize("spec", [ended, begun, ended_rows])
+def test_nothing_past_the_end_of_a_contraction_is_read_into_it(spec: Op) -> None:
+    """By TMA too, which reads zeros only past the end of the tensor: what follows the end is NaN here."""
+    given: dict[str, Any]
+    match spec.name:
+        case "ended":
+            given = {
+                "x": array("f16", 3, 32, 128),
+                "w": array("f16", 3, 48, 128),
+                "end": np.int32([37, 100, 0]),
+            }
+            ended_at = [(given[name][b].T, end) for name in "xw" for b, end in enumerate(given["end"])]
+        case "begun":
+            given = {"x": array("f16", 128, 32), "w": array("f16", 3, 128, 48)}
+            given |= {"begin": np.int32([0, 37, 100]), "end": np.int32([37, 100, 100])}
+            lengths = given["end"] - given["begin"]
+            ended_at = [(given["x"], 100), *((given["w"][b], n) for b, n in enumerate(lengths))]
+        case _:
+            given = {"x": array("f16", 32, 128), "w": array("f16", 48, 128), "end": 37}
+            ended_at = [(given[name].T, 37) for name in "xw"]
+    for rows, end in ended_at:
+        rows[end:] = np.nan
+    emitted = agree(program(spec), given, aligned=True, extents={"R": 128} if spec is begun else None)
+    assert ("make_tensor_descriptor" in emitted.source) == (spec is not ended_rows)
 
 
 @pytest.mark.parametrize("aligned", [False, True])

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import stream_mistakes
 import value_mistakes
-from spec_pairs import PAIRS, Spec, T, of_row, of_stream, trace
+from spec_pairs import PAIRS, Spec, T, V, of_row, of_stream, trace
 
 from rlk.errors import NOWHERE, Code, Loc, SpecError
 from rlk.ir.nodes import Load, Role
 from rlk.ir.types import DType
-from rlk.lang import L, Outputs, Tile
+from rlk.lang import Axis, L, Outputs, Tile
 from rlk.lang.op import Variant
 
 NAMES = [f"{code.name}: {wrong.__qualname__.split('.')[0]}" for code, wrong, _ in PAIRS]
@@ -87,12 +87,23 @@ def test_tiles_show_their_types() -> None:
     assert shown[0].endswith(": f32[T, N]>")
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_an_index_that_is_said_to_be_inside_is_not_compared(inside: bool) -> None:
+@pytest.mark.parametrize(
+    ("inside", "compared"), [(False, True), (True, False), (V, False), ((T, V), False), (T, True), ((), True)]
+)
+def test_an_index_that_is_said_to_be_inside_is_not_compared(
+    inside: bool | Axis | tuple[Axis, ...], compared: bool
+) -> None:
     """The oracle refuses it where it is not: `test_an_unguarded_index_out_of_range_is_refused`."""
     program = of_stream(lambda x, k: L.out(y=x.at(T, k, inside=inside)))
     (load,) = (let.node for let in program.kernels[0].body.lets if getattr(let.node, "param", "") == "x")
-    assert isinstance(load, Load) and (load.guard is None) is inside
+    assert isinstance(load, Load) and (load.guard is not None) is compared
+
+
+@pytest.mark.parametrize("inside", [1, "V", [V]])
+def test_what_is_said_to_be_inside_is_a_dim(inside: object) -> None:
+    with pytest.raises(SpecError, match="names no dims") as caught:
+        of_stream(lambda x, k: L.out(y=x.at(T, k, inside=inside)))
+    assert caught.value.diagnostics[0].code is Code.INSIDE_WHAT
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,17 @@ def test_an_output_has_not_the_name_of_its_operators_function() -> None:
         made.trace(made.default_variant())
 
 
+@pytest.mark.parametrize("name", ["tl", "call", "sum_over_n"])
+def test_an_operator_has_not_the_name_of_generated_kernels(name: str) -> None:
+    @op(name=name)
+    def made(x: Tensor[f32, T]) -> Outputs:
+        return L.out(y=x + 1.0)
+
+    with pytest.raises(SpecError, match=f"{name}: generated kernels use this name") as caught:
+        made.trace(made.default_variant())
+    assert is_free(f"my_{name}_op") and f"my_{name}_op" in str(caught.value)
+
+
 def test_reserved_names_and_keywords_are_not_free() -> None:
     assert not any(map(is_free, (*RESERVED, *keyword.kwlist)))
 

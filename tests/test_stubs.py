@@ -44,7 +44,7 @@ def squash(
 
 
 @op()
-def double(x: Tensor[f32, T, N]) -> Outputs:
+def twice(x: Tensor[f32, T, N]) -> Outputs:
     """y = 2 x."""
     return L.out(y=x + x)
 '''
@@ -52,7 +52,7 @@ RIGHT = """
 import torch
 import rlk
 from rlk import ops
-from squashing import SCALE, double, squash
+from squashing import SCALE, twice, squash
 
 x = torch.randn(2, 8)
 ops.swiglu(x, x)
@@ -66,7 +66,7 @@ ops.logp(x, x, needs=("entropy",)).entropy
 ops.laws.squash(x, slope=1.0)
 squash(x, slope=SCALE, shift=x, kind="two", needs=("total",))
 squash.numerics_id("cpu")
-double(double(x))
+twice(twice(x))
 """
 WRONG = {
     "ops.swiglu(x, x, axis=1)": 'Unexpected keyword argument "axis"',
@@ -78,7 +78,7 @@ WRONG = {
     "squash(x, slope=1.0, steep=True)": 'Unexpected keyword argument "steep"',
     "squash(x)": 'Missing named argument "slope"',
     'squash(x, slope=1.0, kind="three")': '"kind"',
-    "double.reference_of(x)": 'no attribute "reference_of"',
+    "twice.reference_of(x)": 'no attribute "reference_of"',
 }
 
 
@@ -136,13 +136,13 @@ def test_gen_writes_a_stub_beside_another_packages_file(
 ) -> None:
     stub = outside.with_suffix(".pyi")
     text = stub.read_text()
-    assert text.startswith(MARK) and "class _Squash(Op):" in text and "class _Double(Op):" in text
-    assert main(["gen", f"{outside}:double", "--stubs", "--check"]) == 0
+    assert text.startswith(MARK) and "class _Squash(Op):" in text and "class _Twice(Op):" in text
+    assert main(["gen", f"{outside}:twice", "--stubs", "--check"]) == 0
     stub.write_text(text.replace("slope: float", "steep: float"))
     capsys.readouterr()
-    assert main(["gen", f"{outside}:double", "--stubs", "--check"]) == 1
+    assert main(["gen", f"{outside}:twice", "--stubs", "--check"]) == 1
     assert "+        slope: float" in capsys.readouterr().out
-    assert main(["gen", f"{outside}:double", "--stubs"]) == 0
+    assert main(["gen", f"{outside}:twice", "--stubs"]) == 0
     assert stub.read_text() == text
 
 

@@ -19,7 +19,7 @@ import torch
 from rlk import cli
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM
-from rlk.observe import finite
+from rlk.observe import finite, randomize
 from rlk.verify import contract, models, peers, run, views
 from rlk.verify.bench import Bench, Outcome, sizes_of
 from rlk.verify.contract import Kind, Promise
@@ -470,6 +470,14 @@ def test_a_report_is_json_and_lines(report: run.Report) -> None:
     assert "not finite" in opening(report.about | {"logits_sigma": "nan"})
     assert all("\n" not in line for row in report.rows for line in lines_of(row, True))
     assert finite({"x": (math.nan, 1.0, math.inf)}) == {"x": ["nan", 1.0, "inf"]}
+
+
+def test_random_weights_of_experts_spread_by_the_terms_of_their_products() -> None:
+    """The terms are along the last dim of each weight, also of experts' [E, 2 W, H]: outputs spread by 1."""
+    model = torch.nn.Module()
+    model.lm_head, model.experts = torch.nn.Linear(64, 8), torch.nn.Parameter(torch.empty(4, 512, 64))
+    randomize(model)
+    assert abs(float(model.experts.detach().std()) * 64**0.5 - 1.0) < 0.05
 
 
 # --- the command --------------------------------------------------------------------------------------------

@@ -238,6 +238,15 @@ class FloatIndex:
         return of_row(lambda x: L.out(y=x.at(T, (x * 2.0).to(i32))))
 
 
+@pair(Code.INSIDE_WHAT)
+class InsideOfList:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=x.at(T, k, inside=[V])))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=x.at(T, k, inside=V)))
+
+
 @pair(Code.INDEX_WHAT)
 class TileWindow:
     def wrong():

@@ -85,7 +85,7 @@ class Report:
         return "\n".join(_lines(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as numbers and texts, for JSON; None where a number is infinite or NaN."""
+        """Return the report as numbers and texts, for JSON; "nan", "inf" or "-inf" for such numbers."""
         local = () if self.operators is None else self.operators.local
         first = None if self.operators is None else self.operators.cause
         found = {

@@ -196,7 +196,9 @@ def Ragged(name: str, over: Axis, *, chunk: int = 1, piece: int | None = None, l
     """Return a ragged axis: a segment of packed elements for each index of another axis.
 
     A stream says where they are: `L.stream(S, begin=..., end=...)`; positions count through the packed
-    tensor.
+    tensor. Where its elements are rows of a kernel, not streamed, segments are in ascending order and do not
+    overlap: end[i] <= begin[i + 1], for empty segments too. Kernels find a row's segment by bisection; in
+    other orders rows may be left out, and no error says so.
 
     Shapes: the segment of index i of `over` is [begin[i], end[i]).
     Dtypes: none.

@@ -20,7 +20,7 @@ from rlk.ir.text import print_program
 from rlk.ir.types import DType, TileType
 from rlk.lang.reads import Unset, digest_of, is_rlks
 from rlk.lang.record import Record
-from rlk.lang.reserved import check_free
+from rlk.lang.reserved import check_free, is_free
 from rlk.lang.surface import Outputs
 from rlk.lang.trace import ScalarArg, TensorArg, Tracer, activate, deactivate
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
@@ -616,6 +616,8 @@ def _run(
     tracer: Tracer, name: str, spec: Loc, body: Callable[[], object], absent: tuple[str, ...]
 ) -> Program:
     """Trace a body. absent: the optional inputs that the variant has not."""
+    if not is_free(name):  # the name of its module's function, and the start of those of its kernels
+        raise SpecError(Code.RESERVED_NAME, spec, name=name, instead=f"my_{name}_op")
     activate(tracer)
     try:
         body()

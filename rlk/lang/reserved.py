@@ -1,4 +1,4 @@
-"""Names that parameters, outputs and axes of a spec may not have: those of generated kernels' own."""
+"""Names that specs, their parameters, outputs and axes may not have: those of generated kernels' own."""
 
 from __future__ import annotations
 

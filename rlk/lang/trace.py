@@ -758,17 +758,18 @@ class TensorArg:
 
     def at(
         self, *index: Tile | TensorArg | Axis | int, fill: Tile | Number | None = None,
-        when: Tile | None = None, inside: bool | tuple[Axis, ...] = False,
+        when: Tile | None = None, inside: bool | Axis | tuple[Axis, ...] = False,
     ) -> Tile:  # fmt: skip
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
         An out-of-bounds index reads nothing and gives `fill` (default 0; of a tile, the element there),
-        and so does an element where `when` is false. inside: promise that no index, or none along these dims,
-        is out of bounds where `when` is true and the element of the stream exists.
+        and so does an element where `when` is false. inside: promise that no index (True), or none along one
+        dim or a tuple of dims, is out of bounds where `when` is true and the element of the stream exists.
 
         Shapes: the axes of all indices together.
         Dtypes: of the parameter; indices are i32 or i64, `when` is boolean.
-        Raises: INDEX_COUNT, INDEX_WHAT, AXIS_TWO_ROLES, DTYPE_MIX for a fill of another dtype.
+        Raises: INDEX_COUNT, INDEX_WHAT, INSIDE_WHAT, AXIS_TWO_ROLES, NO_SUCH_AXIS for another tensor's dim in
+        `inside`, DTYPE_MIX for a fill of another dtype.
 
         >>> x.at(row, N)                                # a gather of rows
         [[4, 0.25, -1, 2], [1, -2, 3, 0.5]]
@@ -780,7 +781,15 @@ class TensorArg:
         if len(index) != len(self.axes):
             got = len(index)
             raise SpecError(Code.INDEX_COUNT, author(), what=self.decl.name, dims=len(self.axes), got=got)
-        trusted = inside if isinstance(inside, tuple) else self.axes if inside else ()
+        match inside:
+            case bool():
+                trusted = self.axes if inside else ()
+            case Axis():
+                trusted = (inside,)
+            case tuple():
+                trusted = inside
+            case _:
+                raise SpecError(Code.INSIDE_WHAT, author(), what=self.decl.name, got=inside)
         for axis in trusted:
             if axis not in self.axes:
                 names = ", ".join(map(str, self.axes))

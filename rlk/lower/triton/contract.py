@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rlk.errors import Code, LoweringError, ScheduleError
-from rlk.ir.dims import Axis, fixed_extent
+from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Let, Loop, Value
+from rlk.ir.nodes import Decl, Fn2, Let, Loop, Map2, Param, Turn, Value
 from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
@@ -151,14 +151,30 @@ class Dots:
         return unguarded and self.tma_tile(load.index[across]) is not None
 
     def zeros_beyond(self, contraction: Contraction) -> bool:
-        """Return whether TMA reads zeros past the end of the contracted axis, for at least one factor.
+        """Return whether TMA reads zeros past the end of the contracted axis, or may read what is there.
 
-        It does past the end of a tensor's dim; a factor whose index has an offset ends elsewhere. A batched
-        contraction without has TMA loads in the steps that do not pass the end.
+        It reads zeros past the end of a tensor's dim: a contraction with an end of its own, and a factor
+        whose index has an offset, end elsewhere. What follows there may be infinite, which zeros of the other
+        factor turn into NaN. Only one factor of a piece may have it: what follows is of the same sum. A
+        batched contraction without has TMA loads in the steps that do not pass the end.
         """
+        if contraction.stop is not None:
+            return False
         length = fixed_extent(contraction.over, dict(self.plan.signature.extents))
-        whole = contraction.stop is None and length is not None and length % self.plan.schedule.depth == 0
-        return whole or not (contraction.a.base and contraction.b.base)
+        if length is not None and length % self.plan.schedule.depth == 0:
+            return True
+        factors = contraction.a, contraction.b
+        ends = [not f.base and self.decl(f).type.axes[f.at] == contraction.over for f in factors]
+        of_piece = [bool(f.base) and all(self.begins_piece(v, contraction) for v in f.base) for f in factors]
+        return any(ends) and all(end or piece for end, piece in zip(ends, of_piece, strict=True))
+
+    def begins_piece(self, value: Value, contraction: Contraction) -> bool:
+        """Return whether a term of an index is the start of a launch's piece of the contracted axis."""
+        match self.e.nodes[value]:
+            case Map2(fn=Fn2.MUL, a=piece) if contraction.over.part is Part.WITHIN:
+                return self.e.nodes[piece] == Param(Turn(contraction.over).index)
+            case _:
+                return False
 
     def tma_tile(self, value: Value) -> tuple[tuple[Value, ...], Axis] | None:
         """Return the scalars whose sum is the first index of a factor, and the axis of its position."""

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
@@ -132,6 +133,13 @@ def bind_dtypes(op: Op, dtypes: Mapping[str, torch.dtype]) -> dict[str, Any]:
 def differentiable_in(op: Op) -> tuple[str, ...]:
     """Return the inputs that a gradient may be asked for."""
     return (*(op.gradient.wrt if op.gradient is not None else ()), *op.calls.extra)
+
+
+def refuse_tangents(op: Op, tensors: Tensors) -> None:
+    """Raise LaunchError for a dual tensor of forward-mode differentiation."""
+    for name, tensor in tensors.items():
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            raise LaunchError(Code.FORWARD_MODE, op=op.name, name=name)
 
 
 def check_differentiable(op: Op, tensors: Tensors) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.autograd import forward_ad
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op, refuse_unregistered
@@ -21,6 +22,7 @@ from rlk.runtime.binding.selection import (
     invoke,
     model,
     public_name,
+    refuse_tangents,
     worded,
 )
 from rlk.runtime.call.autograd import Recorded, recorded, run_differentiably
@@ -43,6 +45,8 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
         for t in values:
             if type(t) not in _PLAIN:
                 return _unknown(op, tensors, scalars, statics, math)
+        if forward_ad._current_level >= 0:  # inside of a dual_level
+            refuse_tangents(op, tensors)
         try:
             # one key for everything that selects code; compiled kernels assume 16-byte alignment
             sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in values]
