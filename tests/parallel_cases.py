@@ -171,6 +171,59 @@ def misuse(model: torch.nn.Module, tokens: torch.Tensor) -> Found:
     return {"no_sync": refused(without_exchange)}
 
 
+class Factor(torch.nn.Module):
+    """A parameter that is multiplied with the input."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(wide(5, 3, seed=seed))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+class Product(torch.nn.Module):
+    """The sum of a product of three parameters, one of which a call may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = map(Factor, range(3))
+
+    def forward(self, number: int, without: str = "") -> torch.Tensor:
+        x = wide(5, 3, seed=50 + number)
+        for name in ("first", "second", "third"):
+            x = x if name == without else getattr(self, name)(x)
+        return x.sum()
+
+
+def product(mesh: Any = None, **given: Any) -> Any:
+    """Return the product, its second factor and the rest sharded by FSDP2 if there is a mesh."""
+    made = Product()
+    if mesh is not None:
+        fully_shard(made.second, mesh=mesh)
+        fully_shard(made, mesh=mesh, **given)
+    return made
+
+
+def summed(model: torch.nn.Module, *, steps: int = 1) -> dict[str, torch.Tensor]:
+    """Return the gradients of a last step, with a forward pass without gradients before each."""
+    with torch.no_grad():
+        model(0)  # FSDP2 leaves the parameters of its root module gathered
+    order = accumulate_in_order(model)
+    for _ in range(steps):
+        with torch.no_grad():
+            model(0)
+        for number, _ in order.numbers(MICRO_BATCHES):
+            model(number).backward()
+    grads = ((n, gradient(p)) for n, p in model.named_parameters())
+    return named((n, g) for n, g in grads if g is not None)
+
+
+def products(mesh: Any) -> Found:
+    """Return gradients of small models that FSDP2 shards in several ways."""
+    return {"alone": summed(product()), "evaluated": summed(product(mesh), steps=2)}
+
+
 def of_mesh(mesh: Any) -> Found:
     """Return what the ranks of a mesh of one dim find together."""
     group, world, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
@@ -185,6 +238,7 @@ def of_mesh(mesh: Any) -> Found:
     if world == 2:
         found["stochastic"] = steps(ddp(loss_of()), tokens, seed=5)["weights"]
         found["misuse"] = misuse(ddp(loss_of()), tokens)
+        found["products"] = products(mesh)
     return found
 
 

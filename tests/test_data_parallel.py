@@ -100,6 +100,14 @@ def test_a_backward_without_exchange_is_an_error(every: list[Found]) -> None:
         assert code == Code.GRADIENT_ROUND.name and "parameters got no gradient" in text, rank
 
 
+@pytest.mark.parametrize("name", ["evaluated"])
+def test_sums_of_fsdp2_are_those_of_one_process(name: str, every: list[Found]) -> None:
+    for found in every:
+        made = found["2"]["products"]
+        assert len(made["alone"]) == 3
+        assert_same(made[name], made["alone"])
+
+
 # --- ranks that disagree -----------------------------------------------------
 
 

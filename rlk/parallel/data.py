@@ -209,16 +209,7 @@ class _Shards(OrderedGradients):
 
     def __init__(self, model: Any) -> None:
         groups = [m for m in model.modules() if isinstance(m, FSDPModule)]
-        held = [p for p in model.parameters() if isinstance(p, DTensor)]
-        for p in held:
-            if p.device_mesh.ndim != 1:
-                wanted = "a mesh of one dim: HSDP adds in two steps"
-                raise wrong_value(NAME, "model.device_mesh", tuple(p.device_mesh.shape), wanted)
-            if p.dtype is not torch.float32:
-                wanted = "torch.float32 shards, and MixedPrecisionPolicy(param_dtype=...) for the computation"
-                raise LaunchError(Code.ARG_DTYPE, op=NAME, name="model", got=p.dtype, wanted=wanted)
-        if not held:
-            raise wrong_value(NAME, "model", type(model).__name__, "one whose parameters FSDP2 shards")
+        held = _held(model)
         mesh = held[0].device_mesh
         super().__init__(model, mesh.get_local_rank(), mesh.size())
         self.scatters: list[_ScatterChain] = []
@@ -233,7 +224,7 @@ class _Shards(OrderedGradients):
             self.scatters.append(scatter)
 
     def forget(self) -> None:
-        for p in self.model.parameters():
+        for p in _held(self.model):
             p.grad = None
         for scatter in self.scatters:
             scatter.restart()
@@ -244,6 +235,27 @@ class _Shards(OrderedGradients):
     def unfinished(self) -> str:
         late = 0 if self.ranks == 1 else sum(s.round != self.round for s in self.scatters)
         return f"{late} of {len(self.scatters)} groups of FSDP2 were not reduced" if late else ""
+
+
+def _held(model: torch.nn.Module) -> list[DTensor]:
+    """Return the shards that FSDP2 trains, after checking them."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # a forward pass without backward may have left gathered parameters in the model
+    held: list[Any] = _trained(model)
+    for p in held:
+        if not isinstance(p, DTensor):
+            wanted = "one whose trained parameters FSDP2 shards: no other is summed over ranks"
+            raise wrong_value(NAME, "model", type(model).__name__, wanted)
+        if p.device_mesh.ndim != 1:
+            wanted = "a mesh of one dim: HSDP adds in two steps"
+            raise wrong_value(NAME, "model.device_mesh", tuple(p.device_mesh.shape), wanted)
+        if p.dtype is not torch.float32:
+            wanted = "torch.float32 shards, and MixedPrecisionPolicy(param_dtype=...) for the computation"
+            raise LaunchError(Code.ARG_DTYPE, op=NAME, name="model", got=p.dtype, wanted=wanted)
+    if not held:
+        raise wrong_value(NAME, "model", type(model).__name__, "one with parameters that are trained")
+    return held
 
 
 class _ScatterChain:
