@@ -221,7 +221,17 @@ def summed(model: torch.nn.Module, *, steps: int = 1) -> dict[str, torch.Tensor]
 
 def products(mesh: Any) -> Found:
     """Return gradients of small models that FSDP2 shards in several ways."""
-    return {"alone": summed(product()), "evaluated": summed(product(mesh), steps=2)}
+    found: Found = {"alone": summed(product()), "evaluated": summed(product(mesh), steps=2)}
+
+    def without(*names: str) -> None:
+        model = product(mesh)
+        order = accumulate_in_order(model)
+        for number, _ in order.numbers(4):
+            model(number, names[order.round % len(names)]).backward()
+
+    found["other"] = refused(lambda: without("first", "third"))  # of one group, and of one size
+    found["unused"] = refused(lambda: without("third"))
+    return found
 
 
 def of_mesh(mesh: Any) -> Found:

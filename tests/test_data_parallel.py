@@ -108,6 +108,13 @@ def test_sums_of_fsdp2_are_those_of_one_process(name: str, every: list[Found]) -
         assert_same(made[name], made["alone"])
 
 
+@pytest.mark.parametrize("name", ["other", "unused"])
+def test_a_parameter_of_fsdp2_without_a_gradient_is_an_error(name: str, every: list[Found]) -> None:
+    for found in every:
+        code, text = found["2"]["products"][name]
+        assert code == Code.GRADIENT_ROUND.name and "1 parameters got no gradient" in text
+
+
 # --- ranks that disagree -----------------------------------------------------
 
 

@@ -233,8 +233,11 @@ class _Shards(OrderedGradients):
         """Start a round."""
 
     def unfinished(self) -> str:
-        late = 0 if self.ranks == 1 else sum(s.round != self.round for s in self.scatters)
-        return f"{late} of {len(self.scatters)} groups of FSDP2 were not reduced" if late else ""
+        if late := 0 if self.ranks == 1 else sum(s.round != self.round for s in self.scatters):
+            return f"{late} of {len(self.scatters)} groups of FSDP2 were not reduced"
+        # more than one rank: all were None before FSDP2 wrote the sums of this round
+        without = sum(p.grad is None for s in self.scatters for p in s.parameters)
+        return f"{without} parameters got no gradient" if without else ""
 
 
 def _held(model: torch.nn.Module) -> list[DTensor]:
@@ -267,7 +270,7 @@ class _ScatterChain:
 
     def restart(self) -> None:
         """Forget the sums. Parameters are looked up anew: a move of the model may have replaced them."""
-        self.parameters = _own_parameters(self.module)
+        self.parameters = [p for p in _own_parameters(self.module) if p.requires_grad]
         self.total: torch.Tensor | None = None
         self.round = -1
 
