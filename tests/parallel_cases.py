@@ -231,6 +231,18 @@ def products(mesh: Any) -> Found:
 
     found["other"] = refused(lambda: without("first", "third"))  # of one group, and of one size
     found["unused"] = refused(lambda: without("third"))
+    ignoring = Product()
+    fully_shard(ignoring, mesh=mesh, ignored_params={ignoring.first.weight})
+    found["ignored"] = refused(lambda: accumulate_in_order(ignoring))
+    around = torch.nn.Sequential(product(mesh))
+    found["around fsdp"] = refused(lambda: accumulate_in_order(around))
+    around = torch.nn.Sequential(DistributedDataParallel(product(), process_group=mesh.get_group()))
+    found["around ddp"] = refused(lambda: accumulate_in_order(around))
+    late = product(mesh)
+    for _ in (order := accumulate_in_order(late)).numbers(1):
+        late(0).backward()
+    assert order.round < 0
+    found["outside"] = refused(lambda: late(0).backward())
     return found
 
 

@@ -115,6 +115,20 @@ def test_a_parameter_of_fsdp2_without_a_gradient_is_an_error(name: str, every: l
         assert code == Code.GRADIENT_ROUND.name and "1 parameters got no gradient" in text
 
 
+REFUSED = {
+    "ignored": "trained parameters FSDP2 shards",
+    "around fsdp": "0 is a FSDPProduct",
+    "around ddp": "0 is a DistributedDataParallel",
+    "outside": "outside of numbers(): a gradient",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_not_be_summed_is_refused(name: str, every: list[Found]) -> None:
+    for found in every:
+        assert REFUSED[name] in found["2"]["products"][name][1]
+
+
 # --- ranks that disagree -----------------------------------------------------
 
 
@@ -184,7 +198,18 @@ def test_two_backwards_of_a_number_are_an_error() -> None:
     order = accumulate_in_order(model)
     next(order.numbers(1))
     model(True).backward()
-    with pytest.raises(LaunchError, match="a second gradient"):
+    with pytest.raises(LaunchError, match="micro-batch 0: a second gradient"):
+        model(True).backward()
+
+
+def test_a_backward_outside_of_the_numbers_is_an_error() -> None:
+    model = Twice()
+    order = accumulate_in_order(model)
+    with pytest.raises(LaunchError, match=r"outside of numbers\(\): a gradient"):
+        model(True).backward()
+    for _ in order.numbers(2):
+        model(True).backward()
+    with pytest.raises(LaunchError, match=r"outside of numbers\(\): a gradient"):
         model(True).backward()
 
 

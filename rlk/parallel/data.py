@@ -40,14 +40,22 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
     stream, or on one beside the backward pass (DDP). Use it once for a model, before the first backward.
 
     Every micro-batch must use every parameter. Raises LaunchError: for DDP with `find_unused_parameters`, for
-    FSDP2 on a mesh of more than one dim (HSDP) and with other dtypes.
+    FSDP2 on a mesh of more than one dim (HSDP), with other dtypes, and with trained parameters that it does
+    not shard (`ignored_params`), and for a module around one that DDP or FSDP2 wraps.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise wrong_type(NAME, "model", model, "torch.nn.Module")
+    inner = (
+        DistributedDataParallel if isinstance(model, FSDPModule) else (DistributedDataParallel, FSDPModule)
+    )
+    for name, module in model.named_modules():
+        if module is not model and isinstance(module, inner):
+            wanted = f"the module that is wrapped: {name} is a {type(module).__name__}"
+            raise wrong_value(NAME, "model", type(model).__name__, wanted)
     if isinstance(model, DistributedDataParallel):
         return _Replicas(model)
     if isinstance(model, FSDPModule):
         return _Shards(model)
-    if not isinstance(model, torch.nn.Module):
-        raise wrong_type(NAME, "model", model, "torch.nn.Module")
     return _OneProcess(model)
 
 
@@ -75,7 +83,8 @@ class OrderedGradients(ABC):
         self.model, self.rank, self.ranks = model, rank, ranks
         self.present = ranks
         """The ranks that have a micro-batch in this round: the first of them."""
-        self.round = -1
+        self.round, self.number = -1, -1
+        """The round, and this rank's micro-batch in it; -1 outside of `numbers`."""
 
     def numbers(self, count: int) -> Iterator[tuple[int, bool]]:
         """Forget all gradients, and yield the numbers of this rank's micro-batches of `count`, one a round.
@@ -92,10 +101,18 @@ class OrderedGradients(ABC):
             first = self.round * self.ranks
             self.present = min(self.ranks, count - first)
             number = first + self.rank
+            counts = number < count
+            self.number = number if counts else max(number - self.ranks, 0) % count
             self.begin()
-            yield (number, True) if number < count else (max(number - self.ranks, 0) % count, False)
+            yield self.number, counts
             if found := self.unfinished():
-                raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=number, found=found)
+                raise self.wrong(found)
+        self.round = -1
+
+    def wrong(self, found: str) -> LaunchError:
+        """Return the error for what a backward pass did."""
+        at = "outside of numbers()" if self.round < 0 else f"micro-batch {self.number}"
+        return LaunchError(Code.GRADIENT_ROUND, op=NAME, at=at, found=found)
 
     @abstractmethod
     def forget(self) -> None:
@@ -133,8 +150,7 @@ class _MainGradients(OrderedGradients):
     def took(self, p: torch.Tensor) -> None:
         """Note that a parameter's contribution was added."""
         if id(p) not in self.waiting:
-            found = "a second gradient of a parameter"
-            raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=self.round, found=found)
+            raise self.wrong("a gradient" if self.round < 0 else "a second gradient of a parameter")
         self.waiting.remove(id(p))
 
 
@@ -247,7 +263,7 @@ def _held(model: torch.nn.Module) -> list[DTensor]:
             module.reshard()  # a forward pass without backward may have left gathered parameters in the model
     held: list[Any] = _trained(model)
     for p in held:
-        if not isinstance(p, DTensor):
+        if not isinstance(p, DTensor) or p.device_mesh != held[0].device_mesh:  # ignored_params
             wanted = "one whose trained parameters FSDP2 shards: no other is summed over ranks"
             raise wrong_value(NAME, "model", type(model).__name__, wanted)
         if p.device_mesh.ndim != 1:
@@ -294,21 +310,21 @@ class _ScatterChain:
             )
         if op != dist.ReduceOp.SUM:
             raise wrong_value(NAME, "gradient_divide_factor", op, "1.0, and sums forced")
-        if self.round == self.order.round or self.order.round < 0:
-            found = "gradients outside of a number, or a second time within it"
-            raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=self.order.round, found=found)
+        if self.order.round < 0:
+            raise self.order.wrong("a gradient")
+        if self.round == self.order.round:
+            raise self.order.wrong("a second gradient of a group of FSDP2")
         if self.total is not None and len(self.total) != len(output_tensor):
-            found = "other parameters got a gradient than in the rounds before"
-            raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=self.order.round, found=found)
+            raise self.order.wrong("other parameters got a gradient than in the rounds before")
         scatter_chain(input_tensor, self.total, group, self.order.present, out=output_tensor)
         for p in self.parameters:
             p.grad = None  # a view of the sums before; FSDP2 would add the new sums to it
         self.total, self.round = output_tensor, self.order.round
 
 
-def _own_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Return the parameters of a group of FSDP2: those below a module, but not below another group."""
-    found = list(module.parameters(recurse=False))
+def _own_parameters(module: torch.nn.Module) -> list[Any]:
+    """Return the parameters of a group of FSDP2: shards below a module, but not below another group."""
+    found = [p for p in module.parameters(recurse=False) if isinstance(p, DTensor)]
     for child in module.children():
         if not isinstance(child, FSDPModule):
             found += _own_parameters(child)
