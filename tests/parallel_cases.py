@@ -30,6 +30,14 @@ STEPS, MOST = 2, 0.05
 POLICY = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
+def micro_batch(number: int) -> tuple[torch.Tensor, ops.Layout]:
+    """Return the ids and the layout of a micro-batch."""
+    texts = nn_cases.texts(LENGTHS[number], seed=10 + number)
+    edges = torch.tensor([len(t) for t in texts]).cumsum(0)
+    layout = ops.Layout.packed(torch.cat((torch.zeros(1, dtype=torch.int64), edges)), tokens=int(edges[-1]))
+    return torch.tensor([t for text in texts for t in text]), layout
+
+
 class Loss(torch.nn.Module):
     """The loss of a micro-batch, as a module that wrappers call."""
 
@@ -39,12 +47,7 @@ class Loss(torch.nn.Module):
 
     def forward(self, number: int, tokens: torch.Tensor) -> torch.Tensor:
         """Return the sum of -log p of a micro-batch, divided by the tokens of all of them."""
-        texts = nn_cases.texts(LENGTHS[number], seed=10 + number)
-        edges = torch.tensor([len(t) for t in texts]).cumsum(0)
-        layout = ops.Layout.packed(
-            torch.cat((torch.zeros(1, dtype=torch.int64), edges)), tokens=int(edges[-1])
-        )
-        ids = torch.tensor([t for text in texts for t in text])
+        ids, layout = micro_batch(number)
         return -self.model.logps(ids, layout).logp.sum() / tokens.float()
 
 
@@ -264,16 +267,34 @@ def of_mesh(mesh: Any) -> Found:
     return found
 
 
-def everything() -> Found:
+def documented(rank: int, world: int) -> Found:
+    """Run the loop of docs/data-parallel.md as it is shown there; return its last count and norm."""
+    text = (Path(__file__).parents[1] / "docs/data-parallel.md").read_text()
+    shown = text.split("```python\n")[1].split("```")[0]
+    model = nn_cases.model(num_hidden_layers=1).requires_grad_(True)
+    names: Found = {
+        "device": "cpu",
+        "model": model,
+        "steps": 2,
+        "micro_batches": MICRO_BATCHES,
+        "batch": lambda step, number: micro_batch(number),
+        "active_tokens": lambda step: sum(map(active, range(rank, MICRO_BATCHES, world))),
+    }
+    exec(compile(shown, "data-parallel.md", "exec"), names)
+    return {"tokens": names["tokens"], "norm": grad_norm(model.named_parameters())}
+
+
+def everything(rank: int) -> Found:
     """Return what all four ranks find, and what they find as two pairs that do the same."""
     pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pair", "data"))["data"]
-    return {"2": of_mesh(pairs), "4": of_mesh(init_device_mesh("cpu", (4,)))}
+    found = {"2": of_mesh(pairs), "4": of_mesh(init_device_mesh("cpu", (4,)))}
+    return found | {"documented": documented(rank, 4)}
 
 
 def main(backend: str, world: int, rank: int, folder: Path) -> None:
     """Run everything as one rank, and write what it found."""
     with member(backend, world, rank, folder):
-        torch.save(everything(), folder / f"{rank}.pt")
+        torch.save(everything(rank), folder / f"{rank}.pt")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from parallel_cases import LENGTHS, MICRO_BATCHES, MOST, PARTS, active, loss_of,
 from rank_cases import Found
 
 from rlk.errors import Code, LaunchError
-from rlk.parallel import accumulate_in_order, agree
+from rlk.parallel import accumulate_in_order, agree, global_count
 from rlk.parallel.agree import differences
 from rlk.testing.bits import assert_same_bits, differing
 
@@ -115,6 +115,13 @@ def test_a_parameter_of_fsdp2_without_a_gradient_is_an_error(name: str, every: l
         assert code == Code.GRADIENT_ROUND.name and "1 parameters got no gradient" in text
 
 
+def test_the_documented_loop_runs(every: list[Found]) -> None:
+    for found in every:
+        assert int(found["documented"]["tokens"]) == TOKENS
+        assert found["documented"]["norm"] > 0
+        assert_same_bits(found["documented"]["norm"], every[0]["documented"]["norm"])
+
+
 REFUSED = {
     "ignored": "trained parameters FSDP2 shards",
     "around fsdp": "0 is a FSDPProduct",
@@ -165,9 +172,11 @@ def test_a_fact_that_a_rank_lacks_differs() -> None:
     assert differences({0: {"a": "1"}, 3: {"a": "1"}}) == []
 
 
-def test_without_a_process_group_ranks_cannot_agree() -> None:
+def test_one_process_needs_no_group() -> None:
+    agree(torch.nn.Linear(2, 2), micro_batches=5)
+    assert int(global_count(torch.tensor([3, 4]))) == 7
     with pytest.raises(LaunchError, match="init_process_group"):
-        agree()
+        agree(group=3)  # type: ignore[arg-type]
 
 
 # --- one process -----------------------------------------------------

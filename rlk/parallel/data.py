@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rlk.errors import Code, LaunchError
 from rlk.optim.shards import MAIN
 from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
-from rlk.runtime.call.collective import chain_over_ranks, process_group, scatter_chain
+from rlk.runtime.call.collective import chain_over_ranks, one_process, process_group, scatter_chain
 
 NAME = "accumulate_in_order"
 
@@ -24,8 +24,9 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
     """Make the gradients of a model f32 sums over micro-batches in the order of their numbers.
 
     model: a plain module, on one process; one in DistributedDataParallel; or the root module of FSDP2
-    (`fully_shard`). Sums are in `p.main_grad`, f32, for the first two (`p.grad` holds nothing then), and in
-    `p.grad`, f32 shards, for FSDP2, whose parameters must be f32 and whose policy must reduce in f32:
+    (`fully_shard`). Sums are in `p.main_grad`, f32, for the first two (`p.grad` is None for a plain module,
+    and holds -0.0 for DistributedDataParallel), and in `p.grad`, f32 shards, for FSDP2, whose trained
+    parameters must be f32 and whose policy must reduce in f32:
     `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)`. `rlk.optim` reads both.
 
     Order, of each element: a sum starts at -0.0 and takes the contributions of micro-batches 0, 1, 2, ...
@@ -63,13 +64,16 @@ def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = No
     """Return the sum of a count over ranks, int64 []: an exact sum, in any order. group: None: the default.
 
     count: such as the active tokens of this rank's micro-batches, an int or an integer tensor, which is
-    summed. Every rank of the group calls it. Raises LaunchError.
+    summed. Every rank of the group calls it. Without init_process_group it is the count of one process.
+    Raises LaunchError.
     """
     x = torch.as_tensor(count)
     if x.dtype.is_floating_point or x.dtype.is_complex:
         raise LaunchError(Code.ARG_DTYPE, op="global_count", name="count", got=x.dtype, wanted="integers")
-    members = process_group("global_count", group)
     total = x.sum(dtype=torch.int64)
+    if group is None and one_process():
+        return total
+    members = process_group("global_count", group)
     if "cpu" not in dist.get_backend_config(members) and total.device.type == "cpu":
         total = total.to(torch.accelerator.current_accelerator())
     dist.all_reduce(total, group=members)
