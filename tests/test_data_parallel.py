@@ -100,12 +100,13 @@ def test_a_backward_without_exchange_is_an_error(every: list[Found]) -> None:
         assert code == Code.GRADIENT_ROUND.name and "parameters got no gradient" in text, rank
 
 
-@pytest.mark.parametrize("name", ["evaluated"])
+@pytest.mark.parametrize("name", ["evaluated", "list", "frozen"])
 def test_sums_of_fsdp2_are_those_of_one_process(name: str, every: list[Found]) -> None:
     for found in every:
         made = found["2"]["products"]
-        assert len(made["alone"]) == 3
-        assert_same(made[name], made["alone"])
+        want = made["frozen alone" if name == "frozen" else "alone"]
+        assert len(want) == 3 - (name == "frozen")
+        assert_same(made[name], want)
 
 
 @pytest.mark.parametrize("name", ["other", "unused"])

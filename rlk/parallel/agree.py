@@ -42,7 +42,8 @@ def agree(
 
     timeout: seconds that a rank waits for others. A rank that does not call it within them, or dies, is an
     error on the others that names it (RANKS_MISSING); facts that differ are RANKS_DIFFER, with the values of
-    the first ranks. Without init_process_group there is nobody to compare with, and it returns. Later, in collectives, ranks that die end by the timeout of init_process_group.
+    the first ranks. Without init_process_group there is nobody to compare with, and it returns. Later, in
+    collectives, ranks that die end by the timeout of init_process_group.
     """
     positive(NAME, "timeout", timeout)
     if group is None and one_process():

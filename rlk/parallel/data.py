@@ -228,19 +228,19 @@ class _Shards(OrderedGradients):
     """Sums of FSDP2: a reduce-scatter that goes on from the shards' sums."""
 
     def __init__(self, model: Any) -> None:
-        groups = [m for m in model.modules() if isinstance(m, FSDPModule)]
         held = _held(model)
         mesh = held[0].device_mesh
         super().__init__(model, mesh.get_local_rank(), mesh.size())
         self.scatters: list[_ScatterChain] = []
-        for module in groups:
-            own = _own_parameters(module)
-            if not own:
-                continue
-            scatter = _ScatterChain(self, module)
-            module.set_custom_reduce_scatter(scatter)
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+        groups: dict[int, list[Any]] = {}
+        for module in model.modules():
+            if isinstance(module, FSDPModule):  # modules of one fully_shard([...]) share a state
+                groups.setdefault(id(module._get_fsdp_state()), []).append(module)
+        for modules in groups.values():
+            scatter = _ScatterChain(self, modules)
+            modules[0].set_custom_reduce_scatter(scatter)
+            modules[0].set_gradient_divide_factor(1.0)
+            modules[0].set_force_sum_reduction_for_comms(True)
             self.scatters.append(scatter)
 
     def forget(self) -> None:
@@ -253,10 +253,11 @@ class _Shards(OrderedGradients):
         """Start a round."""
 
     def unfinished(self) -> str:
-        if late := 0 if self.ranks == 1 else sum(s.round != self.round for s in self.scatters):
-            return f"{late} of {len(self.scatters)} groups of FSDP2 were not reduced"
+        trained = [s for s in self.scatters if s.parameters]
+        if late := 0 if self.ranks == 1 else sum(s.round != self.round for s in trained):
+            return f"{late} of {len(trained)} groups of FSDP2 were not reduced"
         # more than one rank: all were None before FSDP2 wrote the sums of this round
-        without = sum(p.grad is None for s in self.scatters for p in s.parameters)
+        without = sum(p.grad is None for s in trained for p in s.parameters)
         return f"{without} parameters got no gradient" if without else ""
 
 
@@ -284,13 +285,14 @@ def _held(model: torch.nn.Module) -> list[DTensor]:
 class _ScatterChain:
     """The reduce-scatter of one group of FSDP2's parameters."""
 
-    def __init__(self, order: _Shards, module: Any) -> None:
-        self.order, self.module = order, module
+    def __init__(self, order: _Shards, modules: Sequence[torch.nn.Module]) -> None:
+        self.order, self.modules = order, modules
         self.restart()
 
     def restart(self) -> None:
         """Forget the sums. Parameters are looked up anew: a move of the model may have replaced them."""
-        self.parameters = [p for p in _own_parameters(self.module) if p.requires_grad]
+        own = [p for module in self.modules for p in _own_parameters(module)]
+        self.parameters = [p for p in own if p.requires_grad]
         self.total: torch.Tensor | None = None
         self.round = -1
 
