@@ -146,16 +146,6 @@ def disagreements(rank: int, world: int, group: dist.ProcessGroup) -> Found:
     model = nn_cases.model(num_hidden_layers=1, rlk_leaves=2 if rank == 1 else 1)
     same = nn_cases.model(num_hidden_layers=1)
     found: Found = {"same": refused(lambda: agree(same, group=group, timeout=60, micro_batches=5))}
-    pair = Product()
-    fully_shard([pair.second, pair.third], mesh=mesh)
-    found["list"] = summed(fully_shard(pair, mesh=mesh), steps=2)
-    frozen = Product()
-    frozen.second.requires_grad_(False)  # a group of FSDP2 of its own, and of another dtype
-    fully_shard(frozen.second.bfloat16(), mesh=mesh)
-    found["frozen"] = summed(fully_shard(frozen, mesh=mesh), steps=2)
-    frozen = Product()
-    frozen.second.requires_grad_(False).bfloat16()
-    found["frozen alone"] = summed(frozen)
     found["other"] = refused(
         lambda: agree(model, group=group, timeout=60, micro_batches=5 + (rank == world - 1))
     )
