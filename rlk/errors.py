@@ -294,7 +294,7 @@ class Code(Enum):
         "look at the log of these ranks; give a longer timeout= where they start late",
     )
     GRADIENT_ROUND = (
-        "{op}: micro-batch {number}: {found}",
+        "{op}: {at}: {found}",
         "run one backward of the whole model for each number of numbers(), without no_sync()",
     )
     LAYOUT_MISMATCH = ("{op}: {name} has {got} tokens, but the layout has {wanted}",)

@@ -30,6 +30,14 @@ STEPS, MOST = 2, 0.05
 POLICY = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
+def micro_batch(number: int) -> tuple[torch.Tensor, ops.Layout]:
+    """Return the ids and the layout of a micro-batch."""
+    texts = nn_cases.texts(LENGTHS[number], seed=10 + number)
+    edges = torch.tensor([len(t) for t in texts]).cumsum(0)
+    layout = ops.Layout.packed(torch.cat((torch.zeros(1, dtype=torch.int64), edges)), tokens=int(edges[-1]))
+    return torch.tensor([t for text in texts for t in text]), layout
+
+
 class Loss(torch.nn.Module):
     """The loss of a micro-batch, as a module that wrappers call."""
 
@@ -39,12 +47,7 @@ class Loss(torch.nn.Module):
 
     def forward(self, number: int, tokens: torch.Tensor) -> torch.Tensor:
         """Return the sum of -log p of a micro-batch, divided by the tokens of all of them."""
-        texts = nn_cases.texts(LENGTHS[number], seed=10 + number)
-        edges = torch.tensor([len(t) for t in texts]).cumsum(0)
-        layout = ops.Layout.packed(
-            torch.cat((torch.zeros(1, dtype=torch.int64), edges)), tokens=int(edges[-1])
-        )
-        ids = torch.tensor([t for text in texts for t in text])
+        ids, layout = micro_batch(number)
         return -self.model.logps(ids, layout).logp.sum() / tokens.float()
 
 
@@ -171,6 +174,91 @@ def misuse(model: torch.nn.Module, tokens: torch.Tensor) -> Found:
     return {"no_sync": refused(without_exchange)}
 
 
+class Factor(torch.nn.Module):
+    """A parameter that is multiplied with the input."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(wide(5, 3, seed=seed))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+class Product(torch.nn.Module):
+    """The sum of a product of three parameters, one of which a call may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = map(Factor, range(3))
+
+    def forward(self, number: int, without: str = "") -> torch.Tensor:
+        x = wide(5, 3, seed=50 + number)
+        for name in ("first", "second", "third"):
+            x = x if name == without else getattr(self, name)(x)
+        return x.sum()
+
+
+def product(mesh: Any = None, **given: Any) -> Any:
+    """Return the product, its second factor and the rest sharded by FSDP2 if there is a mesh."""
+    made = Product()
+    if mesh is not None:
+        fully_shard(made.second, mesh=mesh)
+        fully_shard(made, mesh=mesh, **given)
+    return made
+
+
+def summed(model: torch.nn.Module, *, steps: int = 1) -> dict[str, torch.Tensor]:
+    """Return the gradients of a last step, with a forward pass without gradients before each."""
+    with torch.no_grad():
+        model(0)  # FSDP2 leaves the parameters of its root module gathered
+    order = accumulate_in_order(model)
+    for _ in range(steps):
+        with torch.no_grad():
+            model(0)
+        for number, _ in order.numbers(MICRO_BATCHES):
+            model(number).backward()
+    grads = ((n, gradient(p)) for n, p in model.named_parameters())
+    return named((n, g) for n, g in grads if g is not None)
+
+
+def products(mesh: Any) -> Found:
+    """Return gradients of small models that FSDP2 shards in several ways."""
+    found: Found = {"alone": summed(product()), "evaluated": summed(product(mesh), steps=2)}
+
+    def without(*names: str) -> None:
+        model = product(mesh)
+        order = accumulate_in_order(model)
+        for number, _ in order.numbers(4):
+            model(number, names[order.round % len(names)]).backward()
+
+    pair = Product()
+    fully_shard([pair.second, pair.third], mesh=mesh)
+    found["list"] = summed(fully_shard(pair, mesh=mesh), steps=2)
+    frozen = Product()
+    frozen.second.requires_grad_(False)  # a group of FSDP2 of its own, and of another dtype
+    fully_shard(frozen.second.bfloat16(), mesh=mesh)
+    found["frozen"] = summed(fully_shard(frozen, mesh=mesh), steps=2)
+    frozen = Product()
+    frozen.second.requires_grad_(False).bfloat16()
+    found["frozen alone"] = summed(frozen)
+    found["other"] = refused(lambda: without("first", "third"))  # of one group, and of one size
+    found["unused"] = refused(lambda: without("third"))
+    ignoring = Product()
+    fully_shard(ignoring, mesh=mesh, ignored_params={ignoring.first.weight})
+    found["ignored"] = refused(lambda: accumulate_in_order(ignoring))
+    around = torch.nn.Sequential(product(mesh))
+    found["around fsdp"] = refused(lambda: accumulate_in_order(around))
+    around = torch.nn.Sequential(DistributedDataParallel(product(), process_group=mesh.get_group()))
+    found["around ddp"] = refused(lambda: accumulate_in_order(around))
+    late = product(mesh)
+    for _ in (order := accumulate_in_order(late)).numbers(1):
+        late(0).backward()
+    assert order.round < 0
+    found["outside"] = refused(lambda: late(0).backward())
+    return found
+
+
 def of_mesh(mesh: Any) -> Found:
     """Return what the ranks of a mesh of one dim find together."""
     group, world, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
@@ -185,19 +273,39 @@ def of_mesh(mesh: Any) -> Found:
     if world == 2:
         found["stochastic"] = steps(ddp(loss_of()), tokens, seed=5)["weights"]
         found["misuse"] = misuse(ddp(loss_of()), tokens)
+        found["products"] = products(mesh)
     return found
 
 
-def everything() -> Found:
+def documented(rank: int, world: int) -> Found:
+    """Run the loop of docs/data-parallel.md as it is shown there; return its last count and norm."""
+    text = (Path(__file__).parents[1] / "docs/data-parallel.md").read_text()
+    shown = text.split("```python\n")[1].split("```")[0]
+    model = nn_cases.model(num_hidden_layers=1).requires_grad_(True)
+    names: Found = {
+        "device": "cpu",
+        "model": model,
+        "steps": 2,
+        "micro_batches": MICRO_BATCHES,
+        "batch": lambda step, number: micro_batch(number),
+        "active_tokens": lambda step: sum(map(active, range(rank, MICRO_BATCHES, world))),
+    }
+    exec(compile(shown, "data-parallel.md", "exec"), names)
+    return {"tokens": names["tokens"], "norm": grad_norm(model.named_parameters())}
+
+
+def everything(rank: int) -> Found:
     """Return what all four ranks find, and what they find as two pairs that do the same."""
     pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pair", "data"))["data"]
-    return {"2": of_mesh(pairs), "4": of_mesh(init_device_mesh("cpu", (4,)))}
+    # first: later, a rank that said nothing has made fewer calls of agree
+    found: Found = {"documented": documented(rank, 4)}
+    return found | {"2": of_mesh(pairs), "4": of_mesh(init_device_mesh("cpu", (4,)))}
 
 
 def main(backend: str, world: int, rank: int, folder: Path) -> None:
     """Run everything as one rank, and write what it found."""
     with member(backend, world, rank, folder):
-        torch.save(everything(), folder / f"{rank}.pt")
+        torch.save(everything(rank), folder / f"{rank}.pt")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from parallel_cases import LENGTHS, MICRO_BATCHES, MOST, PARTS, active, loss_of,
 from rank_cases import Found
 
 from rlk.errors import Code, LaunchError
-from rlk.parallel import accumulate_in_order, agree
+from rlk.parallel import accumulate_in_order, agree, global_count
 from rlk.parallel.agree import differences
 from rlk.testing.bits import assert_same_bits, differing
 
@@ -100,6 +100,43 @@ def test_a_backward_without_exchange_is_an_error(every: list[Found]) -> None:
         assert code == Code.GRADIENT_ROUND.name and "parameters got no gradient" in text, rank
 
 
+@pytest.mark.parametrize("name", ["evaluated", "list", "frozen"])
+def test_sums_of_fsdp2_are_those_of_one_process(name: str, every: list[Found]) -> None:
+    for found in every:
+        made = found["2"]["products"]
+        want = made["frozen alone" if name == "frozen" else "alone"]
+        assert len(want) == 3 - (name == "frozen")
+        assert_same(made[name], want)
+
+
+@pytest.mark.parametrize("name", ["other", "unused"])
+def test_a_parameter_of_fsdp2_without_a_gradient_is_an_error(name: str, every: list[Found]) -> None:
+    for found in every:
+        code, text = found["2"]["products"][name]
+        assert code == Code.GRADIENT_ROUND.name and "1 parameters got no gradient" in text
+
+
+def test_the_documented_loop_runs(every: list[Found]) -> None:
+    for found in every:
+        assert int(found["documented"]["tokens"]) == TOKENS
+        assert found["documented"]["norm"] > 0
+        assert_same_bits(found["documented"]["norm"], every[0]["documented"]["norm"])
+
+
+REFUSED = {
+    "ignored": "trained parameters FSDP2 shards",
+    "around fsdp": "0 is a FSDPProduct",
+    "around ddp": "0 is a DistributedDataParallel",
+    "outside": "outside of numbers(): a gradient",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_not_be_summed_is_refused(name: str, every: list[Found]) -> None:
+    for found in every:
+        assert REFUSED[name] in found["2"]["products"][name][1]
+
+
 # --- ranks that disagree -----------------------------------------------------
 
 
@@ -136,9 +173,11 @@ def test_a_fact_that_a_rank_lacks_differs() -> None:
     assert differences({0: {"a": "1"}, 3: {"a": "1"}}) == []
 
 
-def test_without_a_process_group_ranks_cannot_agree() -> None:
+def test_one_process_needs_no_group() -> None:
+    agree(torch.nn.Linear(2, 2), micro_batches=5)
+    assert int(global_count(torch.tensor([3, 4]))) == 7
     with pytest.raises(LaunchError, match="init_process_group"):
-        agree()
+        agree(group=3)  # type: ignore[arg-type]
 
 
 # --- one process -----------------------------------------------------
@@ -169,7 +208,18 @@ def test_two_backwards_of_a_number_are_an_error() -> None:
     order = accumulate_in_order(model)
     next(order.numbers(1))
     model(True).backward()
-    with pytest.raises(LaunchError, match="a second gradient"):
+    with pytest.raises(LaunchError, match="micro-batch 0: a second gradient"):
+        model(True).backward()
+
+
+def test_a_backward_outside_of_the_numbers_is_an_error() -> None:
+    model = Twice()
+    order = accumulate_in_order(model)
+    with pytest.raises(LaunchError, match=r"outside of numbers\(\): a gradient"):
+        model(True).backward()
+    for _ in order.numbers(2):
+        model(True).backward()
+    with pytest.raises(LaunchError, match=r"outside of numbers\(\): a gradient"):
         model(True).backward()
 
 

@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 import rlk
 from rlk.errors import Code, LaunchError
 from rlk.runtime.binding.checks import positive
-from rlk.runtime.call.collective import process_group
+from rlk.runtime.call.collective import one_process, process_group
 
 NAME = "agree"
 SHOWN = 8
@@ -42,9 +42,12 @@ def agree(
 
     timeout: seconds that a rank waits for others. A rank that does not call it within them, or dies, is an
     error on the others that names it (RANKS_MISSING); facts that differ are RANKS_DIFFER, with the values of
-    the first ranks. Later, in collectives, ranks that die end by the timeout of init_process_group.
+    the first ranks. Without init_process_group there is nobody to compare with, and it returns. Later, in
+    collectives, ranks that die end by the timeout of init_process_group.
     """
     positive(NAME, "timeout", timeout)
+    if group is None and one_process():
+        return
     members = dist.get_process_group_ranks(process_group(NAME, group))
     mine = {**_versions(), **_of_model(model, device), **{name: str(value) for name, value in facts.items()}}
     rank, among = dist.get_rank(), ",".join(map(str, members))

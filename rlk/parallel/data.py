@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rlk.errors import Code, LaunchError
 from rlk.optim.shards import MAIN
 from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
-from rlk.runtime.call.collective import chain_over_ranks, process_group, scatter_chain
+from rlk.runtime.call.collective import chain_over_ranks, one_process, process_group, scatter_chain
 
 NAME = "accumulate_in_order"
 
@@ -24,8 +24,9 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
     """Make the gradients of a model f32 sums over micro-batches in the order of their numbers.
 
     model: a plain module, on one process; one in DistributedDataParallel; or the root module of FSDP2
-    (`fully_shard`). Sums are in `p.main_grad`, f32, for the first two (`p.grad` holds nothing then), and in
-    `p.grad`, f32 shards, for FSDP2, whose parameters must be f32 and whose policy must reduce in f32:
+    (`fully_shard`). Sums are in `p.main_grad`, f32, for the first two (`p.grad` is None for a plain module,
+    and holds -0.0 for DistributedDataParallel), and in `p.grad`, f32 shards, for FSDP2, whose trained
+    parameters must be f32 and whose policy must reduce in f32:
     `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)`. `rlk.optim` reads both.
 
     Order, of each element: a sum starts at -0.0 and takes the contributions of micro-batches 0, 1, 2, ...
@@ -40,14 +41,22 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
     stream, or on one beside the backward pass (DDP). Use it once for a model, before the first backward.
 
     Every micro-batch must use every parameter. Raises LaunchError: for DDP with `find_unused_parameters`, for
-    FSDP2 on a mesh of more than one dim (HSDP) and with other dtypes.
+    FSDP2 on a mesh of more than one dim (HSDP), with other dtypes, and with trained parameters that it does
+    not shard (`ignored_params`), and for a module around one that DDP or FSDP2 wraps.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise wrong_type(NAME, "model", model, "torch.nn.Module")
+    inner = (
+        DistributedDataParallel if isinstance(model, FSDPModule) else (DistributedDataParallel, FSDPModule)
+    )
+    for name, module in model.named_modules():
+        if module is not model and isinstance(module, inner):
+            wanted = f"the module that is wrapped: {name} is a {type(module).__name__}"
+            raise wrong_value(NAME, "model", type(model).__name__, wanted)
     if isinstance(model, DistributedDataParallel):
         return _Replicas(model)
     if isinstance(model, FSDPModule):
         return _Shards(model)
-    if not isinstance(model, torch.nn.Module):
-        raise wrong_type(NAME, "model", model, "torch.nn.Module")
     return _OneProcess(model)
 
 
@@ -55,13 +64,16 @@ def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = No
     """Return the sum of a count over ranks, int64 []: an exact sum, in any order. group: None: the default.
 
     count: such as the active tokens of this rank's micro-batches, an int or an integer tensor, which is
-    summed. Every rank of the group calls it. Raises LaunchError.
+    summed. Every rank of the group calls it. Without init_process_group it is the count of one process.
+    Raises LaunchError.
     """
     x = torch.as_tensor(count)
     if x.dtype.is_floating_point or x.dtype.is_complex:
         raise LaunchError(Code.ARG_DTYPE, op="global_count", name="count", got=x.dtype, wanted="integers")
-    members = process_group("global_count", group)
     total = x.sum(dtype=torch.int64)
+    if group is None and one_process():
+        return total
+    members = process_group("global_count", group)
     if "cpu" not in dist.get_backend_config(members) and total.device.type == "cpu":
         total = total.to(torch.accelerator.current_accelerator())
     dist.all_reduce(total, group=members)
@@ -75,7 +87,8 @@ class OrderedGradients(ABC):
         self.model, self.rank, self.ranks = model, rank, ranks
         self.present = ranks
         """The ranks that have a micro-batch in this round: the first of them."""
-        self.round = -1
+        self.round, self.number = -1, -1
+        """The round, and this rank's micro-batch in it; -1 outside of `numbers`."""
 
     def numbers(self, count: int) -> Iterator[tuple[int, bool]]:
         """Forget all gradients, and yield the numbers of this rank's micro-batches of `count`, one a round.
@@ -92,10 +105,18 @@ class OrderedGradients(ABC):
             first = self.round * self.ranks
             self.present = min(self.ranks, count - first)
             number = first + self.rank
+            counts = number < count
+            self.number = number if counts else max(number - self.ranks, 0) % count
             self.begin()
-            yield (number, True) if number < count else (max(number - self.ranks, 0) % count, False)
+            yield self.number, counts
             if found := self.unfinished():
-                raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=number, found=found)
+                raise self.wrong(found)
+        self.round = -1
+
+    def wrong(self, found: str) -> LaunchError:
+        """Return the error for what a backward pass did."""
+        at = "outside of numbers()" if self.round < 0 else f"micro-batch {self.number}"
+        return LaunchError(Code.GRADIENT_ROUND, op=NAME, at=at, found=found)
 
     @abstractmethod
     def forget(self) -> None:
@@ -133,8 +154,7 @@ class _MainGradients(OrderedGradients):
     def took(self, p: torch.Tensor) -> None:
         """Note that a parameter's contribution was added."""
         if id(p) not in self.waiting:
-            found = "a second gradient of a parameter"
-            raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=self.round, found=found)
+            raise self.wrong("a gradient" if self.round < 0 else "a second gradient of a parameter")
         self.waiting.remove(id(p))
 
 
@@ -208,32 +228,23 @@ class _Shards(OrderedGradients):
     """Sums of FSDP2: a reduce-scatter that goes on from the shards' sums."""
 
     def __init__(self, model: Any) -> None:
-        groups = [m for m in model.modules() if isinstance(m, FSDPModule)]
-        held = [p for p in model.parameters() if isinstance(p, DTensor)]
-        for p in held:
-            if p.device_mesh.ndim != 1:
-                wanted = "a mesh of one dim: HSDP adds in two steps"
-                raise wrong_value(NAME, "model.device_mesh", tuple(p.device_mesh.shape), wanted)
-            if p.dtype is not torch.float32:
-                wanted = "torch.float32 shards, and MixedPrecisionPolicy(param_dtype=...) for the computation"
-                raise LaunchError(Code.ARG_DTYPE, op=NAME, name="model", got=p.dtype, wanted=wanted)
-        if not held:
-            raise wrong_value(NAME, "model", type(model).__name__, "one whose parameters FSDP2 shards")
+        held = _held(model)
         mesh = held[0].device_mesh
         super().__init__(model, mesh.get_local_rank(), mesh.size())
         self.scatters: list[_ScatterChain] = []
-        for module in groups:
-            own = _own_parameters(module)
-            if not own:
-                continue
-            scatter = _ScatterChain(self, module)
-            module.set_custom_reduce_scatter(scatter)
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
+        groups: dict[int, list[Any]] = {}
+        for module in model.modules():
+            if isinstance(module, FSDPModule):  # modules of one fully_shard([...]) share a state
+                groups.setdefault(id(module._get_fsdp_state()), []).append(module)
+        for modules in groups.values():
+            scatter = _ScatterChain(self, modules)
+            modules[0].set_custom_reduce_scatter(scatter)
+            modules[0].set_gradient_divide_factor(1.0)
+            modules[0].set_force_sum_reduction_for_comms(True)
             self.scatters.append(scatter)
 
     def forget(self) -> None:
-        for p in self.model.parameters():
+        for p in _held(self.model):
             p.grad = None
         for scatter in self.scatters:
             scatter.restart()
@@ -242,20 +253,46 @@ class _Shards(OrderedGradients):
         """Start a round."""
 
     def unfinished(self) -> str:
-        late = 0 if self.ranks == 1 else sum(s.round != self.round for s in self.scatters)
-        return f"{late} of {len(self.scatters)} groups of FSDP2 were not reduced" if late else ""
+        trained = [s for s in self.scatters if s.parameters]
+        if late := 0 if self.ranks == 1 else sum(s.round != self.round for s in trained):
+            return f"{late} of {len(trained)} groups of FSDP2 were not reduced"
+        # more than one rank: all were None before FSDP2 wrote the sums of this round
+        without = sum(p.grad is None for s in trained for p in s.parameters)
+        return f"{without} parameters got no gradient" if without else ""
+
+
+def _held(model: torch.nn.Module) -> list[DTensor]:
+    """Return the shards that FSDP2 trains, after checking them."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # a forward pass without backward may have left gathered parameters in the model
+    held: list[Any] = _trained(model)
+    for p in held:
+        if not isinstance(p, DTensor) or p.device_mesh != held[0].device_mesh:  # ignored_params
+            wanted = "one whose trained parameters FSDP2 shards: no other is summed over ranks"
+            raise wrong_value(NAME, "model", type(model).__name__, wanted)
+        if p.device_mesh.ndim != 1:
+            wanted = "a mesh of one dim: HSDP adds in two steps"
+            raise wrong_value(NAME, "model.device_mesh", tuple(p.device_mesh.shape), wanted)
+        if p.dtype is not torch.float32:
+            wanted = "torch.float32 shards, and MixedPrecisionPolicy(param_dtype=...) for the computation"
+            raise LaunchError(Code.ARG_DTYPE, op=NAME, name="model", got=p.dtype, wanted=wanted)
+    if not held:
+        raise wrong_value(NAME, "model", type(model).__name__, "one with parameters that are trained")
+    return held
 
 
 class _ScatterChain:
     """The reduce-scatter of one group of FSDP2's parameters."""
 
-    def __init__(self, order: _Shards, module: Any) -> None:
-        self.order, self.module = order, module
+    def __init__(self, order: _Shards, modules: Sequence[torch.nn.Module]) -> None:
+        self.order, self.modules = order, modules
         self.restart()
 
     def restart(self) -> None:
         """Forget the sums. Parameters are looked up anew: a move of the model may have replaced them."""
-        self.parameters = _own_parameters(self.module)
+        own = [p for module in self.modules for p in _own_parameters(module)]
+        self.parameters = [p for p in own if p.requires_grad]
         self.total: torch.Tensor | None = None
         self.round = -1
 
@@ -279,21 +316,21 @@ class _ScatterChain:
             )
         if op != dist.ReduceOp.SUM:
             raise wrong_value(NAME, "gradient_divide_factor", op, "1.0, and sums forced")
-        if self.round == self.order.round or self.order.round < 0:
-            found = "gradients outside of a number, or a second time within it"
-            raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=self.order.round, found=found)
+        if self.order.round < 0:
+            raise self.order.wrong("a gradient")
+        if self.round == self.order.round:
+            raise self.order.wrong("a second gradient of a group of FSDP2")
         if self.total is not None and len(self.total) != len(output_tensor):
-            found = "other parameters got a gradient than in the rounds before"
-            raise LaunchError(Code.GRADIENT_ROUND, op=NAME, number=self.order.round, found=found)
+            raise self.order.wrong("other parameters got a gradient than in the rounds before")
         scatter_chain(input_tensor, self.total, group, self.order.present, out=output_tensor)
         for p in self.parameters:
             p.grad = None  # a view of the sums before; FSDP2 would add the new sums to it
         self.total, self.round = output_tensor, self.order.round
 
 
-def _own_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Return the parameters of a group of FSDP2: those below a module, but not below another group."""
-    found = list(module.parameters(recurse=False))
+def _own_parameters(module: torch.nn.Module) -> list[Any]:
+    """Return the parameters of a group of FSDP2: shards below a module, but not below another group."""
+    found = [p for p in module.parameters(recurse=False) if isinstance(p, DTensor)]
     for child in module.children():
         if not isinstance(child, FSDPModule):
             found += _own_parameters(child)

@@ -260,9 +260,14 @@ def _members(op: str, x: torch.Tensor, group: object) -> dist.ProcessGroup:
     return members
 
 
+def one_process() -> bool:
+    """Return whether this process is alone: torch.distributed is not initialized."""
+    return not (dist.is_available() and dist.is_initialized())
+
+
 def process_group(op: str, group: object) -> dist.ProcessGroup:
     """Return the group, the default one for None; raise LaunchError unless it is a group of this rank."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if one_process():
         wanted = "a process group: call torch.distributed.init_process_group first"
         raise LaunchError(Code.ARG_VALUE, op=op, name="group", value=group, wanted=wanted)
     if group is None:
