@@ -13,14 +13,16 @@ import nn_cases
 import torch
 import torch.distributed as dist
 from nn_cases import integers
-from rank_cases import Found, member
+from rank_cases import Found, member, refused
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import rlk
 import rlk.integrations.patching
 from rlk import ops
 from rlk.nn import CausalLM, RMSNorm, normed, ranks
 from rlk.nn.ranks import Ranks
+from rlk.optim import grad_norm
 from rlk.parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -264,6 +266,13 @@ def saved(model: CausalLM, folder: Path) -> Found:
     return {f.name: torch.frombuffer(bytearray(f.read_bytes()), dtype=torch.uint8) for f in folder.iterdir()}
 
 
+def sharded_shares(square: DeviceMesh) -> Found:
+    """Return what the norm says of each parameter that ranks share and FSDP2 shards."""
+    model = parallelize(tiny("qwen2"), square, tp="tp")
+    fully_shard(model, mesh=square["dp"])
+    return {name: refused(lambda p=p: grad_norm([("p", p)])) for name, p in model.named_parameters()}
+
+
 # --- one rank ---
 
 
@@ -295,6 +304,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "products": lambda: products(Ranks(line.get_group(), 4, line.get_rank())),
         "embedded": lambda: embedded(Ranks(line.get_group(), 4, line.get_rank())),
         "norms": lambda: norms(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
+        "sharded shares": lambda: sharded_shares(square),
         "another tree": lambda: another_tree(line),
     }
     return found | {name: call() for name, call in calls.items()}

@@ -22,6 +22,7 @@ from tensor_parallel_cases import MODELS, SHARED, WAYS, way
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.ranks import Ranks
+from rlk.optim import grad_norm
 from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, parallelize
 from rlk.parallel.plan import Cut, cuts_of
 from rlk.testing.bits import assert_same_bits, differing
@@ -66,6 +67,14 @@ def test_log_probs_logits_and_all_gradients_are_those_of_one_rank(
     for rank, found in enumerate(ranks):
         made = others(found[way(name, tp, sp)], alone(name), cuts(name, tp, rank % tp))
         assert not any(made.values()), made
+
+
+def test_shares_that_fsdp_shards_again_are_no_whole_parameters(ranks: list[Found]) -> None:
+    for found in ranks:
+        shares = cuts("qwen2", 2, 0)
+        assert found["sharded shares"].keys() > shares.keys()
+        for name, (code, text) in found["sharded shares"].items():
+            assert (code == "ARG_VALUE" and "a share of a weight" in text) == (name in shares), (name, text)
 
 
 def test_a_rollout_on_four_ranks_has_the_bits_of_one(ranks: list[Found]) -> None:
@@ -223,6 +232,15 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
     assert isinstance(model.model.norm, SequenceParallelRMSNorm)
     with pytest.raises(LaunchError, match="shared by 4 ranks"):
         model.save_pretrained(folder)
+    for each in (model, deepcopy(model)):
+        for name, p in each.named_parameters():
+            marked = getattr(p, "tensor_model_parallel", False)
+            assert marked == (name in parts), name
+            if marked:
+                with pytest.raises(LaunchError, match="a share of a weight"):
+                    grad_norm([(name, p)])
+            else:
+                grad_norm([(name, p)])
 
 
 def test_where_one_rank_cannot_load_all_raise(

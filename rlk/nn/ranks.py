@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from rlk.ops.collective import ordered_all_reduce, ordered_reduce_scatter
-from rlk.runtime.call.collective import ordered_gather
+from rlk.runtime.call.collective import SHARE, ordered_gather
 
 BLOCK = 64
 """Tokens of a piece, as the gradient of a norm's weight sums them: a rank's tokens are whole pieces."""
@@ -99,6 +99,14 @@ class Ranks:
             return x
         made: torch.Tensor = _Whole.apply(x, self, self.tokens)
         return made
+
+
+def mark_shares(model: torch.nn.Module) -> None:
+    """Mark the parameters that modules name in `shares`, anew: copies and FSDP2 put other tensors there."""
+    for module in model.modules():
+        for name in getattr(module, "shares", ()):
+            if (p := module._parameters.get(name)) is not None:
+                setattr(p, SHARE, True)
 
 
 class _Whole(torch.autograd.Function):

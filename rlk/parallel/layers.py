@@ -23,6 +23,8 @@ class ColumnParallelLinear(Linear):
     sequence parallelism x has the rank's own tokens and the result those of all ranks. Raises LaunchError.
     """
 
+    shares = ("weight", "bias")
+
     def __init__(
         self,
         in_features: int,
@@ -53,6 +55,8 @@ class RowParallelLinear(Linear):
     sequence parallelism the result has the rank's own tokens. Raises LaunchError.
     """
 
+    shares = ("weight",)
+
     def __init__(
         self,
         in_features: int,
@@ -82,6 +86,8 @@ class VocabParallelEmbedding(Embedding):
     num_embeddings: of all ranks. Under sequence parallelism a rank gets the rows of its own tokens. Raises
     LaunchError.
     """
+
+    shares = ("weight",)
 
     def __init__(
         self,
