@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import nn_cases
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from rank_cases import wide
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rlk.errors import Code, LaunchError
 from rlk.interp.floats import tree_sum
@@ -205,6 +210,40 @@ def test_the_norm_is_the_tree_of_its_definition(leaves: int) -> None:
     # wrappers' parts of names and the order in which parameters come change nothing
     wrapped = [(f"module._orig_mod.{name}", p) for name, p in reversed(params.items())]
     assert_same_bits(grad_norm(wrapped, leaves=leaves), norm)
+
+
+def test_names_are_of_one_parameter_each() -> None:
+    """Parameters of equal names would be one, and a name of the user's is no wrapper's."""
+    actor, critic = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    for p in chain(actor.parameters(), critic.parameters()):
+        p.grad = torch.ones_like(p)
+    both = [*actor.named_parameters(), *critic.named_parameters()]
+    for run in (grad_norm, lambda named: clip_grad_norm(named, 1.0)):
+        with pytest.raises(LaunchError, match="two parameters named 'weight'"):
+            run(both)
+    assert all(p.grad is not None and p.grad.eq(1).all() for _, p in both)  # nothing was scaled
+    named = [*actor.named_parameters(), *((f"module.{name}", p) for name, p in critic.named_parameters())]
+    assert_same_bits(grad_norm(named), torch.tensor(12.0).sqrt())
+
+
+def test_every_rank_refuses_columns_that_are_cut_within_a_piece() -> None:
+    """Two columns over 4 ranks: the last two ranks have none, and would wait for the others."""
+    said = set()
+    for rank in range(4):
+        dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
+        try:
+            mesh = init_device_mesh("cpu", (4,))
+            part = torch.ones(3, 1 if rank < 2 else 0)
+            p = torch.nn.Parameter(
+                DTensor.from_local(part, mesh, [Shard(1)], run_check=False, shape=(3, 2), stride=(2, 1))
+            )
+            p.grad = p.detach().clone()
+            with pytest.raises(LaunchError, match="multiples of 2 along the last dim") as raised:
+                grad_norm([("p", p)])
+            said.add(str(raised.value))
+        finally:
+            dist.destroy_process_group()
+    assert len(said) == 1
 
 
 def test_another_order_of_squares_is_seen() -> None:
