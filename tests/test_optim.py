@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from copy import deepcopy
 from itertools import chain
 from typing import Any
 
@@ -106,6 +108,46 @@ def test_a_state_is_loaded_without_rounding() -> None:
         both[0].step()
     for p, q in zip(params, again, strict=True):
         assert_same_bits(q.detach(), p.detach())
+
+
+def test_states_of_other_seeds_are_refused() -> None:
+    (p,), (q,), (r,) = (drawn(torch.bfloat16)[:1] for _ in range(3))
+    seeded, plain = AdamW([p], seed=3), AdamW([q])
+    for optimizer, params in ((seeded, [p]), (plain, [q])):
+        give_gradients(params, 0, torch.bfloat16)
+        optimizer.step()
+    assert seeded.state_dict()["param_groups"][0]["seed"] == 3
+    for seed, state, words in (
+        (None, seeded.state_dict(), "seed=3"),
+        (4, seeded.state_dict(), "seed=3"),
+        (3, plain.state_dict(), "seed=None"),
+        (None, without_seed(seeded.state_dict()), "['master']='none'"),
+        (3, without_seed(plain.state_dict()), "['master']='a master weight'"),
+    ):
+        other = AdamW([r], lr=0.5, seed=seed)
+        with pytest.raises(LaunchError, match=re.escape(words)):
+            other.load_state_dict(state)
+        assert not other.state and other.param_groups[0]["lr"] == 0.5  # nothing was loaded
+    again = AdamW([r], seed=3)
+    r.data.copy_(p.data)
+    again.load_state_dict(without_seed(seeded.state_dict()))
+    assert again.state_dict()["param_groups"] == seeded.state_dict()["param_groups"]
+    copied = deepcopy(again)  # torch keeps the groups alone
+    (r,) = copied.param_groups[0]["params"]
+    for optimizer, params in ((seeded, [p]), (copied, [r])):
+        give_gradients(params, 1, torch.bfloat16)
+        optimizer.step()
+    assert_same_bits(r.detach(), p.detach())
+    with pytest.raises(LaunchError, match="seed=5"):
+        AdamW([{"params": [p], "seed": 5}], seed=3)
+
+
+def without_seed(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state dict as it was before groups had a seed."""
+    groups = [
+        {key: value for key, value in group.items() if key != "seed"} for group in state["param_groups"]
+    ]
+    return {**state, "param_groups": groups}
 
 
 def test_f32_gradients_of_16_bit_weights_are_read() -> None:
