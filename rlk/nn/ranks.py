@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from rlk.ops.collective import ordered_all_reduce, ordered_reduce_scatter
+from rlk.runtime.binding.checks import wrong_value
 from rlk.runtime.call.collective import SHARE, ordered_gather
 
 BLOCK = 64
@@ -60,8 +61,17 @@ class Ranks:
         return slice(min(self.rank * each, tokens), min((self.rank + 1) * each, tokens))
 
     def all_tokens(self, x: torch.Tensor, tokens: int) -> torch.Tensor:
-        """Return the rows of all ranks [tokens, ...] of a rank's rows; those it has if it has all."""
-        return self.rows_of_all(x, self.longest(tokens), tokens) if self.sequence else x
+        """Return the rows of all ranks [tokens, ...] of a rank's rows; those it has if it has all.
+
+        Raises LaunchError, before anything is sent, for other rows than a rank has of so many tokens.
+        """
+        if not self.sequence:
+            return x
+        own = self.rows(tokens)
+        if len(x) != own.stop - own.start:
+            wanted = f"{own.stop - own.start}, those of this rank of ranks.tokens = {tokens}: set it first"
+            raise wrong_value("rlk.parallel", "tokens of x", len(x), wanted)
+        return self.rows_of_all(x, self.longest(tokens), tokens)
 
     def rows_of_all(self, x: torch.Tensor, most: int, count: int) -> torch.Tensor:
         """Return `count` rows of all ranks, of which each has at most `most`, all but the last ones so many.
