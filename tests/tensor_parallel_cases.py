@@ -13,14 +13,17 @@ import nn_cases
 import torch
 import torch.distributed as dist
 from nn_cases import integers
-from rank_cases import Found, member
+from rank_cases import Found, member, refused
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import rlk
 import rlk.integrations.patching
 from rlk import ops
+from rlk.errors import LaunchError
 from rlk.nn import CausalLM, RMSNorm, normed, ranks
 from rlk.nn.ranks import Ranks
+from rlk.optim import grad_norm
 from rlk.parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -184,6 +187,26 @@ def embedded(of: Ranks) -> Found:
         return {"rows": layer(strange_ids())}
 
 
+def layers_alone(of: Ranks) -> Found:
+    """Return the rank's columns of 167 tokens, of an embedding and a product that no model holds."""
+    table, w, ids = sequence_of_layers()
+    embedding = VocabParallelEmbedding(*table.shape, ranks=of, dtype=torch.bfloat16)
+    column = ColumnParallelLinear(8, 16, False, ranks=of, leaves=4, dtype=torch.bfloat16)
+    for layer, whole in ((embedding, table), (column, w)):
+        each = len(whole) // of.size
+        layer.weight.data.copy_(whole[of.rank * each : (of.rank + 1) * each])
+    x = embedding(ids)
+    found: Found = {"columns": column(x).detach()}
+    of.tokens = 600  # of another batch, of which every rank has rows
+    return found | {"other tokens": refused(lambda: column(x))}
+
+
+def sequence_of_layers() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    drawn = torch.Generator().manual_seed(6)
+    table, w = (torch.randn(16, 8, generator=drawn).bfloat16() for _ in range(2))
+    return table, w, torch.randint(16, (167,), generator=drawn)
+
+
 def strange_table() -> torch.Tensor:
     table = torch.arange(24.0).view(8, 3).bfloat16()
     table[1, 0], table[6, 2] = -0.0, float("nan")
@@ -256,12 +279,30 @@ def another_tree(line: DeviceMesh) -> Found:
         return training(parallelize(tiny("qwen3, tied"), line))
 
 
+def unwritten(model: CausalLM, folder: Path) -> str:
+    """Return what a rank raises where the first one cannot make a folder."""
+    file = folder.parent / f"file{dist.get_rank()}"
+    file.touch()
+    try:
+        save_pretrained(model, file / "model", config=nn_cases.QWEN3 | SHARED | MODELS["qwen3, tied"])
+    except (OSError, LaunchError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def saved(model: CausalLM, folder: Path) -> Found:
     """Return the files that ranks write, as the first one finds them afterwards."""
     save_pretrained(model, folder, config=nn_cases.QWEN3 | SHARED | MODELS["qwen3, tied"])
     if dist.get_rank():
         return {}
     return {f.name: torch.frombuffer(bytearray(f.read_bytes()), dtype=torch.uint8) for f in folder.iterdir()}
+
+
+def sharded_shares(square: DeviceMesh) -> Found:
+    """Return what the norm says of each parameter that ranks share and FSDP2 shards."""
+    model = parallelize(tiny("qwen2"), square, tp="tp")
+    fully_shard(model, mesh=square["dp"])
+    return {name: refused(lambda p=p: grad_norm([("p", p)])) for name, p in model.named_parameters()}
 
 
 # --- one rank ---
@@ -291,10 +332,13 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         found["patched"] = trained_patched(parallelize(patched_of("qwen3, tied"), line, sp=True))
     calls: dict[str, Callable[[], Found]] = {
         "rollout": lambda: rollout(shared("qwen3, tied", 4, False)),
+        "unwritten": lambda: {"said": unwritten(shared("qwen3, tied", 4, True), folder)},
         "saved": lambda: saved(shared("qwen3, tied", 4, True), folder),
         "products": lambda: products(Ranks(line.get_group(), 4, line.get_rank())),
         "embedded": lambda: embedded(Ranks(line.get_group(), 4, line.get_rank())),
         "norms": lambda: norms(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
+        "layers alone": lambda: layers_alone(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
+        "sharded shares": lambda: sharded_shares(square),
         "another tree": lambda: another_tree(line),
     }
     return found | {name: call() for name, call in calls.items()}

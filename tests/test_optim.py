@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
+from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import nn_cases
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from rank_cases import wide
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rlk.errors import Code, LaunchError
 from rlk.interp.floats import tree_sum
@@ -101,6 +108,46 @@ def test_a_state_is_loaded_without_rounding() -> None:
         both[0].step()
     for p, q in zip(params, again, strict=True):
         assert_same_bits(q.detach(), p.detach())
+
+
+def test_states_of_other_seeds_are_refused() -> None:
+    (p,), (q,), (r,) = (drawn(torch.bfloat16)[:1] for _ in range(3))
+    seeded, plain = AdamW([p], seed=3), AdamW([q])
+    for optimizer, params in ((seeded, [p]), (plain, [q])):
+        give_gradients(params, 0, torch.bfloat16)
+        optimizer.step()
+    assert seeded.state_dict()["param_groups"][0]["seed"] == 3
+    for seed, state, words in (
+        (None, seeded.state_dict(), "seed=3"),
+        (4, seeded.state_dict(), "seed=3"),
+        (3, plain.state_dict(), "seed=None"),
+        (None, without_seed(seeded.state_dict()), "['master']='none'"),
+        (3, without_seed(plain.state_dict()), "['master']='a master weight'"),
+    ):
+        other = AdamW([r], lr=0.5, seed=seed)
+        with pytest.raises(LaunchError, match=re.escape(words)):
+            other.load_state_dict(state)
+        assert not other.state and other.param_groups[0]["lr"] == 0.5  # nothing was loaded
+    again = AdamW([r], seed=3)
+    r.data.copy_(p.data)
+    again.load_state_dict(without_seed(seeded.state_dict()))
+    assert again.state_dict()["param_groups"] == seeded.state_dict()["param_groups"]
+    copied = deepcopy(again)  # torch keeps the groups alone
+    (r,) = copied.param_groups[0]["params"]
+    for optimizer, params in ((seeded, [p]), (copied, [r])):
+        give_gradients(params, 1, torch.bfloat16)
+        optimizer.step()
+    assert_same_bits(r.detach(), p.detach())
+    with pytest.raises(LaunchError, match="seed=5"):
+        AdamW([{"params": [p], "seed": 5}], seed=3)
+
+
+def without_seed(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state dict as it was before groups had a seed."""
+    groups = [
+        {key: value for key, value in group.items() if key != "seed"} for group in state["param_groups"]
+    ]
+    return {**state, "param_groups": groups}
 
 
 def test_f32_gradients_of_16_bit_weights_are_read() -> None:
@@ -205,6 +252,40 @@ def test_the_norm_is_the_tree_of_its_definition(leaves: int) -> None:
     # wrappers' parts of names and the order in which parameters come change nothing
     wrapped = [(f"module._orig_mod.{name}", p) for name, p in reversed(params.items())]
     assert_same_bits(grad_norm(wrapped, leaves=leaves), norm)
+
+
+def test_names_are_of_one_parameter_each() -> None:
+    """Parameters of equal names would be one, and a name of the user's is no wrapper's."""
+    actor, critic = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    for p in chain(actor.parameters(), critic.parameters()):
+        p.grad = torch.ones_like(p)
+    both = [*actor.named_parameters(), *critic.named_parameters()]
+    for run in (grad_norm, lambda named: clip_grad_norm(named, 1.0)):
+        with pytest.raises(LaunchError, match="two parameters named 'weight'"):
+            run(both)
+    assert all(p.grad is not None and p.grad.eq(1).all() for _, p in both)  # nothing was scaled
+    named = [*actor.named_parameters(), *((f"module.{name}", p) for name, p in critic.named_parameters())]
+    assert_same_bits(grad_norm(named), torch.tensor(12.0).sqrt())
+
+
+def test_every_rank_refuses_columns_that_are_cut_within_a_piece() -> None:
+    """Two columns over 4 ranks: the last two ranks have none, and would wait for the others."""
+    said = set()
+    for rank in range(4):
+        dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
+        try:
+            mesh = init_device_mesh("cpu", (4,))
+            part = torch.ones(3, 1 if rank < 2 else 0)
+            p = torch.nn.Parameter(
+                DTensor.from_local(part, mesh, [Shard(1)], run_check=False, shape=(3, 2), stride=(2, 1))
+            )
+            p.grad = p.detach().clone()
+            with pytest.raises(LaunchError, match="multiples of 2 along the last dim") as raised:
+                grad_norm([("p", p)])
+            said.add(str(raised.value))
+        finally:
+            dist.destroy_process_group()
+    assert len(said) == 1
 
 
 def test_another_order_of_squares_is_seen() -> None:

@@ -7,6 +7,7 @@ import re
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tensor_parallel_cases import MODELS, SHARED, WAYS, way
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.ranks import Ranks
+from rlk.optim import grad_norm
 from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, parallelize
 from rlk.parallel.plan import Cut, cuts_of
 from rlk.testing.bits import assert_same_bits, differing
@@ -68,6 +70,14 @@ def test_log_probs_logits_and_all_gradients_are_those_of_one_rank(
         assert not any(made.values()), made
 
 
+def test_shares_that_fsdp_shards_again_are_no_whole_parameters(ranks: list[Found]) -> None:
+    for found in ranks:
+        shares = cuts("qwen2", 2, 0)
+        assert found["sharded shares"].keys() > shares.keys()
+        for name, (code, text) in found["sharded shares"].items():
+            assert (code == "ARG_VALUE" and "a share of a weight" in text) == (name in shares), (name, text)
+
+
 def test_a_rollout_on_four_ranks_has_the_bits_of_one(ranks: list[Found]) -> None:
     model = tensor_parallel_cases.tiny("qwen3, tied")
     want = tensor_parallel_cases.rollout(model)
@@ -104,6 +114,15 @@ def test_embeddings_keep_every_bit_and_ids_of_no_rank_give_nan(ranks: list[Found
     want = ops.embedding(tensor_parallel_cases.strange_ids(), tensor_parallel_cases.strange_table())
     for found in ranks:
         assert_same_bits(found["embedded"]["rows"], want)
+
+
+def test_layers_without_a_model_know_how_many_tokens_all_ranks_have(ranks: list[Found]) -> None:
+    table, w, ids = tensor_parallel_cases.sequence_of_layers()
+    want = ops.matmul(ops.embedding(ids, table), w)
+    for rank, found in enumerate(ranks):
+        assert_same_bits(found["layers alone"]["columns"], want[:, rank * 4 : rank * 4 + 4])
+        code, text = found["layers alone"]["other tokens"]
+        assert code == "ARG_VALUE" and "ranks.tokens = 600" in text
 
 
 def test_norms_of_a_rank_have_the_weights_gradient_of_all(ranks: list[Found]) -> None:
@@ -223,6 +242,15 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
     assert isinstance(model.model.norm, SequenceParallelRMSNorm)
     with pytest.raises(LaunchError, match="shared by 4 ranks"):
         model.save_pretrained(folder)
+    for each in (model, deepcopy(model)):
+        for name, p in each.named_parameters():
+            marked = getattr(p, "tensor_model_parallel", False)
+            assert marked == (name in parts), name
+            if marked:
+                with pytest.raises(LaunchError, match="a share of a weight"):
+                    grad_norm([(name, p)])
+            else:
+                grad_norm([(name, p)])
 
 
 def test_where_one_rank_cannot_load_all_raise(
@@ -238,6 +266,31 @@ def test_where_one_rank_cannot_load_all_raise(
     with pytest.raises(LaunchError, match="nothing"):
         from_pretrained(folder / "nothing", fake_group(2, WORLD))
     assert sent == [True]
+
+
+def test_where_the_first_rank_cannot_write_all_raise(
+    ranks: list[Found], folder: Path, initialized: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *rest = (found["unwritten"]["said"] for found in ranks)
+    assert first.startswith("NotADirectoryError")
+    assert all("LaunchError" in said and "cannot write: 0" in said for said in rest)
+    # nor is it the errors of rlk alone that loading tells the others
+    sent = []
+    monkeypatch.setattr(checkpoint, "ordered_gather", lambda x, group, *, op: sent.append((bool(x), op)))
+    monkeypatch.setattr(checkpoint, "take_memory", out_of_memory)
+    with pytest.raises(MemoryError):
+        from_pretrained(folder, fake_group(2, WORLD))
+    assert sent == [(True, "rlk.parallel.from_pretrained")]
+
+
+def out_of_memory(*_: object) -> None:
+    raise MemoryError
+
+
+def test_what_ranks_tell_each_other_is_where_their_group_can_move_it() -> None:
+    for kinds, want in (([], "cpu"), (["cuda"], "cuda"), (["cuda", "cpu"], "cpu")):
+        group = SimpleNamespace(_device_types=[torch.device(kind) for kind in kinds])
+        assert checkpoint._device_of(group).type == want  # type: ignore[arg-type]
 
 
 def test_what_ranks_write_is_the_whole_model(ranks: list[Found]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from rlk.nn.identity import numerics_id, small
 from rlk.nn.logits import head_logits
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
 from rlk.nn.packed import Packed, check_tokens, pack_tokens
-from rlk.nn.ranks import Ranks
+from rlk.nn.ranks import Ranks, mark_shares
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens, WholeSequences
 from rlk.ops.layout import Layout
@@ -374,6 +374,14 @@ class CausalLM(torch.nn.Module):
     def gradient_checkpointing_enable(self) -> None:
         """Keep the input of each layer alone for backward, and run the layer again there: the same bits."""
         self.model.gradient_checkpointing = True
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Yield names and parameters; those of which a rank has a share are marked for `rlk.optim`."""
+        if self.model.ranks is not None:
+            mark_shares(self)
+        yield from super().named_parameters(prefix, recurse, remove_duplicate)
 
     def numerics_id(self, device: torch.device | str) -> str:
         """Return the id of the whole model's numerics on a device: equal ids and weights give equal bits.

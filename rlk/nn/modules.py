@@ -33,7 +33,10 @@ class Linear(torch.nn.Linear):
 
     parallel: which of its two contractions ranks may share. "columns": d x, over out_features; "rows": the
     product itself, over in_features. That one is summed in `leaves` equal pieces (1, 2, 4 or 8).
+    shares: names of parameters of which ranks have a share each.
     """
+
+    shares: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -92,7 +95,12 @@ class RMSNorm(torch.nn.Module):
 
 
 class Embedding(torch.nn.Embedding):
-    """`rlk.ops.embedding`: rows of a weight [num_embeddings, embedding_dim]. scale: of its result."""
+    """`rlk.ops.embedding`: rows of a weight [num_embeddings, embedding_dim]. scale: of its result.
+
+    shares: names of parameters of which ranks have a share each.
+    """
+
+    shares: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -242,7 +250,7 @@ def lay_out(model: torch.nn.Module) -> None:
 def take_memory(model: torch.nn.Module, device: torch.device | str | None) -> None:
     """Give a model on the meta device memory on another, laid out as by `lay_out`; its content is undefined.
 
-    Parameters that modules share stay shared.
+    Parameters that modules share stay shared, and keep their attributes.
     """
     on = torch.get_default_device() if device is None else device
     made: dict[int, torch.nn.Parameter] = {}
@@ -255,6 +263,8 @@ def take_memory(model: torch.nn.Module, device: torch.device | str | None) -> No
     for key, p in before.items():
         if key not in made:
             made[key] = torch.nn.Parameter(torch.empty_like(p, device=on), p.requires_grad)
+    for key, p in before.items():
+        vars(made[key]).update(vars(p))
     for module in model.modules():
         for name, p in module.named_parameters(recurse=False):
             setattr(module, name, made[id(p)])

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from rlk.ops.collective import ordered_all_reduce, ordered_reduce_scatter
-from rlk.runtime.call.collective import ordered_gather
+from rlk.runtime.binding.checks import wrong_value
+from rlk.runtime.call.collective import SHARE, ordered_gather
 
 BLOCK = 64
 """Tokens of a piece, as the gradient of a norm's weight sums them: a rank's tokens are whole pieces."""
@@ -60,8 +61,17 @@ class Ranks:
         return slice(min(self.rank * each, tokens), min((self.rank + 1) * each, tokens))
 
     def all_tokens(self, x: torch.Tensor, tokens: int) -> torch.Tensor:
-        """Return the rows of all ranks [tokens, ...] of a rank's rows; those it has if it has all."""
-        return self.rows_of_all(x, self.longest(tokens), tokens) if self.sequence else x
+        """Return the rows of all ranks [tokens, ...] of a rank's rows; those it has if it has all.
+
+        Raises LaunchError, before anything is sent, for other rows than a rank has of so many tokens.
+        """
+        if not self.sequence:
+            return x
+        own = self.rows(tokens)
+        if len(x) != own.stop - own.start:
+            wanted = f"{own.stop - own.start}, those of this rank of ranks.tokens = {tokens}: set it first"
+            raise wrong_value("rlk.parallel", "tokens of x", len(x), wanted)
+        return self.rows_of_all(x, self.longest(tokens), tokens)
 
     def rows_of_all(self, x: torch.Tensor, most: int, count: int) -> torch.Tensor:
         """Return `count` rows of all ranks, of which each has at most `most`, all but the last ones so many.
@@ -99,6 +109,14 @@ class Ranks:
             return x
         made: torch.Tensor = _Whole.apply(x, self, self.tokens)
         return made
+
+
+def mark_shares(model: torch.nn.Module) -> None:
+    """Mark the parameters that modules name in `shares`, anew: copies and FSDP2 put other tensors there."""
+    for module in model.modules():
+        for name in getattr(module, "shares", ()):
+            if (p := module._parameters.get(name)) is not None:
+                setattr(p, SHARE, True)
 
 
 class _Whole(torch.autograd.Function):

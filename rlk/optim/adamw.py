@@ -58,13 +58,21 @@ class AdamW(torch.optim.Optimizer):
         *,
         seed: int | None = None,
     ) -> None:
-        self.seed = None if seed is None else integer(NAME, "seed", seed, 0)
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        checked = None if seed is None else integer(NAME, "seed", seed, 0)
+        numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**numbers, "seed": checked})
+
+    @property
+    def seed(self) -> int | None:
+        """Return the seed of stochastic rounding; every group has it too, so that a state dict does."""
+        found: int | None = self.defaults["seed"]
+        return found
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
+        self._check_seed(group)
         for p in group["params"]:
             wanted = FLOATS if self.seed is None else FLOATS[:2]
             if p.dtype not in wanted:
@@ -111,7 +119,7 @@ class AdamW(torch.optim.Optimizer):
             state["step"] = 0
             for name in ("exp_avg", "exp_avg_sq"):
                 state[name] = torch.zeros_like(p, dtype=torch.float32, memory_format=torch.contiguous_format)
-            if p.dtype is not torch.float32 and self.seed is None:
+            if self._has_master(p):
                 state["master"] = p.detach().to(torch.float32)
         return state
 
@@ -123,8 +131,15 @@ class AdamW(torch.optim.Optimizer):
                 getattr(p, MAIN).fill_(-0.0)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; its tensors stay f32, where torch would round them to a parameter's dtype."""
+        """Load a state; its tensors stay f32, where torch would round them to a parameter's dtype.
+
+        Raises LaunchError, and loads nothing, where it is of another seed, or has master weights where this
+        optimizer keeps none, or none where it does.
+        """
+        self._check_state(state_dict)
         super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group["seed"] = self.seed
         saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         own = chain.from_iterable(group["params"] for group in self.param_groups)
         for key, p in zip(saved, own, strict=True):
@@ -134,6 +149,30 @@ class AdamW(torch.optim.Optimizer):
                     self.state[p][name] = given[name].to(device=p.device, dtype=torch.float32, copy=True)
             if "step" in given:
                 self.state[p]["step"] = int(given["step"])
+
+    def _check_seed(self, group: dict[str, Any]) -> None:
+        if group["seed"] != self.seed:
+            wanted = f"{self.seed}, that of the optimizer: all its groups, and states that it loads, have one"
+            raise LaunchError(Code.ARG_VALUE, op=NAME, name="seed", value=group["seed"], wanted=wanted)
+
+    def _check_state(self, state_dict: dict[str, Any]) -> None:
+        saved = state_dict["param_groups"]
+        for group in saved:
+            self._check_seed({"seed": self.seed, **group})
+        keys = chain.from_iterable(group["params"] for group in saved)
+        own = chain.from_iterable(group["params"] for group in self.param_groups)
+        for key, p in zip(keys, own, strict=False):  # torch raises for other numbers of parameters
+            given = state_dict["state"].get(key)
+            if given and ("master" in given) != self._has_master(p):
+                found, wanted = (
+                    ("a master weight", "none") if "master" in given else ("none", "an f32 tensor")
+                )
+                why = f"{wanted}, for a parameter of {p.dtype} and seed={self.seed}"
+                name = f"state_dict['state'][{key!r}]['master']"
+                raise LaunchError(Code.ARG_VALUE, op=NAME, name=name, value=found, wanted=why)
+
+    def _has_master(self, p: torch.Tensor) -> bool:
+        return p.dtype is not torch.float32 and self.seed is None
 
 
 def _numbers(group: dict[str, Any]) -> dict[str, float]:

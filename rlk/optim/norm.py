@@ -17,8 +17,6 @@ from rlk.specs.optim import square_sums
 
 NAME = "grad_norm"
 LEAVES = (1, 2, 4, 8)
-WRAPPERS = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
-"""Parts of names that DDP, torch.compile and activation checkpointing put in."""
 Named = Iterable[tuple[str, torch.Tensor]]
 
 
@@ -34,22 +32,23 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
     Order: a row is everything along the last dim of a parameter (of one with one dim: an element), cut into
     `leaves` equal pieces where they divide it. Squares of a piece are added in f32 by a vector8 tree; pieces
     of a row, then rows by their global index, pairwise, neighbours first, padded with zeros to a power of
-    two; then parameters pairwise in the order of their names (sorted as Python sorts strings, without the
-    parts that wrappers put in: "module", "_orig_mod", "_checkpoint_wrapped_module"). The root is rounded.
+    two; then parameters pairwise in the order of their names, sorted as Python sorts strings. A part that a
+    wrapper puts into the names of all parameters of a module ("module", "_orig_mod") does not change it. The
+    root is rounded.
 
     Sharded ranks exchange the sums of pieces, 4 bytes each, and add nothing that another rank adds otherwise.
-    Raises LaunchError.
+    Raises LaunchError, on every rank, also for two parameters of one name.
     """
     is_choice(NAME, "leaves", leaves, LEAVES)
-    found = {}
+    found: dict[str, torch.Tensor | None] = {}
     for name, p in named_parameters:
         refuse_share(NAME, name, p)
-        if (g := gradient(p)) is not None:
-            found[_plain(name)] = g
-    if not found:
-        return torch.zeros(())
-    sums = [pairwise(_pieces(name, found[name], leaves)) for name in sorted(found)]
-    return pairwise(torch.stack(sums)).sqrt()
+        if name in found:
+            what, wanted = f"two parameters named {name!r}", "names that differ: give each model's a prefix"
+            raise LaunchError(Code.ARG_VALUE, op=NAME, name="named_parameters", value=what, wanted=wanted)
+        found[name] = gradient(p)
+    sums = [pairwise(_pieces(name, g, leaves)) for name, g in sorted(found.items()) if g is not None]
+    return pairwise(torch.stack(sums)).sqrt() if sums else torch.zeros(())
 
 
 @torch.no_grad()
@@ -82,10 +81,6 @@ def pairwise(x: torch.Tensor) -> torch.Tensor:
     return x[0]
 
 
-def _plain(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
-
-
 def _pieces(name: str, g: torch.Tensor, leaves: int) -> torch.Tensor:
     """Return the sums of squares of a whole gradient: [rows..., pieces], or [elements] of one dim."""
     columns = g.shape[-1] if g.dim() > 1 else 1
@@ -96,9 +91,10 @@ def _pieces(name: str, g: torch.Tensor, leaves: int) -> torch.Tensor:
         wide = here.float()
         sums = wide * wide
     else:
-        if size and here.shape[-1] % size:
+        if size and any(width % size for width in _widths(g)):
+            found = f"a {tuple(g.shape)} of {g.placements}"
             wanted = f"shards of whole pieces: multiples of {size} along the last dim, for leaves = {leaves}"
-            raise LaunchError(Code.ARG_VALUE, op=NAME, name=name, value=tuple(here.shape), wanted=wanted)
+            raise LaunchError(Code.ARG_VALUE, op=NAME, name=name, value=found, wanted=wanted)
         shape = (*here.shape[:-1], here.shape[-1] // size if size else 0)
         sums = here.new_zeros(shape, dtype=torch.float32)
         if here.numel():
@@ -108,6 +104,22 @@ def _pieces(name: str, g: torch.Tensor, leaves: int) -> torch.Tensor:
         return sums
     whole = g.shape if g.dim() < 2 else (*g.shape[:-1], cuts)
     return _gathered(name, g, sums, torch.Size(whole))
+
+
+def _widths(g: Any) -> set[int]:
+    """Return the extents of the last dim on all ranks: the same set on each, so that all raise or none."""
+    found = {g.shape[-1]}
+    if isinstance(g, DTensor):
+        for each, ranks in zip(g.placements, g.device_mesh.shape, strict=True):
+            if getattr(each, "dim", None) == g.dim() - 1:
+                found = {part for width in found for part in _chunks(width, ranks)}
+    return found
+
+
+def _chunks(width: int, ranks: int) -> set[int]:
+    """Return the extents of the chunks that DTensor makes: as `torch.chunk`, and 0 for the ranks behind."""
+    most = -(-width // ranks)
+    return {max(min(most, width - rank * most), 0) for rank in range(ranks)}
 
 
 def _gathered(name: str, g: Any, sums: torch.Tensor, shape: torch.Size) -> torch.Tensor:

@@ -10,17 +10,19 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlk.errors import Code, LaunchError
+from rlk.runtime.call.collective import SHARE
 
 MAIN = "main_grad"
 """The attribute of a parameter that holds its f32 gradient, where its dtype is another (Megatron's name)."""
-SHARE = "tensor_model_parallel"
-"""The attribute of a parameter that is a rank's share of a weight, and a plain tensor (Megatron's name)."""
 
 
 def refuse_share(op: str, name: str, p: torch.Tensor) -> None:
-    """Raise LaunchError for a plain tensor that is a share: nothing says where it lies in the whole."""
-    if getattr(p, SHARE, False) and not isinstance(p, DTensor):
-        found, wanted = f"a share of a weight, {tuple(p.shape)}", "a whole parameter, or a DTensor"
+    """Raise LaunchError for a share of a weight: nothing says where it lies in the whole.
+
+    A DTensor may be one too: FSDP2 shards what a rank has.
+    """
+    if getattr(p, SHARE, False):
+        found, wanted = f"a share of a weight, {tuple(p.shape)}", "a whole parameter, or a DTensor of one"
         raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=found, wanted=wanted)
 
 

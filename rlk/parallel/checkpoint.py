@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from rlk.errors import Code, LaunchError, RlkError
+from rlk.errors import Code, LaunchError
 from rlk.nn.checkpoint import check_tensors, load_tensors, read_checkpoint, write_checkpoint
 from rlk.nn.experts import stored
 from rlk.nn.model import CausalLM, check_dtype
@@ -37,17 +37,16 @@ def from_pretrained(
 
     A rank reads the parts of the files' tensors that it keeps, and never has memory for a whole weight that
     ranks share. Arguments are those of `CausalLM.from_pretrained` and `parallelize`. Everything is checked
-    before memory is taken. Raises LaunchError; where one rank cannot load its shares, all raise.
+    before memory is taken. Raises LaunchError; where one rank cannot load, for any reason, all raise.
     """
     check_dtype(dtype)
     ranks = ranks_of(mesh, tp, sp)
-    failure: RlkError | None = None
+    failure: Exception | None = None
     try:
         model = _loaded(path, ranks, dtype, leaves, device, resolve)
-    except RlkError as error:
+    except Exception as error:
         failure = error
-    on = torch.get_default_device() if device is None else torch.device(device)
-    _raise_on_all(failure, "load their shares", path, ranks, on)
+    _raise_on_all(failure, LOAD, "load their shares", path, ranks)
     return model
 
 
@@ -62,7 +61,7 @@ def save_pretrained(
 
     Every rank of one group calls it; the first gathers the weights on its host, one after the other, and
     writes them. With data parallelism the ranks of one replica alone call it. Raises LaunchError; where the
-    first rank cannot write, all raise.
+    first rank cannot write, it raises what stopped it, the others LaunchError.
     """
     ranks = model.model.ranks
     if ranks is None:
@@ -76,27 +75,35 @@ def save_pretrained(
             parts = ordered_gather(p.detach(), ranks.group, op=SAVE)
         if ranks.rank == 0:
             whole[name] = p.detach().cpu() if dim is None else torch.cat([*parts.cpu()], dim)
-    failure: RlkError | None = None
+    failure: Exception | None = None
     try:
         if ranks.rank == 0:
             write_checkpoint(folder, given, whole, max_shard_size)
-    except RlkError as error:
+    except Exception as error:
         failure = error
-    _raise_on_all(failure, "write", folder, ranks, model.lm_head.weight.device)
+    _raise_on_all(failure, SAVE, "write", folder, ranks)
 
 
 def _raise_on_all(
-    failure: RlkError | None, doing: str, path: str | os.PathLike[str], ranks: Ranks, on: torch.device
+    failure: Exception | None, op: str, doing: str, path: str | os.PathLike[str], ranks: Ranks
 ) -> None:
     """Raise on every rank where one failed: alone it would leave the others waiting for it later."""
     if ranks.size > 1:
-        failed = ordered_gather(torch.tensor(failure is not None, device=on), ranks.group, op=LOAD)
+        flag = torch.tensor(failure is not None, device=_device_of(ranks.group))
+        failed = ordered_gather(flag, ranks.group, op=op)
         if failure is None and bool(failed.any()):
             which = ", ".join(map(str, failed.nonzero().flatten().tolist()))
             what, instead = f"ranks that cannot {doing}: {which}", "see what they raised"
             raise LaunchError(Code.CHECKPOINT_FILE, path=os.fspath(path), what=what, instead=instead)
     if failure is not None:
         raise failure
+
+
+def _device_of(group: dist.ProcessGroup) -> torch.device:
+    """Return a device whose tensors a group moves: the host where it can, wherever the model may be."""
+    kinds = [torch.device(each.type) for each in group._device_types]
+    host = torch.device("cpu")
+    return host if host in kinds or not kinds else kinds[0]
 
 
 def _loaded(

@@ -20,8 +20,11 @@ class ColumnParallelLinear(Linear):
 
     in_features, out_features: of the whole. leaves: as of `rlk.nn.Linear`, more than 1 and a multiple of the
     number of ranks. The gradient of x is summed over all ranks' leaves, pairwise, and rounded once. Under
-    sequence parallelism x has the rank's own tokens and the result those of all ranks. Raises LaunchError.
+    sequence parallelism x has the rank's own tokens, `ranks.rows(ranks.tokens)`, and the result those of all
+    ranks: set `ranks.tokens` where no `VocabParallelEmbedding` does. Raises LaunchError.
     """
+
+    shares = ("weight", "bias")
 
     def __init__(
         self,
@@ -53,6 +56,8 @@ class RowParallelLinear(Linear):
     sequence parallelism the result has the rank's own tokens. Raises LaunchError.
     """
 
+    shares = ("weight",)
+
     def __init__(
         self,
         in_features: int,
@@ -79,9 +84,11 @@ class RowParallelLinear(Linear):
 class VocabParallelEmbedding(Embedding):
     """Rows of a weight of which each rank has an equal range: weight [num_embeddings / ranks, embedding_dim].
 
-    num_embeddings: of all ranks. Under sequence parallelism a rank gets the rows of its own tokens. Raises
-    LaunchError.
+    num_embeddings: of all ranks. Under sequence parallelism a rank gets the rows of its own tokens, and
+    `ranks.tokens` is set to the number of all, which the layers behind need. Raises LaunchError.
     """
+
+    shares = ("weight",)
 
     def __init__(
         self,
@@ -102,6 +109,7 @@ class VocabParallelEmbedding(Embedding):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return [T, embedding_dim] of ids [T], of the whole vocabulary and of all tokens."""
+        self.ranks.tokens = len(ids)
         return self.scaled(embedding_of_ranks(ids, self.weight, self.ranks))
 
 

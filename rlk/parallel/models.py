@@ -76,6 +76,7 @@ def shared(model: CausalLM, ranks: Ranks) -> CausalLM:
         elif isinstance(module, DecoderLayer):
             module.ranks = ranks
     model.model.ranks = ranks
+    model.lm_head.shares = ("weight",)
     lay_out(model)
     return model
 

@@ -13,8 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlk.errors import Code, LaunchError
 from rlk.nn.config import LEAVES, ModelConfig, joined
 from rlk.nn.ranks import Ranks
-from rlk.optim.shards import SHARE
-from rlk.runtime.call.collective import process_group
+from rlk.runtime.call.collective import SHARE, process_group
 
 OP = "parallelize"
 PIECES = 8

@@ -17,6 +17,8 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 Group: TypeAlias = "dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup] | None"
 """The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one behind the other."""
+SHARE = "tensor_model_parallel"
+"""The attribute of a parameter that is a rank's share of a weight, not the whole (Megatron's name)."""
 SUMMED = (torch.float32, torch.bfloat16, torch.float16)
 
 
