@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.dry import OnCpu
 
 from benchmarks import bench_gallery
+from benchmarks.dry import OnCpu
 from rlk.aot.matrix import read_matrix
 from rlk.runtime import registry
 
