@@ -370,7 +370,8 @@ def workspaces(x: Tensor[f32, Q], y: Tensor[f32, Q]) -> Outputs:
 def joined(m: Tensor[f32, R, T], s: Tensor[f32, R, T], y: Tensor[f32, R, T]) -> Outputs:
     """States that were made elsewhere: the exp2 of their merge alone weighs their sums, and no maximum."""
     soft = L.softmax_states(R, m, s, y=y)
-    return L.out(most=soft.max, lse=soft.lse(), mean=soft.mean("y"), total=L.sum(y, over=R, tree=Tree.halving))
+    total = L.sum(y, over=R, tree=Tree.halving)
+    return L.out(most=soft.max, lse=soft.lse(), mean=soft.mean("y"), total=total)
 
 
 @op()
