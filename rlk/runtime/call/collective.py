@@ -72,9 +72,7 @@ def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
 def gather_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     """Return the x [n, ...] of every rank, one behind the other in rank order: [R * n, ...]."""
     _check_tensor(op, x)
-    levels = _levels(op, x, group)
-    made = _gathered(_dense(x), levels) if x.numel() else x.new_empty(ranks_of(levels), *x.shape)
-    return made.flatten(0, 1)
+    return _gathered(_dense(x), _levels(op, x, group)).flatten(0, 1)
 
 
 # --- levels: a tree inside each node, then between nodes, is the tree over all ranks ----------------------
@@ -124,6 +122,8 @@ def sum_of_parts(parts: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> 
 
 def _gathered(x: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.Tensor:
     """Return the contiguous x of every rank, [R, ...], gathered inside nodes and then between them."""
+    if not x.numel():
+        return x.new_empty(ranks_of(levels), *x.shape)
     made = x.contiguous()
     for members in reversed(levels):
         flat = made.view(-1).view(torch.uint8)  # as bytes: a backend need not know the dtype
@@ -135,15 +135,9 @@ def _gathered(x: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.T
 
 def _exchanged(flat: torch.Tensor, share: int, members: dist.ProcessGroup) -> torch.Tensor:
     """Return the sum of flat [count] over a group, padded to whole shares: sent in shares, then gathered."""
-    ranks, rank, count = members.size(), members.rank(), len(flat)
-    sizes = [min(share, max(0, count - share * r)) for r in range(ranks)]
-    own = sizes[rank]
-    terms = flat.new_empty(ranks, own)
-    even = share * ranks == count  # whole splits need no lists, and backends have a shorter way for them
-    dist.all_to_all_single(
-        terms.view(-1), flat, None if even else [own] * ranks, None if even else sizes, group=members
-    )
-    total = flat.new_empty(ranks, share)
+    rank, terms = members.rank(), _terms(flat, share, members)
+    own = terms.shape[1]
+    total = flat.new_empty(members.size(), share)
     if flat.dtype == torch.float32:
         pairwise_sum(terms, out=total[rank, :own])
     else:
@@ -152,6 +146,19 @@ def _exchanged(flat: torch.Tensor, share: int, members: dist.ProcessGroup) -> to
         total[rank, :own] = summed
     _all_gather(total.view(-1), total[rank], members)
     return total
+
+
+def _terms(flat: torch.Tensor, share: int, members: dist.ProcessGroup) -> torch.Tensor:
+    """Return this rank's share of every rank's flat [count]: [R, n], n = `share` but for the last ranks."""
+    ranks, count = members.size(), len(flat)
+    sizes = [min(share, max(0, count - share * r)) for r in range(ranks)]
+    own = sizes[members.rank()]
+    terms = flat.new_empty(ranks, own)
+    even = share * ranks == count  # whole splits need no lists, and backends have a shorter way for them
+    dist.all_to_all_single(
+        terms.view(-1), flat, None if even else [own] * ranks, None if even else sizes, group=members
+    )
+    return terms
 
 
 def pairwise_sum(terms: torch.Tensor, *, out: torch.Tensor) -> None:
@@ -167,20 +174,15 @@ def chain_over_ranks(x: torch.Tensor, total: torch.Tensor, group: dist.ProcessGr
 
     Each addition is rounded once to f32. Each rank adds one share, so total must be the same on all ranks.
     """
-    members, count = group.size(), len(x)
+    members, rank, count = group.size(), group.rank(), len(x)
     share = _share(count, members, x.element_size())
-    sizes = [min(share, max(0, count - share * r)) for r in range(members)]
-    begin, own = min(share * group.rank(), count), sizes[group.rank()]
-    terms = x.new_empty(members, own)
-    even = share * members == count
-    dist.all_to_all_single(
-        terms.view(-1), x, None if even else [own] * members, None if even else sizes, group=group
-    )
+    terms = _terms(x, share, group)
+    begin, own = min(share * rank, count), terms.shape[1]
     sums = total.new_empty(members, share)
-    mine = sums[group.rank(), :own].copy_(total[begin : begin + own])
+    mine = sums[rank, :own].copy_(total[begin : begin + own])
     for term in terms[:ranks]:
         mine.add_(term)
-    _all_gather(sums.view(-1), sums[group.rank()], group)
+    _all_gather(sums.view(-1), sums[rank], group)
     total.copy_(sums.view(-1)[:count])
 
 
@@ -212,12 +214,7 @@ def ordered_gather(
     Raises LaunchError, naming `op`, before anything is sent.
     """
     _check_tensor(op, x)
-    members = _members(op, x, group)
-    flat = _dense(x).view(-1)
-    made = flat.new_empty(members.size(), *x.shape)
-    if x.numel():  # as bytes: a backend need not know the dtype
-        _all_gather(made.view(-1).view(torch.uint8), flat.view(torch.uint8), members)
-    return made
+    return _gathered(_dense(x), (_members(op, x, group),))
 
 
 def _share(count: int, ranks: int, itemsize: int) -> int:
