@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.autograd import gradients
 from rlk.runtime.call.dispatch import dispatch
 from rlk.specs.norm import rms_norm
+
+Sums = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""The f32 sums [P, N] of all ranks in a weight's gradient, of a cotangent and of what was normed."""
 
 
 def norm_of_total(
@@ -67,30 +71,13 @@ def head_norm(x: torch.Tensor, weight: torch.Tensor, *, ranks: Ranks, **options:
     It sums tokens for each head; ranks gather the sums, which are added by heads, ascending.
     """
     y = ops.qk_norm(x, weight.detach(), **options)
-    made: torch.Tensor = _WeightOfHeads.apply(y, weight, x.detach(), options, ranks)
+
+    def sums(d_y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        own = weight_partials(d_y, x, **options)
+        return ranks.rows_of_all(own, len(own), len(own) * ranks.size)
+
+    made: torch.Tensor = _WithWeight.apply(y, weight, x.detach(), sums)
     return made
-
-
-class _WeightOfHeads(torch.autograd.Function):
-    """A norm as it is; backward adds the gradient of its weight."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, y: torch.Tensor, weight: torch.Tensor, x: torch.Tensor, options: Any, ranks: Ranks
-    ) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        ctx.options, ctx.ranks, ctx.dtype = options, ranks, weight.dtype
-        return y.view_as(y)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        d_weight = None
-        if ctx.needs_input_grad[1]:
-            own = weight_partials(d_y, ctx.saved_tensors[0], **ctx.options)
-            heads = ctx.ranks.rows_of_all(own, len(own), len(own) * ctx.ranks.size)
-            d_weight = sum_of_heads(heads, ctx.dtype)
-        return d_y, d_weight, None, None, None
 
 
 def rms_norm_of_rows(
@@ -115,26 +102,25 @@ def with_weight_of_rows(
     y: torch.Tensor, source: torch.Tensor, weight: torch.Tensor, eps: float, profile: str, ranks: Ranks
 ) -> torch.Tensor:
     """Return y, the norm of source by a detached weight, which gives weight its gradient in backward."""
-    options = {"eps": eps, "profile": profile}
-    made: torch.Tensor = _WeightOfRows.apply(y, weight, source.detach(), options, ranks, ranks.tokens)
+    most, pieces = ranks.longest(ranks.tokens) // BLOCK, -(-ranks.tokens // BLOCK)
+
+    def sums(d_y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        own = _sums_of_pieces(d_y, x, {"eps": eps, "profile": profile})
+        return ranks.rows_of_all(own, most, pieces)
+
+    made: torch.Tensor = _WithWeight.apply(y, weight, source.detach(), sums)
     return made
 
 
-class _WeightOfRows(torch.autograd.Function):
-    """A norm as it is; backward adds the gradient of its weight."""
+class _WithWeight(torch.autograd.Function):
+    """A norm as it is; backward adds the gradient of its weight, from the sums of all ranks, in order."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-        source: torch.Tensor,
-        options: Any,
-        ranks: Ranks,
-        tokens: int,
+        ctx: Any, y: torch.Tensor, weight: torch.Tensor, source: torch.Tensor, sums: Sums
     ) -> torch.Tensor:
         ctx.save_for_backward(source)
-        ctx.options, ctx.ranks, ctx.tokens, ctx.dtype = options, ranks, tokens, weight.dtype
+        ctx.sums, ctx.dtype = sums, weight.dtype
         return y.view_as(y)
 
     @staticmethod
@@ -142,10 +128,8 @@ class _WeightOfRows(torch.autograd.Function):
     def backward(ctx: Any, d_y: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         d_weight = None
         if ctx.needs_input_grad[1]:
-            own = _sums_of_pieces(d_y, ctx.saved_tensors[0], ctx.options)
-            most, pieces = ctx.ranks.longest(ctx.tokens) // BLOCK, -(-ctx.tokens // BLOCK)
-            d_weight = sum_of_heads(ctx.ranks.rows_of_all(own, most, pieces), ctx.dtype)
-        return d_y, d_weight, None, None, None, None
+            d_weight = sum_of_heads(ctx.sums(d_y, *ctx.saved_tensors), ctx.dtype)
+        return d_y, d_weight, None, None
 
 
 def _sums_of_pieces(d_y: torch.Tensor, x: torch.Tensor, options: Any) -> torch.Tensor:
