@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from runners import by_cute, by_triton
 
 from rlk import ops
 from rlk.env import Env
@@ -35,21 +36,6 @@ def restored() -> Iterator[None]:
     yield
     dispatch.interpreters = before
     dispatch.forget()
-
-
-def by_triton() -> None:
-    pytest.importorskip("triton")
-    from rlk.testing.simulators.interpreter import interpret
-
-    dispatch.interpret_with(interpret)
-
-
-def by_cute() -> None:
-    pytest.importorskip("triton")
-    from rlk.testing.simulators import hopper
-    from rlk.testing.simulators.interpreter import interpret
-
-    dispatch.interpret_with(interpret, cute=hopper.interpret)
 
 
 RUNNERS: dict[str, Callable[[], None]] = {

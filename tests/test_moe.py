@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from runners import by_cute, by_triton
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
@@ -36,21 +37,6 @@ def restored() -> Iterator[None]:
     yield
     dispatch.interpreters = before
     dispatch.forget()
-
-
-def by_triton() -> None:
-    pytest.importorskip("triton")
-    from rlk.testing.simulators.interpreter import interpret
-
-    dispatch.interpret_with(interpret)
-
-
-def by_cute() -> None:
-    pytest.importorskip("triton")
-    from rlk.testing.simulators import hopper
-    from rlk.testing.simulators.interpreter import interpret
-
-    dispatch.interpret_with(interpret, cute=hopper.interpret)
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
