@@ -421,6 +421,42 @@ def test_an_input_that_cannot_be_drawn_is_named(tmp_path: Path) -> None:
         list(check(found, of_module(module, found), [H100]))
 
 
+WEIGHTED = """
+from rlk.lang import Axis, L, Outputs, Tensor, f32, i32, op
+
+T = Axis("T", dynamic=True)
+B = Axis("B", dynamic=True)
+
+
+@op(saves=("owner", "sign"))
+def with_sign(x: Tensor[f32, B], owner: Tensor[i32, T], sign: Tensor[f32, T]) -> Outputs:
+    \"\"\"x[owner] * sign.\"\"\"
+    return L.out(y=x.at(owner) * sign)
+
+
+@with_sign.vjp("sign")
+def with_sign_grad(ctx, d_y: Tensor[f32, T]) -> Outputs:
+    \"\"\"Not the gradient: bits alone are compared here.\"\"\"
+    return L.out(d_sign=d_y * ctx.sign + ctx.owner.to(f32))
+
+
+def with_sign_inputs(rng):
+    return {"x": [1, 2, -3], "owner": [0, 0, 2, 1, 2], "sign": [1, -1, 1, 1, -1]}
+"""
+
+
+def test_lists_of_whole_numbers_are_stored_in_the_dtypes_of_their_tensors(tmp_path: Path) -> None:
+    """Of a forward call, and of the gradient's saved tensors: rows are picked, and devices read bytes."""
+    path = tmp_path / "weighted.py"
+    path.write_text(WEIGHTED)
+    found, module = find(str(path))
+    (case,) = cases(found, of_module(module, found))
+    for call in calls(case):
+        kept = {name: value.dtype for name, value in call.inputs.items()}
+        assert kept["owner"] == np.int32 and kept["sign"] == np.float32
+    assert [check_rows(call, H100).ok for call in calls(case)] == [None, True]
+
+
 def test_a_spec_file_gives_its_own_inputs(tmp_path: Path) -> None:
     path = tmp_path / "drawable.py"
     path.write_text(UNDRAWABLE + HOOK)

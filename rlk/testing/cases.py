@@ -314,13 +314,13 @@ def stored(values: Mapping[str, Any], program: Program) -> Values:
     exact = arithmetic.Exact()
     made: Values = {}
     for name, decl in inputs_of(program).items():
-        value, dtype = values[name], decl.type.dtype
+        dtype = decl.type.dtype
         if decl.role is Role.SCALAR:
-            made[name] = value
-        elif not dtype.is_float:
-            made[name] = np.asarray(value).astype(arithmetic.storage(dtype))
-        elif np.asarray(value).dtype == np.float64:
-            made[name] = arithmetic.encode(exact.cast(np.asarray(value, np.float32), dtype), dtype)
+            made[name] = values[name]
+            continue
+        value, kept = np.asarray(values[name]), arithmetic.storage(dtype)
+        if not dtype.is_float or value.dtype == kept:
+            made[name] = value.astype(kept, copy=False)
         else:
-            made[name] = value
+            made[name] = arithmetic.encode(exact.cast(value.astype(np.float32), dtype), dtype)
     return made
