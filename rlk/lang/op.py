@@ -221,7 +221,7 @@ class Op:
 
     # --- calls ---
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    def __call__(self, /, *args: Any, **options: Any) -> Any:
         """Run the operator on torch tensors: required ones in order, all else by keyword.
 
         `inspect.signature` says what it takes. Returns the output, or a named tuple of several. Raises
@@ -259,11 +259,11 @@ class Op:
         found: dict[str, str] = self.public.tier(device, math=math)  # type: ignore[attr-defined]
         return found
 
-    def explain(self, *args: Any, **options: Any) -> Any:
+    def explain(self, /, *args: Any, **options: Any) -> Any:
         """Return the code that a call with these arguments (or, given a device only, a call on it) runs."""
         return self.public.explain(*args, **options)  # type: ignore[attr-defined]
 
-    def reference(self, *args: Any, **options: Any) -> Any:
+    def reference(self, /, *args: Any, **options: Any) -> Any:
         """Return what a call returns, computed in float64 by the function that the registration names."""
         return self.public.reference(*args, **options)  # type: ignore[attr-defined]
 

@@ -79,6 +79,8 @@ def register(
     python_name("rlk.register", "namespace", namespace)
     python_name("rlk.register", "op", op.name)
     name = f"{namespace}.{op.name}"
+    if op.name == "name":  # an attribute of torch.ops.<namespace>
+        raise LaunchError(Code.NAME_TAKEN, name=name, by=f"torch.ops.{namespace}.name is torch's own")
     if namespace in _TORCH or namespace in _names_of_ops():
         whose = "torch's own operators" if namespace in _TORCH else f"rlk.ops.{namespace}"
         raise LaunchError(Code.NAME_TAKEN, name=f"namespace {namespace}", by=whose)
