@@ -281,7 +281,11 @@ class Code(Enum):
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
     FORWARD_MODE = (
         "{op} has no derivative in forward mode, and {name} is a dual tensor",
-        "use backward or torch.func.vjp, or pass torch.autograd.forward_ad.unpack_dual(x).primal",
+        "use backward or torch.autograd.grad, or pass torch.autograd.forward_ad.unpack_dual(x).primal",
+    )
+    TRANSFORMED = (
+        "{op} has no rule for torch.func, and {name} is a tensor of one of its transforms",
+        "gradients: .backward() or torch.autograd.grad; vmap: leading dims of one call",
     )
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)

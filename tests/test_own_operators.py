@@ -366,7 +366,7 @@ def test_parameters_and_operators_may_have_the_words_of_the_callables_text(word:
 
 def test_an_option_that_a_call_has_anyway_is_refused() -> None:
     @op()
-    def spread(x: Tensor[f32, T, V], math: Static["a", "b"] = "a") -> Outputs:
+    def spread(x: Tensor[f32, T, V], math: Static[1, 2] = 1) -> Outputs:
         """The log of the sum of e^x."""
         soft = L.softmax_sum()
         for v in L.stream(V):

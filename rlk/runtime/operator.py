@@ -145,7 +145,8 @@ def made_from(op: Op, result: type | None = None) -> Callable[..., Any]:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     results, own = Results(name, op.returns, result), words(op)
     given = {"op": op, "call": call, "results": results, "number": number, "integer": integer, "flag": flag,
-             "names_among": names_among, "is_choice": is_choice, "float": float, "str": str, "type": type}  # fmt: skip
+             "names_among": names_among, "is_choice": is_choice,
+             "float": float, "str": str, "type": type}  # fmt: skip
     names: dict[str, Any] = {
         "torch": torch, "Literal": Literal, **{own[word]: value for word, value in given.items()},
         **{f"choices_of_{f.name}": f.type.choices for f in op.formals if isinstance(f.type, StaticType)},
@@ -161,7 +162,7 @@ def made_from(op: Op, result: type | None = None) -> Callable[..., Any]:
 
 @cache
 def words(op: Op) -> dict[str, str]:
-    """Return the words of a callable's text, by what they mean: none is a parameter's name, or the function's."""
+    """Return the identifiers of a callable's text: none is a parameter's name, or the function's."""
     taken = {op.name, *(f.name for f in op.formals)}
     longest = max(map(len, taken))
     return {word: f"{word}_{'_' * longest}" if word in taken else word for word in _WORDS}
@@ -223,21 +224,24 @@ def _checked(op: Op, formal: Formal) -> str:
     match formal.type:
         case ScalarType(dtype=dtype, least=least, most=most) if dtype in _INTEGERS:
             low, high = _INTEGERS[dtype]
-            return f"{own['integer']}({head}, {low if least is None else least}, {high if most is None else most})"
+            low, high = low if least is None else least, high if most is None else most
+            return f"{own['integer']}({head}, {low}, {high})"
         case ScalarType(least=least, most=most):
             limits = [f"{word}={x!r}" for word, x in (("least", least), ("most", most)) if x is not None]
             low = max(-F32_MOST if least is None else least, -F32_MOST)
             high = min(F32_MOST if most is None else most, F32_MOST)
             checked = f"{own['number']}({', '.join((head, *limits))})"
             # a call less where nothing is wrong
-            return f"{name} if {own['type']}({name}) is {own['float']} and {low!r} <= {name} <= {high!r} else {checked}"
+            kind = f"{own['type']}({name}) is {own['float']}"
+            return f"{name} if {kind} and {low!r} <= {name} <= {high!r} else {checked}"
         case StaticType(choices=choices, several=True):
             return f"{own['names_among']}({head}, choices_of_{name})"
         case StaticType(choices=choices) if set(map(type, choices)) == {bool}:
             return f"{own['flag']}({head})"
         case StaticType(choices=choices) if set(map(type, choices)) == {str}:
             checked = f"{own['is_choice']}({head}, choices_of_{name})"
-            return f"{name} if {own['type']}({name}) is {own['str']} and {name} in choices_of_{name} else {checked}"
+            kind = f"{own['type']}({name}) is {own['str']}"
+            return f"{name} if {kind} and {name} in choices_of_{name} else {checked}"
         case StaticType(choices=choices) if choices:
             return f"{own['is_choice']}({head}, choices_of_{name})"
         case _:
