@@ -166,6 +166,11 @@ class Code(Enum):
     KEEP_IN_STREAM = ("{name} is kept inside a stream", "keep it before or after the stream")
     OUTPUT_AXES = ("output {name} is stored without its axis {axis}", "outputs keep every parallel axis")
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
+    UNKNOWN_NAMESPACE = (
+        "no installed package has operators of the namespace {name!r}: those are {choices}",
+        "pip install -e a package that has {name} among its entry points of the group rlk.operators",
+        "without an installation, name the file: path/to/spec.py:{op}",
+    )
     TENSOR_AXIS = (
         "Tensor: the dim {got!r} is no Axis",
         'declare it first: N = Axis("N"), then Tensor[f32, N]',

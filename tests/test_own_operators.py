@@ -409,11 +409,20 @@ def test_a_module_that_runs_again_replaces_its_operators(module: ModuleType) -> 
     assert library.registered("trial.square") is module.square
 
 
-def test_unknown_names_list_those_there_are(square: Op) -> None:
+def test_unknown_names_list_those_there_are(
+    square: Op, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(LaunchError, match="operator of trial 'cube' is unknown\n    choose one of: square"):
         _ = rlk.ops.trial.cube
     with pytest.raises(LaunchError, match="operator 'trails' is unknown"):
         _ = rlk.ops.trails
+    with pytest.raises(LaunchError, match="operator 'trial.cube' is unknown\n(.|\n)*trial.square"):
+        registry.find("trial.cube")
+    for command in (["check"], ["docs", "-o", str(tmp_path)]):
+        assert main([command[0], "trails.square", *command[1:]]) == 2
+        said = capsys.readouterr().err
+        assert "no installed package has operators of the namespace 'trails'" in said
+        assert "path/to/spec.py:square" in said and "logp" not in said
 
 
 # --- what a registration says ---

@@ -9,7 +9,7 @@ import os
 import pkgutil
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
@@ -297,8 +297,7 @@ def find(name: str) -> tuple[Op, ModuleType]:
     if not colon and not name.endswith(".py"):
         there = operators() if name in operators() else known()
         if name not in there:
-            choices = ", ".join(sorted(there))
-            raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
+            raise unknown(name, sorted(there))
         return there[name], sys.modules[there[name].fn.__module__]
     module = _module(Path(path if colon else name))
     there = {op.name: op for op in defined_in(module)}
@@ -308,6 +307,15 @@ def find(name: str) -> tuple[Op, ModuleType]:
         choices = ", ".join(f"{path or name}:{n}" for n in there) or "none: the file has no @op"
         raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=inside or name, choices=choices)
     return there[inside], module
+
+
+def unknown(name: str, choices: Iterable[str]) -> LaunchError:
+    """Return the error for an operator that none of these is, or for a namespace that is not there."""
+    space, dot, op = name.rpartition(".")
+    if dot and space != OWN and space not in namespaces():
+        there = ", ".join(namespaces()) or "none"
+        return LaunchError(Code.UNKNOWN_NAMESPACE, name=space, op=op, choices=there)
+    return LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(choices))
 
 
 def _module(path: Path) -> ModuleType:
