@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rlk.backends.registry import of_name
-from rlk.errors import LaunchError
+from rlk.errors import LaunchError, LoweringError
 from rlk.interp.run import Outcome, run
 from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, bf16, f32, i32, op
 from rlk.lang.record import Record
@@ -32,8 +32,10 @@ from rlk.testing.check import (
     check_tiles,
     others,
     parallel,
+    schedules,
 )
 from rlk.testing.examples import Example, of_module
+from rlk.testing.generated import run_generated
 
 H100 = target("sm_90a")
 # other backends' source of shipped operators runs in tests of their own
@@ -240,6 +242,28 @@ def test_source_of_another_backend_with_other_bits_is_found() -> None:
         return replace(found, tensors={n: x + np.float32(1) for n, x in found.tensors.items()})
 
     assert check_simulated(first_call(), H100, cute, off).ok is False
+
+
+R = Axis("R", dynamic=True, chunk=1, piece=4)
+
+
+@op()
+def scaled_sums(x: Tensor[f32, R, N]) -> Outputs:
+    """The sum over rows, in pieces of 4, of each row's sum: as the gradient of a learned scale is."""
+    found = L.total()
+    for r in L.stream(R):
+        found.absorb(L.sum(x[r], over=N, tree=Tree.halving))
+    return L.out(total=found.value)
+
+
+def test_a_simulator_runs_the_schedule_of_calls() -> None:
+    """Triton's tile has several pieces of these short rows, of which CuTe has no form: the last is shorter."""
+    (case,) = cases(scaled_sums, Example(lambda rng: {"x": rng.normal(size=(18, 16))}))
+    (call,) = calls(case)
+    assert check_simulated(call, H100, of_name("cute")).ok
+    tritons, *_ = schedules(call, H100)
+    with pytest.raises(LoweringError, match="bounds differ between the elements of a tile"):
+        run_generated(call.placed, call.inputs, on=H100, schedules=tritons, backend="cute")
 
 
 def test_what_is_not_simulated_is_said_with_the_reason() -> None:
