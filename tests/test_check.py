@@ -257,7 +257,7 @@ def scaled_sums(x: Tensor[f32, R, N]) -> Outputs:
 
 
 def test_a_simulator_runs_the_schedule_of_calls() -> None:
-    """Triton's tile has several pieces of these short rows, of which CuTe has no form: the last is shorter."""
+    """Triton's tile has several pieces of short rows, of which CuTe has no form: the last is shorter."""
     (case,) = cases(scaled_sums, Example(lambda rng: {"x": rng.normal(size=(18, 16))}))
     (call,) = calls(case)
     assert check_simulated(call, H100, of_name("cute")).ok

@@ -390,11 +390,13 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
 
 
 def _simulator_schedules(bound: Bound) -> Schedules:
-    """Return the schedules of calls; for contractions, whose tiles are large, those of the other backends."""
+    """Return the schedules of calls; of contractions those of heuristics, whose tiles are smaller."""
     from rlk.schedule.cute_tiles import warpgroups
 
     return tuple(
-        chosen if roles(kernel, bound.extents).contracted else warpgroups(kernel, chosen, bound.target, bound.extents)
+        chosen
+        if roles(kernel, bound.extents).contracted
+        else warpgroups(kernel, chosen, bound.target, bound.extents)
         for kernel, chosen in zip(bound.program.kernels, bound.chosen, strict=True)
     )
 
