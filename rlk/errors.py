@@ -166,20 +166,22 @@ class Code(Enum):
     KEEP_IN_STREAM = ("{name} is kept inside a stream", "keep it before or after the stream")
     OUTPUT_AXES = ("output {name} is stored without its axis {axis}", "outputs keep every parallel axis")
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
-    UNKNOWN_NAMESPACE = (
-        "no installed package has operators of the namespace {name!r}: those are {choices}",
-        "pip install -e a package that has {name} among its entry points of the group rlk.operators",
-        "without an installation, name the file: path/to/spec.py:{op}",
-    )
     TENSOR_AXIS = (
         "Tensor: the dim {got!r} is no Axis",
         'declare it first: N = Axis("N"), then Tensor[f32, N]',
     )
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
-        "annotate Tensor[...] or Scalar[...]",
+        "annotate Tensor[...], for a number Scalar[f32], for an option Static[...]",
+    )
+    NOT_CALLED = ("@{name} is written without parentheses", "write @{instead}")
+    RANGE_EMPTY = ("Scalar: no number is from {least} to {most}", "write Scalar[f32, smallest:largest]")
+    DEFAULT_REFUSED = (
+        "parameter {name}: a call may not give its default, {value!r}",
+        "write a default that is {accepted}",
     )
     VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
+    VJP_OF_NOTHING = ("vjp of {op} names no input", 'name those that it is differentiable in: @{op}.vjp("x")')
     VJP_TWICE = ("vjp of {op} names {name!r} twice", "name each input once")
     VJP_OUTPUTS = ("vjp of {op} returns {got}, expected {wanted}", "return one cotangent per named input")
     VJP_COTANGENT = (
@@ -272,6 +274,11 @@ class Code(Enum):
     NOT_REGISTERED = (
         "{op} is not registered with torch, as {who}",
         'write rlk.register({op}, namespace="...") below its gradient, with a name that is yours alone',
+    )
+    UNKNOWN_NAMESPACE = (
+        "no installed package has operators of the namespace {name!r}: those are {choices}",
+        "pip install -e a package that has {name} among its entry points of the group rlk.operators",
+        "without an installation, name the file: path/to/spec.py:{op}",
     )
     NAME_TAKEN = (
         "{name} is taken: {by}",
