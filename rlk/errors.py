@@ -271,6 +271,10 @@ class Code(Enum):
         "{op} reads no tensor: nothing says where it runs and how large its results are",
         "use a tensor parameter in the spec",
     )
+    FLOAT64_RESULTS = (
+        "the float64 form of {op} returns {got}, expected {wanted}",
+        "return one tensor for each result: a tuple in their order, or a dict by name",
+    )
     NOT_REGISTERED = (
         "{op} is not registered with torch, as {who}",
         'write rlk.register({op}, namespace="...") below its gradient, with a name that is yours alone',

@@ -481,6 +481,37 @@ def test_lists_of_whole_numbers_are_stored_in_the_dtypes_of_their_tensors(tmp_pa
     assert [check_rows(call, H100).ok for call in calls(case)] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (lambda rng: {"which": [0, 1], "wich": [0, 1]}, "parameter 'wich' is unknown(.|\n)*x, which"),
+        (lambda rng: {"which": [0, 1.5]}, r"which=1\.5 is not allowed(.|\n)*a tensor of i32"),
+        (lambda rng: None, "returns a dict of arrays and numbers by name, got NoneType"),
+        (lambda: {"which": [0]}, "function of a generator of numpy, rng, got too many positional arguments"),
+    ],
+)
+def test_inputs_of_an_author_that_cannot_be_are_refused(inputs: Callable[..., Any], said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        cases(squares, Example(inputs))
+    assert cases(squares, Example(lambda rng: {"which": [0.0, 1.0]}))
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        (lambda x, which: x.square().sum(-1), "returns 1 tensors, expected y, z"),
+        (lambda x, which: {"y": x, "w": x}, "returns y, w without z, expected y, z"),
+        (lambda x, which: (x.numpy(), x), "returns a ndarray for y"),
+    ],
+)
+def test_a_float64_form_returns_every_result(reference: Callable[..., Any], said: str) -> None:
+    made = Op(squares.name, squares.fn, squares.formals, (), "", squares.loc)
+    made.record = Record(reference=reference)
+    (case,) = cases(made, Example())
+    with pytest.raises(LaunchError, match=said):
+        laws.check_float64(case)
+
+
 def test_a_spec_file_gives_its_own_inputs(tmp_path: Path) -> None:
     path = tmp_path / "drawable.py"
     path.write_text(UNDRAWABLE + HOOK)
