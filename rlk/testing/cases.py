@@ -118,7 +118,8 @@ def given_by(op: Op, example: Example, seed: int) -> Values:
         if isinstance(dtype, DType) and not dtype.is_float and array.dtype.kind == "f":
             if (broken := array[array != np.floor(array)]).size:
                 wanted = f"whole numbers: it is a tensor of {dtype}"
-                raise LaunchError(Code.ARG_VALUE, op=at, name=name, value=float(broken.flat[0]), wanted=wanted)
+                first = float(broken.flat[0])
+                raise LaunchError(Code.ARG_VALUE, op=at, name=name, value=first, wanted=wanted)
     return made
 
 
