@@ -9,14 +9,14 @@ from typing import NamedTuple, Protocol
 from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Kernel, Load, Loop, Store, Value
-from rlk.ir.types import DType, TileType
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Store, Value
+from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.names import stride_name
-from rlk.lower.common.segments import Segments
+from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import ThreadValues, TiledAxis
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, verify
@@ -44,6 +44,7 @@ class Registers(NamedTuple):
 
 
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
+MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
 THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
 
@@ -70,6 +71,7 @@ class TmaTile:
     """The TMA tile of a factor: `rows` of its tensor from the sum of `first` on, along an axis.
 
     shared: blocks of a cluster that each multicast a part. transposed: MN-major, the rows are contiguous.
+    dim: of the rows. batch: the other dims, and the index that a tile has there.
     """
 
     factor: Factor
@@ -77,10 +79,17 @@ class TmaTile:
     axis: Axis
     first: tuple[Value, ...]
     shared: int
+    dim: int
+    batch: tuple[tuple[int, Value], ...] = ()
 
     @property
     def transposed(self) -> bool:
-        return self.factor.at == 0
+        return self.dim > self.factor.at
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Return the dims of the tensor in the order of its TMA descriptor."""
+        return self.dim, self.factor.at, *(dim for dim, _ in self.batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +156,7 @@ class ContractionPlan:
     depth: int
     steps: int | None  # of the contracted axis, or of a piece; None: a tile counts them
     pieces: Pieces | None
+    segments: Segments | None  # of the rows, or of the columns where operands are swapped
     cluster: int
     consumers: int
     registers: Registers
@@ -186,6 +196,16 @@ class ContractionPlan:
     def fours_stride(self) -> int:
         """Return the stride of a thread's 4-register vectors in shared memory."""
         return 4 * WARPGROUP * self.consumers
+
+    @property
+    def columns_of_segments(self) -> bool:
+        """Return whether the columns of a tile are rows of a segment: operands are swapped."""
+        return self.segments is not None and self.segments.axis == self.fragment.axis
+
+    @property
+    def tile_of_segment(self) -> int:
+        """Return the rows of a segment that a cluster has."""
+        return self.columns if self.columns_of_segments else self.rows.tile * self.cluster
 
     @property
     def clustered(self) -> bool:
@@ -301,6 +321,7 @@ def _contraction(
     walked = one_piece(kernel)
     kernel = kernel if walked is None else walked.kernel
     found = roles(kernel, extents)
+    of_segments = _segments(kernel, found.parallel, extents, target)
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
     first, last = (side.axis for side in _sides(_checked(kernel, target), tiled, kernel, target))
@@ -315,7 +336,8 @@ def _contraction(
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
     consumers = _consumers(schedule, rows, width, found.parallel, target)
-    tile, others = consumers * ROWS_OF_WARPGROUP, [a for a in found.parallel if a != rows]
+    over = None if of_segments is None else of_segments.over
+    tile, others = consumers * ROWS_OF_WARPGROUP, [a for a in found.parallel if a not in (rows, over)]
     owned = tuple(TiledAxis(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
     if any(o.tiles is None for o in owned[1:]):
         raise refused(SECOND_DYNAMIC, target, instead=STATIC)
@@ -338,14 +360,15 @@ def _contraction(
         others=owned,
         fragment=Fragment(columns, width, (1, 2)),
         tma_tiles=(
-            TmaTile(row_side.factor, tile, rows, row_side.first, 1),
-            TmaTile(column_side.factor, width, columns, column_side.first, cluster),
+            row_side.tile(tile, 1),
+            column_side.tile(width, cluster),
         ),
         ring=ring,
         dtype=dtype,
         depth=depth,
         steps=_steps(contraction, depth, extents, target) if pieces is None else pieces.copied,
         pieces=pieces,
+        segments=of_segments,
         cluster=cluster,
         consumers=consumers,
         registers=registers,
@@ -404,6 +427,11 @@ class _Side:
     factor: Factor
     axis: Axis
     first: tuple[Value, ...]
+    dim: int
+    batch: tuple[tuple[int, Value], ...]
+
+    def tile(self, rows: int, shared: int) -> TmaTile:
+        return TmaTile(self.factor, rows, self.axis, self.first, shared, self.dim, self.batch)
 
 
 def _sides(
@@ -415,23 +443,49 @@ def _sides(
 
 
 def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Target) -> _Side:
-    axes = [a for a in tiled if a in factor.axes and a.part in (Part.ALL, Part.WITHIN, Part.LANE)]
-    if not axes or len(factor.load.index) != 2:
-        lacks = f"a contraction of {factor.load.param}, which has {len(factor.load.index)} dims"
-        raise refused(lacks, target, instead="factors of two dims, without each=")
     nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
-    axis = axes[-1]
+    each = {axis for node in nodes.values() if isinstance(node, Dot) for axis in node.each or ()}
+    axes = [
+        a
+        for a in tiled
+        if a in factor.axes and a not in each and a.part in (Part.ALL, Part.WITHIN, Part.LANE)
+    ]
+    index = factor.load.index
 
-    def scalar(value: Value) -> bool:
+    def along(value: Value) -> bool:
         type = types[value]
-        return isinstance(type, TileType) and axis not in type.axes
+        return isinstance(type, TileType) and axes[-1] in type.axes
 
-    counted = count_up(factor.load.index[1 - factor.at], nodes, scalar)
-    if counted is None or counted[1] != axis:
+    dims = [d for d, value in enumerate(index) if d != factor.at and axes and along(value)]
+    batch = tuple((d, value) for d, value in enumerate(index) if d not in (factor.at, *dims))
+    if len(dims) != 1 or any(not each.issuperset(_axes(types[value])) for _, value in batch):
+        lacks = f"a contraction of {factor.load.param}, which has {len(index)} dims"
+        raise refused(lacks, target, instead="factors of two dims, and others that each= names")
+    counted = count_up(index[dims[0]], nodes, lambda value: isinstance(types[value], TileType) and not along(value))
+    if counted is None or counted[1] != axes[-1]:
         name = factor.name
         lacks = f"a contraction of rows of {factor.load.param} that are not consecutive"
         raise refused(lacks, target, instead=f'{name} = L.keep({name}, "{name}") before it')
-    return _Side(factor, axis, counted[0])
+    return _Side(factor, axes[-1], counted[0], dims[0], batch)
+
+
+def _axes(type: Type) -> tuple[Axis, ...]:
+    return type.axes if isinstance(type, TileType) else ()
+
+
+def _segments(
+    kernel: Kernel, parallel: tuple[Axis, ...], extents: dict[str, int], target: Target
+) -> Segments | None:
+    """Return the segments of a kernel's rows, if it has any; each thread of a warp counts some of them."""
+    found = segments(kernel, parallel)
+    if found is None:
+        return None
+    count = fixed_extent(found.over, extents)
+    if found.each != 1 or count is None or count > MOST_SEGMENTS:
+        number = "an unknown number of" if count is None else count
+        lacks = f"contractions of rows in {number} segments of {found.axis}"
+        raise refused(lacks, target, instead=f"{MOST_SEGMENTS} segments at most, of one row an element")
+    return found
 
 
 def _steps(contraction: Contraction, depth: int, extents: dict[str, int], target: Target) -> int | None:
@@ -475,8 +529,8 @@ def _pieces(
 def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Target) -> None:
     """Refuse a tensor that TMA cannot load: address and strides must be multiples of 16 bytes."""
     decl = next(d for d in kernel.params if d.name == factor.load.param)
-    stride = stride_name(decl, 0)
-    if not {decl.name, stride} <= signature.divisible:
+    strides = {stride_name(decl, dim) for dim in range(len(decl.type.axes) - 1)}
+    if not {decl.name, *strides} <= signature.divisible:
         lacks = f"a factor {decl.name} whose rows do not lie at multiples of 16 bytes"
         raise refused(lacks, target, instead="rows of a multiple of 16 elements")
 
