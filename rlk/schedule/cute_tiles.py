@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rlk.ir.dims import Axis, extent_of
-from rlk.ir.nodes import Dot, Kernel, Load, Program, Store
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Program, Store
 from rlk.ir.types import DType, TileType
 from rlk.passes.pack_gqa import indices_of
 from rlk.passes.piecewise_launch import one_piece
@@ -46,6 +47,8 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
     facts, sides = facts_of(kernel, target, extents), factor_tiles(kernel, roles(kernel, extents))
     if facts is None or sides is None:
         return chosen
+    if any(isinstance(let.node, Loop) for let in kernel.body.lets):
+        return scheduled(_in_loop(kernel, sides, target, extents), kernel, chosen, target, extents)
     if sides[0].over is not None:
         return scheduled(_of_segments(sides, target, extents), kernel, chosen, target, extents)
     use = tabled(facts) or _filling(kernel, target, extents)
@@ -131,6 +134,19 @@ def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str,
     columns = next(filling, FEW_ROWS)
     cluster = 2 if each >= SHARED else 1
     return Warpgroups(BEST[0], columns, most_stages(BEST[0], columns), GROUP, cluster)
+
+
+def _in_loop(
+    kernel: Kernel, sides: tuple[Axis, Axis], target: Target, extents: Mapping[str, int]
+) -> Warpgroups:
+    """Return tiles whose accumulator has registers beside the sum of earlier pieces. Not measured yet."""
+    counts = [_extent(side, extents, BEST[0]) for side in sides]
+    found = roles(kernel, extents)
+    each = math.prod(_extent(axis, extents, 1) for axis in found.parallel if axis not in sides)
+    for rows, columns in LOOPED_TILES:
+        if each * -(-counts[0] // rows) * -(-counts[1] // columns) * 4 >= target.cores * 3:
+            break
+    return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, 2 if counts[0] > rows else 1)
 
 
 def _padded(count: int, use: tuple[int, int]) -> int:

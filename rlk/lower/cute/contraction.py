@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Line
@@ -62,6 +63,10 @@ class ContractionText:
     coordinates: tuple[Line, ...]
     of_piece: tuple[Line, ...]  # coordinates of a piece of the contracted axis
     before: tuple[Line, ...]
+    piece_before: tuple[Line, ...]  # the same of a piece whose length a tile counts
+    piece_loop: str  # the head of the loop over pieces
+    init: str  # what their sums are added to, in a loop of a number that a tile counts
+    length: str  # of the contracted axis, where tiles are cleared beyond it
     after: tuple[Line, ...]
     vectorized: bool  # whether the epilogue stores vectors through shared memory
 
@@ -114,9 +119,12 @@ def write(
     emitter = GemmEmitter(plan, helpers, checks)
     place, owns = emitter.place_of()
     coordinates, of_piece, starts = emitter.coordinates()
-    before, after = emitter.epilogue()
+    before, piece_before, after = emitter.epilogue()
+    loop = None if plan.loop is None else emitter[plan.loop.pieces]
+    length = emitter.length() if plan.clears else ""
     after = live(after)
-    before = live(before, names_read(after) | {STEPS})
+    piece_before = live(piece_before, {STEPS, length})
+    before = live(before, names_read((*piece_before, *after)) | {STEPS, length, loop or ""})
     a, b = (_copied(plan, tma_tile, start) for tma_tile, start in zip(plan.tma_tiles, starts, strict=True))
     if a.name == b.name:
         raise refused(f"a contraction of {a.name} with itself", plan.target)
@@ -138,11 +146,17 @@ def write(
         coordinates=coordinates,
         of_piece=of_piece,
         before=before,
+        piece_before=piece_before,
+        piece_loop=_piece_loop(plan, loop),
+        init="" if plan.loop is None else emitter.literal(plan.loop.init, DType.F32),
+        length=length,
         after=after,
         vectorized=emitter.vectorized,
     )
-    if plan.pieces is not None:
+    if plan.pieces is not None or plan.loop is not None:
         emitter.uses("put_sum")
+    if plan.clears:
+        emitter.uses("clear_end")
     limit = plan.programs // plan.cluster * plan.cluster
     return KernelText(
         template="contraction.py.j2",
@@ -152,6 +166,12 @@ def write(
         programs=(f"programs = min({plan.cluster} * {counts.programs}, {limit})",),
         build=build(plan.kernel, given, emitter),
     )
+
+
+def _piece_loop(plan: ContractionPlan, count: str | None) -> str:
+    if plan.pieces is not None:
+        return f"for {plan.pieces.index} in cutlass.range({plan.pieces.count}, unroll=1):"
+    return "" if plan.loop is None else f"for {plan.loop.index} in cutlass.range({count}, unroll=1):"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
     "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
-    "parts piece sums kept slot shape fours registers spare ends segment_tiles".split()
+    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left".split()
 )
 
 
@@ -106,10 +106,11 @@ class GemmEmitter(Emitter):
     def along_pieces(self) -> set[Value]:
         """Return the values that differ between the pieces of a block, but for the products."""
         found: set[Value] = set()
-        if self.plan.pieces is None:
+        by = self.plan.pieces or self.plan.loop
+        if by is None:
             return found
-        self.names.taken.add(self.plan.pieces.index)
-        number = Param(self.plan.pieces.index)
+        self.names.taken.add(by.index)
+        number = Param(by.index)
         for let in self.plan.kernel.body.lets:
             numbers = let.node == number or found.intersection(operands(let.node))
             if numbers and not isinstance(let.node, Dot):
@@ -163,9 +164,15 @@ class GemmEmitter(Emitter):
         """Return the K coordinate of a factor's first element."""
         return " + ".join(self[v] for v in tma_tile.factor.base if self[v] != "Int32(0)") or "0"
 
+    @property
+    def in_pieces(self) -> bool:
+        """Return whether a block has a loop over pieces of the contracted axis."""
+        return self.plan.pieces is not None or self.plan.loop is not None
+
     def stops(self) -> list[Value]:
-        stop = self.plan.contraction.stop
-        return [] if stop is None else [stop]
+        """Return the end of the contracted axis, and the number of its pieces, where a tile counts them."""
+        stop, loop = self.plan.contraction.stop, self.plan.loop
+        return [*([] if stop is None else [stop]), *([] if loop is None else [loop.pieces])]
 
     def length(self) -> str:
         """Return the length of the contracted axis, where it is not static."""
@@ -203,9 +210,11 @@ class GemmEmitter(Emitter):
             ]
             needed = self.needed([*values, *self.stops()])
             self.block([let for let in needed if let.value not in self.of_piece])
-            self.count()
             of_tile = lines(self.lines)
             self.block([let for let in needed if let.value in self.of_piece])
+            self.count()
+            if not self.in_pieces:
+                of_tile = (*of_tile, *lines(self.lines))
             starts = [
                 Start(self.start(each), self.along(each), tuple(self[at] for _, at in each.batch))
                 for each in self.plan.tma_tiles
@@ -213,8 +222,8 @@ class GemmEmitter(Emitter):
             self.text, self.consts, self.memory.coordinates = kept
         return of_tile, lines(self.lines), starts
 
-    def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
-        """Return a consumer's prologue and epilogue."""
+    def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...], tuple[Line, ...]]:
+        """Return a consumer's prologue, that of a piece whose length a tile counts, and its epilogue."""
         self.own()
         rows = self.plan.rows
         later = self.after_products()
@@ -222,8 +231,10 @@ class GemmEmitter(Emitter):
             let for let in self.plan.kernel.body.lets if let.value not in later | self.never_materialized
         ]
         ahead = {let.value for let in (*self.hoisted(early), *self.needed(self.stops()))}
-        self.block([let for let in early if let.value in ahead and not self.by_row(let.value)])
-        self.count()
+        of_tile = [let for let in early if let.value in ahead and not self.by_row(let.value)]
+        self.block([let for let in of_tile if let.value not in self.of_piece])
+        if self.plan.loop is None:
+            self.count()
         name = axis_name(rows.axis)
         # the template has names of its own, such as k: an axis of that name has another in the text
         both = self.memory.coordinates[rows.axis] = self.let(name, self.both(f"{self.first} + row + 8 * r"))
@@ -236,7 +247,11 @@ class GemmEmitter(Emitter):
         for let in early:
             if let.value in ahead and self.by_row(let.value):
                 self.row_ahead(let)
-        before = lines(self.lines)
+        before, of_piece = lines(self.lines), ()
+        if self.plan.loop is not None:
+            self.block([let for let in of_tile if let.value in self.of_piece])
+            self.count()
+            of_piece = lines(self.lines)
         done = ahead | self.never_materialized | self.of_piece
         rest = [let for let in self.plan.kernel.body.lets if let.value not in done]
         self.columns()
@@ -246,7 +261,7 @@ class GemmEmitter(Emitter):
         written = {let.value for let in shared}
         with self.inner(f"for r in cutlass.range_constexpr({ROWS}):"):
             self.row_of_tile([let for let in rest if let.value not in written | self.waiting])
-        return before, lines(self.lines)
+        return before, of_piece, lines(self.lines)
 
     def columns(self) -> None:
         """Write a thread's first column, and elect one of four threads for row values."""

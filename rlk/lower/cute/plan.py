@@ -18,6 +18,7 @@ from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.names import stride_name
 from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import ThreadValues, TiledAxis
+from rlk.lower.cute.piece_loop import PieceLoop, piece_loop
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, verify
 from rlk.lower.cute.protocols import gemm_protocol
@@ -156,6 +157,8 @@ class ContractionPlan:
     depth: int
     steps: int | None  # of the contracted axis, or of a piece; None: a tile counts them
     pieces: Pieces | None
+    loop: PieceLoop | None  # over pieces of a number that a tile counts, added in ascending order
+    clears: bool  # whether the contracted axis ends inside of a step, where both tensors go on
     segments: Segments | None  # of the rows, or of the columns where operands are swapped
     cluster: int
     consumers: int
@@ -318,17 +321,18 @@ def _contraction(
     kernel: Kernel, what: str, schedule: Schedule, target: Target, signature: Signature
 ) -> ContractionPlan:
     extents = dict(signature.extents)
-    walked = one_piece(kernel)
-    kernel = kernel if walked is None else walked.kernel
+    walked, loop = one_piece(kernel), piece_loop(kernel)
+    kernel = walked.kernel if walked is not None else kernel if loop is None else loop.kernel
     found = roles(kernel, extents)
     of_segments = _segments(kernel, found.parallel, extents, target)
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
     first, last = (side.axis for side in _sides(_checked(kernel, target), tiled, kernel, target))
     transposed = last in found.parallel and _transposed(schedule.tile(str(first)), schedule.tile(str(last)))
-    if transposed and walked is not None:
+    if transposed and (walked is not None or loop is not None):
         raise refused("pieces in sequence with fewer rows than a wgmma instruction", target)
-    kernel = hoist_masks(kernel, first if transposed else last)
+    if loop is None:  # which names values of the kernel
+        kernel = hoist_masks(kernel, first if transposed else last)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
     (contraction,) = contractions(kernel).of.values()
@@ -347,6 +351,11 @@ def _contraction(
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
+    if loop is not None and accumulators(width, 2)[0] < 2:
+        raise refused(f"pieces in sequence of a tile of {width} columns", target, instead="128 columns at most")
+    clears = walked is None and _ends_inside_a_step(contraction, depth, extents)
+    if clears and (contraction.stop is None or not all(side.tile(0, 1).transposed for side in (row_side, column_side))):
+        raise refused(f"parts of {contraction.over.whole} that end between steps", target)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     stage = (tile + width) * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
@@ -366,8 +375,10 @@ def _contraction(
         ring=ring,
         dtype=dtype,
         depth=depth,
-        steps=_steps(contraction, depth, extents, target) if pieces is None else pieces.copied,
+        steps=_steps(contraction, depth, extents) if pieces is None else pieces.copied,
         pieces=pieces,
+        loop=loop,
+        clears=clears,
         segments=of_segments,
         cluster=cluster,
         consumers=consumers,
@@ -488,19 +499,24 @@ def _segments(
     return found
 
 
-def _steps(contraction: Contraction, depth: int, extents: dict[str, int], target: Target) -> int | None:
-    """Return the number of K steps, if it is static.
+def _steps(contraction: Contraction, depth: int, extents: dict[str, int]) -> int | None:
+    """Return the number of K steps, if it is static."""
+    over = contraction.over
+    length = fixed_extent(over, extents) if contraction.stop is None else None
+    return None if length is None else -(-length // depth)
 
-    The last step may pass the end of the axis: one factor at least must end there, so that TMA fills zeros.
-    Both end there in a piece of a size of whole steps: only the last is shorter.
+
+def _ends_inside_a_step(contraction: Contraction, depth: int, extents: dict[str, int]) -> bool:
+    """Return whether the last K step may have elements of both tensors beyond the end of the axis.
+
+    Where one factor ends with its tensor, TMA fills zeros. Both end there in a piece of a size of whole steps:
+    only the last is shorter.
     """
     over = contraction.over
     length = fixed_extent(over, extents) if contraction.stop is None else None
     whole = length is not None and length % depth == 0
     whole = whole or over.part is Part.WITHIN and over.piece is not None and over.piece % depth == 0
-    if not whole and contraction.a.base and contraction.b.base:
-        raise refused(f"parts of {over.whole} that end between steps", target)
-    return None if length is None else -(-length // depth)
+    return not whole and bool(contraction.a.base and contraction.b.base)
 
 
 def _pieces(

@@ -397,6 +397,15 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
         cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))
 
 
+def clear_end(tiles, stage, first, mine, rows: cutlass.Constexpr, depth: cutlass.Constexpr):
+    # Zero the elements of an MN-major tile from `first` of the contracted axis on, by the threads of a warpgroup.
+    across = rows // 8
+    for i in range((across * depth + 127) // 128):
+        at = mine % 128 + 128 * i
+        down = at // across
+        clear_vector_where((down >= first) & (down < depth), tiles, (at % across * 8, down, stage), 8)
+
+
 def copy_either_vector(
     condition,
     memory: cute.Tensor,
