@@ -59,7 +59,9 @@ def piece_loop(kernel: Kernel) -> PieceLoop | None:
     carried = loop.body.args[1]
     alone = sum(carried in operands(let.node) for let in loop.body.lets) == 1
     match added:
-        case Map2(fn=Fn2.ADD, a=a, b=product) if a == carried and isinstance(nodes.get(product), Dot) and alone:
+        case Map2(fn=Fn2.ADD, a=a, b=product) if (
+            a == carried and isinstance(nodes.get(product), Dot) and alone
+        ):
             pass
         case _:
             return None

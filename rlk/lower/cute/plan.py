@@ -343,6 +343,7 @@ def _contraction(
     over = None if of_segments is None else of_segments.over
     tile, others = consumers * ROWS_OF_WARPGROUP, [a for a in found.parallel if a not in (rows, over)]
     owned = tuple(TiledAxis(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
+    owned = tuple(sorted(owned, key=lambda o: o.tiles is not None))
     if any(o.tiles is None for o in owned[1:]):
         raise refused(SECOND_DYNAMIC, target, instead=STATIC)
     for side in (row_side, column_side):
@@ -352,9 +353,13 @@ def _contraction(
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     if loop is not None and accumulators(width, 2)[0] < 2:
-        raise refused(f"pieces in sequence of a tile of {width} columns", target, instead="128 columns at most")
+        raise refused(
+            f"pieces in sequence of a tile of {width} columns", target, instead="128 columns at most"
+        )
     clears = walked is None and _ends_inside_a_step(contraction, depth, extents)
-    if clears and (contraction.stop is None or not all(side.tile(0, 1).transposed for side in (row_side, column_side))):
+    if clears and (
+        contraction.stop is None or not all(side.tile(0, 1).transposed for side in (row_side, column_side))
+    ):
         raise refused(f"parts of {contraction.over.whole} that end between steps", target)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     stage = (tile + width) * depth * dtype.bytes
@@ -472,7 +477,9 @@ def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Targe
     if len(dims) != 1 or any(not each.issuperset(_axes(types[value])) for _, value in batch):
         lacks = f"a contraction of {factor.load.param}, which has {len(index)} dims"
         raise refused(lacks, target, instead="factors of two dims, and others that each= names")
-    counted = count_up(index[dims[0]], nodes, lambda value: isinstance(types[value], TileType) and not along(value))
+    counted = count_up(
+        index[dims[0]], nodes, lambda value: isinstance(types[value], TileType) and not along(value)
+    )
     if counted is None or counted[1] != axes[-1]:
         name = factor.name
         lacks = f"a contraction of rows of {factor.load.param} that are not consecutive"

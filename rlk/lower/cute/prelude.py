@@ -398,7 +398,7 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
 
 
 def clear_end(tiles, stage, first, mine, rows: cutlass.Constexpr, depth: cutlass.Constexpr):
-    # Zero the elements of an MN-major tile from `first` of the contracted axis on, by the threads of a warpgroup.
+    # Zero an MN-major tile from `first` of the contracted axis on, by the threads of a warpgroup.
     across = rows // 8
     for i in range((across * depth + 127) // 128):
         at = mine % 128 + 128 * i
@@ -488,7 +488,10 @@ def segment_ends(begin, end, lane, most, count: cutlass.Constexpr, size: cutlass
     ends, before = [], Int32(0)
     for first in range(0, count, 32):
         i = first + lane
-        from_, to = load_where(i < count, begin, i, begin.element_type(0)), load_where(i < count, end, i, end.element_type(0))
+        from_, to = (
+            load_where(i < count, begin, i, begin.element_type(0)),
+            load_where(i < count, end, i, end.element_type(0)),
+        )
         rows = imin(imax(to.to(Int32) - from_.to(Int32), Int32(0)), Int32(most))
         upto = (rows + Int32(size - 1)) // size
         total = upto
