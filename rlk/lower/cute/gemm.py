@@ -247,7 +247,8 @@ class GemmEmitter(Emitter):
         for let in early:
             if let.value in ahead and self.by_row(let.value):
                 self.row_ahead(let)
-        before, of_piece = lines(self.lines), ()
+        before = lines(self.lines)
+        of_piece: tuple[Line, ...] = ()
         if self.plan.loop is not None:
             self.block([let for let in of_tile if let.value in self.of_piece])
             self.count()

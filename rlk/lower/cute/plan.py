@@ -516,8 +516,8 @@ def _steps(contraction: Contraction, depth: int, extents: dict[str, int]) -> int
 def _ends_inside_a_step(contraction: Contraction, depth: int, extents: dict[str, int]) -> bool:
     """Return whether the last K step may have elements of both tensors beyond the end of the axis.
 
-    Where one factor ends with its tensor, TMA fills zeros. Both end there in a piece of a size of whole steps:
-    only the last is shorter.
+    Where one factor ends with its tensor, TMA fills zeros. Of pieces of whole steps only the last, which ends
+    there, is shorter.
     """
     over = contraction.over
     length = fixed_extent(over, extents) if contraction.stop is None else None
