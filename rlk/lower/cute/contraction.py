@@ -81,6 +81,11 @@ class ContractionText:
         return {"first_of_quad"} <= names_read(self.after)
 
     @property
+    def result(self) -> str:
+        """Return the accumulator that the epilogue reads."""
+        return "total" if self.init else "fragment"
+
+    @property
     def steps(self) -> str:
         """Return the loaded K steps."""
         return STEPS if self.plan.steps is None else str(self.plan.steps)
@@ -213,16 +218,16 @@ def _counts_of_segments(plan: ContractionPlan, found: Segments, emitter: GemmEmi
     """
     rows, size = emitter.memory.argument(abi.extent(found.whole)), plan.tile_of_segment
     segments = emitter.memory.extent(found.over)
-    given = f"{found.begin}, {found.end}, cute.arch.lane_idx(), {rows}, {segments}, {size}"
-    line = f"ends, segment_tiles = {emitter.call('segment_ends', *given.split(', '))}"
+    given = found.begin, found.end, "cute.arch.lane_idx()", rows, segments, str(size)
+    line = f"ends, segment_tiles = {emitter.call('segment_ends', *given)}"
     known = math.prod(owned.tiles or 1 for owned in plan.others)
     bound = f"min({rows}, {rows} // {size} + {segments})"
     if not plan.columns_of_segments:
-        return Counts("segment_tiles", str(known), True, f"{bound} * {known}", rows, line)
+        return Counts("segment_tiles", str(known), True, f"{known} * {bound}", rows, line)
     assert plan.rows.tiles is not None
     tiles = -(-plan.rows.tiles // plan.cluster)
     width = "segment_tiles" if known == 1 else f"(segment_tiles * {known})"
-    return Counts(str(tiles), width, False, f"{tiles} * {bound} * {known}", rows, line)
+    return Counts(str(tiles), width, False, f"{known * tiles} * {bound}", rows, line)
 
 
 def _frame(

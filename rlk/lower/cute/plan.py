@@ -320,9 +320,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
 def _contraction(
     kernel: Kernel, what: str, schedule: Schedule, target: Target, signature: Signature
 ) -> ContractionPlan:
-    extents = dict(signature.extents)
-    walked, loop = one_piece(kernel), piece_loop(kernel)
-    kernel = walked.kernel if walked is not None else kernel if loop is None else loop.kernel
+    extents, walked, loop = dict(signature.extents), one_piece(kernel), piece_loop(kernel)
+    kernel = next((each.kernel for each in (walked, loop) if each is not None), kernel)
     found = roles(kernel, extents)
     of_segments = _segments(kernel, found.parallel, extents, target)
     inside = {a: n for a, n in found.inside if n > 1}
@@ -339,28 +338,16 @@ def _contraction(
     row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
-    consumers = _consumers(schedule, rows, width, found.parallel, target)
-    over = None if of_segments is None else of_segments.over
-    tile, others = consumers * ROWS_OF_WARPGROUP, [a for a in found.parallel if a not in (rows, over)]
-    owned = tuple(TiledAxis(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
-    owned = tuple(sorted(owned, key=lambda o: o.tiles is not None))
-    if any(o.tiles is None for o in owned[1:]):
-        raise refused(SECOND_DYNAMIC, target, instead=STATIC)
+    consumers = _consumers(schedule, rows, width, found.parallel, target, twice=loop is not None)
+    tile = consumers * ROWS_OF_WARPGROUP
+    owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     for side in (row_side, column_side):
         _copyable(kernel, side.factor, signature, target)
     dtype = next(d.type.dtype for d in kernel.params if d.name == row_side.factor.load.param)
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
-    if loop is not None and accumulators(width, 2)[0] < 2:
-        raise refused(
-            f"pieces in sequence of a tile of {width} columns", target, instead="128 columns at most"
-        )
-    clears = walked is None and _ends_inside_a_step(contraction, depth, extents)
-    if clears and (
-        contraction.stop is None or not all(side.tile(0, 1).transposed for side in (row_side, column_side))
-    ):
-        raise refused(f"parts of {contraction.over.whole} that end between steps", target)
+    sides = row_side.tile(tile, 1), column_side.tile(width, cluster)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     stage = (tile + width) * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
@@ -373,17 +360,14 @@ def _contraction(
         rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
         others=owned,
         fragment=Fragment(columns, width, (1, 2)),
-        tma_tiles=(
-            row_side.tile(tile, 1),
-            column_side.tile(width, cluster),
-        ),
+        tma_tiles=sides,
         ring=ring,
         dtype=dtype,
         depth=depth,
         steps=_steps(contraction, depth, extents) if pieces is None else pieces.copied,
         pieces=pieces,
         loop=loop,
-        clears=clears,
+        clears=walked is None and _clears(contraction, sides, depth, extents, target),
         segments=of_segments,
         cluster=cluster,
         consumers=consumers,
@@ -395,8 +379,35 @@ def _contraction(
     )
 
 
-def _consumers(schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target) -> int:
-    """Return the consumer warpgroups of a tile with `width` columns; raise if unsupported."""
+def _owned(
+    parallel: tuple[Axis, ...],
+    of_segments: Segments | None,
+    rows: Axis,
+    columns: TiledAxis,
+    extents: dict[str, int],
+    target: Target,
+) -> tuple[TiledAxis, ...]:
+    """Return the parallel axes of a tile beside its rows, a dynamic one first, without that of segments."""
+    over = None if of_segments is None else of_segments.over
+    lengths = {columns.axis: columns.tile}
+    others = (a for a in parallel if a not in (rows, over))
+    owned = (TiledAxis(a, lengths.get(a, 1), fixed_extent(a, extents)) for a in others)
+    made = tuple(sorted(owned, key=lambda each: each.tiles is not None))
+    if any(each.tiles is None for each in made[1:]):
+        raise refused(SECOND_DYNAMIC, target, instead=STATIC)
+    return made
+
+
+def _consumers(
+    schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target, twice: bool
+) -> int:
+    """Return the consumer warpgroups of a tile with `width` columns; raise if unsupported.
+
+    twice: whether a sum of pieces has registers beside the accumulator.
+    """
+    if twice and accumulators(width, 2)[0] < 2:
+        lacks = f"pieces in sequence of a tile of {width} columns"
+        raise refused(lacks, target, instead="128 columns at most")
     consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
     shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
     known = FEWEST_COLUMNS <= width <= MOST_COLUMNS and consumers <= 2 and rows in parallel
@@ -511,6 +522,21 @@ def _steps(contraction: Contraction, depth: int, extents: dict[str, int]) -> int
     over = contraction.over
     length = fixed_extent(over, extents) if contraction.stop is None else None
     return None if length is None else -(-length // depth)
+
+
+def _clears(
+    contraction: Contraction,
+    tiles: tuple[TmaTile, TmaTile],
+    depth: int,
+    extents: dict[str, int],
+    target: Target,
+) -> bool:
+    """Return whether consumers write zeros beyond the end of the contracted axis, into MN-major tiles."""
+    if not _ends_inside_a_step(contraction, depth, extents):
+        return False
+    if contraction.stop is None or not all(tile.transposed for tile in tiles):
+        raise refused(f"parts of {contraction.over.whole} that end between steps", target)
+    return True
 
 
 def _ends_inside_a_step(contraction: Contraction, depth: int, extents: dict[str, int]) -> bool:
