@@ -56,13 +56,16 @@ CONSUMERS = (1, 2, 3)  # consumer warpgroups
 FEW_REGISTERS = 3  # consumers from which accumulators that are rarely rescaled live in shared memory
 PAIRS = (1, 2)  # index bits that select one of the four threads of an accumulator row
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
-TMA_WIDTHS = (64, 128)  # elements of a row of a TMA tile: whole 128-byte lines
+TMA_LEAST = 64  # elements of a row that TMA loads: of fewer, its boxes are lines of 32 bytes
 LANES = 32  # of a warp
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # accumulator elements of a row up to which the producer keeps more registers
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
-WIDEST = 128  # elements of an accumulator row
+WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
+WIDE = 128  # elements of an accumulator row beyond which the block has its multiprocessor alone
+MOST_SUMS = 256  # accumulator elements of a row that each step of a gradient adds to, in registers
+FEWEST_STAGES = 2  # S of the next step is issued while V of this one is read
 EPILOGUE_BYTES = 1024  # bytes of epilogue scratch of a warp
 BARRIERS = 1024  # bytes of mbarriers and of alignment
 
@@ -196,7 +199,8 @@ class AttentionPlan:
     @property
     def dynamic_schedule(self) -> bool:
         """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
-        return self.ahead and self.by_tma and self.consumers >= FEW_REGISTERS
+        fills = self.consumers >= FEW_REGISTERS or (self.consumers > 1 and self.sums[0].length > WIDE)
+        return self.ahead and self.by_tma and fills
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -267,7 +271,10 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     carried = [a for type in parts[-1].loop.types for a in type.axes]
-    wide = sum(fragment.length for fragment in sums for axis in carried if axis == fragment.axis) > NARROW
+    elements = sum(fragment.length for fragment in sums for axis in carried if axis == fragment.axis)
+    if parts[-1].sums_alone and elements > MOST_SUMS:
+        raise refused(f"attention gradients that add to {elements} elements of a row", target)
+    wide = elements > NARROW
     registers = ALONE if consumers == 1 else REGISTERS[consumers]
     if consumers == 2 and not wide:
         registers = NARROWER
@@ -421,7 +428,7 @@ def _tma_tiles(
     def tma_tile(copies: Copies) -> TmaTile | None:
         load = nodes[copies.load]
         assert isinstance(load, Load)
-        if copies.elements not in TMA_WIDTHS or copies.beside:
+        if copies.elements < TMA_LEAST or copies.beside:
             return None
         return tma_tile_of(load, dims[copies.param], nodes, types, axes, copies.rows)
 
@@ -507,10 +514,15 @@ def _stages(
     in_smem: int,
     target: Target,
 ) -> int:
-    warps = 4 * (resident[0].rows // ROWS_OF_WARPGROUP)
+    """Return the stages that fit beside what a block keeps: resident rows, epilogue, smem accumulators."""
+    rows, warps = resident[0].rows, 4 * (resident[0].rows // ROWS_OF_WARPGROUP)
     own = sum(c.rows * c.elements for c in resident) * dtype.bytes + EPILOGUE_BYTES * warps + in_smem
     each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + statistics * DType.F32.bytes
-    return max(2, min(schedule.stages, ((target.shared << 10) - BARRIERS * 2 - own) // each))
+    fit = ((target.shared << 10) - BARRIERS * 2 - own) // each
+    if fit < FEWEST_STAGES:
+        what = f"fused attention with tiles of {rows} rows and steps of {each} bytes in shared memory"
+        raise refused(what, target)
+    return max(FEWEST_STAGES, min(schedule.stages, fit))
 
 
 @cache
