@@ -257,8 +257,8 @@ def test_what_a_device_would_not_do_with_boxes_is_refused(
         (1, 64, 64, {"q", "d_o"}),
         (4, 128, 64, {"q", "d_o"}),
         (3, 64, 64, set()),  # 64 rows are no whole tokens
-        (2, 96, 96, set()),
-        (2, 64, 96, set()),
+        (2, 96, 80, {"q", "d_o"}),
+        (2, 64, 48, set()),  # rows of less than 128 bytes
     ],
 )
 def test_boxes_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set[str]) -> None:
