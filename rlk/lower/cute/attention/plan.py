@@ -65,7 +65,7 @@ ALONE = Registers(96, 240)  # with one consumer warpgroup
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
 WIDE = 128  # elements of an accumulator row beyond which the block has its multiprocessor alone
 MOST_SUMS = 256  # accumulator elements of a row that each step of a gradient adds to, in registers
-FEWEST_STAGES = 2  # S of the next step is issued while V of this one is read
+FEWEST_STAGES = 2  # S of the next step is issued while V of this one is read; of sums alone, one is enough
 EPILOGUE_BYTES = 1024  # bytes of epilogue scratch of a warp
 BARRIERS = 1024  # bytes of mbarriers and of alignment
 
@@ -281,7 +281,9 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     smem_accumulators = _smem_accumulators(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
     in_smem = len(smem_accumulators) * tile * sums[0].length * DType.F32.bytes
-    stages = _stages(schedule, dtype, resident, streamed, scores.length * len(statistics), in_smem, target)
+    fewest = 1 if parts[-1].sums_alone else FEWEST_STAGES
+    row = scores.length * len(statistics)
+    stages = _stages(schedule, dtype, resident, streamed, row, in_smem, fewest, target)
     made = AttentionPlan(
         kernel=kernel,
         kind="back_to_back_gemm",
@@ -512,6 +514,7 @@ def _stages(
     streamed: tuple[Copies, ...],
     statistics: int,
     in_smem: int,
+    fewest: int,
     target: Target,
 ) -> int:
     """Return the stages that fit beside what a block keeps: resident rows, epilogue, smem accumulators."""
@@ -519,10 +522,10 @@ def _stages(
     own = sum(c.rows * c.elements for c in resident) * dtype.bytes + EPILOGUE_BYTES * warps + in_smem
     each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + statistics * DType.F32.bytes
     fit = ((target.shared << 10) - BARRIERS * 2 - own) // each
-    if fit < FEWEST_STAGES:
+    if fit < fewest:
         what = f"fused attention with tiles of {rows} rows and steps of {each} bytes in shared memory"
         raise refused(what, target)
-    return max(FEWEST_STAGES, min(schedule.stages, fit))
+    return max(fewest, min(schedule.stages, fit))
 
 
 @cache
