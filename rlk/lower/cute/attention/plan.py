@@ -219,6 +219,12 @@ class AttentionPlan:
         return all(copies.tma_tile is not None for copies in self.streamed)
 
     @property
+    def released_early(self) -> tuple[Copies, ...]:
+        """Return the streamed factors of one stage that no sum reads: the next step's load need not wait."""
+        first = self.stages == 1 and self.by_tma
+        return tuple(copies for copies in self.streamed if first and not copies.transposed)
+
+    @property
     def statistics_pipelined(self) -> bool:
         """Return whether row statistics have a pipeline of their own, beside that of TMA loads."""
         return self.by_tma and bool(self.row_statistics)
@@ -266,7 +272,6 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     for each in (*resident, *streamed):
         _copyable(kernel, each, signature, target)
     statistics = _row_statistics(parts[-1], kernel, rows.axis, scores, target)
-    streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents)
     others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
@@ -284,6 +289,10 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     fewest = 1 if parts[-1].sums_alone else FEWEST_STAGES
     row = scores.length * len(statistics)
     stages = _stages(schedule, dtype, resident, streamed, row, in_smem, fewest, target)
+    if stages == 1:
+        parts = tuple(map(_released_first, parts))
+        resident, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
+    streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents)
     made = AttentionPlan(
         kernel=kernel,
         kind="back_to_back_gemm",
@@ -306,7 +315,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     )
     own, stepped = (tuple(map(len, made.batches(factors))) for factors in (resident, streamed))
     batches = (own, (*stepped, *(1,) * made.statistics_pipelined))
-    _sound(stages, consumers, None if made.ahead else batches, made.dynamic_schedule)
+    _sound(stages, consumers, None if made.ahead else batches, made.dynamic_schedule, len(made.released_early))
     return made
 
 
@@ -351,6 +360,16 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
         if dot.model is not DotModel.CHAIN16:
             raise refused("fused attention of f32", target, let.loc, "factors of bf16 or f16")
     return step
+
+
+def _released_first(step: Step) -> Step:
+    """Return a step with the scores first whose streamed factor no sum reads.
+
+    With one stage its next tile is loaded while the sums are computed, and multiplied while the others are.
+    """
+    summed = {let.node.b for let in step.sums if isinstance(let.node, Dot)}
+    scores = sorted(step.scores, key=lambda let: isinstance(let.node, Dot) and let.node.b in summed)
+    return replace(step, scores=tuple(scores))
 
 
 def _fragments(
@@ -530,12 +549,16 @@ def _stages(
 
 @cache
 def _sound(
-    stages: int, consumers: int, batches: tuple[tuple[int, ...], ...] | None, dynamic_schedule: bool
+    stages: int,
+    consumers: int,
+    batches: tuple[tuple[int, ...], ...] | None,
+    dynamic_schedule: bool,
+    early: int,
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     for steps in (0, 1, 2, 2 * stages + 3):
         if batches is not None:
-            verify(gradient_protocol(stages, consumers, steps, *batches))
+            verify(gradient_protocol(stages, consumers, steps, *batches, early=early))
         elif steps and dynamic_schedule:
             for fewer in ((), tuple(range(consumers)), (stages + 1, *(0,) * (consumers - 1))):
                 verify(scheduler_protocol(stages, consumers, (steps, 1, steps), fewer))
