@@ -30,9 +30,9 @@ Say = Callable[[dict[str, Any]], None]
 class Asked:
     """Work of one child.
 
-    part: "engine" or "trainer". arm: of the engine. folder: a checkpoint. out: a file of lines, rollouts lie
-    beside it. batches: numbers of sequences. prompt, new: tokens of each in a timed run. tokens: drawn at
-    each of batches, to be compared; 0: none. options: of `vllm.LLM`.
+    part: "engine", "trainer" or "steps" (of GRPO, by both). arm: of the engine. folder: a checkpoint. out: a
+    file of lines, rollouts lie beside it. batches: numbers of sequences. prompt, new: tokens of each in a
+    timed run. tokens: drawn at each of batches, to be compared; 0: none. options: of `vllm.LLM`.
     """
 
     part: str
@@ -62,7 +62,7 @@ def main() -> None:
             file.write(json.dumps({"part": asked.part, "arm": asked.arm, **line}) + "\n")
         print(f"{asked.part} {asked.arm}: {line}", flush=True)
 
-    {"engine": engine, "trainer": trainer}[asked.part](asked, say)
+    {"engine": engine, "steps": engine, "trainer": trainer}[asked.part](asked, say)
 
 
 # --- an engine ----------------------------------------------------------------------------------------------
@@ -93,6 +93,11 @@ def engine(asked: Asked, say: Say) -> None:
         backend = describe(rlk.ops.matmul.explain(x, x))["backend"]
         found = {"calls": llm.collective_rpc("rlk_calls")[0], "backend": backend}
         say({**found, "numerics_id": llm.collective_rpc("rlk_numerics_id")[0]})
+    if asked.part == "steps":
+        from benchmarks.engine_step import steps
+
+        steps(llm, asked, say)
+        return
     vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
     drawn = torch.Generator().manual_seed(0)
     for batch in asked.batches if asked.repeats else ():

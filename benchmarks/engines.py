@@ -1,7 +1,8 @@
 """vLLM by rlk beside vLLM's own kernels: tokens a second, starts, and log-probs against an rlk trainer.
 
 `python -m benchmarks.engines --model Qwen3-0.6B` writes rows `vllm_decode`, `vllm_prefill` and `vllm_start`
-into benchmarks/results/<device>/engines.json, after each of its child processes. Each child has a time limit:
+into benchmarks/results/<device>/engines.json, after each of its child processes; with `--steps` the row
+`grpo_step`. Each child has a time limit:
 one that hangs or fails is recorded as an absent peer. `--dry` runs all of it with a tiny model on a CPU.
 """
 
@@ -33,6 +34,8 @@ PEER, INVARIANT = "vllm", "vllm_batch_invariant"
 ARMS = ("rlk", PEER, INVARIANT)
 SPEED, START = Bar(round(1 / 0.95, 4), PEER), Bar(1.2, PEER)
 """0.95 of vLLM's tokens a second, and 1.2 times its start."""
+STEP = Bar(1.0, PEER)
+"""A step of GRPO in the time of vLLM, transformers and their pass for old log-probs."""
 SIGMA = 4.0
 """Standard deviation of a row of logits, which weights are scaled to."""
 BATCHES = (1, 16, 64, 256)
@@ -52,7 +55,7 @@ class Model:
     """A model of random weights, and what is asked of it.
 
     options: of transformers' Qwen3Config. cache: bytes of keys and values. prompt, new: tokens of a timed
-    sequence. tokens: drawn and compared, at each of the batch sizes.
+    sequence. tokens: drawn and compared, at each of the batch sizes. samples: of a step of GRPO.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Model:
     new: int
     batches: tuple[int, ...]
     tokens: tuple[int, ...]
+    samples: int = 128
 
     @property
     def shape(self) -> dict[str, int | str]:
@@ -93,7 +97,7 @@ MODELS = {
 TINY = Model(
     "tiny",
     qwen3(64, 128, 2, 4, True) | {"vocab_size": 96, "num_key_value_heads": 2, "head_dim": 16},
-    2**22, 160, 24, 4, (1, 4), (24, 32),
+    2**22, 160, 24, 4, (1, 4), (24, 32), 16,
 )  # fmt: skip
 
 
@@ -220,6 +224,35 @@ def rows(model: Model, lines: Mapping[str, Sequence[Line]], absent: Mapping[str,
     return made
 
 
+def step_row(model: Model, lines: Mapping[str, Sequence[Line]], absent: Mapping[str, str]) -> list[Line]:
+    """Return the row of steps of GRPO without the first, with the seconds of each phase in both arms."""
+    later = {arm: [x for x in each if x.get("step", 0) > 0] for arm, each in lines.items()}
+    shape = {**model.shape, "B": model.samples, "S": model.prompt}
+    row = _row(
+        model, {"op": "grpo_step", "shape": shape},
+        {arm: [{"s": [x["step_s"] for x in each]}, *lines[arm]] for arm, each in later.items()}, absent,
+        lambda line: line.get("s"), STEP,
+    )  # fmt: skip
+    if row is None:
+        return []
+    row["new"] = model.new
+    row["phases_s"] = {
+        arm: {n: statistics.median(x["phases"][n] for x in each) for n in each[0]["phases"]}
+        for arm, each in later.items()
+        if each
+    }
+    counts = {arm: sum(x["tokens"] - x["exact"] for x in each) for arm, each in later.items()}
+    ours = later["rlk"]
+    row |= {
+        "bits": "mismatch" if counts["rlk"] else "exact", "differing": counts["rlk"],
+        "compared": sum(x["tokens"] for x in ours), "rate": f"{1e3 / row['ms']:.2f} steps/s",
+        "controls": {
+            PEER: {"differing": counts[PEER], "compared": sum(x["tokens"] for x in later[PEER])},
+        } if later[PEER] else {},
+    }  # fmt: skip
+    return [row]
+
+
 def _row(
     model: Model,
     named: Line,
@@ -333,6 +366,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="for checkpoints (default: a temporary one)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="of results")
     parser.add_argument("--commit", help="what to record as rlk's version, where there is no git checkout")
+    parser.add_argument("--steps", action="store_true", help="steps of GRPO, in place of everything else")
     parser.add_argument("--dry", action="store_true", help="a tiny model on a CPU, the rlk arm alone")
     given = parser.parse_args()
     model = TINY if given.dry else MODELS[given.model]
@@ -343,6 +377,8 @@ def main() -> None:
             model = replace(model, **{name: tuple(int(x) for x in text.split(","))})
     if len(model.tokens) != len(model.batches):
         parser.error("--tokens needs a number for each of --batches")
+    if given.steps:
+        model = replace(model, new=model.new if given.dry else 256, prompt=model.prompt if given.dry else 128)
     with tempfile.TemporaryDirectory() as folder:
         measure(model, given, Path(folder))
 
@@ -375,7 +411,7 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
 
     def keep() -> None:
         lines = {arm: children.lines(arm) for arm in (*ARMS, "trainer")}
-        made = rows(model, lines, absent)
+        made = (step_row if given.steps else rows)(model, lines, absent)
         if made:
             print(f"wrote {write(made, given.out, device, lines['trainer'], given.commit)}", flush=True)
             show(made)
@@ -384,6 +420,13 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
         children.call(
             ["rlk.cli", "warmup", "--model-config", str(place / "config.json")], "rlk", "rlk warmup"
         )
+    if given.steps:
+        asked = replace(asked, part="steps", batches=(model.samples,))
+        for arm in arms[:2]:
+            if (why := children.run(replace(asked, arm=arm), f"{arm}, steps of GRPO")) is not None:
+                absent[arm] = why
+            keep()
+        return
     for arm in arms:
         if arm in absent:
             continue
