@@ -120,6 +120,7 @@ def described(llm: Any) -> dict[str, Any]:
         "runner": 2 if config.use_v2_model_runner else 1,
         "compilation": getattr(compiled.mode, "name", str(compiled.mode)),
         "graphs": getattr(compiled.cudagraph_mode, "name", str(compiled.cudagraph_mode)),
+        "sizes": list(compiled.cudagraph_capture_sizes or ()),
         "sampler": type(runner.sampler).__name__,
         "async": bool(config.scheduler_config.async_scheduling),
     }

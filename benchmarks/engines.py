@@ -39,8 +39,8 @@ STEP = Bar(1.0, PEER)
 SIGMA = 4.0
 """Standard deviation of a row of logits, which weights are scaled to."""
 BATCHES = (1, 16, 64, 256)
-GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Batch sizes that both arms capture."""
+GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Tokens of a step that both arms capture a graph for: decodes, and a prompt alone."""
 PACKED = ("vllm", "transformers")
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1",
@@ -282,7 +282,7 @@ def _row(
         **named, "pass": "fwd", "backend": found(lines["rlk"], "backend").get("backend", "none"),
         "dtype": "bf16", "ms": round(ms, 5), "burst_ms": round(1e3 * ours[0], 5),
         "spread": [round(1e3 * min(ours), 5), round(1e3 * max(ours), 5)], "roofline": None, "bits": None,
-        "engine": {name: engine.get(name) for name in ("runner", "compilation", "graphs", "async")},
+        "engine": {name: engine.get(name) for name in ("runner", "compilation", "graphs", "sizes", "async")},
         "bar": str(bar), "holds": bar.holds(ms, peers), "peers": peers,
     }  # fmt: skip
 
@@ -399,7 +399,7 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     options = {
         "max_model_len": model.longest, "kv_cache_memory_bytes": model.cache, "gpu_memory_utilization": 0.02,
-        "compilation_config": {"cudagraph_capture_sizes": [n for n in GRAPHS if n <= max(model.batches)]},
+        "compilation_config": {"cudagraph_capture_sizes": GRAPHS},
     }  # fmt: skip
     if given.dry:
         options = {
