@@ -115,15 +115,17 @@ def described(llm: Any) -> dict[str, Any]:
     """Return the forms of graphs, runner and attention that an engine has taken."""
     config = llm.llm_engine.vllm_config
     compiled = config.compilation_config
-    runner = llm.llm_engine.model_executor.driver_worker.model_runner
+    # in another process with VLLM_ENABLE_V1_MULTIPROCESSING=1
+    executor = getattr(llm.llm_engine, "model_executor", None)
+    sampler = executor and type(executor.driver_worker.model_runner.sampler).__name__
     return {
         "runner": 2 if config.use_v2_model_runner else 1,
         "compilation": getattr(compiled.mode, "name", str(compiled.mode)),
         "graphs": getattr(compiled.cudagraph_mode, "name", str(compiled.cudagraph_mode)),
         "sizes": list(compiled.cudagraph_capture_sizes or ()),
-        "sampler": type(runner.sampler).__name__,
+        "sampler": sampler, "in_process": executor is not None,
         "async": bool(config.scheduler_config.async_scheduling),
-    }
+    }  # fmt: skip
 
 
 def prompt(length: int, vocabulary: int, drawn: torch.Generator) -> list[int]:

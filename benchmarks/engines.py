@@ -41,7 +41,9 @@ SIGMA = 4.0
 BATCHES = (1, 16, 64, 256)
 GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of a step that both arms capture a graph for: decodes, and a prompt alone."""
-PACKED = ("vllm", "transformers")
+ENGINE = ("runner", "compilation", "graphs", "sizes", "async", "in_process")
+"""Forms of an engine that a row names."""
+MORE_PACKAGES = ("vllm", "transformers")
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
@@ -177,7 +179,7 @@ class Children:
         return [line for line in every if line["arm"] == arm]
 
     def _environment(self, arm: str) -> dict[str, str]:
-        made = {**os.environ, **ENVIRONMENT}
+        made = {**ENVIRONMENT, **os.environ}
         made.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         if self.dry:
             made |= {"RLK_VLLM": "cpu", "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
@@ -282,7 +284,7 @@ def _row(
         **named, "pass": "fwd", "backend": found(lines["rlk"], "backend").get("backend", "none"),
         "dtype": "bf16", "ms": round(ms, 5), "burst_ms": round(1e3 * ours[0], 5),
         "spread": [round(1e3 * min(ours), 5), round(1e3 * max(ours), 5)], "roofline": None, "bits": None,
-        "engine": {name: engine.get(name) for name in ("runner", "compilation", "graphs", "sizes", "async")},
+        "engine": {name: engine.get(name) for name in ENGINE},
         "bar": str(bar), "holds": bar.holds(ms, peers), "peers": peers,
     }  # fmt: skip
 
@@ -327,7 +329,7 @@ def write(made: Sequence[Line], out: Path, device: str, trainer: Sequence[Line],
     """Merge rows into those of the device, and return the file."""
     ceilings = found(trainer, "copy_bytes_per_s")
     record = {
-        "device": device, "versions": versions((*PACKAGES, *PACKED), commit),
+        "device": device, "versions": versions((*PACKAGES, *MORE_PACKAGES), commit),
         "command": " ".join(["python -m benchmarks.engines", *sys.argv[1:]]),
         "ceilings": {n: ceilings.get(n) for n in ("copy_bytes_per_s", "gemm_flops_per_s")},
         "rows": list(made),
