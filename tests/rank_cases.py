@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +23,12 @@ from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
 
 Found = dict[str, Any]
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+"""Settings of ranks on devices: sums by NVLink's switch would be in its own order."""
 LIMIT = timedelta(seconds=60)
 
 
@@ -239,11 +246,15 @@ def run(
     backend: str, world: int, folder: Path, module: str = "rank_cases", seconds: int = 2 * LIMIT.seconds
 ) -> list[Found]:
     """Run every rank of a module in a process of its own; return what each found."""
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo", **NO_MULTICAST}
     command = [sys.executable, "-m", module, backend, str(world)]
     ranks = [subprocess.Popen([*command, str(r), str(folder)], env=here) for r in range(world)]
+    end = time.monotonic() + seconds
     try:
-        ended = [rank.wait(timeout=seconds) for rank in ranks]
+        # where one failed, the others would wait for it until the limit of an exchange
+        while None in (ended := [rank.poll() for rank in ranks]) and not any(ended):
+            assert time.monotonic() < end, f"the ranks did not end within {seconds} s: {ended}"
+            time.sleep(0.05)
     finally:
         for rank in ranks:
             rank.kill()
