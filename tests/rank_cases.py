@@ -243,12 +243,17 @@ def errors(device: torch.device) -> dict[str, tuple[str, str]]:
 
 
 def run(
-    backend: str, world: int, folder: Path, module: str = "rank_cases", seconds: int = 2 * LIMIT.seconds
+    backend: str,
+    world: int,
+    folder: Path,
+    module: str = "rank_cases",
+    seconds: int = 2 * LIMIT.seconds,
+    *more: str,
 ) -> list[Found]:
-    """Run every rank of a module in a process of its own; return what each found."""
+    """Run every rank of a module in a process of its own; return what each found. more: arguments of it."""
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo", **NO_MULTICAST}
     command = [sys.executable, "-m", module, backend, str(world)]
-    ranks = [subprocess.Popen([*command, str(r), str(folder)], env=here) for r in range(world)]
+    ranks = [subprocess.Popen([*command, str(r), str(folder), *more], env=here) for r in range(world)]
     end = time.monotonic() + seconds
     try:
         # where one failed, the others would wait for it until the limit of an exchange

@@ -1,4 +1,4 @@
-"""Models that two ranks share, a device each: `python -m gpu.parallel_ranks BACKEND WORLD RANK FOLDER`."""
+"""Models on ranks with a device each: `python -m gpu.parallel_ranks BACKEND WORLD RANK FOLDER PART`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import parallel_cases
 import tensor_parallel_cases as cases
 import torch
 import torch.distributed as dist
@@ -107,34 +106,43 @@ def data_parallel(rank: int, world: int, device: torch.device) -> Found:
     return found
 
 
-def alone(device: torch.device) -> Found:
-    """Return what one device with whole weights and all micro-batches finds."""
+def weights_alone(device: torch.device) -> Found:
+    """Return what one device with whole weights finds."""
     found: Found = {name: trained(tiny(name, device)) for name in dict(WAYS)}
     model = tiny("qwen3, tied", device)
     with torch.no_grad():
         ids = cases.batch_of(model)[0][1]
         found["training of the rollout"] = model.logits(model(ids))
     found["rollout"] = cases.rollout(model)
+    found["norms"] = {"rows": cases.normed_rows(None, device), "heads": cases.normed_heads(None, device)}
+    return found
+
+
+def batches_alone(device: torch.device) -> Found:
+    """Return what one device with all micro-batches finds."""
     count = torch.tensor(sum(map(active, range(MICRO_BATCHES))), device=device)
-    found["steps"] = parallel_cases.steps(loss_of(device, **LAYER), count)
-    found["stochastic"] = parallel_cases.steps(loss_of(device, **LAYER), count, seed=5)["weights"]
-    found["norms"] = {
-        "rows": cases.normed_rows(None, device),
-        "heads": cases.normed_heads(None, device),
+    return {
+        "steps": steps(loss_of(device, **LAYER), count),
+        "stochastic": steps(loss_of(device, **LAYER), count, seed=5)["weights"],
     }
-    return on_host(found)  # type: ignore[no-any-return]
 
 
-def main(backend: str, world: int, rank: int, folder: Path) -> None:
-    """Run everything as one rank, and write what it found and the seconds that each part took."""
+PARTS: dict[str, tuple[int, Callable[[int, int, torch.device], Found]]] = {
+    "tensor": (2, lambda rank, world, device: tensor_parallel(dist.group.WORLD, device)),
+    "data": (2, data_parallel),
+    "weights alone": (1, lambda rank, world, device: weights_alone(device)),
+    "batches alone": (1, lambda rank, world, device: batches_alone(device)),
+}
+"""Ranks and work of processes that run side by side: most of their time goes to compilers."""
+
+
+def main(backend: str, world: int, rank: int, folder: Path, part: str) -> None:
+    """Run a part as one rank, and write what it found."""
+    begin = time.monotonic()
     with member(backend, world, rank, folder, LIMIT) as device:
-        begin = time.monotonic()
-        found = {"tp": on_host(tensor_parallel(dist.group.WORLD, device))}
-        middle = time.monotonic()
-        found["dp"] = on_host(data_parallel(rank, world, device))
-        print(f"rank {rank}: {middle - begin:.1f} s tensor, {time.monotonic() - middle:.1f} s data parallel")
-        torch.save(found, folder / f"{rank}.pt")
+        torch.save(on_host(PARTS[part][1](rank, world, device)), folder / f"{rank}.pt")
+    print(f"{part}, rank {rank}: {time.monotonic() - begin:.1f} s")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,8 +10,7 @@ import rank_cases
 import tensor_parallel_cases as cases
 import torch
 import torch.distributed as dist
-from gpu import parallel_ranks
-from gpu.parallel_ranks import WAYS, tiny
+from gpu.parallel_ranks import PARTS, SECONDS, WAYS, tiny
 from parallel_cases import MICRO_BATCHES, MOST, active
 from rank_cases import Found
 
@@ -27,17 +25,19 @@ Both = tuple[list[Found], Found]
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     """Return what each of two ranks finds, and what one device finds meanwhile."""
     if torch.cuda.device_count() < WORLD or not dist.is_nccl_available():
         pytest.skip("needs two devices and NCCL")
-    folder = tmp_path_factory.mktemp("parallel")
-    with ThreadPoolExecutor(1) as pool:
-        ranks = pool.submit(
-            rank_cases.run, BACKEND, WORLD, folder, "gpu.parallel_ranks", parallel_ranks.SECONDS
-        )
-        one = parallel_ranks.alone(DEVICE)
-        yield ranks.result(), one
+
+    def run(part: str) -> list[Found]:
+        folder, (ranks, _) = tmp_path_factory.mktemp("parallel"), PARTS[part]
+        return rank_cases.run(BACKEND, ranks, folder, "gpu.parallel_ranks", SECONDS, part)
+
+    with ThreadPoolExecutor(len(PARTS)) as pool:
+        found = dict(zip(PARTS, pool.map(run, PARTS), strict=True))
+    ranks = [{"tp": a, "dp": b} for a, b in zip(found["tensor"], found["data"], strict=True)]
+    return ranks, found["weights alone"][0] | found["batches alone"][0]
 
 
 def cuts(name: str, rank: int) -> dict[str, Cut]:
