@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from rlk.errors import RlkError
 from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
 from rlk.ops.collective import reference, scatter_reference
+from rlk.runtime.call import collective
 from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
 
@@ -127,6 +129,8 @@ def main(backend: str, world: int, rank: int, folder: Path) -> None:
 def everything(world: int, rank: int, device: torch.device) -> Found:
     add, gather = partial(ordered_all_reduce, group=None), partial(ordered_gather, group=None)
     found: Found = {"sums": {name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()}}
+    with patch.multiple(collective, CHUNK=64, GATHERED=0):
+        found["sums in chunks"] = {name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()}
     found["gathers"] = {name: untouched(gather, make(rank).to(device)) for name, make in GATHERS.items()}
     x = SUMS["many"](rank).to(device)
     found["reference"] = reference(x, None).cpu()
