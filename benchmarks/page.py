@@ -35,6 +35,7 @@ FAMILIES = {
     "tokens": "Operators that move bytes",
     "advantages": "Advantages",
     "optim": "Optimizer steps",
+    "parallel": "Ranks that share sums and weights",
     "overhead": "Host time",
     "cliffs": "Shapes of published models",
     "digest": "Digests of weights",
