@@ -157,11 +157,12 @@ def of_sums(
     check: Callable[[], Checked],
 ) -> Case:
     """Return the case of a collective; moved: of x's bytes, those read and written."""
+    name = "f32" if dtype is torch.float32 else "bf16"
     return Case(
         op=op,
         passes="fwd",
-        shape={"R": dist.get_world_size(), "KiB": kib},
-        dtype="f32" if dtype is torch.float32 else "bf16",
+        shape={"R": dist.get_world_size(), "KiB": kib, "dtype": name},
+        dtype=name,
         backend="nccl",
         rlk=ours,
         peers=every,
@@ -247,6 +248,7 @@ def input_gradient(m: int, n: int, k: int) -> Case:
         bar=Bar(1.03, WHOLE),
         reference=WHOLE,
         check=lambda: Checked(differing=differing_there(parts(), gradient(LEAVES)()[0])),
+        describe=lambda: describe(rlk.ops.matmul.explain(d_y.new_empty(m, k), w, grad_leaves=LEAVES)),
         timer=together,
         extra=False,
         notes={"grad_leaves": LEAVES, "compared": "parts of two ranks, added"},
@@ -278,6 +280,7 @@ class _Reduced(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
         dist.all_reduce(x)
         return x
 
@@ -358,7 +361,7 @@ def decoder_layer(batch: int, length: int, ranks: int, sp: bool, grad: bool) -> 
         return peers.with_grad(lambda: call(*inputs, at), (*inputs, *weights), tuple(t[rows] for t in seeds))
 
     def peer() -> Launch:
-        made = torch_layer(layer_of(1, ranks, False), ranks, batch, grad)
+        made = torch_layer(layer_of(LEAVES, ranks, False), ranks, batch, grad)
         attend = layers.attend_whole(at, made)
 
         def call(x: Tensor, residual: Tensor, _: WholeSequences) -> Any:
@@ -387,6 +390,7 @@ def decoder_layer(batch: int, length: int, ranks: int, sp: bool, grad: bool) -> 
         bar=Bar(1.03, WHOLE) if ranks == 1 else None,
         reference=reference,
         check=check,
+        describe=lambda: bench_model.described(config),
         timer=together,
         extra=False,
         notes={"leaves": LEAVES, "compared": "results or input gradients with those of one rank"},
