@@ -395,6 +395,7 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
     children = Children(scratch / "lines.json", time.monotonic() + given.seconds, given.limit, given.dry)
     if not (place / "config.json").exists():
         begin = time.monotonic()
+        place.mkdir(parents=True, exist_ok=True)
         write_checkpoint(model, place)
         print(f"wrote {place} in {time.monotonic() - begin:.0f} s", flush=True)
     torch.cuda.empty_cache()
