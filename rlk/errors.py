@@ -195,6 +195,11 @@ class Code(Enum):
         'write L.place("{name}", ({wanted}), ({{}}, tile)) in place of {name}=tile in L.out',
     )
     VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
+    VJP_DERIVED = ("the gradient of {op} cannot be derived through {what}", "{instead}")
+    VJP_SUM = (
+        "the derived gradient of {op} is a sum over {axis}, whose order no field of the axis states",
+        'give it chunk=, and piece= for parallel sums: Axis("{axis}", chunk=1, piece=64, ...)',
+    )
     TRACE_OUTSIDE = ("L.{what} is used outside a traced spec", "call it inside an @op function")
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
     FOLD_WITHOUT_ENTROPY = (

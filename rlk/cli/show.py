@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import inspect
 from collections.abc import Iterable
 
 from rlk.backends.registry import registered
@@ -221,7 +220,7 @@ def _describe_gradient(
     assert gradient is not None
     print(f"{gradient.name}   {gradient.loc}")
     print(
-        "\n".join(f"  {line}".rstrip() for line in inspect.cleandoc(gradient.fn.__doc__ or "").splitlines())
+        "\n".join(f"  {line}".rstrip() for line in gradient.doc.splitlines())
     )
     print()
     formals = {f.name for f in op.formals}

@@ -62,6 +62,7 @@ class Tracer:
         self.outputs: list[str] = []
         self.names: dict[Value, str] = {}  # what the author's variables call values
         self.states: dict[Value, str] = {}  # and states of folds
+        self.place: Loc | None = None  # in place of the author's running line, for a derived gradient
 
     @property
     def scope(self) -> Scope:
@@ -82,9 +83,14 @@ class Tracer:
     def at(self) -> Builder:
         """Return the builder, placed at the author's current line."""
         self.whole()
-        self.note_names()
-        self.builder.loc = author()
+        if self.place is None:
+            self.note_names()
+        self.builder.loc = self.here()
         return self.builder
+
+    def here(self) -> Loc:
+        """Return the author's current line."""
+        return self.place or author()
 
     def note_names(self) -> None:
         """Note which variables of the author hold which values; the first name of a value stays."""
@@ -109,7 +115,7 @@ class Tracer:
 
         bounds: in the order of `nodes.bounds_of`. rows: the axis of materialized states.
         """
-        loc = author()
+        loc = self.here()
         if axis.chunk is None:
             raise SpecError(Code.AXIS_NEEDS_CHUNK, loc, axis=axis.name)
         if axis in self.streamed():
