@@ -126,6 +126,7 @@ class _Reverse:
         for let in self.f.tape:
             if isinstance(let.node, Reduce) and let.node.order is not None:
                 self.orders.setdefault(let.node.over, let.node.order)
+        self.visited: Value = -1
         self.parts: dict[Value, list[_Part]] = {}
         self.inputs: dict[str, list[_Part]] = {name: [] for name in wanted}
         self.factors: dict[tuple[Value, DType], Tile] = {}
@@ -147,6 +148,7 @@ class _Reverse:
             if f"d_{name}" not in self.b.params:
                 self.write(name, self.gradient(name))
         self.drop_unused()
+        self.check_pieces()
 
     # --- sums ---
 
@@ -155,7 +157,12 @@ class _Reverse:
         if value in self.f.carried and value in self.active:
             raise self.f.recurrence(self.f.carried[value])
         if value in self.active:
-            self.parts.setdefault(value, []).append(_Part(tile, axes))
+            self.parts.setdefault(value, []).append(_Part(self.leaving(tile, self.f.home.get(value)), axes))
+
+    def leaving(self, tile: Tile, to: Let | None) -> Tile:
+        """Return what is sent from the node that is visited: out of a stream, 0 where the axis is empty."""
+        home = self.f.home.get(self.visited)
+        return tile if home is None or home is to else self.visible(home, tile)
 
     def gathered(self, axes: tuple[Axis, ...], parts: Iterable[_Part]) -> Tile:
         """Return the sum of terms, summed over all axes but these."""
@@ -211,6 +218,7 @@ class _Reverse:
         stored = {n: self.gradient(n) for n in self.inputs if rows in self.f.decls[n].type.axes}
         with self.f.placed(sums[0][0].loc):
             totals = self.streamed(rows, [tile for _, tile in sums], stored)
+        self.visited = -1
         for (let, _), total in zip(sums, totals, strict=True):
             self.pull(let.value, total, total.axes)
 
@@ -269,10 +277,23 @@ class _Reverse:
                 left.append(let)
         lets[:] = reversed(left)
 
+    def check_pieces(self) -> None:
+        """Raise for an axis that the gradient contracts piece by piece, and streams in the same program."""
+        lets = self.b.open[0]
+        cut = {x.node.over for x in lets if isinstance(x.node, Dot)}
+        cut |= {a for x in lets if isinstance(x.node, Keep) for a in _axes_of(x)}
+        for let in lets:
+            axis = let.node.axis if isinstance(let.node, Stream) else None
+            if axis in cut and axis is not None and (axis.split or axis.piece):
+                what = f"a contraction over the pieces of {axis} beside a stream of {axis}"
+                instead = "write what the stream finds as an output, and name it in saves="
+                raise self.f.refused(let, what, instead)
+
     # --- the rule of each node ---
 
     def visit(self, let: Let) -> None:
         """Send the cotangent of a value to its operands."""
+        self.visited = let.value
         with self.f.placed(let.loc):
             if isinstance(let.node, Stream):
                 self.folds(let, let.node)
@@ -292,8 +313,7 @@ class _Reverse:
         guard = None if node.guard is None else self.f.value(node.guard).value
         name = f"d_{node.param}"
         g = self.t.wrap(self.b.let(Load(name, index, guard), name)).to(DType.F32)
-        home = self.f.home.get(let.value)
-        self.pull(node.value, g if home is None else self.visible(home, g), g.axes)
+        self.pull(node.value, self.leaving(g, None), g.axes)
 
     def node(self, let: Let, g: Tile, axes: tuple[Axis, ...]) -> None:
         """Apply the rule of a node to its cotangent, which varies along `axes`."""
@@ -363,7 +383,7 @@ class _Reverse:
             (dim,) = gathered
             index = self.f.value(load.index[dims.index(dim)])
             g = L.where(L.pos(dim).to(index.dtype) == index, g, 0.0)
-        self.inputs[load.param].append(_Part(g, union(axes, tuple(gathered))))
+        self.inputs[load.param].append(_Part(self.leaving(g, None), union(axes, tuple(gathered))))
 
     def reduction(self, let: Let, node: Reduce, g: Tile, axes: tuple[Axis, ...]) -> None:
         """Send a cotangent to all that is summed, or to the first of the largest (smallest) elements."""
