@@ -195,6 +195,7 @@ class Code(Enum):
         'write L.place("{name}", ({wanted}), ({{}}, tile)) in place of {name}=tile in L.out',
     )
     VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
+    CANNOT_WRITE = ("a program with {what} is not written as a spec", "print its tile IR: --after trace")
     VJP_DERIVED = ("the gradient of {op} cannot be derived through {what}", "{instead}")
     VJP_SUM = (
         "the derived gradient of {op} is a sum over {axis}, whose order no field of the axis states",

@@ -13,6 +13,7 @@ import pytest
 import torch
 from derived_specs import WRT, D, F, M, N, P, R
 
+import rlk
 from rlk.errors import SpecError
 from rlk.interp.run import run, run_wide
 from rlk.ir.nodes import MathFn, Program, Role
@@ -20,13 +21,16 @@ from rlk.ir.numerics import numerics_id
 from rlk.ir.text import print_program
 from rlk.lang import Axis, L, Outputs, Ragged, Tensor, bf16, f32, i32, op, u32
 from rlk.lang import slopes as rules
-from rlk.lang.op import Op
+from rlk.lang.op import Op, axes_of
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
+from rlk.pages.spec_text import gradient_text
 from rlk.passes.pipeline import canonical
+from rlk.passes.walk import walk
 from rlk.specs.logp import logp
 from rlk.specs.model import geglu, swiglu
 from rlk.specs.norm import rms_norm
 from rlk.target.facts import target
+from rlk.testing.bits import differing
 from rlk.testing.cases import Case, cases, forward_program, gradient_program, sizes
 from rlk.testing.check import calls, check_slopes, check_source, check_text, check_tiles
 from rlk.testing.examples import Example
@@ -126,6 +130,29 @@ def relative(got: np.ndarray, exact: np.ndarray) -> float:
 
 def as_arrays(values: Mapping[str, object]) -> list[tuple[str, np.ndarray]]:
     return [(n, np.asarray(x)) for n, x in values.items()]
+
+
+@pytest.mark.parametrize("spec", WRT, ids=lambda spec: spec.name)
+def test_a_gradient_is_printed_as_a_spec_that_computes_it(spec: Op) -> None:
+    again = copy.copy(spec)
+    names = vars(rlk.lang) | {a.name: a for a in axes_of(spec.formals)} | {spec.name: again}
+    text = gradient_text(spec, gradient(spec))
+    exec(compile(f"from __future__ import annotations\nimport math\n{text}", "written.py", "exec"), names)
+    assert again.gradient is not None and again.gradient.fn is not None
+    assert operations(gradient(again)) == operations(gradient(spec)), text
+    if spec not in (derived_specs.norm, derived_specs.masked, derived_specs.softmax):
+        return
+    (call,) = [c for c in calls(tried(spec)[0], 0) if c.label == "gradient"]
+    derived = run(call.program, call.inputs, extents=call.extents)
+    written = run(canonical(gradient(again)), call.inputs, extents=call.extents)
+    for decl in call.stores:
+        assert differing(derived[decl.name], written[decl.name], decl.type.dtype.value) == 0, text
+
+
+def operations(program: Program) -> set[str]:
+    """Return the operations of the canonical program, with their types."""
+    lets = (let for kernel in canonical(program).kernels for let in walk(kernel.body))
+    return {f"{type(x.node).__name__} {getattr(x.node, 'fn', '')} {x.type}" for x in lets}
 
 
 # --- refusals ---

@@ -53,7 +53,7 @@ from rlk.ir.nodes import (
 from rlk.ir.tree import Order, Rule
 from rlk.ir.types import DType, NoType, TileType, TupleType
 from rlk.lang.folds import LN2, Total
-from rlk.lang.readings import Reading, component, first_result, readings
+from rlk.lang.readings import Reading, component, first_result
 from rlk.lang.recompute import Forward, active_values, tape_of
 from rlk.lang.slopes import LOG2E, MAP1, MAP2, MATH, Slope, same
 from rlk.lang.surface import L
@@ -121,7 +121,6 @@ class _Reverse:
         self.f = Forward(tracer, forward, op)
         self.op, self.given = op, given
         self.active = active_values(self.f.tape, frozenset(wanted))
-        self.readings = dict(readings(self.f.lets))
         self.orders: dict[Axis, Order] = {}
         for let in self.f.tape:
             if isinstance(let.node, Reduce) and let.node.order is not None:
@@ -181,6 +180,7 @@ class _Reverse:
                 raise SpecError(Code.VJP_SUM, self.t.here(), op=self.op.name, axis=axis)
             if axis.chunk is not None:
                 (tile,) = self.streamed(axis, [tile])
+                tile = self.f.in_memory(tile, "total")  # what is read along the axis sums once
             else:
                 tile = L.sum(tile, over=axis, tree=self.orders.get(axis, Rule.HALVING))
         for axis in constant:
@@ -317,8 +317,8 @@ class _Reverse:
 
     def node(self, let: Let, g: Tile, axes: tuple[Axis, ...]) -> None:
         """Apply the rule of a node to its cotangent, which varies along `axes`."""
-        if let.value in self.readings:
-            reading = self.readings[let.value]
+        if let.value in self.f.readings:
+            reading = self.f.readings[let.value]
             found = self.pulls.setdefault((reading.stream, reading.fold), [])
             found.append((reading.what, let.value, g))
             return
@@ -473,9 +473,9 @@ class _Reverse:
             raise self.f.refused(line, "a payload that is contracted, as in attention")
 
     def absorbed(self, stream: Let, value: Value, g: Tile) -> None:
-        """Send a cotangent to what a fold absorbed."""
+        """Send a cotangent to what a fold absorbed; out of the stream's body as `leaving` does."""
         assert isinstance(stream.node, Stream)
-        g = self.visible(stream, g)
+        g = g if self.f.home.get(value) is stream else self.visible(stream, g)
         self.pull(value, g, union(_axes_of(self.f.lets[value]), g.axes, (stream.node.axis,)))
 
     def visible(self, stream: Let, g: Tile) -> Tile:
@@ -500,7 +500,7 @@ class _Reverse:
             if what == "lse":
                 slope = gp
             else:
-                read = self.f.in_memory(self.f.value(value), self.f.lets[value].name or what.strip("."))
+                read = self.f.value(value)
                 if what == "entropy":
                     slope = L.where(p > 0.0, -(gp * (centred + read)), 0.0)
                 else:
@@ -511,9 +511,9 @@ class _Reverse:
 
     def lse(self, let: Let, index: int, powers: bool) -> Tile:
         """Return the log-sum-exp of a fold's scores, in memory."""
-        for value, reading in self.readings.items():
+        for value, reading in self.f.readings.items():
             if reading == Reading(let.value, index, "lse"):
-                return self.f.in_memory(self.f.value(value), self.f.lets[value].name or "lse")
+                return self.f.value(value)
         assert isinstance(let.node, Stream)
         first = first_result(let.node, index)
         m, s = (self.f.result(let.value, first + i) for i in range(2))

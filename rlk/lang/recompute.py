@@ -30,7 +30,7 @@ from rlk.ir.nodes import (
     with_operands,
 )
 from rlk.ir.types import TileType
-from rlk.lang.readings import component
+from rlk.lang.readings import component, readings
 from rlk.lang.trace import TensorArg, Tile, Tracer
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class Forward:
         self.home = {x.value: s for s in streams if isinstance(s.node, Stream) for x in s.node.body.lets}
         self.carried = {v: s for s in streams if isinstance(s.node, Stream) for v in s.node.body.args}
         self.saved = dict(self._saved())
+        self.readings = dict(readings(self.lets))
+        self.found = {*self.readings, *self._values_of_folds()}
         self.env: dict[Value, Value] = {}
         self.kept: dict[Value, Value] = {}
 
@@ -122,6 +124,15 @@ class Forward:
             node = let.node
             if isinstance(node, Store) and node.param in self.op.saves and self.is_whole(node):
                 yield node.value, node.param
+
+    def _values_of_folds(self) -> Iterator[Value]:
+        """Yield the values of sums and of largest elements; those of softmax folds are in `readings`."""
+        for let in self.tape:
+            stream = self.lets[let.node.of].node if isinstance(let.node, Result) else None
+            if isinstance(let.node, Result) and isinstance(stream, Stream):
+                fold, _ = component(stream, let.node.index)
+                if fold is None or not stream.folds[fold].monoid.weighs:
+                    yield let.value
 
     def refused(self, let: Let, what: str, instead: str = "") -> SpecError:
         """Return the error of a node without a rule, at the author's line."""
@@ -241,6 +252,10 @@ class Forward:
             self.env[let.value] = self.b.let(self._stream(let.node), let.name)
         else:
             self.env[let.value] = self.copy(let, self.env)
+        if let.value in self.found:
+            read = self.readings.get(let.value)
+            name = let.name or ("" if read is None else read.what.removeprefix("."))
+            self.env[let.value] = self.in_memory(self.t.wrap(self.env[let.value]), name).value
 
     def _provide(self, let: Let) -> None:
         """Declare what a load reads: an input that is saved, or a table, which is written first."""
