@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING
 
 from rlk.errors import Code, SpecError
 from rlk.ir.dims import Axis, union
@@ -57,21 +56,16 @@ from rlk.lang.readings import Reading, component, first_result
 from rlk.lang.recompute import Forward, active_values, tape_of
 from rlk.lang.slopes import LOG2E, MAP1, MAP2, MATH, Slope, same
 from rlk.lang.surface import L
-from rlk.lang.trace import TensorArg, Tile, Tracer
-
-if TYPE_CHECKING:
-    from rlk.lang.op import Op
+from rlk.lang.trace import TensorArg, Tile
 
 
-def backward(
-    tracer: Tracer, forward: Kernel, op: Op, wanted: Collection[str], given: Mapping[str, TensorArg]
-) -> None:
+def backward(forward: Forward, wanted: Collection[str], given: Mapping[str, TensorArg]) -> None:
     """Record the gradient of a traced kernel: outputs d_<input> of the wanted inputs.
 
     given: the cotangents of outputs, those that are there. Raises VJP_SAVED, VJP_DERIVED and VJP_SUM, with
     the author's line.
     """
-    _Reverse(tracer, forward, op, wanted, given).run()
+    _Reverse(forward, wanted, given).run()
 
 
 def reached(forward: Kernel, wrt: Collection[str]) -> list[str]:
@@ -114,12 +108,9 @@ class _At:
 class _Reverse:
     """One reverse pass. Values are the forward's, tiles the gradient's."""
 
-    def __init__(
-        self, tracer: Tracer, forward: Kernel, op: Op, wanted: Collection[str], given: Mapping[str, TensorArg]
-    ) -> None:
-        self.t, self.b = tracer, tracer.builder
-        self.f = Forward(tracer, forward, op)
-        self.op, self.given = op, given
+    def __init__(self, forward: Forward, wanted: Collection[str], given: Mapping[str, TensorArg]) -> None:
+        self.f, self.given = forward, given
+        self.t, self.b = forward.t, forward.b
         self.active = active_values(self.f.tape, frozenset(wanted))
         self.orders: dict[Axis, Order] = {}
         for let in self.f.tape:
@@ -177,7 +168,7 @@ class _Reverse:
         """Return the sum over axes, first those that are whole; along `constant` all terms are the same."""
         for axis in sorted(over, key=lambda a: a.chunk is not None):
             if axis.over is not None or axis.dynamic and axis.chunk is None:
-                raise SpecError(Code.VJP_SUM, self.t.here(), op=self.op.name, axis=axis)
+                raise SpecError(Code.VJP_SUM, self.t.here(), op=self.f.name, axis=axis)
             if axis.chunk is not None:
                 (tile,) = self.streamed(axis, [tile])
                 tile = self.f.in_memory(tile, "total")  # what is read along the axis sums once
@@ -258,7 +249,7 @@ class _Reverse:
         """Return the gradient of an input, rounded; 0 where no cotangent reaches it."""
         type, parts = self.f.decls[name].type, self.inputs[name]
         lines = (x.loc for x in self.f.tape if isinstance(x.node, Load) and x.node.param == name)
-        with self.f.placed(next(lines, self.op.loc)):
+        with self.f.placed(next(lines, self.f.loc)):
             return (self.gathered(type.axes, parts) if parts else L.number(0.0, DType.F32)).to(type.dtype)
 
     def write(self, name: str, tile: Tile, at: Mapping[Axis, Value] | None = None) -> None:

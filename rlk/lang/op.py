@@ -21,6 +21,7 @@ from rlk.ir.text import print_program
 from rlk.ir.types import DType, TileType
 from rlk.lang.autodiff import backward, reached
 from rlk.lang.reads import Unset, digest_of, is_rlks
+from rlk.lang.recompute import Forward
 from rlk.lang.record import Record
 from rlk.lang.reserved import check_free, is_free
 from rlk.lang.surface import Outputs
@@ -95,7 +96,7 @@ class Vjp:
 
     @property
     def doc(self) -> str:
-        """What the author says of it."""
+        """The author's description, or that it is derived."""
         return f"Derived from {self.op.name}." if self.fn is None else inspect.getdoc(self.fn) or ""
 
     @property
@@ -532,7 +533,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
             return
         given = {n.removeprefix("d_"): x for n, x in arguments.items() if isinstance(x, TensorArg)}
         wanted = [name for name in vjp.wrt if name in variant.wanted]
-        backward(tracer, forward.kernels[0], op, wanted, given)
+        backward(Forward(tracer, forward.kernels[0], op.name, op.loc, op.saves), wanted, given)
 
     program = _run(tracer, vjp.name, vjp.loc, body, absent)
     _check_gradients(vjp, variant, program)

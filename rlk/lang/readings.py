@@ -10,7 +10,7 @@ from rlk.ir.nodes import Fma, Fn1, Fn2, Let, Map1, Map2, Math, MathFn, Result, S
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read off a softmax fold: "lse", "entropy", or with a leading dot the mean of a payload."""
+    """A value of a softmax fold. what: "lse", "entropy", or with a leading dot the mean of a payload."""
 
     stream: Value
     fold: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rlk.errors import Code, Loc, SpecError
 from rlk.ir.dims import Axis
@@ -32,9 +31,6 @@ from rlk.ir.nodes import (
 from rlk.ir.types import TileType
 from rlk.lang.readings import component, readings
 from rlk.lang.trace import TensorArg, Tile, Tracer
-
-if TYPE_CHECKING:
-    from rlk.lang.op import Op
 
 _BOUNDS = ("begin", "end", "when", "since", "until", "row", "kept", "after")
 
@@ -102,10 +98,14 @@ def _is_active(stream: object, index: int, active: set[Value]) -> bool:
 
 
 class Forward:
-    """The program of an operator, and those of its values that its gradient has."""
+    """The traced program of an operator, and those of its values that the gradient has.
 
-    def __init__(self, tracer: Tracer, kernel: Kernel, op: Op) -> None:
-        self.t, self.b, self.op = tracer, tracer.builder, op
+    tracer: of the gradient. saves: the inputs and outputs that it reads.
+    """
+
+    def __init__(self, tracer: Tracer, kernel: Kernel, name: str, loc: Loc, saves: tuple[str, ...]) -> None:
+        self.t, self.b = tracer, tracer.builder
+        self.name, self.loc, self.saves = name, loc, saves
         self.tape = tuple(tape_of(kernel.body))
         self.lets = {let.value: let for let in self.tape}
         self.decls = {d.name: d for d in kernel.params}
@@ -122,7 +122,7 @@ class Forward:
         """Yield the values that the gradient reads from a saved output, each with its name."""
         for let in self.tape:
             node = let.node
-            if isinstance(node, Store) and node.param in self.op.saves and self.is_whole(node):
+            if isinstance(node, Store) and node.param in self.saves and self.is_whole(node):
                 yield node.value, node.param
 
     def _values_of_folds(self) -> Iterator[Value]:
@@ -136,9 +136,9 @@ class Forward:
 
     def refused(self, let: Let, what: str, instead: str = "") -> SpecError:
         """Return the error of a node without a rule, at the author's line."""
-        write = f"write the gradient: @{self.op.name}.vjp(...)"
+        write = f"write the gradient: @{self.name}.vjp(...)"
         instead = f"{instead}; or {write}" if instead else write
-        return SpecError(Code.VJP_DERIVED, let.loc, op=self.op.name, what=what, instead=instead)
+        return SpecError(Code.VJP_DERIVED, let.loc, op=self.name, what=what, instead=instead)
 
     def recurrence(self, stream: Let) -> SpecError:
         return self.refused(stream, "a recurrence", "carry the gradient from the other end (reverse=True)")
@@ -263,7 +263,7 @@ class Forward:
             if isinstance(x.node, Load) and x.node.param not in self.b.params:
                 name = x.node.param
                 if self.decls[name].role is not Role.WORK:
-                    raise SpecError(Code.VJP_SAVED, x.loc, name=name, op=self.op.name)
+                    raise SpecError(Code.VJP_SAVED, x.loc, name=name, op=self.name)
                 self.b.params[name] = self.decls[name]
                 for store in self.stores(name):
                     self.copy(store, self.env)
