@@ -17,6 +17,7 @@ from rlk.ir.nodes import (
     Block,
     Cast,
     Check,
+    Combine,
     Const,
     Decl,
     Dot,
@@ -33,6 +34,7 @@ from rlk.ir.nodes import (
     Map1,
     Map2,
     Math,
+    MathFn,
     MathModel,
     Merge,
     Node,
@@ -145,10 +147,10 @@ class _Writer:
                     once = self.counts[let.value] == 1 and let.value in here
                     if once and len(text) < 48 and not isinstance(node, Keep | Dot | Reduce | Philox):
                         self.texts[let.value] = text
-                        if isinstance(node, Map2) and node.fn in _SIGNS or text.startswith("-"):
+                        if isinstance(node, Map2) and node.fn not in _FUNCTIONS or text.startswith("-"):
                             self.loose.add(let.value)
                     else:
-                        self.texts[let.value] = self.name(let.name or "value")
+                        self.texts[let.value] = self.name(let.name or _stem(node))
                         yield f"{self.texts[let.value]} = {text}"
 
     def name(self, stem: str) -> str:
@@ -346,6 +348,18 @@ class _Writer:
                 return f'{name}.payload("{states[index]}")' if is_payload else f"{name}.{states[index]}"
             index -= len(fold.yielded)
         raise AssertionError("a carried value")
+
+
+def _stem(node: Node) -> str:
+    """Return a name for a value that the author gave none."""
+    named = {Fn2.MUL: "product", Fn2.ADD: "both", Fn2.SUB: "difference", Fn2.DIV: "quotient"}
+    match node:
+        case Map2(fn=fn2):
+            return named.get(fn2, fn2.value)
+        case Map1(fn=Fn1(value=name)) | Math(fn=MathFn(value=name)) | Reduce(fn=Combine(value=name)):
+            return name
+        case _:
+            return type(node).__name__.lower()
 
 
 def _read_by(let: Let) -> tuple[Value, ...]:
