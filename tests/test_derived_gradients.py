@@ -19,15 +19,15 @@ from rlk.interp.run import run, run_wide
 from rlk.ir.nodes import Load, MathFn, Program, Role, Store, Stream, Value, bounds_of, with_operands
 from rlk.ir.numerics import numerics_id
 from rlk.ir.text import print_program
-from rlk.lang import Axis, L, Outputs, Ragged, Tensor, bf16, f32, i32, op, u32
+from rlk.lang import Axis, L, Outputs, Ragged, Static, Tensor, bf16, f32, i32, op, u32
 from rlk.lang import slopes as rules
-from rlk.lang.op import Op, axes_of
+from rlk.lang.op import Op, Variant, axes_of
 from rlk.lang.recompute import tape_of
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.pages.spec_text import gradient_text
 from rlk.passes.pipeline import canonical
-from rlk.specs.logp import logp
 from rlk.specs.model import geglu, swiglu
+from rlk.specs.moe import expert_weights
 from rlk.specs.norm import rms_norm
 from rlk.target.facts import target
 from rlk.testing.cases import Case, cases, forward_program, gradient_program, sizes
@@ -93,7 +93,7 @@ def test_a_sum_over_rows_has_the_order_that_is_printed() -> None:
     assert not torch.equal(bias.grad, reduce(torch.add, rows))  # in one piece: other bits
 
 
-@pytest.mark.parametrize("spec", [swiglu, geglu, rms_norm, logp], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [swiglu, geglu, rms_norm, expert_weights], ids=lambda spec: spec.name)
 def test_rlks_own_gradients_are_derived_as_accurately(spec: Op) -> None:
     derived = twin(spec, ("residual",) if spec is rms_norm else ())
     for case in cases(derived, spec.record.example or Example()):
@@ -314,6 +314,21 @@ def test_outputs_that_callers_do_not_get_have_no_cotangent() -> None:
     assert [f.name for f in derived_specs.norm.gradient.formals] == ["d_y"]
     (loss,) = derived_specs.biased_loss.gradient.formals
     assert loss.name == "d_loss" and loss.optional
+
+
+def test_an_output_of_a_variant_that_was_not_tried_is_no_constant() -> None:
+    @op(saves=("x",))
+    def several(x: Tensor[f32, R, N], more: Static[...] = False) -> Outputs:
+        return L.out(y=x * x, z=x * x * x if more else None)
+
+    derived = several.derive_vjp()
+    assert derived.wrt == ("x",)
+    plain, more = (
+        Variant.of(statics={"more": each}, present={"d_y"}, wanted={"x"}) for each in (False, True)
+    )
+    assert derived.trace(plain).kernels
+    with pytest.raises(SpecError, match="the output z, which no variant has"):
+        derived.trace(more)
 
 
 def test_calls_are_differentiated() -> None:

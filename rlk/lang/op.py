@@ -312,9 +312,12 @@ class Op:
     def derive_vjp(self, *wrt: str) -> Vjp:
         """Derive the gradient with respect to the named inputs from the spec, and register it.
 
+        wrt: names of floating inputs; none: all of them.
         It reads the inputs and outputs that `saves=` lists, and computes all else again. A gradient that
         is written with `vjp`, before or after, is the operator's; this one is then only returned.
         """
+        floats = (f for f in self.formals if isinstance(f.type, TensorType) and _is_float(f.type.dtype))
+        wrt = wrt or tuple(f.name for f in floats)
         self._check_wrt(wrt, author())
         derived = Vjp(self, wrt, None)
         if self.gradient is None or self.gradient.fn is None:
@@ -531,6 +534,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
         if vjp.fn is not None:
             vjp.fn(context, **arguments)
             return
+        _check_derived(vjp, forward.kernels[0])
         given = {n.removeprefix("d_"): x for n, x in arguments.items() if isinstance(x, TensorArg)}
         wanted = [name for name in vjp.wrt if name in variant.wanted]
         backward(Forward(tracer, forward.kernels[0], op.name, op.loc, op.saves), wanted, given)
@@ -538,6 +542,16 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     program = _run(tracer, vjp.name, vjp.loc, body, absent)
     _check_gradients(vjp, variant, program)
     return program
+
+
+def _check_derived(vjp: Vjp, forward: Kernel) -> None:
+    """Raise for an output that depends on inputs of a derived gradient, and of which no variant told."""
+    op, known = vjp.op, {f.name for f in vjp.formals}
+    for name in reached(forward, vjp.wrt):
+        if f"d_{name}" not in known and (not op.returns or name in op.returns):
+            what = f"the output {name}, which no variant has that could be listed"
+            instead = f"list the choices of every static, or write the gradient: @{op.name}.vjp(...)"
+            raise SpecError(Code.VJP_DERIVED, op.loc, op=op.name, what=what, instead=instead)
 
 
 def _derived_formals(vjp: Vjp) -> tuple[Formal, ...]:
