@@ -12,6 +12,7 @@ M = Axis("M")
 H = Axis("H")
 D = Axis("D")
 V = Axis("V", chunk=4, split=2)
+W = Axis("W", chunk=16, split=2)
 F = DTypeVar("F", (bf16, f16, f32))
 B = DTypeVar("B", (bf16, f16))
 
@@ -106,9 +107,25 @@ def turned(x: Tensor[f32, P, D], w: Tensor[f32, M, D]) -> Outputs:
     return L.out()
 
 
+@op(saves=("x", "w", "bias"))
+def linear(x: Tensor[B, T, D], w: Tensor[B, M, D], bias: Tensor[B, M]) -> Outputs:
+    """Rows that are contracted for one gradient, and streamed for another."""
+    return L.out(y=L.tanh(L.dot(x, w, over=D) + bias.to(f32)))
+
+
+@op(saves=("x", "w"))
+def head(x: Tensor[B, R, D], w: Tensor[B, W, D]) -> Outputs:
+    """A log-sum-exp of products that is not saved: its axis is streamed again, and contracted."""
+    soft = L.softmax_sum()
+    for v in L.stream(W):
+        soft.absorb(L.dot(x, w[v], over=D))
+    return L.out(lse=soft.lse())
+
+
 WRT = {
     functions: ("x", "w"), statistics: ("z", "x"), softmax: ("z",), masked: ("z", "x"),
     biased_loss: ("z", "bias"), norm: ("x", "weight", "bias"), gated: ("x", "gate", "up"), turned: ("x", "w"),
+    linear: ("x", "w", "bias"), head: ("x", "w"),
 }  # fmt: skip
 for _op, _names in WRT.items():
     _op.derive_vjp(*_names)

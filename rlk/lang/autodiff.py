@@ -9,7 +9,7 @@ stream, as `L.total` has it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -59,13 +59,27 @@ from rlk.lang.surface import L
 from rlk.lang.trace import TensorArg, Tile
 
 
-def backward(forward: Forward, wanted: Collection[str], given: Mapping[str, TensorArg]) -> None:
+def backward(make: Callable[[], Forward], wanted: Collection[str], given: Mapping[str, TensorArg]) -> None:
     """Record the gradient of a traced kernel: outputs d_<input> of the wanted inputs.
 
-    given: the cotangents of outputs, those that are there. Raises VJP_SAVED, VJP_DERIVED and VJP_SUM, with
-    the author's line.
+    make: returns the kernel in an unchanged tracer. given: the cotangents of outputs, those that are there.
+    Raises VJP_SAVED, VJP_DERIVED and VJP_SUM, with the author's line.
     """
-    _Reverse(forward, wanted, given).run()
+    apart: frozenset[Axis] = frozenset()
+    while True:
+        forward = make()
+        before = forward.t.state()
+        made = _Reverse(forward, wanted, given, apart)
+        made.run()
+        clash = made.streamed_and_cut()
+        if clash is None:
+            return
+        stream, axis = clash
+        if axis in apart:
+            what = f"a contraction over the pieces of {axis} beside a stream of {axis}"
+            raise forward.refused(stream, what, "write what the stream finds as an output of saves=")
+        apart |= {axis}
+        forward.t.restore(before)
 
 
 def reached(forward: Kernel, wrt: Collection[str]) -> list[str]:
@@ -108,7 +122,15 @@ class _At:
 class _Reverse:
     """One reverse pass. Values are the forward's, tiles the gradient's."""
 
-    def __init__(self, forward: Forward, wanted: Collection[str], given: Mapping[str, TensorArg]) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        wanted: Collection[str],
+        given: Mapping[str, TensorArg],
+        apart: frozenset[Axis],
+    ) -> None:
+        """apart: axes that are streamed: contractions run over others of their names, without chunks."""
+        self.apart = apart
         self.f, self.given = forward, given
         self.t, self.b = forward.t, forward.b
         self.active = active_values(self.f.tape, frozenset(wanted))
@@ -138,7 +160,6 @@ class _Reverse:
             if f"d_{name}" not in self.b.params:
                 self.write(name, self.gradient(name))
         self.drop_unused()
-        self.check_pieces()
 
     # --- sums ---
 
@@ -268,17 +289,16 @@ class _Reverse:
                 left.append(let)
         lets[:] = reversed(left)
 
-    def check_pieces(self) -> None:
-        """Raise for an axis that the gradient contracts piece by piece, and streams in the same program."""
+    def streamed_and_cut(self) -> tuple[Let, Axis] | None:
+        """Return a stream whose axis the gradient also contracts or materializes by pieces."""
         lets = self.b.open[0]
         cut = {x.node.over for x in lets if isinstance(x.node, Dot)}
         cut |= {a for x in lets if isinstance(x.node, Keep) for a in _axes_of(x)}
         for let in lets:
             axis = let.node.axis if isinstance(let.node, Stream) else None
-            if axis in cut and axis is not None and (axis.split or axis.piece):
-                what = f"a contraction over the pieces of {axis} beside a stream of {axis}"
-                instead = "write what the stream finds as an output, and name it in saves="
-                raise self.f.refused(let, what, instead)
+            if axis is not None and axis in cut and (axis.split or axis.piece):
+                return let, axis
+        return None
 
     # --- the rule of each node ---
 
@@ -402,9 +422,9 @@ class _Reverse:
             if not own or own[0] not in g.axes:
                 made = self.summed(g * y.to(DType.F32), tuple(own))
             else:
-                made = L.dot(self.factor(let, g, y.dtype), y, over=own[0], each=node.each or ())
+                made = self.product(self.factor(let, g, y.dtype), y, own[0], node.each or ())
                 if (own[0].split or own[0].piece) and self.f.uses(factor) > 1:  # one such product in a sum
-                    made = self.t.wrap(self.b.let(Keep(made.value), f"d_{let.name or 'z'}_product"))
+                    made = self.materialized(made, f"d_{let.name or 'z'}_product")
             self.pull(factor, made, _axes_of(self.f.lets[factor]))
 
     def factor(self, let: Let, g: Tile, dtype: DType) -> Tile:
@@ -415,9 +435,30 @@ class _Reverse:
         if isinstance(self.b.node(rounded.value), Load | Keep):
             return rounded
         if key not in self.factors:
-            name = f"d_{let.name or 'z'}_{dtype}"
-            self.factors[key] = self.t.wrap(self.b.let(Keep(rounded.value), name))
+            self.factors[key] = self.materialized(rounded, f"d_{let.name or 'z'}_{dtype}")
         return self.factors[key]
+
+    def materialized(self, tile: Tile, name: str) -> Tile:
+        """Return a value in memory: by pieces of its axes, unless one of them is streamed."""
+        if self.apart.isdisjoint(tile.axes):
+            return self.t.wrap(self.b.let(Keep(tile.value), name))
+        return self.f.in_memory(tile, name)
+
+    def product(self, a: Tile, b: Tile, over: Axis, each: tuple[Axis, ...]) -> Tile:
+        """Return a contraction over an axis, or over one of its name and pieces that has no chunks."""
+        if over not in self.apart:
+            return L.dot(a, b, over=over, each=each)
+        alone = replace(over, chunk=None, leaf="chunk")
+        return L.dot(self.read_along(a, over, alone), self.read_along(b, over, alone), over=alone, each=each)
+
+    def read_along(self, tile: Tile, axis: Axis, alone: Axis) -> Tile:
+        """Return a factor in memory, read along another axis of the same name."""
+        node = self.b.node(tile.value)
+        if not isinstance(node, Load) or not any(self.b.node(i) == Pos(axis) for i in node.index):
+            node = self.b.node(self.f.in_memory(tile, "factor").value)
+        assert isinstance(node, Load)
+        index = tuple(self.b.let(Pos(alone)) if self.b.node(i) == Pos(axis) else i for i in node.index)
+        return self.t.wrap(self.b.let(replace(node, index=index), node.param))
 
     # --- folds ---
 

@@ -537,7 +537,8 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
         _check_derived(vjp, forward.kernels[0])
         given = {n.removeprefix("d_"): x for n, x in arguments.items() if isinstance(x, TensorArg)}
         wanted = [name for name in vjp.wrt if name in variant.wanted]
-        backward(Forward(tracer, forward.kernels[0], op.name, op.loc, op.saves), wanted, given)
+        kernel = forward.kernels[0]
+        backward(lambda: Forward(tracer, kernel, op.name, op.loc, op.saves), wanted, given)
 
     program = _run(tracer, vjp.name, vjp.loc, body, absent)
     _check_gradients(vjp, variant, program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -20,6 +21,7 @@ from rlk.ir.nodes import (
     Fn1,
     Fn2,
     Fold,
+    Let,
     Load,
     MathFn,
     Param,
@@ -182,6 +184,14 @@ class Tracer:
         index = tuple(self.use(where[axis]) if axis in where else b.let(Pos(axis)) for axis in axes)
         b.let(Store(name, index, self.use(tile), None if when is None else self.use(when)))
         return TensorArg(self, b.params[name])
+
+    def state(self) -> tuple[dict[str, Decl], list[Let], list[str]]:
+        """Return what was recorded at the top level, for `restore`."""
+        return dict(self.builder.params), list(self.builder.open[0]), list(self.outputs)
+
+    def restore(self, state: tuple[dict[str, Decl], list[Let], list[str]]) -> None:
+        """Forget what was recorded since."""
+        self.builder.params, self.builder.open[0], self.outputs = (copy(part) for part in state)
 
     def finish(self, spec: Loc) -> Block:
         """Return the traced body of the spec at a place."""

@@ -80,7 +80,8 @@ def gradient_text(op: Op, program: Program) -> str:
     listed = ", ".join(["ctx", *(f"{d.name}: {_annotation(d)}" for d in given)])
     wanted = [d.name.removeprefix("d_") for d in kernel.params if d.role is Role.OUT]
     named = ", ".join(f'"{n}"' for n in wanted)
-    head = [f"@{op.name}.vjp({named})", f"def {program.name}({listed}) -> Outputs:"]
+    axes = [_declared(axis, name) for axis, name in _renamed_axes(kernel).items()]
+    head = [*axes, f"@{op.name}.vjp({named})", f"def {program.name}({listed}) -> Outputs:"]
     lines = _Writer(kernel, names).lines()
     return "\n".join([*head, *lines, "    return L.out()", ""])
 
@@ -93,14 +94,22 @@ def _annotation(decl: Decl) -> str:
 
 
 def _axis(axis: Axis) -> str:
-    parts = {
-        Part.ALL: "",
-        Part.PIECE: ".pieces",
-        Part.STEP: ".steps",
-        Part.WITHIN: ".within",
-        Part.LANE: ".lanes",
-    }
-    return axis.name + parts[axis.part]
+    parts = {Part.PIECE: ".pieces", Part.STEP: ".steps", Part.LANE: ".lanes"}
+    return axis.name + parts.get(axis.part, "" if axis.part is Part.ALL else f".{axis.part.value}")
+
+
+def _renamed_axes(kernel: Kernel) -> dict[Axis, str]:
+    """Return names for axes that share theirs with one of the parameters: contracted, but not streamed."""
+    known = {a.name: a for d in kernel.params for a in d.type.axes}
+    overs = (let.node.over for let in walk(kernel.body) if isinstance(let.node, Dot))
+    return {a: f"{a.name}_whole" for a in overs if known.get(a.name, a) != a}
+
+
+def _declared(axis: Axis, name: str) -> str:
+    cuts = ("chunk", "split", "piece", "fan_in")
+    given = [f"{cut}={getattr(axis, cut)}" for cut in cuts if getattr(axis, cut) is not None]
+    given += ["dynamic=True"] if axis.dynamic else []
+    return f"{name} = Axis({', '.join((repr(axis.name).replace(chr(39), chr(34)), *given))})"
 
 
 def _tree(order: Order) -> str:
@@ -112,6 +121,7 @@ class _Writer:
 
     def __init__(self, kernel: Kernel, params: Mapping[str, str]) -> None:
         self.body, self.params = kernel.body, params
+        self.axes = _renamed_axes(kernel)
         self.decls = {d.name: d for d in kernel.params}
         self.lets = {let.value: let for let in walk(kernel.body)}
         self.counts = Counter(v for let in walk(kernel.body) for v in _read_by(let))
@@ -152,6 +162,9 @@ class _Writer:
                     else:
                         self.texts[let.value] = self.name(let.name or _stem(node))
                         yield f"{self.texts[let.value]} = {text}"
+
+    def axis(self, axis: Axis) -> str:
+        return self.axes.get(axis) or _axis(axis)
 
     def name(self, stem: str) -> str:
         """Return a name that nothing has."""
@@ -203,7 +216,9 @@ class _Writer:
             case Const():
                 return self.literal(let)
             case Pos(axis=axis):
-                return f"{self.variables[axis]}.pos" if axis in self.variables else f"L.pos({_axis(axis)})"
+                return (
+                    f"{self.variables[axis]}.pos" if axis in self.variables else f"L.pos({self.axis(axis)})"
+                )
             case Extent(axis=axis):
                 return f"L.extent({_axis(axis)})"
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
@@ -216,11 +231,11 @@ class _Writer:
             case Reduce(fn=fn, x=x, over=over, order=order):
                 named = {"add": "sum", "or": "any"}.get(fn.value, fn.value)
                 tree = "" if order is None else f", tree={_tree(order)}"
-                return f"L.{named}({self.of(x)}, over={_axis(over)}{tree})"
+                return f"L.{named}({self.of(x)}, over={self.axis(over)}{tree})"
             case Dot(a=a, b=b, over=over, onto=onto, each=each):
                 more = "" if onto is None else f", onto={self.of(onto)}"
                 more += f", each=({''.join(f'{_axis(a)}, ' for a in each).strip()})" if each else ""
-                return f"L.dot({self.of(a)}, {self.of(b)}, over={_axis(over)}{more})"
+                return f"L.dot({self.of(a)}, {self.of(b)}, over={self.axis(over)}{more})"
             case Keep(x=x):
                 return f'L.keep({self.of(x)}, "{let.name}")'
             case Result(of=of, index=index):
@@ -265,10 +280,10 @@ class _Writer:
         own = len(axes) == len(nodes) and load.guard is None and load.fill is None
         streamed = [self.variables[a] for a in axes if a in self.variables]
         if own and not streamed:
-            return f"{name}.at({', '.join(map(_axis, axes))})"
+            return f"{name}.at({', '.join(map(self.axis, axes))})"
         if own and len(streamed) == 1:
             return f"{name}[{streamed[0]}]"
-        index = [_axis(n.axis) if isinstance(n, Pos) and n.axis not in self.variables else self.of(i)
+        index = [self.axis(n.axis) if isinstance(n, Pos) and n.axis not in self.variables else self.of(i)
                  for n, i in zip(nodes, load.index, strict=True)]  # fmt: skip
         more = [f"when={self.of(load.guard)}"] if load.guard is not None else []
         more += [f"fill={self.of(load.fill)}"] if load.fill is not None else []
