@@ -114,7 +114,7 @@ def linear(x: Tensor[B, T, D], w: Tensor[B, M, D], bias: Tensor[B, M]) -> Output
 
 
 @op(saves=("x", "w"))
-def head(x: Tensor[B, R, D], w: Tensor[B, W, D]) -> Outputs:
+def head(x: Tensor[B, P, D], w: Tensor[B, W, D]) -> Outputs:
     """A log-sum-exp of products that is not saved: its axis is streamed again, and contracted."""
     soft = L.softmax_sum()
     for v in L.stream(W):

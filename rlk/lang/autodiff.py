@@ -59,15 +59,17 @@ from rlk.lang.surface import L
 from rlk.lang.trace import TensorArg, Tile
 
 
-def backward(make: Callable[[], Forward], wanted: Collection[str], given: Mapping[str, TensorArg]) -> None:
+def backward(
+    make: Callable[[frozenset[Axis]], Forward], wanted: Collection[str], given: Mapping[str, TensorArg]
+) -> None:
     """Record the gradient of a traced kernel: outputs d_<input> of the wanted inputs.
 
-    make: returns the kernel in an unchanged tracer. given: the cotangents of outputs, those that are there.
-    Raises VJP_SAVED, VJP_DERIVED and VJP_SUM, with the author's line.
+    make: returns the kernel, given the axes that are apart. given: the cotangents of outputs, those that are
+    there. Raises VJP_SAVED, VJP_DERIVED and VJP_SUM, with the author's line.
     """
     apart: frozenset[Axis] = frozenset()
     while True:
-        forward = make()
+        forward = make(apart)
         before = forward.t.state()
         made = _Reverse(forward, wanted, given, apart)
         made.run()
@@ -129,8 +131,7 @@ class _Reverse:
         given: Mapping[str, TensorArg],
         apart: frozenset[Axis],
     ) -> None:
-        """apart: axes that are streamed: contractions run over others of their names, without chunks."""
-        self.apart = apart
+        """apart: axes that are streamed and contracted; `Forward` has those that the spec streams."""
         self.f, self.given = forward, given
         self.t, self.b = forward.t, forward.b
         self.active = active_values(self.f.tape, frozenset(wanted))
@@ -138,6 +139,8 @@ class _Reverse:
         for let in self.f.tape:
             if isinstance(let.node, Reduce) and let.node.order is not None:
                 self.orders.setdefault(let.node.over, let.node.order)
+        self.rows = self.row_axis()
+        self.rows_apart = self.rows if self.rows in apart else None
         self.visited: Value = -1
         self.parts: dict[Value, list[_Part]] = {}
         self.inputs: dict[str, list[_Part]] = {name: [] for name in wanted}
@@ -146,7 +149,7 @@ class _Reverse:
 
     def run(self) -> None:
         """Visit the values that vary along rows, sum over rows, and visit the others."""
-        rows = self.row_axis()
+        rows = self.rows
         along = self.along(rows)
         late = [let for let in self.f.tape if let.value not in along]
         for let in reversed(self.f.tape):
@@ -187,10 +190,10 @@ class _Reverse:
 
     def summed(self, tile: Tile, over: tuple[Axis, ...], constant: tuple[Axis, ...] = ()) -> Tile:
         """Return the sum over axes, first those that are whole; along `constant` all terms are the same."""
-        for axis in sorted(over, key=lambda a: a.chunk is not None):
-            if axis.over is not None or axis.dynamic and axis.chunk is None:
+        for axis in sorted(over, key=self.f.has_chunks):
+            if axis.over is not None or axis.dynamic and not self.f.has_chunks(axis):
                 raise SpecError(Code.VJP_SUM, self.t.here(), op=self.f.name, axis=axis)
-            if axis.chunk is not None:
+            if self.f.has_chunks(axis):
                 (tile,) = self.streamed(axis, [tile])
                 tile = self.f.in_memory(tile, "total")  # what is read along the axis sums once
             else:
@@ -248,11 +251,11 @@ class _Reverse:
             stored, inside = {}, _backward(flat, axis, [t.value for t in tiles], ends)
         tables = {v: self.f.table(self.t.wrap(v), flat[v].name) for v in flat if v in inside & ends}
         totals = [Total() for _ in tiles]
-        for v in L.stream(axis):
+        for v in L.stream(self.f.streamed.get(axis, axis)):
             local: dict[Value, Value] = {}
             for value in (value for value in flat if value in inside):
                 if value in tables:
-                    where = (v.pos if dim == axis else dim for dim in tables[value].axes)
+                    where = (v.pos if dim == v.axis else dim for dim in tables[value].axes)
                     local[value] = tables[value].at(*where).value
                 elif flat[value].node == Pos(axis):
                     local[value] = v.pos.value
@@ -275,9 +278,9 @@ class _Reverse:
 
     def write(self, name: str, tile: Tile, at: Mapping[Axis, Value] | None = None) -> None:
         """Store the gradient of an input, dims in the input's order. at: positions that are no axis's own."""
-        axes, known = self.f.decls[name].type.axes, at or {}
+        axes, known = self.f.decls[name].type.axes, at or {}  # as outside of streams
         index = tuple(known[a] if a in known else self.b.let(Pos(a), a.name.lower()) for a in axes)
-        self.t.write(f"d_{name}", axes, index, tile.value)
+        self.t.write(f"d_{name}", self.f.params[name].type.axes, index, tile.value)
 
     def drop_unused(self) -> None:
         """Drop the values that nothing reads: those that moved into a stream."""
@@ -435,18 +438,19 @@ class _Reverse:
         if isinstance(self.b.node(rounded.value), Load | Keep):
             return rounded
         if key not in self.factors:
-            self.factors[key] = self.materialized(rounded, f"d_{let.name or 'z'}_{dtype}")
+            name = f"d_{let.name or 'z'}_{dtype}"
+            self.factors[key] = self.materialized(rounded, name)
         return self.factors[key]
 
     def materialized(self, tile: Tile, name: str) -> Tile:
-        """Return a value in memory: by pieces of its axes, unless one of them is streamed."""
-        if self.apart.isdisjoint(tile.axes):
-            return self.t.wrap(self.b.let(Keep(tile.value), name))
-        return self.f.in_memory(tile, name)
+        """Return a value in memory: by pieces of its axes, unless sums over rows stream one of them."""
+        if self.rows_apart in tile.axes:
+            return self.f.in_memory(tile, name)
+        return self.t.wrap(self.b.let(Keep(tile.value), name))
 
     def product(self, a: Tile, b: Tile, over: Axis, each: tuple[Axis, ...]) -> Tile:
-        """Return a contraction over an axis, or over one of its name and pieces that has no chunks."""
-        if over not in self.apart:
+        """Return a contraction; of rows that are summed too, over an axis of their name without chunks."""
+        if over != self.rows_apart:
             return L.dot(a, b, over=over, each=each)
         alone = replace(over, chunk=None, leaf="chunk")
         return L.dot(self.read_along(a, over, alone), self.read_along(b, over, alone), over=alone, each=each)
@@ -491,7 +495,7 @@ class _Reverse:
                 for _, _, g in found:
                     if fold.monoid.kind is Kind.ARGMAX:
                         best = self.f.result(let.value, first_result(stream, i) + 1)
-                        g = L.where(L.pos(stream.axis) == best, g, 0.0)
+                        g = L.where(L.pos(self.f.flat.get(stream.axis, stream.axis)) == best, g, 0.0)
                     self.absorbed(let, fold.inputs[0], g)
 
     def check_fold(self, let: Let, fold: Fold) -> None:
@@ -508,7 +512,8 @@ class _Reverse:
         """Send a cotangent to what a fold absorbed; out of the stream's body as `leaving` does."""
         assert isinstance(stream.node, Stream)
         g = g if self.f.home.get(value) is stream else self.visible(stream, g)
-        self.pull(value, g, union(_axes_of(self.f.lets[value]), g.axes, (stream.node.axis,)))
+        axis = self.f.flat.get(stream.node.axis, stream.node.axis)
+        self.pull(value, g, union(_axes_of(self.f.lets[value]), g.axes, (axis,)))
 
     def visible(self, stream: Let, g: Tile) -> Tile:
         """Return a cotangent of an element of a stream: 0 where the axis is empty."""

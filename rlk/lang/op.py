@@ -538,7 +538,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
         given = {n.removeprefix("d_"): x for n, x in arguments.items() if isinstance(x, TensorArg)}
         wanted = [name for name in vjp.wrt if name in variant.wanted]
         kernel = forward.kernels[0]
-        backward(lambda: Forward(tracer, kernel, op.name, op.loc, op.saves), wanted, given)
+        backward(lambda apart: Forward(tracer, kernel, op.name, op.loc, op.saves, apart), wanted, given)
 
     program = _run(tracer, vjp.name, vjp.loc, body, absent)
     _check_gradients(vjp, variant, program)

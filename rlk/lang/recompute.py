@@ -14,11 +14,13 @@ from rlk.ir.nodes import (
     Cast,
     Check,
     Const,
+    Dot,
     Keep,
     Kernel,
     Let,
     Load,
     Pos,
+    Reduce,
     Result,
     Role,
     Store,
@@ -28,8 +30,9 @@ from rlk.ir.nodes import (
     operands,
     with_operands,
 )
-from rlk.ir.types import TileType
+from rlk.ir.types import TileType, TupleType
 from rlk.lang.readings import component, readings
+from rlk.lang.surface import L
 from rlk.lang.trace import TensorArg, Tile, Tracer
 
 _BOUNDS = ("begin", "end", "when", "since", "until", "row", "kept", "after")
@@ -97,18 +100,57 @@ def _is_active(stream: object, index: int, active: set[Value]) -> bool:
     return fold is None or not active.isdisjoint(stream.folds[fold].inputs)
 
 
+def _renamed(let: Let, axes: Mapping[Axis, Axis]) -> Let:
+    """Return a let along other axes; a stream's body is as before."""
+    node = let.node
+    match node:
+        case Pos(axis=axis):
+            node = Pos(axes.get(axis, axis))
+        case Reduce(over=over):
+            node = replace(node, over=axes.get(over, over))
+        case Dot(over=over, each=each):
+            batch = each and tuple(axes.get(a, a) for a in each)
+            node = replace(node, over=axes.get(over, over), each=batch)
+        case _:
+            pass
+    match let.type:
+        case TileType() as tile:
+            return replace(let, node=node, type=_renamed_type(tile, axes))
+        case TupleType(items=items):
+            return replace(let, type=TupleType(tuple(_renamed_type(t, axes) for t in items)))
+        case _:
+            return let
+
+
+def _renamed_type(type: TileType, axes: Mapping[Axis, Axis]) -> TileType:
+    return replace(type, axes=tuple(axes.get(a, a) for a in type.axes))
+
+
 class Forward:
     """The traced program of an operator, and those of its values that the gradient has.
 
-    tracer: of the gradient. saves: the inputs and outputs that it reads.
+    tracer: of the gradient. saves: the inputs and outputs that it reads. apart: axes that the gradient
+    streams and contracts: outside of the spec's streams they are others, of their names, without chunks.
     """
 
-    def __init__(self, tracer: Tracer, kernel: Kernel, name: str, loc: Loc, saves: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        kernel: Kernel,
+        name: str,
+        loc: Loc,
+        saves: tuple[str, ...],
+        apart: frozenset[Axis] = frozenset(),
+    ) -> None:
         self.t, self.b = tracer, tracer.builder
         self.name, self.loc, self.saves = name, loc, saves
-        self.tape = tuple(tape_of(kernel.body))
+        mine = {let.node.axis for let in tape_of(kernel.body) if isinstance(let.node, Stream)}
+        self.flat = {axis: replace(axis, chunk=None, leaf="chunk") for axis in apart & mine}
+        self.streamed = {flat: axis for axis, flat in self.flat.items()}
+        self.tape = tuple(_renamed(let, self.flat) for let in tape_of(kernel.body))
         self.lets = {let.value: let for let in self.tape}
-        self.decls = {d.name: d for d in kernel.params}
+        self.params = {d.name: d for d in kernel.params}
+        self.decls = {n: replace(d, type=_renamed_type(d.type, self.flat)) for n, d in self.params.items()}
         streams = [let for let in self.tape if isinstance(let.node, Stream)]
         self.home = {x.value: s for s in streams if isinstance(s.node, Stream) for x in s.node.body.lets}
         self.carried = {v: s for s in streams if isinstance(s.node, Stream) for v in s.node.body.args}
@@ -133,6 +175,10 @@ class Forward:
                 fold, _ = component(stream, let.node.index)
                 if fold is None or not stream.folds[fold].monoid.weighs:
                     yield let.value
+
+    def has_chunks(self, axis: Axis) -> bool:
+        """Return whether a sum over an axis is a stream."""
+        return self.streamed.get(axis, axis).chunk is not None
 
     def refused(self, let: Let, what: str, instead: str = "") -> SpecError:
         """Return the error of a node without a rule, at the author's line."""
@@ -194,14 +240,16 @@ class Forward:
         if isinstance(self.b.node(tile.value), Load | Keep):
             return tile
         if tile.value not in self.kept:
-            self.kept[tile.value] = self.table(tile, name).whole().value
+            self.kept[tile.value] = self.table(tile, name).at(*tile.axes).value
         return self.t.wrap(self.kept[tile.value])
 
     def table(self, tile: Tile, name: str) -> TensorArg:
         """Materialize a value of the gradient."""
         stem = f"{name or 'value'}_kept"
         free = (stem, *(f"{stem}_{i}" for i in range(2, len(self.b.params) + 3)))
-        return self.t.table(next(n for n in free if n not in self.b.params), tile, tile.axes, {}, None)
+        axes = tuple(self.streamed.get(a, a) for a in tile.axes)
+        where = {self.streamed[a]: L.pos(a) for a in tile.axes if a in self.streamed}
+        return self.t.table(next(n for n in free if n not in self.b.params), tile, axes, where, None)
 
     def _missing(self, values: list[Value]) -> list[Let]:
         """Return what is not computed yet of all that values depend on, in the forward's order."""
@@ -245,7 +293,7 @@ class Forward:
         """Record a value of the forward in the gradient."""
         if let.value in self.saved:
             tensor = TensorArg(self.t, self.b.params[self.saved[let.value]])
-            self.env[let.value] = tensor.at(*tensor.axes).value
+            self.env[let.value] = tensor.at(*(self.flat.get(a, a) for a in tensor.axes)).value
             return
         self._provide(let)
         if isinstance(let.node, Stream):
@@ -264,7 +312,7 @@ class Forward:
                 name = x.node.param
                 if self.decls[name].role is not Role.WORK:
                     raise SpecError(Code.VJP_SAVED, x.loc, name=name, op=self.name)
-                self.b.params[name] = self.decls[name]
+                self.b.params[name] = self.params[name]
                 for store in self.stores(name):
                     self.copy(store, self.env)
 
@@ -283,9 +331,10 @@ class Forward:
         with self.b.region() as lets:
             args = tuple(self.b.fresh(t) for t in stream.types)
             local = {**env, **dict(zip(stream.body.args, args, strict=True))}
+            flat = {axis: other for axis, other in self.flat.items() if axis != stream.axis}
             for let in stream.body.lets:
                 if not isinstance(let.node, Store | Check):
-                    local[let.value] = self.copy(let, local)
+                    local[let.value] = self.copy(_renamed(let, flat), local)
             results = tuple(local[v] for v in stream.body.results)
         folds = tuple(
             replace(f, inputs=tuple(local[v] for v in f.inputs), after=tuple(env[v] for v in f.after))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -191,7 +190,8 @@ class Tracer:
 
     def restore(self, state: tuple[dict[str, Decl], list[Let], list[str]]) -> None:
         """Forget what was recorded since."""
-        self.builder.params, self.builder.open[0], self.outputs = (copy(part) for part in state)
+        params, lets, outputs = state
+        self.builder.params, self.builder.open[0], self.outputs = dict(params), list(lets), list(outputs)
 
     def finish(self, spec: Loc) -> Block:
         """Return the traced body of the spec at a place."""

@@ -99,10 +99,11 @@ def _axis(axis: Axis) -> str:
 
 
 def _renamed_axes(kernel: Kernel) -> dict[Axis, str]:
-    """Return names for axes that share theirs with one of the parameters: contracted, but not streamed."""
-    known = {a.name: a for d in kernel.params for a in d.type.axes}
-    overs = (let.node.over for let in walk(kernel.body) if isinstance(let.node, Dot))
-    return {a: f"{a.name}_whole" for a in overs if known.get(a.name, a) != a}
+    """Return names for axes that share theirs with one of the inputs: contracted, but not streamed."""
+    known = {a.name: a for d in kernel.params if d.role is Role.IN for a in d.type.axes}
+    types = (let.type for let in walk(kernel.body) if isinstance(let.node, Pos))
+    axes = (a for type in types if isinstance(type, TileType) for a in type.axes)
+    return {a: f"{a.name}_whole" for a in axes if a.part is Part.ALL and known.get(a.name, a) != a}
 
 
 def _declared(axis: Axis, name: str) -> str:
@@ -292,10 +293,10 @@ class _Writer:
     def store(self, store: Store) -> str:
         """Return the line of a store: an output, or a table."""
         decl = self.decls[store.param]
-        listed = ", ".join(map(_axis, decl.type.axes)) + "," * (len(decl.type.axes) == 1)
+        listed = ", ".join(map(self.axis, decl.type.axes)) + "," * (len(decl.type.axes) == 1)
         own = [self.lets[i].node == Pos(a) for a, i in zip(decl.type.axes, store.index, strict=True)]
         where = ", ".join(
-            f"{_axis(a)}: {self.of(i)}"
+            f"{self.axis(a)}: {self.of(i)}"
             for a, i, is_own in zip(decl.type.axes, store.index, own, strict=True)
             if not is_own or a in self.variables
         )
