@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -240,13 +241,18 @@ def run(
 ) -> list[Found]:
     """Run every rank of a module in a process of its own; return what each found."""
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", module, backend, str(world)]
-    ranks = [subprocess.Popen([*command, str(r), str(folder)], env=here) for r in range(world)]
+    given = [[module, backend, str(world), str(r), str(folder)] for r in range(world)]
+    if backend == "gloo":
+        given = [["forked_ranks", module, backend, str(world), str(folder)]]
+    commands = [[sys.executable, "-m", *words] for words in given]
+    ranks = [subprocess.Popen(command, env=here, start_new_session=True) for command in commands]
     try:
         ended = [rank.wait(timeout=seconds) for rank in ranks]
     finally:
         for rank in ranks:
-            rank.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)  # and its forks
+            rank.wait()
     assert not any(ended), f"the ranks ended with {ended}"
     return [torch.load(folder / f"{r}.pt", weights_only=True) for r in range(world)]
 
