@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -19,10 +21,17 @@ import torch.distributed as dist
 from rlk.errors import RlkError
 from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
 from rlk.ops.collective import reference, scatter_reference
+from rlk.runtime.call import collective
 from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
 
 Found = dict[str, Any]
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+"""Settings of ranks on devices: sums by NVLink's switch would be in its own order."""
 LIMIT = timedelta(seconds=60)
 
 
@@ -121,6 +130,10 @@ def main(backend: str, world: int, rank: int, folder: Path) -> None:
 def everything(world: int, rank: int, device: torch.device) -> Found:
     add, gather = partial(ordered_all_reduce, group=None), partial(ordered_gather, group=None)
     found: Found = {"sums": {name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()}}
+    with patch.object(collective, "GATHERED", 0):
+        found["sums, not gathered"] = {
+            name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()
+        }
     found["gathers"] = {name: untouched(gather, make(rank).to(device)) for name, make in GATHERS.items()}
     x = SUMS["many"](rank).to(device)
     found["reference"] = reference(x, None).cpu()
@@ -188,6 +201,11 @@ def forms(world: int, rank: int, device: torch.device) -> Found:
                 "part": untouched(partial(ordered_reduce_scatter, group=group), x),
                 "gathered": untouched(partial(ordered_gather_sum, group=group), x),
             }
+            with patch.object(collective, "GATHERED", 0):
+                made[f"{name} {dtype}"] |= {
+                    "all by shares": untouched(partial(ordered_all_reduce, group=group), x),
+                    "part by shares": untouched(partial(ordered_reduce_scatter, group=group), x),
+                }
     for name, group in (("one group", None), ("nodes", (between, inside))):
         x, whole = (form_of(rank, torch.float32).to(device).requires_grad_() for _ in range(2))
         ordered_reduce_scatter(x, group).backward(cotangent(rank, world).to(device))
@@ -237,17 +255,26 @@ def errors(device: torch.device) -> dict[str, tuple[str, str]]:
 
 
 def run(
-    backend: str, world: int, folder: Path, module: str = "rank_cases", seconds: int = 2 * LIMIT.seconds
+    backend: str,
+    world: int,
+    folder: Path,
+    module: str = "rank_cases",
+    seconds: int = 2 * LIMIT.seconds,
+    *more: str,
 ) -> list[Found]:
-    """Run every rank of a module in a process of its own; return what each found."""
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
-    given = [[module, backend, str(world), str(r), str(folder)] for r in range(world)]
+    """Run every rank of a module in a process of its own; return what each found. more: arguments of it."""
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo", **NO_MULTICAST}
+    given = [[module, backend, str(world), str(r), str(folder), *more] for r in range(world)]
     if backend == "gloo":
-        given = [["forked_ranks", module, backend, str(world), str(folder)]]
+        given = [["forked_ranks", module, backend, str(world), str(folder), *more]]
     commands = [[sys.executable, "-m", *words] for words in given]
     ranks = [subprocess.Popen(command, env=here, start_new_session=True) for command in commands]
+    end = time.monotonic() + seconds
     try:
-        ended = [rank.wait(timeout=seconds) for rank in ranks]
+        # where one failed, the others would wait for it until the limit of an exchange
+        while None in (ended := [rank.poll() for rank in ranks]) and not any(ended):
+            assert time.monotonic() < end, f"the ranks did not end within {seconds} s: {ended}"
+            time.sleep(0.05)
     finally:
         for rank in ranks:
             with suppress(ProcessLookupError):
