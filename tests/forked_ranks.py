@@ -1,8 +1,8 @@
 """Ranks of a test as forks of a process that has imported what all of them need.
 
-`python -m forked_ranks MODULE BACKEND WORLD FOLDER MORE...` runs
-`MODULE.main(BACKEND, WORLD, RANK, FOLDER, MORE...)` in each. Importing torch, its compiler and rlk takes 4 s of CPU time in a process. CUDA allows no use after a
-fork.
+`python -m forked_ranks MODULE BACKEND WORLD FOLDER MORE...` runs main(BACKEND, WORLD, RANK, FOLDER, MORE...)
+of a module in each. Importing torch, its compiler and rlk takes 4 s of CPU time in a process. CUDA allows no
+use after a fork.
 """
 
 from __future__ import annotations
