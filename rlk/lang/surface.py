@@ -517,7 +517,7 @@ class L(metaclass=_Names):
     def floor(x: Operand) -> Tile:
         """Return the largest integer that is not above x, as a float.
 
-        L.floor(x + 0.5) rounds to the nearest, -L.floor(-x) rounds up.
+        -L.floor(-x) rounds up, L.round(x) to the nearest.
 
         Shapes: those of x.
         Dtypes: f32.
@@ -527,6 +527,22 @@ class L(metaclass=_Names):
         [[1, -2, 3, 0], [4, 0, -1, 2]]
         """
         return L._map1(Fn1.FLOOR, x)
+
+    @staticmethod
+    def round(x: Operand) -> Tile:
+        """Return the nearest integer as a float, of two the even one, as `torch.round`; -0.5 gives 0.0.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.round(x * 1.5)
+        [[2, -3, 4, 1], [6, 0, -2, 3]]
+        """
+        below = L.floor(x)
+        rest, half = x - below, below * 0.5
+        up = (rest > 0.5) | ((rest == 0.5) & (L.floor(half) != half))
+        return L.where(up, below + 1.0, below)
 
     @staticmethod
     def isnan(x: Operand) -> Tile:

@@ -198,7 +198,7 @@ def draw(
     program: Program, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None,
     names: Collection[str] | None = None,
 ) -> Values:  # fmt: skip
-    """Draw missing inputs: normal floats, random bools, and integers inside the dim that they index.
+    """Draw missing inputs: normal floats, random bools and bytes, and integers inside the dim that they index.
 
     names: of these inputs alone.
     """
@@ -226,6 +226,9 @@ def _drawn(
         return rng.normal(size=shape)
     if decl.type.dtype is DType.BOOL:
         return rng.random(shape) < 0.7
+    if decl.type.dtype in (DType.I8, DType.U8):
+        limits = np.iinfo(arithmetic.storage(decl.type.dtype))
+        return rng.integers(limits.min, limits.max + 1, shape)
     if domain is None:
         why = f"by the check: write {op}_inputs(rng) beside the spec, returning arrays by name"
         raise LaunchError(Code.ARG_MISSING, op=op, name=decl.name, why=why)
