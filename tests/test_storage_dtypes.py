@@ -12,7 +12,24 @@ from rlk.interp import floats, portable
 from rlk.interp.run import run
 from rlk.ir import portable as definitions
 from rlk.ir.numerics import numerics_id
-from rlk.lang import Axis, DTypeVar, L, Outputs, Tensor, Variant, bf16, e4m3, e5m2, f16, f32, i8, i32, i64, op, u8
+from rlk.lang import (
+    Axis,
+    DTypeVar,
+    L,
+    Outputs,
+    Tensor,
+    Variant,
+    bf16,
+    e4m3,
+    e5m2,
+    f16,
+    f32,
+    i8,
+    i32,
+    i64,
+    op,
+    u8,
+)
 from rlk.passes.pipeline import canonical
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits

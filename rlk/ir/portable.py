@@ -344,7 +344,7 @@ def _to_float8(m: Machine[F, I, B], x: F, fraction: int, bias: int, largest: flo
 
 
 def _from_float8(m: Machine[F, I, B], code: I, fraction: int, bias: int) -> tuple[F, I]:
-    """Return an 8-bit float as if it had neither infinities nor NaN, and its bits at the places of an f32's."""
+    """Return an 8-bit float as if it had no infinities and no NaN, and its bits at the places of an f32's."""
     exponents = 7 - fraction
     bits = m.sar(m.shl(code, 24), 8 - exponents)  # the sign fills the exponent's other bits
     bits = m.iand(bits, m.i32(SIGN | 0x7F << (23 - fraction)))

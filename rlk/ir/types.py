@@ -47,7 +47,7 @@ class DType(Enum):
 
     @property
     def is_storage(self) -> bool:
-        """Whether tiles of the dtype are moved and cast only."""
+        """True of dtypes whose tiles are moved and cast only."""
         return self in (DType.I8, DType.U8) or self.is_float8
 
     @property

@@ -198,7 +198,7 @@ def draw(
     program: Program, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None,
     names: Collection[str] | None = None,
 ) -> Values:  # fmt: skip
-    """Draw missing inputs: normal floats, random bools and bytes, and integers inside the dim that they index.
+    """Draw missing inputs: normal floats, random bools and bytes, integers inside the dim that they index.
 
     names: of these inputs alone.
     """

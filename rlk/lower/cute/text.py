@@ -18,7 +18,7 @@ TYPES = {
     DType.I64: "Int64",
     DType.U32: "Uint32",
     DType.BOOL: "Boolean",
-    DType.I8: "Int8",
+    DType.I8: "cutlass.Int8",  # the others are imported by name
     DType.U8: "Uint8",
     DType.E4M3: "Uint8",
     DType.E5M2: "Uint8",

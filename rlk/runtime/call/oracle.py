@@ -23,7 +23,6 @@ from rlk.runtime.binding.invocation import (
     outputs_of,
 )
 
-
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)  # NumPy has neither: their patterns are u8
 
 

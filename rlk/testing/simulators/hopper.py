@@ -505,7 +505,7 @@ def _dsl() -> dict[str, Any]:
     )
     cutlass = SimpleNamespace(
         range=_range, range_constexpr=_range, min=simt.least, max=simt.most, select_=simt.select,
-        Constexpr=int, const_expr=bool,
+        Constexpr=int, const_expr=bool, Int8=simt.Int8,
     )  # fmt: skip
     utils = SimpleNamespace(
         SmemAllocator=lambda: SimpleNamespace(allocate=_shared, allocate_tensor=_shared_tensor),
@@ -515,11 +515,9 @@ def _dsl() -> dict[str, Any]:
         fence=lambda: None, commit_group=_commit_group, wait_group=_wait_group,
         Field=SimpleNamespace(ACCUMULATE="accumulate"), OperandSource=SimpleNamespace(RMEM="registers"),
     )  # fmt: skip
-    kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16)}
+    kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16) if k is not simt.Int8}
     return kinds | {
         "acting": _acting,
-        "Uint8": simt.Uint8,
-        "Int8": simt.Int8,
         "cuda": SimpleNamespace(CUstream=object),
         "cutlass": cutlass,
         "cute": _cute(),
