@@ -30,15 +30,19 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import TileType
+from rlk.passes.prologue import prologue
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
+from rlk.target.facts import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
     """A tensor that a contraction reads: the index of dim `at` runs along the contracted axis.
 
-    base: the sum of these scalars is its first index there. axes: of the other indices.
+    base: the sum of these scalars is its first index there. axes: of the other indices. prologue: what a
+    computed factor is made of along the contracted axis, in order, the factor itself last; its load is one of
+    several, and `at` and `base` say nothing.
     """
 
     load: Load
@@ -46,13 +50,15 @@ class Factor:
     axes: tuple[Axis, ...]
     name: str
     base: tuple[Value, ...] = ()
+    prologue: tuple[Let, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A `Dot` of two tensors in memory. stop: a scalar; from there on the axis has no elements.
+    """A `Dot` of two tensors in memory, or of values that are computed elementwise from such.
 
-    batched: every index of other axes has a contraction of its own.
+    stop: a scalar; from there on the axis has no elements. batched: every index of other axes has a
+    contraction of its own.
     """
 
     a: Factor
@@ -71,11 +77,30 @@ class Contractions:
     never_materialized: frozenset[Value]
 
 
+Refusal = Callable[[str, Target, Loc, str], LoweringError]
+"""Returns the error of a lowering, given what it lacks, a target, a place, and what to write instead."""
+
+
+def contractions_of_loads(kernel: Kernel, target: Target, refused: Refusal) -> Contractions:
+    """Return the contractions of a kernel; raise a lowering's error where a factor is computed."""
+    found = contractions(kernel)
+    lets = {let.value: let for let in walk(kernel.body)}
+    for value, contraction in found.of.items():
+        if contraction.a.prologue or contraction.b.prologue:
+            error = computed_factor_error(lets[value], lets)
+            raise refused(error.lacks, target, error.loc, error.instead)
+    return found
+
+
 def contractions(kernel: Kernel) -> Contractions:
-    """Return the contractions of a kernel; raise LoweringError where a factor is no tensor in memory."""
+    """Return the contractions of a kernel.
+
+    Raises LoweringError where a factor is neither a tensor in memory nor computed elementwise from such.
+    """
     lets = {let.value: let for let in walk(kernel.body)}
     axes = {v: type.axes for v, type in types_of(kernel).items() if isinstance(type, TileType)}
     found = {v: _contraction(let, lets, axes) for v, let in lets.items() if isinstance(let.node, Dot)}
+    computed = {let.value for c in found.values() for f in (c.a, c.b) for let in f.prologue}
     over = {c.over for c in found.values()}
     never_materialized = frozenset(v for v in lets if not over.isdisjoint(axes.get(v, ())))
     for let in lets.values():
@@ -84,6 +109,8 @@ def contractions(kernel: Kernel) -> Contractions:
                 f"a kernel that contracts and reduces one axis, {let.node.over}", _APART, let.loc
             )
         if never_materialized.isdisjoint(operands(let.node)) or isinstance(let.node, Dot | Load):
+            continue
+        if let.value in computed:
             continue
         if (
             let.value not in never_materialized
@@ -134,8 +161,10 @@ def implies(nodes: Mapping[Value, Node], condition: Value, guard: Value) -> bool
 def _contraction(let: Let, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Contraction:
     assert isinstance(let.node, Dot)
     dot, over = let.node, let.node.over
-    stops = {_stop(dot, lets[v].node, lets, axes) for v in (dot.a, dot.b) if v in lets}
-    a, b = (_factor(let, v, lets, axes) for v in (dot.a, dot.b))
+    a, b = (_computed(v, dot, lets, axes) or _factor(let, v, lets, axes) for v in (dot.a, dot.b))
+    # a computed factor is 0 beyond an end, by the pass that made it
+    loaded = [v for v, factor in ((dot.a, a), (dot.b, b)) if not factor.prologue]
+    stops = {_stop(dot, lets[v].node, lets, axes) for v in loaded}
     for rows, gathered in ((a, b), (b, a)):
         _refuse_gathered(let, rows, gathered, lets, axes)
     if len(stops) > 1:
@@ -178,6 +207,18 @@ def _stop(
 def _one_number(axes: tuple[Axis, ...], dot: Dot) -> bool:
     """Return whether a value is a scalar in a tile: a tile has one piece, and one index of a batch axis."""
     return all(axis.part is Part.PIECE or axis in (dot.each or ()) for axis in axes)
+
+
+def _computed(
+    value: Value, dot: Dot, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
+) -> Factor | None:
+    """Return a factor that is computed elementwise from loads; None for any other."""
+    made = prologue(value, dot.over, lets)
+    loads = [let.node for let in made if isinstance(let.node, Load)]
+    if not loads:
+        return None
+    others = tuple(axis for axis in axes[value] if axis != dot.over)
+    return Factor(loads[0], -1, others, lets[value].name or loads[0].param, prologue=made)
 
 
 def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
