@@ -281,6 +281,9 @@ class L(metaclass=_Names):
         onto: for an axis with `piece`, the f32 initial value of the ascending sum over pieces.
         each: batch axes, which both tiles have; every index of them has a contraction of its own.
 
+        A factor is a tensor, or computed elementwise: dequantised, scaled, activated. On CuTe and TileLang it
+        is a tensor, or kept.
+
         Shapes: both have `over`; the result has the other axes of both. No axis needs a transpose: factors
         are contracted over the axis of this name, wherever it is among their dims.
         Dtypes: bf16 with bf16, f16 with f16, f32 with f32; the result is f32.
@@ -289,6 +292,8 @@ class L(metaclass=_Names):
 
         >>> L.dot(h, w, over=N)                         # [T, N] and [K, N]: h @ w.T
         [[10, 4], [9.75, 0.5]]
+        >>> L.dot(h, L.maximum(w.to(f32) - y * 0.05, 0.0).to(bf16), over=N)
+        [[0.5, 2], [0.25, 0.25]]
         >>> L.dot(h, w.to(f32), over=N)
         [DTYPE_MIX]
         """
