@@ -97,6 +97,8 @@ SIZES = {
     "router": (8, 16),
     "adamw": (8, 32),
     "linear_attention": (3, 5, 8),
+    "int8_rows": (8, 64),
+    "w8a16": (8, 48, 64),
 }
 
 
