@@ -43,8 +43,8 @@ class Work:
     """An operator on one shape.
 
     plain: the same in torch, of the same arguments. wrt: those that have a gradient. few: the arguments of
-    the first output's sampled elements `rows`, which the oracle computes. moved, flops: of the passes. beside:
-    other peers of the forward, of the same arguments.
+    the first output's sampled elements `rows`, which the oracle computes. moved, flops: of the passes.
+    beside: other peers of the forward, of the same arguments.
     """
 
     op: Any

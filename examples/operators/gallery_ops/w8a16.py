@@ -1,4 +1,4 @@
-"""A linear layer of int8 weights and 16-bit activations: weights are dequantised on their way to the product."""
+"""A linear layer of int8 weights and 16-bit activations: the loop of its product dequantises weights."""
 
 from __future__ import annotations
 
