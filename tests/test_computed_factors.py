@@ -12,7 +12,8 @@ from rlk.interp.run import run
 from rlk.lang import Axis, L, Outputs, Ragged, Static, Tensor, Tile, Variant, bf16, f32, i8, i32, op
 from rlk.lang.op import Op
 from rlk.passes import split_reduction
-from rlk.passes.pipeline import canonical
+from rlk.passes.pipeline import canonical, specialize
+from rlk.schedule.backend_choice import by_cute_first
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.generated import run_generated
@@ -24,6 +25,7 @@ E = Axis("E", dynamic=True)
 R = Ragged("R", over=E)
 T = Axis("T", dynamic=True)
 HOW = Static["computed", "kept"]
+LOADED = Static["computed", "loaded"]
 
 
 def held(x: Tile, how: object, name: str) -> Tile:
@@ -55,6 +57,13 @@ def both_in_pieces(x: Tensor[bf16, P, M], w: Tensor[i8, P, N], how: HOW = "compu
     """Rows are contracted by pieces of 48, factors with the contracted axis outside."""
     a, b = (held((t.to(f32) - 0.5).to(bf16), how, n) for t, n in ((x, "a"), (w, "b")))
     return L.out(y=L.dot(a, b, over=P))
+
+
+@op()
+def as_16_bits(x: Tensor[bf16, M, K], w: Tensor[bf16, N, K], how: LOADED = "computed") -> Outputs:
+    """A plain product, or one that squares a factor."""
+    b = (w.to(f32) * w.to(f32)).to(bf16) if how == "computed" else w
+    return L.out(y=L.dot(x, b, over=K).to(bf16))
 
 
 @op()
@@ -135,6 +144,14 @@ def test_a_computed_factor_has_the_bits_of_one_in_memory(name: str) -> None:
         kind = "bf16" if want[out].dtype == np.uint16 else None
         got = run_generated(program(spec), given, on=target(on), extents=extents).tensors[out]
         assert_same_bits(got, want[out], f"{name} on {on}", kind)
+
+
+def test_calls_run_on_triton_at_once() -> None:
+    def by_cute(spec: Op, statics: str) -> bool:
+        made = specialize(program(spec, statics), {"N": 40, "K": 21}, target("sm_90a").softmax)
+        return by_cute_first(made, target("sm_90a"), {"M": 64, "N": 40, "K": 21})
+
+    assert not by_cute(as_16_bits, "computed") and by_cute(as_16_bits, "loaded")
 
 
 def test_what_is_computed_beyond_an_end_would_count(monkeypatch: pytest.MonkeyPatch) -> None:
