@@ -42,9 +42,15 @@ def test_casts_by_cute() -> None:
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
 
 
+def tensor(x: Any) -> torch.Tensor:
+    """Return an array as a tensor, u16 patterns as bf16."""
+    return (
+        torch.from_numpy(x.view("int16")).view(torch.bfloat16) if x.dtype == "uint16" else torch.from_numpy(x)
+    )
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name != "grouped"])
 def test_computed_factors(name: str) -> None:
     spec, given = CASES[name]
-    held = {n: torch.from_numpy(v.view("int16")).view(torch.bfloat16) if v.dtype == "uint16" else torch.from_numpy(v)
-            for n, v in given.items()}  # fmt: skip
+    held = {n: tensor(v) for n, v in given.items()}
     same(spec(**{n: v.cuda() for n, v in held.items()}), spec(**held))
