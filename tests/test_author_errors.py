@@ -111,7 +111,6 @@ SAID = {
         "one factor is computed in the same kernel",
         'y = L.keep(y, "y") in the line before',
     ),
-    "strided_factor": ("elements of x that do not lie along one of its dims", 'y = L.keep(..., "y")'),
     "dot_and_sum_of_one_axis": ("contracts K with L.dot and uses values along K", 's = L.keep(s, "s")'),
     "grouped_gemm": ("of w gathered for each row of T", "rows sorted by index"),
     "matrix_times_vector": ("with a vector: w has no other axis", "L.sum(a.to(f32) * w.to(f32), over=K"),
@@ -136,6 +135,7 @@ OTHERS_SAY = {
     "computed_factor": ("one factor is computed in the same kernel", 'y = L.keep(y, "y") in the line before'),
     "two_computed_factors": ("both factors are computed", 'y = L.keep(y, "y"); u = L.keep(u, "u")'),
     "int8_weights": ("one factor is computed", 'y = L.keep(..., "y") of the factor'),
+    "strided_factor": ("elements of x that do not lie along one of its dims", 'y = L.keep(..., "y")'),
 }
 
 

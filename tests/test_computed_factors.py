@@ -73,6 +73,17 @@ def in_f32(x: Tensor[f32, M, K], w: Tensor[i8, N, K], how: HOW = "computed") -> 
 
 
 @op()
+def gathered(
+    x: Tensor[bf16, M, K], order: Tensor[i32, K], shift: Tensor[i32, N], w: Tensor[bf16, N, K],
+    how: HOW = "computed",
+) -> Outputs:  # fmt: skip
+    """Columns in another order, and others beyond whose end is a number."""
+    a = held(x.at(M, order), how, "a")
+    b = held(w.at(N, L.pos(K) + shift, fill=L.number(1.5, bf16)), how, "b")
+    return L.out(y=L.dot(a, b, over=K))
+
+
+@op()
 def head(hidden: Tensor[bf16, M, D], weight: Tensor[i8, V, D], scale: Tensor[f32, V]) -> Outputs:
     """A chunk of an int8 head in each step."""
     soft = L.softmax_sum()
@@ -115,6 +126,13 @@ CASES: dict[str, tuple[Op, dict[str, Any]]] = {
     "in_pieces": (in_pieces, {"x": small(5, 75), "w": whole(33, 75)}),
     "both_in_pieces": (both_in_pieces, {"x": small(110, 33), "w": whole(110, 20)}),
     "in_f32": (in_f32, {"x": ones(7, 21), "w": whole(18, 21)}),
+    "gathered": (
+        gathered,
+        {
+            "x": small(9, 75), "w": small(20, 75), "shift": np.arange(20, dtype=np.int32) % 5 - 2,
+            "order": np.random.default_rng(3).permutation(75).astype(np.int32),
+        },
+    ),
     "head": (head, {"hidden": small(9, 48), "weight": whole(77, 48), "scale": ones(77) / 100}),
     "grouped": (
         grouped,

@@ -281,8 +281,8 @@ class L(metaclass=_Names):
         onto: for an axis with `piece`, the f32 initial value of the ascending sum over pieces.
         each: batch axes, which both tiles have; every index of them has a contraction of its own.
 
-        A factor is a tensor, or computed elementwise: dequantised, scaled, activated. On CuTe and TileLang it
-        is a tensor, or kept.
+        A factor is a tensor, or computed elementwise (dequantised, scaled, activated), or gathered along the
+        axis, with a fill. On CuTe and TileLang it is a tensor, or kept.
 
         Shapes: both have `over`; the result has the other axes of both. No axis needs a transpose: factors
         are contracted over the axis of this name, wherever it is among their dims.

@@ -19,15 +19,22 @@ def prologue(factor: Value, over: Axis, lets: Mapping[Value, Let]) -> tuple[Let,
 
     lets: of a kernel, regions included, in order.
     """
-    if factor not in lets or isinstance(lets[factor].node, Load) or over.part is Part.LANE:
+    if factor not in lets or isinstance(lets[factor].node, Load):
+        return ()
+    return elementwise(factor, over, lets)
+
+
+def elementwise(value: Value, over: Axis, lets: Mapping[Value, Let]) -> tuple[Let, ...]:
+    """Return what computes a value along an axis, as `prologue` does, also of one that is a load."""
+    if over.part is Part.LANE:
         return ()
     along = {v: let for v, let in lets.items() if isinstance(let.type, TileType) and over in let.type.axes}
-    found = backward_slice([factor], along)
+    found = backward_slice([value], along)
     made = tuple(let for v, let in along.items() if v in found)
-    elementwise = Load | Map1 | Map2 | Math | Fma | Select | Cast | Bits | Pos
+    of_elements = Load | Map1 | Map2 | Math | Fma | Select | Cast | Bits | Pos
     known = all(v in lets for let in made for v in operands(let.node))  # nothing that a loop carries
     loads = any(isinstance(let.node, Load) for let in made)
-    return made if known and loads and all(isinstance(let.node, elementwise) for let in made) else ()
+    return made if known and loads and all(isinstance(let.node, of_elements) for let in made) else ()
 
 
 def is_computed(dot: Dot, lets: Mapping[Value, Let]) -> bool:

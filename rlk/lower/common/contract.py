@@ -30,7 +30,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import TileType
-from rlk.passes.prologue import prologue
+from rlk.passes.prologue import elementwise, prologue
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 from rlk.target.facts import Target
@@ -41,8 +41,8 @@ class Factor:
     """A tensor that a contraction reads: the index of dim `at` runs along the contracted axis.
 
     base: the sum of these scalars is its first index there. axes: of the other indices. prologue: what a
-    computed factor is made of along the contracted axis, in order, the factor itself last; its load is one of
-    several, and `at` and `base` say nothing.
+    computed or gathered factor is made of along the contracted axis, in order, the factor itself last; its
+    load is one of several, and `at` and `base` say nothing.
     """
 
     load: Load
@@ -86,9 +86,12 @@ def contractions_of_loads(kernel: Kernel, target: Target, refused: Refusal) -> C
     found = contractions(kernel)
     lets = {let.value: let for let in walk(kernel.body)}
     for value, contraction in found.of.items():
-        if contraction.a.prologue or contraction.b.prologue:
-            error = computed_factor_error(lets[value], lets)
-            raise refused(error.lacks, target, error.loc, error.instead)
+        for factor in (contraction.a, contraction.b):
+            if factor.prologue:
+                last, dot = factor.prologue[-1], lets[value]
+                gathered = isinstance(last.node, Load)
+                error = gathered_error(last, dot) if gathered else computed_factor_error(dot, lets)
+                raise refused(error.lacks, target, error.loc, error.instead)
     return found
 
 
@@ -214,11 +217,13 @@ def _computed(
 ) -> Factor | None:
     """Return a factor that is computed elementwise from loads; None for any other."""
     made = prologue(value, dot.over, lets)
-    loads = [let.node for let in made if isinstance(let.node, Load)]
-    if not loads:
-        return None
-    others = tuple(axis for axis in axes[value] if axis != dot.over)
-    return Factor(loads[0], -1, others, lets[value].name or loads[0].param, prologue=made)
+    return _of_prologue(made, dot.over, axes) if made else None
+
+
+def _of_prologue(made: tuple[Let, ...], over: Axis, axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
+    load = next(let.node for let in made if isinstance(let.node, Load))
+    others = tuple(axis for axis in axes[made[-1].value] if axis != over)
+    return Factor(load, -1, others, made[-1].name or load.param, prologue=made)
 
 
 def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
@@ -235,8 +240,10 @@ def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value,
     if bounded and not masked:
         load = replace(load, guard=None)
     if len(counted) != 1 or counted[0] is None or masked:
-        what = f"a contraction over {over} of elements of {load.param} that do not lie along one of its dims"
-        raise LoweringError(what, kept([] if let.name == load.param else [let.name], dot.loc), dot.loc)
+        made = elementwise(value, over, lets)
+        if not made:
+            raise gathered_error(let, dot)
+        return _of_prologue(made, over, axes)
     others = (axes[v] for i, v in enumerate(load.index) if i not in along)
     return Factor(load, along[0], union(*others), let.name or load.param, counted[0][0])
 
@@ -276,6 +283,14 @@ def kept(names: Iterable[str], loc: Loc) -> str:
     mine = [name for name in names if loc.mentions(name)]
     lines = "; ".join(f'{name} = L.keep({name}, "{name}")' for name in mine)
     return f"{lines} in the line before" if mine else 'y = L.keep(..., "y") of the factor, then L.dot(y, ...)'
+
+
+def gathered_error(let: Let, dot: Let) -> LoweringError:
+    """Return the error of a factor whose elements are gathered along the contracted axis, or have a fill."""
+    assert isinstance(let.node, Load) and isinstance(dot.node, Dot)
+    name, over = let.node.param, dot.node.over
+    lacks = f"a contraction over {over} of elements of {name} that do not lie along one of its dims"
+    return LoweringError(lacks, kept([] if let.name == name else [let.name], dot.loc), dot.loc)
 
 
 def computed_factor_error(dot: Let, lets: Mapping[Value, Let]) -> LoweringError:
