@@ -1,4 +1,4 @@
-"""What a stream found is materialized for outputs along its whole axis: no tile runs the stream again."""
+"""Results of streams, materialized for outputs along the streamed axis: no tile runs a stream again."""
 
 from __future__ import annotations
 
