@@ -46,6 +46,7 @@ class Work:
     plain: the same in torch, of the same arguments. wrt: those that have a gradient. few: the arguments of
     the first output's sampled elements `rows`, which the oracle computes. moved, flops: of the passes.
     derives: whether a derived gradient is timed beside the operator's own.
+    beside: other peers of the forward, of the same arguments.
     """
 
     op: Any
@@ -60,6 +61,7 @@ class Work:
     options: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "bf16"
     derives: bool = False
+    beside: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def ours(self) -> Any:
         return self.op(*self.args, **self.options)
@@ -97,6 +99,9 @@ def case(work: Work, passes: str) -> Case:
                 peers.compiled(lambda *args: work.plain(*args, **work.options), *work.args)
             ),
             **ours,
+            **{
+                name: lambda call=call: launch(lambda: call(*work.args)) for name, call in work.beside.items()
+            },
         },
         moved=work.moved[passes],
         flops=work.flops.get(passes, 0.0),
@@ -302,6 +307,52 @@ def linear_attention(sequences: int, length: int, width: int) -> Work:
     )
 
 
+def plain_int8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as int8, the way a library without kernels writes it."""
+    xf = x.float()
+    scale = xf.abs().amax(-1) / 127.0
+    return torch.round(xf / torch.where(scale > 0, scale, 1.0)[:, None]).to(torch.int8), scale
+
+
+def int8_rows(rows: int, width: int) -> Work:
+    """Activations."""
+    x = normal(rows, width, grad=False)
+    return Work(
+        gallery().int8_rows,
+        {"M": rows, "N": width},
+        (x,),
+        plain_int8_rows,
+        (),
+        (x[SAMPLED],),
+        SAMPLED,
+        {"fwd": 1.5 * x.nbytes},
+    )
+
+
+def plain_w8a16(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    """A product of weights that torch.compile may dequantise on the way."""
+    return (F.linear(x, w.to(x.dtype)).float() * scale).to(x.dtype)
+
+
+def w8a16(rows: int, out: int, width: int) -> Work:
+    """Int8 weights, beside bf16 weights by cuBLAS: at few rows, which wait for weights, half of the bytes."""
+    x, dense = normal(rows, width, grad=False), normal(out, width, grad=False) / math.sqrt(width)
+    w, scale = plain_int8_rows(dense)
+    few = [0, -1]
+    return Work(
+        gallery().w8a16,
+        {"M": rows, "N": out, "K": width},
+        (x, w, scale),
+        plain_w8a16,
+        (),
+        (x[few], w, scale),
+        few,
+        {"fwd": x.nbytes + w.nbytes + scale.nbytes + 2.0 * rows * out},
+        {"fwd": 2.0 * rows * out * width},
+        beside={"cublas_bf16_weights": lambda x, w, scale: F.linear(x, dense)},
+    )
+
+
 def cases() -> Iterator[Case]:
     """Yield the rows of every operator, in the order of the gallery's page."""
     yield from (case(layer_norm(32768, 4096), passes) for passes in ("fwd", "bwd"))
@@ -310,6 +361,8 @@ def cases() -> Iterator[Case]:
     yield from (case(router(131072, 128), passes) for passes in ("fwd", "bwd"))
     yield case(adamw(16384, 4096), "fwd")
     yield from (case(linear_attention(512, 128, 64), passes) for passes in ("fwd", "bwd"))
+    yield case(int8_rows(32768, 4096), "fwd")
+    yield from (case(w8a16(rows, 12288, 4096), "fwd") for rows in (1, 16, 64, 256, 4096))
 
 
 if __name__ == "__main__":

@@ -182,7 +182,11 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Convert to dtype: to floats by rounding to nearest even, from floats to integers toward zero."""
+    """Convert to dtype: to floats by rounding to nearest even, from floats to integers toward zero.
+
+    i8 and u8 are cast from and to i32 (modulo 2**8), e4m3 and e5m2 from and to f32 (saturating): `L` writes
+    other casts in steps.
+    """
 
     x: Value
     dtype: DType
@@ -629,8 +633,8 @@ def const_bits(value: float | int | bool, dtype: DType) -> int:
             return int(value) & 0xFFFFFFFF
         case DType.I64:
             return int(value) & 0xFFFFFFFFFFFFFFFF
-        case DType.F16 | DType.BF16:
-            raise ValueError("constants are f32 or integers; cast them")
+        case DType.F16 | DType.BF16 | DType.I8 | DType.U8 | DType.E4M3 | DType.E5M2:
+            raise ValueError("constants are f32 or integers of 32 or 64 bits; cast them")
 
 
 def const_value(bits: int, dtype: DType) -> float | int | bool:
@@ -646,5 +650,5 @@ def const_value(bits: int, dtype: DType) -> float | int | bool:
             return bits
         case DType.I64:
             return bits - (1 << 64) if bits >> 63 else bits
-        case DType.F16 | DType.BF16:
-            raise ValueError("constants are f32 or integers; cast them")
+        case DType.F16 | DType.BF16 | DType.I8 | DType.U8 | DType.E4M3 | DType.E5M2:
+            raise ValueError("constants are f32 or integers of 32 or 64 bits; cast them")

@@ -12,7 +12,7 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Kernel, Load, Loop, Store, Value
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
+from rlk.lower.common.contract import Contraction, Factor, contractions_of_loads, count_up, covered
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.names import stride_name
@@ -334,7 +334,7 @@ def _contraction(
         kernel = hoist_masks(kernel, first if transposed else last)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
-    (contraction,) = contractions(kernel).of.values()
+    (contraction,) = contractions_of_loads(kernel, target, refused).of.values()
     row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
@@ -430,7 +430,7 @@ def _transposed(rows: int, columns: int) -> bool:
 
 def _checked(kernel: Kernel, target: Target) -> Contraction:
     """Return the only contraction of a kernel, if wgmma supports it."""
-    of = contractions(kernel).of
+    of = contractions_of_loads(kernel, target, refused).of
     if len(of) != 1 or any(isinstance(let.node, Loop) for let in walk(kernel.body)):
         lacks = "a kernel of more than one contraction, or of one beside a stream"
         raise refused(lacks, target, instead='z = L.keep(z, "z") of each product but one')
