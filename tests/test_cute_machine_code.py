@@ -208,25 +208,27 @@ def test_gradients_of_products_keep_their_sums_in_registers(name: str, tmp_path:
 
 
 STREAMED = {
-    "heads of 64": ("varlen_attention", 64, ()),
-    "heads of 96, window": ("varlen_attention", 96, ("window",)),
-    "heads of 128 in pages": ("paged_attention", 128, ()),
-    "heads of 64 in pages": ("paged_attention", 64, ()),
+    "heads of 64": ("varlen_attention", 64, (), 0),
+    "heads of 96, window": ("varlen_attention", 96, ("window",), 8),
+    "heads of 256": ("varlen_attention", 256, (), 720),
+    "heads of 128 in pages": ("paged_attention", 128, (), 0),
+    "heads of 64 in pages": ("paged_attention", 64, (), 0),
 }
-"""The operator, the elements of a head, and what else is given."""
+"""The operator, the elements of a head, what else is given, and bytes of the stack. The sums of earlier pieces
+of 256 elements are there, and read once in eight steps."""
 
 
 @pytest.mark.parametrize("name", STREAMED)
 def test_what_is_streamed_leaves_registers(name: str, tmp_path: Path) -> None:
     """Nothing is spilled, and products run in groups: three copies of a step, or two where all are masked."""
-    op, width, more = STREAMED[name]
+    op, width, more, stack = STREAMED[name]
     variant = Variant.of(dict(reference_variant(operators()[op]).dtypes), {"scale", *more}, {"causal": True})
     what = canonical(operators()[op].trace(variant))
     extents = reference_extents(operators()[op], what) | {"E": width, "W": width, "T": 8192, "Q": 8192}
     emitted, _, _ = emit(what, extents, H200, "cute")
     ((_, code),) = codes(emitted, tmp_path)
-    copies = 2 if more else 3
-    assert code.stack == 0 and code.groups == 5 * copies
+    copies, each = 2 if more else 3, 4 if op == "varlen_attention" else 5  # of blocks that stay, of others
+    assert code.stack <= stack and code.groups == each * copies
     assert code.products == copies * (width // 16 + 4) and code.writes > 0
 
 
