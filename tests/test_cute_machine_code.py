@@ -214,8 +214,8 @@ STREAMED = {
     "heads of 128 in pages": ("paged_attention", 128, (), 0),
     "heads of 64 in pages": ("paged_attention", 64, (), 0),
 }
-"""The operator, the elements of a head, what else is given, and bytes of the stack. The sums of earlier pieces
-of 256 elements are there, and read once in eight steps."""
+"""The operator, the elements of a head, what else is given, and bytes of the stack, where the sums of earlier
+pieces of 256 elements are, which one step in eight reads."""
 
 
 @pytest.mark.parametrize("name", STREAMED)

@@ -129,7 +129,13 @@ CASES: dict[str, Case] = {
         (300, 0, 70, 300) * 10, (300, 0, 1100, 900) * 10, (4, 4), 96, 96, sequences=4
     ),
     "varlen_attention 4 x 4 heads of 64 f16, window, empty sequences": attention(
-        (300, 0, 70, 300) * 10, (300, 0, 1100, 900) * 10, (4, 4), 64, 64, {"window": 333}, f=DType.F16,
+        (300, 0, 70, 300) * 10,
+        (300, 0, 1100, 900) * 10,
+        (4, 4),
+        64,
+        64,
+        {"window": 333},
+        f=DType.F16,
         sequences=4,
     ),
     "varlen_attention 8 heads of 80": attention((260, 40) * 12, (512, 700) * 12, (8, 1), 80, 80, sequences=3),
