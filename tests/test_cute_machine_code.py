@@ -66,9 +66,6 @@ BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 
 LACKS = {
     "adamw": "cute on sm_90a lacks sqrt of f32",
-    "grouped_matmul": "cute on sm_90a lacks a contraction of w, which has 3 dims",
-    "grouped_matmul_grad": "cute on sm_90a lacks a contraction of w, which has 3 dims",
-    "grouped_weight_grad": "lacks a contraction over W of elements of d_y",
 }
 """Operators that this lowering refuses, and why."""
 WITHOUT_GRADIENT = {
