@@ -19,7 +19,7 @@ PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 MARKS = ("<!-- benchmarks.page: begin -->", "<!-- benchmarks.page: end -->")
 
 Row = Mapping[str, Any]
-BACKENDS = {"triton": "Triton", "cute": "CuTe DSL", "tilelang-cuda": "TileLang"}
+BACKENDS = {"triton": "Triton", "cute": "CuTe DSL", "tilelang-cuda": "TileLang", "nccl": "NCCL"}
 
 FAMILIES = {
     "logp": "Log-probs from logits",
@@ -35,6 +35,7 @@ FAMILIES = {
     "tokens": "Operators that move bytes",
     "advantages": "Advantages",
     "optim": "Optimizer steps",
+    "parallel": "Ranks that share sums and weights",
     "overhead": "Host time",
     "cliffs": "Shapes of published models",
     "digest": "Digests of weights",
