@@ -211,8 +211,8 @@ STREAMED = {
     "heads of 128 in pages": ("paged_attention", 128, (), 0, 15),
     "heads of 64 in pages": ("paged_attention", 64, (), 0, 15),
 }
-"""The operator, the elements of a head, what else is given, bytes of the stack, and groups of products. On the
-stack are the sums of earlier pieces of 256 elements, which one step in eight reads."""
+"""The operator, the elements of a head, what else is given, bytes of the stack, and groups of products. On
+the stack are the sums of earlier pieces of 256 elements, which one step in eight reads."""
 
 
 @pytest.mark.parametrize("name", STREAMED)
