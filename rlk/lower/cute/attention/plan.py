@@ -63,7 +63,7 @@ NARROW = 192  # accumulator elements of a row up to which the producer keeps mor
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
-WIDE = 128  # elements of an accumulator row beyond which the block has its multiprocessor alone
+WIDE = 128  # elements of a row beyond which shared memory holds one block of two consumer warpgroups
 MOST_SUMS = 256  # accumulator elements of a row that each step of a gradient adds to, in registers
 FEWEST_STAGES = 2  # S of the next step is issued while V of this one is read; of sums alone, one is enough
 EPILOGUE_BYTES = 1024  # bytes of epilogue scratch of a warp
@@ -199,8 +199,8 @@ class AttentionPlan:
     @property
     def dynamic_schedule(self) -> bool:
         """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
-        fills = self.consumers >= FEW_REGISTERS or (self.consumers > 1 and self.sums[0].length > WIDE)
-        return self.ahead and self.by_tma and fills
+        wide = self.consumers > 1 and max(copies.elements for copies in self.copied) > WIDE
+        return self.ahead and self.by_tma and (wide or self.consumers >= FEW_REGISTERS)
 
     @property
     def units(self) -> tuple[int, ...]:
