@@ -158,9 +158,9 @@ def gradient_protocol(
     rows, factors = named("rows", owned), named("factor", streamed)
     own, others = list(chain.from_iterable(rows)), list(chain.from_iterable(factors))
     soon, late = others[:early], others[early:]
-    again = (*(Reread(name) for name in late), Drain()) if soon else ()
-    releases = ((Release(name, arrivals) for name in names) for names in (soon, late))
-    step = (*read(others), *next(releases), *again, *next(releases))
+    again: tuple[Op, ...] = (*(Reread(name) for name in late), Drain()) if soon else ()
+    first, last = (tuple(Release(name, arrivals) for name in names) for names in (soon, late))
+    step = (*read(others), *first, *again, *last)
     copying = (*fill(rows), Repeat(steps, tuple(fill(factors))))
     multiplying = (*read(own), Repeat(steps, step))
     rings = tuple(Ring(n, stages if n in others else 1, 2, consumers * arrivals) for n in (*own, *others))
