@@ -160,7 +160,7 @@ def gradient_protocol(
     soon, late = others[:early], others[early:]
     again: tuple[Op, ...] = (*(Reread(name) for name in late), Drain()) if soon else ()
     first, last = (tuple(Release(name, arrivals) for name in names) for names in (soon, late))
-    step = (*read(others), *first, *again, *last)
+    step: tuple[Op, ...] = (*read(others), *first, *again, *last)
     copying = (*fill(rows), Repeat(steps, tuple(fill(factors))))
     multiplying = (*read(own), Repeat(steps, step))
     rings = tuple(Ring(n, stages if n in others else 1, 2, consumers * arrivals) for n in (*own, *others))
