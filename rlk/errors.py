@@ -172,9 +172,16 @@ class Code(Enum):
     )
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
-        "annotate Tensor[...] or Scalar[...]",
+        "annotate Tensor[...], for a number Scalar[f32], for an option Static[...]",
+    )
+    NOT_CALLED = ("@{name} is written without parentheses", "write @{instead}")
+    RANGE_EMPTY = ("Scalar: no number is from {least} to {most}", "write Scalar[f32, smallest:largest]")
+    DEFAULT_REFUSED = (
+        "parameter {name}: a call may not give its default, {value!r}",
+        "write a default that is {accepted}",
     )
     VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
+    VJP_OF_NOTHING = ("vjp of {op} names no input", 'name those that it is differentiable in: @{op}.vjp("x")')
     VJP_TWICE = ("vjp of {op} names {name!r} twice", "name each input once")
     VJP_OUTPUTS = ("vjp of {op} returns {got}, expected {wanted}", "return one cotangent per named input")
     VJP_COTANGENT = (
@@ -269,9 +276,18 @@ class Code(Enum):
         "{op} reads no tensor: nothing says where it runs and how large its results are",
         "use a tensor parameter in the spec",
     )
+    FLOAT64_RESULTS = (
+        "the float64 form of {op} returns {got}, expected {wanted}",
+        "return one tensor for each result: a tuple in their order, or a dict by name",
+    )
     NOT_REGISTERED = (
         "{op} is not registered with torch, as {who}",
         'write rlk.register({op}, namespace="...") below its gradient, with a name that is yours alone',
+    )
+    UNKNOWN_NAMESPACE = (
+        "no installed package has operators of the namespace {name!r}: those are {choices}",
+        "pip install -e a package that has {name} among its entry points of the group rlk.operators",
+        "without an installation, name the file: path/to/spec.py:{op}",
     )
     NAME_TAKEN = (
         "{name} is taken: {by}",
@@ -287,7 +303,11 @@ class Code(Enum):
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
     FORWARD_MODE = (
         "{op} has no derivative in forward mode, and {name} is a dual tensor",
-        "use backward or torch.func.vjp, or pass torch.autograd.forward_ad.unpack_dual(x).primal",
+        "use backward or torch.autograd.grad, or pass torch.autograd.forward_ad.unpack_dual(x).primal",
+    )
+    TRANSFORMED = (
+        "{op} has no rule for torch.func, and {name} is a tensor of one of its transforms",
+        "gradients: .backward() or torch.autograd.grad; vmap: leading dims of one call",
     )
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)

@@ -259,6 +259,8 @@ SLIPS: dict[str, tuple[Callable[..., object], Code, str]] = {
         lambda x, n, k: L.sum(x, over=N, tree="halving"), Code.ORDER_WANTED, "write Tree.halving",
     ),
     "None as a tile": (lambda x, n, k: x * None, Code.VALUE_WANTED, "write if x is not None"),
+    "an axis as a tile": (lambda x, n, k: x * N, Code.VALUE_WANTED, "L.extent(N) for its length"),
+    "the length of a tile": (lambda x, n, k: len(x * 2.0), Code.TILE_OPERATOR, "write L.extent(axis)"),
     "a text as a tile": (lambda x, n, k: x * "a", Code.VALUE_WANTED, "got a str"),
     "an output named as an input": (
         lambda x, n, k: L.out(n=x.whole()), Code.OUTPUT_IS_INPUT, "output n has the name",

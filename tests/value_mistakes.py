@@ -484,6 +484,66 @@ class Annotation:
         return trace(spec)
 
 
+@pair(Code.NOT_CALLED)
+class OpWithoutParentheses:
+    def wrong():
+        @op  # <-
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+
+@pair(Code.RANGE_EMPTY)
+class RangeUpsideDown:
+    def wrong():
+        return Scalar[f32, 1.0:0.0]  # <-
+
+    def right():
+        return Scalar[f32, 0.0:1.0]
+
+
+@pair(Code.DEFAULT_REFUSED)
+class DefaultOutside:
+    def wrong():
+        @op()  # <-
+        def spec(x: Tensor[f32, T, N], share: Scalar[f32, 0.0:1.0] = 2.0) -> Outputs:
+            return L.out(y=x * share)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], share: Scalar[f32, 0.0:1.0] | None = None) -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+
+@pair(Code.DEFAULT_REFUSED)
+class DefaultThatIsNoChoice:
+    def wrong():
+        @op()  # <-
+        def spec(x: Tensor[f32, T, N], kind: Static[KINDS] = "three") -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], kind: Static[KINDS] = "two") -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+
 @pair(Code.UNKNOWN_NAME)
 class StaticChoice:
     def wrong():
@@ -627,6 +687,26 @@ class NotSaved:
             return L.out(d_x=(d_y * ctx.x.to(f32)).to(ctx.x.dtype))
 
         return trace_gradient(spec, "x")
+
+
+@pair(Code.NOT_CALLED)
+class GradientWithoutParentheses:
+    def wrong():
+        @square().vjp  # <-
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=d_y)
+
+    right = GradientOfInts.right
+
+
+@pair(Code.VJP_OF_NOTHING)
+class GradientOfNothing:
+    def wrong():
+        @square().vjp()  # <-
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=d_y)
+
+    right = GradientOfInts.right
 
 
 @pair(Code.VJP_TWICE)

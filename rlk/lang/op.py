@@ -245,7 +245,7 @@ class Op:
 
     # --- calls ---
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    def __call__(self, /, *args: Any, **options: Any) -> Any:
         """Run the operator on torch tensors: required ones in order, all else by keyword.
 
         `inspect.signature` says what it takes. Returns the output, or a named tuple of several. Raises
@@ -283,11 +283,11 @@ class Op:
         found: dict[str, str] = self.public.tier(device, math=math)  # type: ignore[attr-defined]
         return found
 
-    def explain(self, *args: Any, **options: Any) -> Any:
+    def explain(self, /, *args: Any, **options: Any) -> Any:
         """Return the code that a call with these arguments (or, given a device only, a call on it) runs."""
         return self.public.explain(*args, **options)  # type: ignore[attr-defined]
 
-    def reference(self, *args: Any, **options: Any) -> Any:
+    def reference(self, /, *args: Any, **options: Any) -> Any:
         """Return what a call returns, computed in float64 by the function that the registration names."""
         return self.public.reference(*args, **options)  # type: ignore[attr-defined]
 
@@ -301,6 +301,11 @@ class Op:
 
     def vjp(self, *wrt: str) -> Callable[[SpecFunction], Vjp]:
         """Register the gradient with respect to the named inputs."""
+        if not all(isinstance(name, str) for name in wrt):
+            instead = f'{self.name}.vjp("x"), with the inputs that it is differentiable in'
+            raise SpecError(Code.NOT_CALLED, author(), name=f"{self.name}.vjp", instead=instead)
+        if not wrt:
+            raise SpecError(Code.VJP_OF_NOTHING, author(), op=self.name)
 
         def register(fn: SpecFunction) -> Vjp:
             self._check_wrt(wrt, _loc(fn))
@@ -351,7 +356,7 @@ refuse_unregistered._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def op(
-    *,
+    *misplaced: object,
     saves: tuple[str, ...] = (),
     name: str | None = None,
     bounds: Mapping[Axis, tuple[Axis, ...]] | None = None,
@@ -365,6 +370,8 @@ def op(
     whose product of extents bounds the length of each segment, and the sum of lengths of one tensor's.
     nonempty: axes along which a call that has rows must have something, as a table that they index.
     """
+    if misplaced:
+        raise SpecError(Code.NOT_CALLED, author(), name="op", instead="op()")
     shown = dict(returns) if isinstance(returns, Mapping) else {name: name for name in returns}
     within = tuple((a.name, tuple(x.name for x in of)) for a, of in (bounds or {}).items())
     needed = tuple(axis.name for axis in nonempty)
@@ -744,7 +751,11 @@ def _formals(fn: SpecFunction) -> tuple[Formal, ...]:
             if p.name == "ctx":
                 annotation = StaticType(())
             else:
-                raise SpecError(Code.PARAM_KIND, _loc(fn), name=p.name, found=annotation)
+                found = "no annotation" if annotation is p.empty else annotation
+                raise SpecError(Code.PARAM_KIND, _loc(fn), name=p.name, found=found)
+        if p.default is not p.empty and (accepted := _refuses(annotation, p.default)):
+            names = {"name": p.name, "value": p.default, "accepted": accepted}
+            raise SpecError(Code.DEFAULT_REFUSED, _loc(fn), **names)
         formals.append(Formal(p.name, annotation, p.default))
     axes = axes_of(tuple(formals))
     for axis in axes:
@@ -753,6 +764,24 @@ def _formals(fn: SpecFunction) -> tuple[Formal, ...]:
         if not isinstance(formal.type, StaticType):
             check_free(formal.name, axes, _loc(fn))
     return tuple(formals)
+
+
+def _refuses(annotation: Annotation, default: object) -> str:
+    """Return what a parameter accepts, if its default is none of that; else nothing."""
+    match annotation:
+        case TensorType() if default is not None:
+            return "None, for a tensor that may be left out"
+        case ScalarType(least=least, most=most) if default is not None:
+            ends = (-math.inf if least is None else least, math.inf if most is None else most)
+            if not isinstance(default, int | float) or not ends[0] <= default <= ends[1]:
+                return f"a number from {ends[0]} to {ends[1]}"
+        case StaticType(choices=choices, several=True) if not set(default) <= set(choices):  # type: ignore[call-overload]
+            return f"a tuple of some of {', '.join(map(repr, choices))}"
+        case StaticType(choices=choices, several=False) if choices and default not in choices:
+            return f"one of {', '.join(map(repr, choices))}"
+        case _:
+            pass
+    return ""
 
 
 def _loc(fn: SpecFunction) -> Loc:

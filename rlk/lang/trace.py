@@ -599,7 +599,12 @@ class Tile:
             "a Python number", "L.exp(x), L.sqrt(x), x.to(dtype) and the like: math and numpy see none"
         )
 
-    __float__ = __int__ = __index__ = __len__ = __complex__ = _python_number
+    __float__ = __int__ = __index__ = __complex__ = _python_number
+
+    def _python_length(self) -> NoReturn:
+        self._undefined("len", "L.extent(axis), i32: a tile, as extents are known when a kernel runs")
+
+    __len__ = _python_length
 
     @staticmethod
     def _undefined(what: str, instead: str) -> NoReturn:
@@ -927,6 +932,8 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got="None", instead=instead)
         case _:
             instead = "use a parameter of the spec, a tile made of some, or a Python number"
+            if isinstance(x, Axis):
+                instead = f"write L.pos({x}) for the index along it, L.extent({x}) for its length"
             got = f"a {type(x).__name__}"
             raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got=got, instead=instead)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from inspect import signature
 from math import inf, prod
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +32,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import DType
-from rlk.lang.op import Op, Variant
+from rlk.lang.op import OWN, Op, Variant
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, statics
 from rlk.passes.pipeline import canonical
@@ -90,11 +91,39 @@ def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:
         variant = Variant.of(dtypes, present, chosen)
         slope = Variant.of(dtypes, present, {k: _slope(example, k, v) for k, v in chosen.items()})
         if (variant.present, variant.statics) not in [(c.variant.present, c.variant.statics) for c in made]:
-            values = draw_all(op, variant, example.inputs(np.random.default_rng(seed)), seed)
+            values = draw_all(op, variant, given_by(op, example, seed), seed)
             alone = "=" in label and label.partition("=")[0] not in results
             static = alone and any(c.variant.present == present for c in made)
             made.append(Case(label, op, variant, slope, values, example, static))
     return tuple(made)
+
+
+def given_by(op: Op, example: Example, seed: int) -> Values:
+    """Return the inputs that an operator's author gives; raise LaunchError for what they cannot be."""
+    fn, at = example.inputs, f"the inputs of {op.qualified}"
+    try:
+        signature(fn).bind(None)
+    except TypeError as error:
+        wanted = "function of a generator of numpy, rng"
+        raise LaunchError(Code.ARG_TYPE, op=at, name=fn.__name__, wanted=wanted, got=str(error)) from None
+    made = fn(np.random.default_rng(seed))
+    if not isinstance(made, Mapping):
+        wanted = "function that returns a dict of arrays and numbers by name"
+        raise LaunchError(Code.ARG_TYPE, op=at, name=fn.__name__, wanted=wanted, got=type(made).__name__)
+    formals = {f.name: f for f in op.formals}
+    if op.fn.__module__.partition(".")[0] == OWN:  # rlk's share functions among operators
+        return made
+    for name in made.keys() - formals.keys():
+        raise LaunchError(Code.UNKNOWN_NAME, what=f"{at}: parameter", name=name, choices=", ".join(formals))
+    for name, value in made.items():
+        dtype = getattr(formals[name].type, "dtype", None)
+        array = np.asarray(value)
+        if isinstance(dtype, DType) and not dtype.is_float and array.dtype.kind == "f":
+            if (broken := array[array != np.floor(array)]).size:
+                wanted = f"whole numbers: it is a tensor of {dtype}"
+                first = float(broken.flat[0])
+                raise LaunchError(Code.ARG_VALUE, op=at, name=name, value=first, wanted=wanted)
+    return made
 
 
 def _variants(op: Op, example: Example) -> Iterator[tuple[str, frozenset[str], dict[str, object]]]:
@@ -134,7 +163,7 @@ def aligned(case: Case, seed: int = 0, extents: Mapping[str, int] | None = None)
     extents: those of some axes that no author fixes. Raises LaunchError for other axes.
     """
     program = forward_program(case.op, case.variant)
-    given = case.example.inputs(np.random.default_rng(seed))
+    given = given_by(case.op, case.example, seed)
     found = sizes(program, case.values, op=case.op)
     free = _free(program, given)
     known = {n: -(-found[n] // _VECTORS) * _VECTORS for n, axis in free.items() if not axis.dynamic}
@@ -152,7 +181,7 @@ def registered_extents(case: Case, seed: int = 0) -> dict[str, int]:
     of a kernel still have more than one element each, which they have not at the extents that are drawn.
     """
     program = forward_program(case.op, case.variant)
-    free = _free(program, case.example.inputs(np.random.default_rng(seed)))
+    free = _free(program, given_by(case.op, case.example, seed))
     made = {name: n for name, n in case.op.record.extents.items() if name in free}
     found = sizes(program, case.values, op=case.op)
     for decl in inputs_of(program).values():
@@ -333,13 +362,13 @@ def stored(values: Mapping[str, Any], program: Program) -> Values:
     exact = arithmetic.Exact()
     made: Values = {}
     for name, decl in inputs_of(program).items():
-        value, dtype = values[name], decl.type.dtype
+        dtype = decl.type.dtype
         if decl.role is Role.SCALAR:
-            made[name] = value
-        elif not dtype.is_float:
-            made[name] = np.asarray(value).astype(arithmetic.storage(dtype))
-        elif np.asarray(value).dtype == np.float64:
-            made[name] = arithmetic.encode(exact.cast(np.asarray(value, np.float32), dtype), dtype)
+            made[name] = values[name]
+            continue
+        value, kept = np.asarray(values[name]), arithmetic.storage(dtype)
+        if not dtype.is_float or value.dtype == kept:
+            made[name] = value.astype(kept, copy=False)
         else:
-            made[name] = value
+            made[name] = arithmetic.encode(exact.cast(value.astype(np.float32), dtype), dtype)
     return made

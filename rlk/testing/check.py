@@ -534,7 +534,8 @@ def check_simulated(call: Call, on: Target, by: Backend, oracle: Oracle = run) -
         whole = divisible(program, signature, call.extents)
         got = run_generated(call.placed, given, on=on, extents=call.extents, backend=by.name, divisible=whole)
     except UnsupportedError as error:
-        return verdict(Law.SIMULATED, None, note=f"{by.name} on {on.name} was not run: {one_line(error)}")
+        where = f"{by.name} on {on.name} was not run, {call.label} at {named_extents(call.extents)}"
+        return verdict(Law.SIMULATED, None, note=f"{where}: {one_line(error)}")
     dots = dotmodel.native(on.name)
     want = oracle(call.program, call.inputs, softmax=on.softmax, dots=dots, extents=call.extents)
     found = compared(call.stores, got.tensors, want.tensors)

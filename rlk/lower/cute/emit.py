@@ -19,6 +19,7 @@ from rlk.ir.nodes import (
     Dot,
     Extent,
     Fma,
+    Fn1,
     Keep,
     Let,
     Load,
@@ -216,7 +217,8 @@ class Emitter:
             case Map1(fn=fn1, x=x):
                 made = text.map1(fn1, self[x], self.tile(x).dtype, self.call)
                 if made is None:
-                    raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc)
+                    instead = "L.rsqrt(x) for 1.0 / L.sqrt(x)" if fn1 is Fn1.SQRT else ""
+                    raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc, instead)
                 return made
             case Map2(fn=fn2, a=a, b=b):
                 one, two = self.operand(a, b), self.operand(b, a)
