@@ -46,8 +46,8 @@ RANK = {
     "nn": 19, "sync": 19, "observe": 19, "optim": 19,
     "aot": 20, "integrations": 20,
     "tune": 20, "pages": 20,
-    "verify": 21, "drift": 21, "parallel": 21,
-    "demo": 22,
+    "drift": 21, "parallel": 21,
+    "demo": 22, "verify": 22,
     "cli": 23,
     "__main__": 24,
 }  # fmt: skip

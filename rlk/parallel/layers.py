@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ class ColumnParallelLinear(Linear):
     ranks: set `ranks.tokens` where no `VocabParallelEmbedding` does. Raises LaunchError.
     """
 
-    shares = ("weight", "bias")
+    shares = MappingProxyType({"weight": 0, "bias": 0})
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class RowParallelLinear(Linear):
     sequence parallelism the result has the rank's own tokens. Raises LaunchError.
     """
 
-    shares = ("weight",)
+    shares = MappingProxyType({"weight": 1})
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class VocabParallelEmbedding(Embedding):
     `ranks.tokens` is set to the number of all, which the layers behind need. Raises LaunchError.
     """
 
-    shares = ("weight",)
+    shares = MappingProxyType({"weight": 0})
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
@@ -18,12 +19,23 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 Group: TypeAlias = "dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup] | None"
 """The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one behind the other."""
 SHARE = "tensor_model_parallel"
-"""The attribute of a parameter that is a rank's share of a weight, not the whole (Megatron's name)."""
+"""The attribute of a parameter that is a rank's `Share` of a weight, not the whole (Megatron's name)."""
 CHUNK, MOST_CHUNKS = 2**24, 16
 """The fewest bytes of a chunk, and the most chunks of a sum, whose last addition nothing hides: estimates."""
 GATHERED = 2**21
 """Bytes of x on all ranks up to which more than two ranks gather all of it: one exchange in place of two."""
 SUMMED = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of the equal parts of a weight along a dim, which the ranks of a group have in their order."""
+
+    group: dist.ProcessGroup
+    dim: int
+
+    def __str__(self) -> str:
+        return f"a weight that {self.group.size()} ranks share along dim {self.dim}"
 
 
 def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
