@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 
 import rlk
 import rlk.integrations.patching
-from rlk import ops
+from rlk import ops, sync
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM, RMSNorm, normed, ranks
 from rlk.nn.ranks import Ranks
@@ -341,6 +341,27 @@ def sharded_shares(square: DeviceMesh) -> Found:
     return found
 
 
+def transferred(line: DeviceMesh, square: DeviceMesh) -> Found:
+    """Return weights that went from shards of four ranks to shares of two; what is said of a wrong one."""
+    source = tiny("qwen2").float()
+    for layer in source.model.layers:
+        fully_shard(layer, mesh=line)
+    fully_shard(source, mesh=line)
+    target = parallelize(tiny("qwen2"), square, tp="tp")
+    with torch.no_grad():
+        for p in target.parameters():
+            p.zero_()
+        total = sync.transfer(source, target).total
+        arrived = {name: p.detach().clone() for name, p in target.named_parameters()}
+        if line.get_local_rank() == 3:
+            target.model.layers[0].mlp.down_proj.weight[5, 7] += 1
+    sent = sync.digest(source, dtype=torch.bfloat16)
+    found: Found = {"total": total, "arrived": arrived}
+    found["wrong"] = refused(lambda: sync.check(sent, sync.digest(target)))
+    found["sharded target"] = refused(lambda: sync.transfer(target, source))
+    return found | {"other shape": refused(lambda: sync.transfer(source, torch.nn.Linear(2, 2)))}
+
+
 # --- one rank ---
 
 
@@ -377,6 +398,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "norms": lambda: norms(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
         "layers alone": lambda: layers_alone(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
         "sharded shares": lambda: sharded_shares(square),
+        "transferred": lambda: transferred(line, square),
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "another tree": lambda: another_tree(line),
     }

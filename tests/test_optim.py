@@ -24,7 +24,7 @@ from rlk.ir.tree import Tree
 from rlk.nn.ranks import Ranks
 from rlk.optim import AdamW, clip_grad_norm, grad_norm
 from rlk.optim.adamw import run_step
-from rlk.optim.norm import pairwise
+from rlk.optim.norm import padded_sum
 from rlk.optim.shards import place
 from rlk.parallel.plan import cuts_of, shares_of
 from rlk.testing.bits import assert_same_bits, differing
@@ -287,9 +287,9 @@ def test_every_rank_refuses_columns_that_are_cut_within_a_piece() -> None:
 
 def test_another_order_of_squares_is_seen() -> None:
     squares = wide(1001, seed=5).square()
-    assert float(pairwise(squares)) != float(pairwise(squares.flip(0)))
-    assert float(pairwise(squares)) == float(neighbours(list(squares.numpy())))
-    assert float(pairwise(squares[:1])) == float(squares[0]) and float(pairwise(squares[:0])) == 0.0
+    assert float(padded_sum(squares)) != float(padded_sum(squares.flip(0)))
+    assert float(padded_sum(squares)) == float(neighbours(list(squares.numpy())))
+    assert float(padded_sum(squares[:1])) == float(squares[0]) and float(padded_sum(squares[:0])) == 0.0
 
 
 def test_gradients_are_scaled_to_the_norm_asked_for() -> None:

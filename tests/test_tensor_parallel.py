@@ -26,6 +26,7 @@ from rlk.nn.ranks import Ranks
 from rlk.optim import grad_norm
 from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, parallelize
 from rlk.parallel.plan import Cut, cuts_of
+from rlk.sync import digest
 from rlk.testing.bits import assert_same_bits, differing
 
 WORLD = 4
@@ -160,6 +161,22 @@ def test_norms_of_a_rank_have_the_weights_gradient_of_all(ranks: list[Found]) ->
         for name, x in heads.items():
             part = x if "whole" in name else x[:, rank * 2 : rank * 2 + 2]
             assert_same_bits(found["norms"]["heads"][name], part, name)
+
+
+def test_weights_of_four_shards_become_shares_of_two_ranks_by_a_checked_copy(ranks: list[Found]) -> None:
+    model = tensor_parallel_cases.tiny("qwen2")
+    whole, total = dict(model.named_parameters()), digest(model).total
+    for rank, found in enumerate(ranks):
+        made = found["transferred"]
+        assert made["total"] == total
+        parts = cuts("qwen2", 2, rank % 2)
+        for name, p in made["arrived"].items():
+            assert_same_bits(p, whole[name][parts.get(name, ())], name)
+        code, text = made["wrong"]  # the control: of the pair that holds one changed element
+        assert code == ("WEIGHTS_DIFFER" if rank > 1 else ""), text
+        assert rank < 2 or "model.layers.0.mlp.down_proj.weight: 1 of 1 blocks differ" in text
+        for name, words in (("sharded target", "a DTensor"), ("other shape", "other names")):
+            assert made[name][0] == "ARG_VALUE" and words in made[name][1], made[name]
 
 
 # --- controls ---

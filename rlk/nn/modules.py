@@ -98,10 +98,10 @@ class RMSNorm(torch.nn.Module):
 class Embedding(torch.nn.Embedding):
     """`rlk.ops.embedding`: rows of a weight [num_embeddings, embedding_dim]. scale: of its result.
 
-    shares: names of parameters of which ranks have a share each.
+    shares: parameters of which ranks have a share each, and the dim that they share.
     """
 
-    shares: tuple[str, ...] = ()
+    shares: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from rlk.errors import Code, LaunchError
 from rlk.optim.shards import gradient, local, share_of
 from rlk.runtime.binding.checks import is_choice, number
-from rlk.runtime.call.collective import Share, ordered_gather
+from rlk.runtime.call.collective import Share, ordered_gather, pairwise_sum
 from rlk.runtime.call.entry import call
 from rlk.specs.optim import square_sums
 
@@ -50,8 +50,8 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
             raise LaunchError(Code.ARG_VALUE, op=NAME, name="named_parameters", value=what, wanted=wanted)
         found[name] = gradient(p)
     given = [(name, g) for name, g in sorted(found.items()) if g is not None]
-    sums = [pairwise(_pieces(name, g, leaves, shares[name])) for name, g in given]
-    return pairwise(torch.stack(sums)).sqrt() if sums else torch.zeros(())
+    sums = [padded_sum(_pieces(name, g, leaves, shares[name])) for name, g in given]
+    return padded_sum(torch.stack(sums)).sqrt() if sums else torch.zeros(())
 
 
 @torch.no_grad()
@@ -74,14 +74,13 @@ def clip_grad_norm(named_parameters: Named, max_norm: float, *, leaves: int = 1)
     return norm
 
 
-def pairwise(x: torch.Tensor) -> torch.Tensor:
-    """Return the sum of f32 x [...] of squares, flattened: neighbours first, padded to a power of two."""
-    x = x.flatten()
-    width = 1 << max(x.numel() - 1, 0).bit_length()
-    x = torch.nn.functional.pad(x, (0, width - x.numel()))
-    while x.numel() > 1:
-        x = x[0::2] + x[1::2]
-    return x[0]
+def padded_sum(x: torch.Tensor) -> torch.Tensor:
+    """Return the `pairwise_sum` of f32 squares x [...], flattened, padded with zeros to a power of two."""
+    count = x.numel()
+    terms, total = x.new_zeros(1 << max(count - 1, 1).bit_length()), x.new_empty(())
+    terms[:count] = x.flatten()
+    pairwise_sum(terms, out=total)
+    return total
 
 
 def _pieces(name: str, g: torch.Tensor, leaves: int, share: Share | None) -> torch.Tensor:

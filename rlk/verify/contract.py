@@ -59,7 +59,8 @@ class Promise:
     operator: whose results are compared, of which dtype; "logits" stands for the chain of all operators, each
     of which is counted too (`CHAINS` says what is behind their names). against: what they are compared with.
     unit: what is counted. share: of the time. needs: "cpu", "gpu", "transformers", "patch", "float64",
-    "shares" (ranks can share the model). unseen: names of modules that the view computes without calling them, whose results are not compared.
+    "shares" (ranks can share the model). unseen: names of modules that the view computes without calling
+    them, whose results are not compared.
     """
 
     group: str

@@ -38,7 +38,7 @@ LIMIT = 900.0
 """Seconds after which ranks that have not ended are ended."""
 
 Found = dict[str, Tensor]
-"""What differs, bool [n], by view: tokens, or rows of gradients."""
+"""What differs, bool [n], by view: tokens, or gradients of parameters."""
 
 
 def row(view: str) -> Row:
@@ -47,7 +47,11 @@ def row(view: str) -> Row:
     def run(bench: Bench, deadline: float) -> Outcome:
         every = bench.once("ranks", launched)
         wrong = torch.stack([found[view] for found in every]).any(0)
-        return Outcome(len(wrong), int(wrong.sum()))
+        model = bench.run.model
+        values = sum(p.numel() for p in model.parameters())
+        if view in ("weights", "rounded first"):
+            values = len(wrong) * model.config.vocab_size
+        return Outcome(len(wrong), int(wrong.sum()), values)
 
     return run
 

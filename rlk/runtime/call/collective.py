@@ -45,7 +45,7 @@ def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     one share and sends it to the others, but few elements are gathered and summed by all.
     """
     levels = tree_levels(op, x, group)
-    ranks, count = ranks_of(levels), x.numel()
+    ranks, count = rank_count(levels), x.numel()
     if ranks == 1 or not count:
         return _dense(x).clone(memory_format=torch.contiguous_format)
     flat = _dense(x).view(-1)
@@ -70,7 +70,7 @@ def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
 def scatter_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     """Return this rank's part of x [R * n, ...], [n, ...], summed as `sum_over_ranks` does."""
     levels = tree_levels(op, x, group)
-    ranks = ranks_of(levels)
+    ranks = rank_count(levels)
     if not x.dim() or len(x) % ranks:
         got, wanted = tuple(x.shape), f"a multiple of the {ranks} ranks of group as first dim"
         raise LaunchError(Code.ARG_VALUE, op=op, name="x.shape", value=got, wanted=wanted)
@@ -88,7 +88,7 @@ def scatter_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
 def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     """Return what `sum_over_ranks` does, from one gather of every rank's x: R times the bytes."""
     levels = tree_levels(op, x, group)
-    ranks = ranks_of(levels)
+    ranks = rank_count(levels)
     if ranks == 1 or not x.numel():
         return _dense(x).clone(memory_format=torch.contiguous_format)
     total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -119,7 +119,7 @@ def tree_levels(op: str, x: torch.Tensor, group: Group) -> tuple[dist.ProcessGro
     return levels
 
 
-def ranks_of(levels: tuple[dist.ProcessGroup, ...]) -> int:
+def rank_count(levels: tuple[dist.ProcessGroup, ...]) -> int:
     """Return the number of ranks of groups of groups."""
     return prod(members.size() for members in levels)
 
@@ -150,7 +150,7 @@ def sum_of_parts(parts: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> 
 def _gathered(x: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.Tensor:
     """Return the contiguous x of every rank, [R, ...], gathered inside nodes and then between them."""
     if not x.numel():
-        return x.new_empty(ranks_of(levels), *x.shape)
+        return x.new_empty(rank_count(levels), *x.shape)
     made = x.contiguous()
     for members in reversed(levels):
         flat = made.view(-1).view(torch.uint8)  # as bytes: a backend need not know the dtype
