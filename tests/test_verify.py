@@ -318,9 +318,15 @@ def test_two_ranks_are_compared_with_one(partly_trained: run.Report) -> None:
     assert [row["compared"] for row in equal] == [tokens, parameters, parameters]
 
 
-def test_a_rank_that_fails_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"rank [01] \(.*given\.pt") as raised:
-        ranks._run(tmp_path)  # which holds nothing that they could read
+def test_a_rank_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$4" = 1 ] && echo nothing to read && exit 3\nexec sleep {ranks.LIMIT}\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(ranks.sys, "executable", str(python))
+    with pytest.raises(LaunchError, match=r"rank 1 \(nothing to read\)") as raised:
+        ranks._run(tmp_path)  # rank 0 would wait
     assert raised.value.code is Code.RANKS_MISSING
 
 
