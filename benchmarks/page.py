@@ -28,7 +28,9 @@ FAMILIES = {
     "attention": "Attention",
     "model": "Models",
     "norm": "RMSNorm",
+    "step": "Heads before attention",
     "router": "Routing of experts",
+    "moe": "Products of experts",
     "loss": "Policy losses",
     "distillation": "Distillation",
     "sample": "Sampling",
@@ -39,6 +41,7 @@ FAMILIES = {
     "overhead": "Host time",
     "cliffs": "Shapes of published models",
     "digest": "Digests of weights",
+    "engines": "vLLM by rlk",
     "authors": "Operators of an outside package",
 }
 """The sections in order; a family of results without a title is a KeyError, so that none is left out."""

@@ -46,10 +46,10 @@ def ordered_all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
     rank gives a copy.
 
     Each rank sends and receives 2 (R - 1) / R of x's bytes, as a ring all-reduce does: two ranks all of x,
-    more of them shares of x, then their sums, in chunks that are added while others are sent. Where the x of
-    more than two ranks have 2 MiB together, they are gathered instead. Between nodes of n ranks go 1 / n of
-    the bytes, the shares as f32. Extra memory: the bytes of x, twice where x is not contiguous. It runs on
-    the current stream and the backend's own, and waits for no device.
+    more of them shares of x, then their sums. Where all ranks' x have 8 MiB or less together, each gathers
+    all of them. Between nodes of n ranks go 1 / n of the bytes, the shares as f32. Extra memory: the bytes of
+    x, twice where x is not contiguous, and those of all ranks where they are gathered. It runs on the current
+    stream and waits for no device.
 
     Differentiable in nothing: detach x, or call it under torch.no_grad(), as for gradients of data-parallel
     ranks; `ordered_gather_sum` is. Raises LaunchError before anything is sent; shapes that differ between

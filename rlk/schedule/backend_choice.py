@@ -26,7 +26,7 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     - fused attention: 0.71 to 0.76 of Triton's time, its gradients 0.72 to 0.79, if segments have more rows
       than a warpgroup. With few rows, as in decoding, Triton is chosen: it is faster below 2048 keys and
       slower above;
-    - batched and grouped products run on Triton: CuTe has no form for factors of three dims;
+    - batched and grouped products run on Triton: CuTe's are not measured yet;
     - kernels without a contraction are equal in both, and Triton compiles them faster.
     """
     kinds = [kind(kernel) for kernel in program.kernels]

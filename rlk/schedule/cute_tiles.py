@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rlk.ir.dims import Axis, extent_of
-from rlk.ir.nodes import Dot, Kernel, Load, Program, Store
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Program, Store
 from rlk.ir.types import DType, TileType
+from rlk.passes.pack_gqa import indices_of
 from rlk.passes.piecewise_launch import one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.attention import by_warpgroups as streams
@@ -26,6 +28,7 @@ NARROW = 64  # columns of a tile whose accumulators leave registers for an epilo
 SHORT = 256  # elements of a piece: the compiler unrolls shorter loops, which takes registers
 GROUP = 8  # row tiles of a cluster that are consecutive along the columns (L2 reuse)
 BEST = (128, 2)
+SHARED = 512  # mean rows of a segment from which two tiles of rows share loads: half a tile more is padding
 SPEEDS = {BEST: 1.0, (128, 1): 0.95, (64, 2): 0.92, (64, 1): 0.62}
 """Speeds by (rows of a tile, blocks of a cluster), relative to the best. 8192 x 128256 x 4096 took 13.37 ms
 without a cluster and 12.65 with; tiles of 64 rows had 0.90 to 0.93 of the speed for 256 to 1024 x 14336; 300
@@ -41,9 +44,13 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
         return placed_rows(kernel, chosen, extents)
     if one_piece(kernel) is not None:
         return scheduled(_looping(kernel, target, extents), kernel, chosen, target, extents)
-    facts = facts_of(kernel, target, extents)
-    if facts is None:
+    facts, sides = facts_of(kernel, target, extents), factor_tiles(kernel, roles(kernel, extents))
+    if facts is None or sides is None:
         return chosen
+    if any(isinstance(let.node, Loop) for let in kernel.body.lets):
+        return scheduled(_in_loop(kernel, sides, target, extents), kernel, chosen, target, extents)
+    if sides[0].over is not None:
+        return scheduled(_of_segments(sides, target, extents), kernel, chosen, target, extents)
     use = tabled(facts) or _filling(kernel, target, extents)
     return scheduled(use, kernel, chosen, target, extents)
 
@@ -103,6 +110,43 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     else:
         columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # an axis that blocks have whole stays
     return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)
+
+
+def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str, int]) -> Warpgroups:
+    """Return the tiles of rows in segments, whose lengths no host knows, by their mean number of rows.
+
+    A segment of few rows is the columns of an instruction: so it reads its factor once, in one tile of twice
+    the mean or more. Not measured yet.
+    """
+    rows, wide = sides
+    count, length = indices_of(rows, extents), _extent(wide, extents, COLUMNS[0])
+    each = max(1, -(-count // max(1, extents.get(rows.over or "", 1))))
+    if each <= FEW[-1] // 2:
+        few = next(n for n in FEW if n >= min(3 * each, FEW[-1]))
+        used = min(count, extents.get(rows.over or "", 1))
+        if used * -(-length // BEST[0]) >= target.cores:
+            return Warpgroups(few, BEST[0], most_stages(few, BEST[0]), GROUP)
+        return Warpgroups(few, FEW_ROWS, most_stages(few, FEW_ROWS, 2), GROUP, per_core=2)
+    if each <= FEW_ROWS:
+        return Warpgroups(FEW_ROWS, BEST[0], most_stages(FEW_ROWS, BEST[0]), GROUP)
+    tiles = -(-count // BEST[0])
+    filling = (n for n in COLUMNS if n < 2 * length and tiles * -(-length // n) >= target.cores)
+    columns = next(filling, FEW_ROWS)
+    cluster = 2 if each >= SHARED else 1
+    return Warpgroups(BEST[0], columns, most_stages(BEST[0], columns), GROUP, cluster)
+
+
+def _in_loop(
+    kernel: Kernel, sides: tuple[Axis, Axis], target: Target, extents: Mapping[str, int]
+) -> Warpgroups:
+    """Return tiles whose accumulator has registers beside the sum of earlier pieces. Not measured yet."""
+    counts = [_extent(side, extents, BEST[0]) for side in sides]
+    found = roles(kernel, extents)
+    each = math.prod(_extent(axis, extents, 1) for axis in found.parallel if axis not in sides)
+    for rows, columns in LOOPED_TILES:
+        if each * -(-counts[0] // rows) * -(-counts[1] // columns) * 4 >= target.cores * 3:
+            break
+    return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, 2 if counts[0] > rows else 1)
 
 
 def _padded(count: int, use: tuple[int, int]) -> int:

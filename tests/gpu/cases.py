@@ -111,8 +111,10 @@ def backward_of_product(wanted: str, tokens: int, n: int, k: int) -> Case:
     )  # fmt: skip
 
 
-def grouped_product(counts: tuple[int, ...], n: int, k: int, **options: object) -> Case:
-    """A product of rows sorted by expert, so many for each."""
+def grouped_product(
+    counts: tuple[int, ...], n: int, k: int, op: Op = grouped_matmul, **options: object
+) -> Case:
+    """A product of rows sorted by expert, so many for each, or the sum of its gradient onto a buffer."""
     ends = torch.tensor(counts, dtype=torch.int32).cumsum(0).int()
 
     def drawn(device: torch.device) -> Tensors:
@@ -120,7 +122,7 @@ def grouped_product(counts: tuple[int, ...], n: int, k: int, **options: object) 
 
     extents = {"T": sum(counts), "E": len(counts), "N": n, "K": k}
     fixed = {"given": drawn, "changes": DOT_CHANGES}
-    return Case(grouped_matmul, extents, **{**fixed, **options})  # type: ignore[arg-type]
+    return Case(op, extents, **{**fixed, **options})  # type: ignore[arg-type]
 
 
 def routed(op: Op, tokens: int, experts: int, k: int, width: int = 0, **options: object) -> Case:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from gpu.attended import attention, paged
 from gpu.calls import Case
 from gpu.cases import CASES as EVERY
-from gpu.cases import WARM, linear, linear_gradient
+from gpu.cases import WARM, grouped_product, linear, linear_gradient
 
 from rlk.ir.types import DType
 from rlk.schedule.schedule import Schedule
+from rlk.specs.grouped import grouped_weight_grad
 from rlk.specs.matmul import matmul, matmul_backward, matmul_leaf8
 
 ENTROPY = {"needs": ("entropy",)}
@@ -64,6 +65,10 @@ def gradient(wanted: str, m: int, n: int, k: int, pieces: int = 1, **options: ob
     return Case(matmul_backward, {"T": m, "N": n, "K": k}, present=onto, statics=statics, **options)  # type: ignore[arg-type]
 
 
+ROUTED = (3, 0, 300, 1, 140, 0)
+"""Rows of experts, more than one tile of some, none of others."""
+
+
 CASES: dict[str, Case] = {
     "matmul 300 x 1024 x 512": product(300, 1024, 512),
     "matmul 1 x 4096 x 4096": product(1, 4096, 4096),
@@ -93,6 +98,22 @@ CASES: dict[str, Case] = {
     "d w of 20000 x 64 x 256, three pieces of rows": gradient("w", 20000, 64, 256),
     "d w of 300 x 1024 x 512 onto a buffer": gradient("w", 300, 1024, 512, onto=True),
     "d w of 20000 x 64 x 256 onto a buffer": gradient("w", 20000, 64, 256, onto=True),
+    "grouped_matmul of 6 experts, bias": grouped_product(ROUTED, 272, 528, present=("bias",), changes=None),
+    "grouped_matmul of 8 experts of one row each": grouped_product((1,) * 8, 256, 512, changes=None),
+    "grouped_matmul of 40 experts of few rows": grouped_product((0, 3, 9, 1, 20) * 8, 256, 256, changes=None),
+    "grouped_matmul of 30 experts of 40 rows": grouped_product((64, 7, 49) * 10, 192, 128, changes=None),
+    "grouped_matmul of 4 experts, clusters": grouped_product((520, 1, 600, 927), 2304, 64, changes=None),
+    "grouped_matmul of 500 experts": grouped_product((1, 0, 4, 2, 3) * 100, 64, 64, changes=None),
+    "grouped_matmul of 2 experts f16, f32 out": grouped_product(
+        (7, 133), 48, 80, statics={"keep_f32": True}, f=DType.F16, changes=None
+    ),
+    "d x of 6 experts": grouped_product(ROUTED, 272, 528, wanted=("x",), changes=None),
+    "d x of 40 experts of few rows": grouped_product(
+        (0, 3, 9, 1, 20) * 8, 256, 256, wanted=("x",), changes=None
+    ),
+    "d w of 6 experts": grouped_product(ROUTED, 272, 528, wanted=("w",), changes=None),
+    "d w of a long expert": grouped_product((5, 8200), 64, 112, wanted=("w",), changes=None),
+    "d w of 6 experts onto a buffer": grouped_product(ROUTED, 272, 528, op=grouped_weight_grad, changes=None),
     "linear_logp 1 x 64 x 3": linear(1, 64, 3),
     "linear_logp 300 x 4096 x 50257": linear(300, 4096, 50257, rows=(0, 1, 2, 3, 299)),
     "linear_logp 8192 x 512 x 5003, entropy, temperature": linear(

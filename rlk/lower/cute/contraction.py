@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlk.ir.types import DType
+from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Line
 from rlk.lower.common.liveness import live, names_read
+from rlk.lower.common.segments import Segments
 from rlk.lower.cute import text
 from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
-from rlk.lower.cute.gemm import GemmEmitter
+from rlk.lower.cute.gemm import GemmEmitter, Start
 from rlk.lower.cute.kernels import (
     Frame,
     KernelText,
@@ -29,6 +32,7 @@ class Copied:
     """A factor for the template: `first` is the coordinate of a tile's first row, major its layout."""
 
     name: str
+    view: str  # its dims of rows and of the contracted axis
     rows: int
     elements: int
     first: str
@@ -53,11 +57,16 @@ class ContractionText:
     tiles: str
     width: str  # number of column tiles
     fixed: bool  # whether that is a number
+    segments: str
     owns: str
     place: tuple[Line, ...]
     coordinates: tuple[Line, ...]
     of_piece: tuple[Line, ...]  # coordinates of a piece of the contracted axis
     before: tuple[Line, ...]
+    piece_before: tuple[Line, ...]  # the same of a piece whose length a tile counts
+    piece_loop: str  # the head of the loop over pieces
+    init: str  # what their sums are added to, in a loop of a number that a tile counts
+    length: str  # of the contracted axis, where tiles are cleared beyond it
     after: tuple[Line, ...]
     vectorized: bool  # whether the epilogue stores vectors through shared memory
 
@@ -70,6 +79,11 @@ class ContractionText:
     def one_writer(self) -> bool:
         """Return whether one of the four threads of a row stores what all of them have."""
         return {"first_of_quad"} <= names_read(self.after)
+
+    @property
+    def result(self) -> str:
+        """Return the accumulator that the epilogue reads."""
+        return "total" if self.init else "fragment"
 
     @property
     def steps(self) -> str:
@@ -110,17 +124,17 @@ def write(
     emitter = GemmEmitter(plan, helpers, checks)
     place, owns = emitter.place_of()
     coordinates, of_piece, starts = emitter.coordinates()
-    before, after = emitter.epilogue()
+    before, piece_before, after = emitter.epilogue()
+    loop = None if plan.loop is None else emitter[plan.loop.pieces]
+    length = emitter.length() if plan.clears else ""
     after = live(after)
-    before = live(before, names_read(after) | {STEPS})
-    a, b = (_copied(plan, tma_tile, *start) for tma_tile, start in zip(plan.tma_tiles, starts, strict=True))
+    piece_before = live(piece_before, {STEPS, length})
+    before = live(before, names_read((*piece_before, *after)) | {STEPS, length, loop or ""})
+    a, b = (_copied(plan, tma_tile, start) for tma_tile, start in zip(plan.tma_tiles, starts, strict=True))
     if a.name == b.name:
         raise refused(f"a contraction of {a.name} with itself", plan.target)
-    extent = emitter.memory.extent(plan.rows.axis)
+    counts = _counts(plan, emitter)
     frame, given = _frame(plan, emitter, loop_indices)
-    each = plan.rows.tile * plan.cluster
-    width, fixed = _width(plan, emitter)
-    tiles = f"({extent} + {each - 1}) // {each}"
     subject = ContractionText(
         frame=frame,
         plan=plan,
@@ -128,40 +142,92 @@ def write(
         b=b,
         dtype=text.TYPES[plan.dtype],
         counted=plan.steps is None,
-        tiles=tiles,
-        width=width,
-        fixed=fixed,
+        tiles=counts.tiles,
+        width=counts.width,
+        fixed=counts.fixed,
+        segments=counts.segments,
         owns=owns,
         place=place,
         coordinates=coordinates,
         of_piece=of_piece,
         before=before,
+        piece_before=piece_before,
+        piece_loop=_piece_loop(plan, loop),
+        init="" if plan.loop is None else emitter.literal(plan.loop.init, DType.F32),
+        length=length,
         after=after,
         vectorized=emitter.vectorized,
     )
-    if plan.pieces is not None:
+    if plan.pieces is not None or plan.loop is not None:
         emitter.uses("put_sum")
+    if plan.clears:
+        emitter.uses("clear_end")
     limit = plan.programs // plan.cluster * plan.cluster
     return KernelText(
         template="contraction.py.j2",
         subject=subject,
         arguments=tuple(given),
-        sizes=sizes(emitter, extent),
-        programs=(f"programs = min({plan.cluster} * ({tiles}) * {width}, {limit})",),
+        sizes=sizes(emitter, counts.extent),
+        programs=(f"programs = min({plan.cluster} * {counts.programs}, {limit})",),
         build=build(plan.kernel, given, emitter),
     )
 
 
-def _width(plan: ContractionPlan, emitter: GemmEmitter) -> tuple[str, bool]:
-    """Return the number of column tiles, and whether it is static."""
+def _piece_loop(plan: ContractionPlan, count: str | None) -> str:
+    if plan.pieces is not None:
+        return f"for {plan.pieces.index} in cutlass.range({plan.pieces.count}, unroll=1):"
+    return "" if plan.loop is None else f"for {plan.loop.index} in cutlass.range({count}, unroll=1):"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The numbers of row tiles and of column tiles, as a kernel and as the host compute them.
+
+    fixed: whether that of column tiles is a number. extent: an argument of the host's. segments: the line
+    that counts the tiles of segments on the device.
+    """
+
+    tiles: str
+    width: str
+    fixed: bool
+    programs: str
+    extent: str
+    segments: str = ""
+
+
+def _counts(plan: ContractionPlan, emitter: GemmEmitter) -> Counts:
+    if plan.segments is not None:
+        return _counts_of_segments(plan, plan.segments, emitter)
+    extent = emitter.memory.extent(plan.rows.axis)
+    each = plan.rows.tile * plan.cluster
+    tiles = f"({extent} + {each - 1}) // {each}"
     known = math.prod(owned.tiles or 1 for owned in plan.others)
     counted = [owned for owned in plan.others if owned.tiles is None]
     if not counted:
-        return str(known), True
+        return Counts(tiles, str(known), True, f"({tiles}) * {known}", extent)
     (owned,) = counted
-    extent = emitter.memory.extent(owned.axis)
-    count = text.rounded_up(extent, owned.tile)
-    return (count if known == 1 else f"({count} * {known})"), False
+    count = text.rounded_up(emitter.memory.extent(owned.axis), owned.tile)
+    width = count if known == 1 else f"({count} * {known})"
+    return Counts(tiles, width, False, f"({tiles}) * {width}", extent)
+
+
+def _counts_of_segments(plan: ContractionPlan, found: Segments, emitter: GemmEmitter) -> Counts:
+    """Count the tiles of all segments from their lengths, on the device; the host knows an upper bound.
+
+    No work item is a tile without rows, so that the blocks have equal numbers of tiles.
+    """
+    rows, size = emitter.memory.argument(abi.extent(found.whole)), plan.tile_of_segment
+    segments = emitter.memory.extent(found.over)
+    given = found.begin, found.end, "cute.arch.lane_idx()", rows, segments, str(size)
+    line = f"ends, segment_tiles = {emitter.call('segment_ends', *given)}"
+    known = math.prod(owned.tiles or 1 for owned in plan.others)
+    bound = f"min({rows}, {rows} // {size} + {segments})"
+    if not plan.columns_of_segments:
+        return Counts("segment_tiles", str(known), True, f"{known} * {bound}", rows, line)
+    assert plan.rows.tiles is not None
+    tiles = -(-plan.rows.tiles // plan.cluster)
+    width = "segment_tiles" if known == 1 else f"(segment_tiles * {known})"
+    return Counts(str(tiles), width, False, f"{known * tiles} * {bound}", rows, line)
 
 
 def _frame(
@@ -170,19 +236,19 @@ def _frame(
     """Return the frame of a GEMM kernel, and its arguments."""
     names = [tma_tile.factor.load.param for tma_tile in plan.tma_tiles]
     copied = dict.fromkeys(names, 16 // plan.dtype.bytes)
-    orders = {
-        name: (1, 0) for name, tma_tile in zip(names, plan.tma_tiles, strict=True) if tma_tile.transposed
-    }
+    orders = {name: tma_tile.order for name, tma_tile in zip(names, plan.tma_tiles, strict=True)}
     return framed(plan, emitter, loop_indices, owning(plan), copied=copied, orders=orders)
 
 
-def _copied(plan: ContractionPlan, tma_tile: TmaTile, first: str, along: str) -> Copied:
+def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start) -> Copied:
+    name = tma_tile.factor.load.param
     return Copied(
-        name=tma_tile.factor.load.param,
+        name=name,
+        view=f"{name}[None, None, {', '.join(start.batch)}]" if start.batch else name,
         rows=tma_tile.rows,
         elements=tma_tile.rows * plan.depth * plan.ring.stages,
-        first=first,
-        along=along,
+        first=start.first,
+        along=start.along,
         major="MN" if tma_tile.transposed else "K",
         order="COL_MAJOR" if tma_tile.transposed else "ROW_MAJOR",
     )

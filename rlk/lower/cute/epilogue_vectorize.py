@@ -62,8 +62,8 @@ def vectors(
 ) -> Vectors | None:
     """Return the transpose of `size` elements of a thread's list; `consts` are bits and types of constants.
 
-    None if vectors may be unaligned or may pass the end of a row, if elements are masked with a fill, or if
-    memory has another dtype than registers.
+    None if vectors may be unaligned or may pass the end of a row, if single elements or a fill are masked, or
+    if memory has another dtype than registers.
     """
     decl = next(d for d in plan.kernel.params if d.name == access.param)
     always = access.guard is None or consts.get(access.guard) == (1, DType.BOOL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 from rlk.ir.dims import union
 from rlk.ir.nodes import (
@@ -50,8 +51,17 @@ OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
     "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
-    "parts piece sums kept slot shape fours registers spare".split()
+    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left".split()
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The coordinates of a TMA tile: its first row, its first element of the contracted axis, other dims."""
+
+    first: str
+    along: str
+    batch: tuple[str, ...]
 
 
 class GemmEmitter(Emitter):
@@ -96,10 +106,11 @@ class GemmEmitter(Emitter):
     def along_pieces(self) -> set[Value]:
         """Return the values that differ between the pieces of a block, but for the products."""
         found: set[Value] = set()
-        if self.plan.pieces is None:
+        by = self.plan.pieces or self.plan.loop
+        if by is None:
             return found
-        self.names.taken.add(self.plan.pieces.index)
-        number = Param(self.plan.pieces.index)
+        self.names.taken.add(by.index)
+        number = Param(by.index)
         for let in self.plan.kernel.body.lets:
             numbers = let.node == number or found.intersection(operands(let.node))
             if numbers and not isinstance(let.node, Dot):
@@ -125,12 +136,24 @@ class GemmEmitter(Emitter):
         for owned in self.plan.others:
             name = f"{axis_name(owned.axis)}_tile"
             if owned.axis == self.plan.fragment.axis:
-                self.text_first = self.let(f"{axis_name(owned.axis)}_first", f"{name} * {owned.tile}")
+                place = self.of_segment(name) if self.plan.columns_of_segments else name
+                self.text_first = self.let(f"{axis_name(owned.axis)}_first", f"{place} * {owned.tile}")
             else:
                 self.memory.coordinates[owned.axis] = self.let(axis_name(owned.axis), name)
-        place = "row_tile" if self.plan.cluster == 1 else f"(row_tile * {self.plan.cluster} + rank)"
+        of_rows = self.plan.segments is not None and not self.plan.columns_of_segments
+        place = self.of_segment("row_tile") if of_rows else "row_tile"
+        place = place if self.plan.cluster == 1 else f"({place} * {self.plan.cluster} + rank)"
         axis = axis_name(self.plan.rows.axis)
         self.first = self.let(f"{axis}_first", f"{place} * {self.plan.rows.tile}")
+
+    def of_segment(self, tile: str) -> str:
+        """Write the segment of a tile; return the number of the tile in it."""
+        assert self.plan.segments is not None
+        over = self.plan.segments.over
+        owner, place = self.names.fresh(axis_name(over)), self.names.fresh("tile_of_segment")
+        self.line(f"{owner}, {place} = {self.call('segment_of_tile', 'ends', tile)}")
+        self.memory.coordinates[over] = owner
+        return place
 
     def needed(self, values: Sequence[Value]) -> list[Let]:
         """Return the lets that some values are made of, in order."""
@@ -141,9 +164,15 @@ class GemmEmitter(Emitter):
         """Return the K coordinate of a factor's first element."""
         return " + ".join(self[v] for v in tma_tile.factor.base if self[v] != "Int32(0)") or "0"
 
+    @property
+    def in_pieces(self) -> bool:
+        """Return whether a block has a loop over pieces of the contracted axis."""
+        return self.plan.pieces is not None or self.plan.loop is not None
+
     def stops(self) -> list[Value]:
-        stop = self.plan.contraction.stop
-        return [] if stop is None else [stop]
+        """Return the end of the contracted axis, and the number of its pieces, where a tile counts them."""
+        stop, loop = self.plan.contraction.stop, self.plan.loop
+        return [*([] if stop is None else [stop]), *([] if loop is None else [loop.pieces])]
 
     def length(self) -> str:
         """Return the length of the contracted axis, where it is not static."""
@@ -169,23 +198,32 @@ class GemmEmitter(Emitter):
 
     # --- the roles ------------------------------------------------------------------------------------------
 
-    def coordinates(self) -> tuple[tuple[Line, ...], tuple[Line, ...], list[tuple[str, str]]]:
+    def coordinates(self) -> tuple[tuple[Line, ...], tuple[Line, ...], list[Start]]:
         """Return the producer's lines for a tile and for a piece, and the coordinates of its TMA tiles."""
         with self.names.scope():
             kept = dict(self.text), dict(self.consts), dict(self.memory.coordinates)
             self.own()
-            values = [v for tma_tile in self.plan.tma_tiles for v in (*tma_tile.first, *tma_tile.factor.base)]
+            values = [
+                v
+                for tma_tile in self.plan.tma_tiles
+                for v in (*tma_tile.first, *tma_tile.factor.base, *(at for _, at in tma_tile.batch))
+            ]
             needed = self.needed([*values, *self.stops()])
             self.block([let for let in needed if let.value not in self.of_piece])
-            self.count()
             of_tile = lines(self.lines)
             self.block([let for let in needed if let.value in self.of_piece])
-            starts = [(self.start(tma_tile), self.along(tma_tile)) for tma_tile in self.plan.tma_tiles]
+            self.count()
+            if not self.in_pieces:
+                of_tile = (*of_tile, *lines(self.lines))
+            starts = [
+                Start(self.start(each), self.along(each), tuple(self[at] for _, at in each.batch))
+                for each in self.plan.tma_tiles
+            ]
             self.text, self.consts, self.memory.coordinates = kept
         return of_tile, lines(self.lines), starts
 
-    def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
-        """Return a consumer's prologue and epilogue."""
+    def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...], tuple[Line, ...]]:
+        """Return a consumer's prologue, that of a piece whose length a tile counts, and its epilogue."""
         self.own()
         rows = self.plan.rows
         later = self.after_products()
@@ -193,13 +231,16 @@ class GemmEmitter(Emitter):
             let for let in self.plan.kernel.body.lets if let.value not in later | self.never_materialized
         ]
         ahead = {let.value for let in (*self.hoisted(early), *self.needed(self.stops()))}
-        self.block([let for let in early if let.value in ahead and not self.by_row(let.value)])
-        self.count()
+        of_tile = [let for let in early if let.value in ahead and not self.by_row(let.value)]
+        self.block([let for let in of_tile if let.value not in self.of_piece])
+        if self.plan.loop is None:
+            self.count()
         name = axis_name(rows.axis)
         # the template has names of its own, such as k: an axis of that name has another in the text
         both = self.memory.coordinates[rows.axis] = self.let(name, self.both(f"{self.first} + row + 8 * r"))
-        end = self.memory.extent(rows.axis)
-        if rows.length is None or rows.length % (rows.tile * self.plan.cluster):
+        masked = self.plan.segments is not None and rows.axis == self.plan.segments.axis  # by every store
+        if not masked and (rows.length is None or rows.length % (rows.tile * self.plan.cluster)):
+            end = self.memory.extent(rows.axis)
             inside = self.let(f"{name}_inside", self.both(f"{both}[r] < {end}"))
             self.memory.inside[rows.axis] = f"{inside}[r]"
         self.memory.coordinates[rows.axis] = f"{both}[r]"
@@ -207,6 +248,11 @@ class GemmEmitter(Emitter):
             if let.value in ahead and self.by_row(let.value):
                 self.row_ahead(let)
         before = lines(self.lines)
+        of_piece: tuple[Line, ...] = ()
+        if self.plan.loop is not None:
+            self.block([let for let in of_tile if let.value in self.of_piece])
+            self.count()
+            of_piece = lines(self.lines)
         done = ahead | self.never_materialized | self.of_piece
         rest = [let for let in self.plan.kernel.body.lets if let.value not in done]
         self.columns()
@@ -216,7 +262,7 @@ class GemmEmitter(Emitter):
         written = {let.value for let in shared}
         with self.inner(f"for r in cutlass.range_constexpr({ROWS}):"):
             self.row_of_tile([let for let in rest if let.value not in written | self.waiting])
-        return before, lines(self.lines)
+        return before, of_piece, lines(self.lines)
 
     def columns(self) -> None:
         """Write a thread's first column, and elect one of four threads for row values."""
@@ -226,7 +272,8 @@ class GemmEmitter(Emitter):
         self.first_column = "quad"
         if owned is not None:
             self.first_column = self.let(axis_name(fragment.axis), f"{self.text_first} + quad")
-            if owned.length is None or owned.length % owned.tile:
+            masked = self.plan.columns_of_segments
+            if not masked and (owned.length is None or owned.length % owned.tile):
                 self.columns_end = f"{self.memory.extent(fragment.axis)} - {self.first_column}"
                 self.bound_columns()
 
@@ -264,6 +311,8 @@ class GemmEmitter(Emitter):
         value = access.value if isinstance(access, Store) else None
         if not self.memory.span or value is not None and not self.listed(value):
             return None
+        if isinstance(access, Store) and access.guard is not None and not self.listed(access.guard):
+            access = replace(access, guard=None)  # of a whole row
         return vectors(access, self.plan.fragment.count // self.parts, self.plan, self.consts)
 
     def load_vectors(self, let: Let, load: Load, by: Vectors) -> str:
@@ -573,6 +622,8 @@ class GemmEmitter(Emitter):
         reads = [
             let.value
             for let in early
-            if isinstance(let.node, Load) and self.by_row(let.value) and not self.listed(let.value)
+            if isinstance(let.node, Load)
+            and (self.by_row(let.value) or self.plan.segments is not None)
+            and not self.listed(let.value)
         ]
         return [let for let in self.needed(reads) if not self.listed(let.value)]

@@ -9,15 +9,16 @@ from typing import NamedTuple, Protocol
 from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Kernel, Load, Loop, Store, Value
-from rlk.ir.types import DType, TileType
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Store, Value
+from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.names import stride_name
-from rlk.lower.common.segments import Segments
+from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import ThreadValues, TiledAxis
+from rlk.lower.cute.piece_loop import PieceLoop, piece_loop
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, verify
 from rlk.lower.cute.protocols import gemm_protocol
@@ -44,6 +45,7 @@ class Registers(NamedTuple):
 
 
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
+MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
 THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
 
@@ -70,6 +72,7 @@ class TmaTile:
     """The TMA tile of a factor: `rows` of its tensor from the sum of `first` on, along an axis.
 
     shared: blocks of a cluster that each multicast a part. transposed: MN-major, the rows are contiguous.
+    dim: of the rows. batch: the other dims, and the index that a tile has there.
     """
 
     factor: Factor
@@ -77,10 +80,17 @@ class TmaTile:
     axis: Axis
     first: tuple[Value, ...]
     shared: int
+    dim: int
+    batch: tuple[tuple[int, Value], ...] = ()
 
     @property
     def transposed(self) -> bool:
-        return self.factor.at == 0
+        return self.dim > self.factor.at
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Return the dims of the tensor in the order of its TMA descriptor."""
+        return self.dim, self.factor.at, *(dim for dim, _ in self.batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,9 @@ class ContractionPlan:
     depth: int
     steps: int | None  # of the contracted axis, or of a piece; None: a tile counts them
     pieces: Pieces | None
+    loop: PieceLoop | None  # over pieces of a number that a tile counts, added in ascending order
+    clears: bool  # whether the contracted axis ends inside of a step, where both tensors go on
+    segments: Segments | None  # of the rows, or of the columns where operands are swapped
     cluster: int
     consumers: int
     registers: Registers
@@ -186,6 +199,16 @@ class ContractionPlan:
     def fours_stride(self) -> int:
         """Return the stride of a thread's 4-register vectors in shared memory."""
         return 4 * WARPGROUP * self.consumers
+
+    @property
+    def columns_of_segments(self) -> bool:
+        """Return whether the columns of a tile are rows of a segment: operands are swapped."""
+        return self.segments is not None and self.segments.axis == self.fragment.axis
+
+    @property
+    def tile_of_segment(self) -> int:
+        """Return the rows of a segment that a cluster has."""
+        return self.columns if self.columns_of_segments else self.rows.tile * self.cluster
 
     @property
     def clustered(self) -> bool:
@@ -297,34 +320,34 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
 def _contraction(
     kernel: Kernel, what: str, schedule: Schedule, target: Target, signature: Signature
 ) -> ContractionPlan:
-    extents = dict(signature.extents)
-    walked = one_piece(kernel)
-    kernel = kernel if walked is None else walked.kernel
+    extents, walked, loop = dict(signature.extents), one_piece(kernel), piece_loop(kernel)
+    kernel = next((each.kernel for each in (walked, loop) if each is not None), kernel)
     found = roles(kernel, extents)
+    of_segments = _segments(kernel, found.parallel, extents, target)
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
     first, last = (side.axis for side in _sides(_checked(kernel, target), tiled, kernel, target))
     transposed = last in found.parallel and _transposed(schedule.tile(str(first)), schedule.tile(str(last)))
-    if transposed and walked is not None:
+    if transposed and (walked is not None or loop is not None):
         raise refused("pieces in sequence with fewer rows than a wgmma instruction", target)
-    kernel = hoist_masks(kernel, first if transposed else last)
+    if loop is None:  # which names values of the kernel
+        kernel = hoist_masks(kernel, first if transposed else last)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
     (contraction,) = contractions(kernel).of.values()
     row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
-    consumers = _consumers(schedule, rows, width, found.parallel, target)
-    tile, others = consumers * ROWS_OF_WARPGROUP, [a for a in found.parallel if a != rows]
-    owned = tuple(TiledAxis(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
-    if any(o.tiles is None for o in owned[1:]):
-        raise refused(SECOND_DYNAMIC, target, instead=STATIC)
+    consumers = _consumers(schedule, rows, width, found.parallel, target, twice=loop is not None)
+    tile = consumers * ROWS_OF_WARPGROUP
+    owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     for side in (row_side, column_side):
         _copyable(kernel, side.factor, signature, target)
     dtype = next(d.type.dtype for d in kernel.params if d.name == row_side.factor.load.param)
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
+    sides = row_side.tile(tile, 1), column_side.tile(width, cluster)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     stage = (tile + width) * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
@@ -337,15 +360,15 @@ def _contraction(
         rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
         others=owned,
         fragment=Fragment(columns, width, (1, 2)),
-        tma_tiles=(
-            TmaTile(row_side.factor, tile, rows, row_side.first, 1),
-            TmaTile(column_side.factor, width, columns, column_side.first, cluster),
-        ),
+        tma_tiles=sides,
         ring=ring,
         dtype=dtype,
         depth=depth,
-        steps=_steps(contraction, depth, extents, target) if pieces is None else pieces.copied,
+        steps=_steps(contraction, depth, extents) if pieces is None else pieces.copied,
         pieces=pieces,
+        loop=loop,
+        clears=walked is None and _clears(contraction, sides, depth, extents, target),
+        segments=of_segments,
         cluster=cluster,
         consumers=consumers,
         registers=registers,
@@ -356,8 +379,35 @@ def _contraction(
     )
 
 
-def _consumers(schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target) -> int:
-    """Return the consumer warpgroups of a tile with `width` columns; raise if unsupported."""
+def _owned(
+    parallel: tuple[Axis, ...],
+    of_segments: Segments | None,
+    rows: Axis,
+    columns: TiledAxis,
+    extents: dict[str, int],
+    target: Target,
+) -> tuple[TiledAxis, ...]:
+    """Return the parallel axes of a tile beside its rows, a dynamic one first, without that of segments."""
+    over = None if of_segments is None else of_segments.over
+    lengths = {columns.axis: columns.tile}
+    others = (a for a in parallel if a not in (rows, over))
+    owned = (TiledAxis(a, lengths.get(a, 1), fixed_extent(a, extents)) for a in others)
+    made = tuple(sorted(owned, key=lambda each: each.tiles is not None))
+    if any(each.tiles is None for each in made[1:]):
+        raise refused(SECOND_DYNAMIC, target, instead=STATIC)
+    return made
+
+
+def _consumers(
+    schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target, twice: bool
+) -> int:
+    """Return the consumer warpgroups of a tile with `width` columns; raise if unsupported.
+
+    twice: whether a sum of pieces has registers beside the accumulator.
+    """
+    if twice and accumulators(width, 2)[0] < 2:
+        lacks = f"pieces in sequence of a tile of {width} columns"
+        raise refused(lacks, target, instead="128 columns at most")
     consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
     shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
     known = FEWEST_COLUMNS <= width <= MOST_COLUMNS and consumers <= 2 and rows in parallel
@@ -404,6 +454,11 @@ class _Side:
     factor: Factor
     axis: Axis
     first: tuple[Value, ...]
+    dim: int
+    batch: tuple[tuple[int, Value], ...]
+
+    def tile(self, rows: int, shared: int) -> TmaTile:
+        return TmaTile(self.factor, rows, self.axis, self.first, shared, self.dim, self.batch)
 
 
 def _sides(
@@ -415,38 +470,86 @@ def _sides(
 
 
 def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Target) -> _Side:
-    axes = [a for a in tiled if a in factor.axes and a.part in (Part.ALL, Part.WITHIN, Part.LANE)]
-    if not axes or len(factor.load.index) != 2:
-        lacks = f"a contraction of {factor.load.param}, which has {len(factor.load.index)} dims"
-        raise refused(lacks, target, instead="factors of two dims, without each=")
     nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
-    axis = axes[-1]
+    each = {axis for node in nodes.values() if isinstance(node, Dot) for axis in node.each or ()}
+    axes = [
+        a
+        for a in tiled
+        if a in factor.axes and a not in each and a.part in (Part.ALL, Part.WITHIN, Part.LANE)
+    ]
+    index = factor.load.index
 
-    def scalar(value: Value) -> bool:
+    def along(value: Value) -> bool:
         type = types[value]
-        return isinstance(type, TileType) and axis not in type.axes
+        return isinstance(type, TileType) and axes[-1] in type.axes
 
-    counted = count_up(factor.load.index[1 - factor.at], nodes, scalar)
-    if counted is None or counted[1] != axis:
+    dims = [d for d, value in enumerate(index) if d != factor.at and axes and along(value)]
+    batch = tuple((d, value) for d, value in enumerate(index) if d not in (factor.at, *dims))
+    if len(dims) != 1 or any(not each.issuperset(_axes(types[value])) for _, value in batch):
+        lacks = f"a contraction of {factor.load.param}, which has {len(index)} dims"
+        raise refused(lacks, target, instead="factors of two dims, and others that each= names")
+    counted = count_up(
+        index[dims[0]], nodes, lambda value: isinstance(types[value], TileType) and not along(value)
+    )
+    if counted is None or counted[1] != axes[-1]:
         name = factor.name
         lacks = f"a contraction of rows of {factor.load.param} that are not consecutive"
         raise refused(lacks, target, instead=f'{name} = L.keep({name}, "{name}") before it')
-    return _Side(factor, axis, counted[0])
+    return _Side(factor, axes[-1], counted[0], dims[0], batch)
 
 
-def _steps(contraction: Contraction, depth: int, extents: dict[str, int], target: Target) -> int | None:
-    """Return the number of K steps, if it is static.
+def _axes(type: Type) -> tuple[Axis, ...]:
+    return type.axes if isinstance(type, TileType) else ()
 
-    The last step may pass the end of the axis: one factor at least must end there, so that TMA fills zeros.
-    Both end there in a piece of a size of whole steps: only the last is shorter.
+
+def _segments(
+    kernel: Kernel, parallel: tuple[Axis, ...], extents: dict[str, int], target: Target
+) -> Segments | None:
+    """Return the segments of a kernel's rows, if it has any; each thread of a warp counts some of them."""
+    found = segments(kernel, parallel)
+    if found is None:
+        return None
+    count = fixed_extent(found.over, extents)
+    if found.each != 1 or count is None or count > MOST_SEGMENTS:
+        number = "an unknown number of" if count is None else count
+        lacks = f"contractions of rows in {number} segments of {found.axis}"
+        raise refused(lacks, target, instead=f"{MOST_SEGMENTS} segments at most, of one row an element")
+    return found
+
+
+def _steps(contraction: Contraction, depth: int, extents: dict[str, int]) -> int | None:
+    """Return the number of K steps, if it is static."""
+    over = contraction.over
+    length = fixed_extent(over, extents) if contraction.stop is None else None
+    return None if length is None else -(-length // depth)
+
+
+def _clears(
+    contraction: Contraction,
+    tiles: tuple[TmaTile, TmaTile],
+    depth: int,
+    extents: dict[str, int],
+    target: Target,
+) -> bool:
+    """Return whether consumers write zeros beyond the end of the contracted axis, into MN-major tiles."""
+    if not _ends_inside_a_step(contraction, depth, extents):
+        return False
+    if contraction.stop is None or not all(tile.transposed for tile in tiles):
+        raise refused(f"parts of {contraction.over.whole} that end between steps", target)
+    return True
+
+
+def _ends_inside_a_step(contraction: Contraction, depth: int, extents: dict[str, int]) -> bool:
+    """Return whether the last K step may have elements of both tensors beyond the end of the axis.
+
+    Where one factor ends with its tensor, TMA fills zeros. Of pieces of whole steps only the last, which ends
+    there, is shorter.
     """
     over = contraction.over
     length = fixed_extent(over, extents) if contraction.stop is None else None
     whole = length is not None and length % depth == 0
     whole = whole or over.part is Part.WITHIN and over.piece is not None and over.piece % depth == 0
-    if not whole and contraction.a.base and contraction.b.base:
-        raise refused(f"parts of {over.whole} that end between steps", target)
-    return None if length is None else -(-length // depth)
+    return not whole and bool(contraction.a.base and contraction.b.base)
 
 
 def _pieces(
@@ -475,8 +578,8 @@ def _pieces(
 def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Target) -> None:
     """Refuse a tensor that TMA cannot load: address and strides must be multiples of 16 bytes."""
     decl = next(d for d in kernel.params if d.name == factor.load.param)
-    stride = stride_name(decl, 0)
-    if not {decl.name, stride} <= signature.divisible:
+    strides = {stride_name(decl, dim) for dim in range(len(decl.type.axes) - 1)}
+    if not {decl.name, *strides} <= signature.divisible:
         lacks = f"a factor {decl.name} whose rows do not lie at multiples of 16 bytes"
         raise refused(lacks, target, instead="rows of a multiple of 16 elements")
 

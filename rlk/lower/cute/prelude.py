@@ -397,6 +397,15 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
         cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))
 
 
+def clear_end(tiles, stage, first, mine, rows: cutlass.Constexpr, depth: cutlass.Constexpr):
+    # Zero an MN-major tile from `first` of the contracted axis on, by the threads of a warpgroup.
+    across = rows // 8
+    for i in range((across * depth + 127) // 128):
+        at = mine % 128 + 128 * i
+        down = at // across
+        clear_vector_where((down >= first) & (down < depth), tiles, (at % across * 8, down, stage), 8)
+
+
 def copy_either_vector(
     condition,
     memory: cute.Tensor,
@@ -472,6 +481,39 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
     for lanes in (16, 8, 4, 2, 1):
         early += cute.arch.shuffle_sync_bfly(early, offset=lanes)
     return cute.arch.make_warp_uniform(cutlass.max(early - 1, Int32(0)))
+
+
+def segment_ends(begin, end, lane, most, count: cutlass.Constexpr, size: cutlass.Constexpr):
+    # Tiles of all segments up to each, of a lane every 32nd; and of all. A segment has at most `most` rows.
+    ends, before = [], Int32(0)
+    for first in range(0, count, 32):
+        i = first + lane
+        from_, to = (
+            load_where(i < count, begin, i, begin.element_type(0)),
+            load_where(i < count, end, i, end.element_type(0)),
+        )
+        rows = imin(imax(to.to(Int32) - from_.to(Int32), Int32(0)), Int32(most))
+        upto = (rows + Int32(size - 1)) // size
+        total = upto
+        for lanes in (1, 2, 4, 8, 16):
+            other = cute.arch.shuffle_sync_bfly(total, offset=lanes)
+            upto += select(lane & lanes != 0, other, Int32(0))
+            total += other
+        ends.append(before + upto)
+        before += total
+    return ends, cute.arch.make_warp_uniform(before)
+
+
+def segment_of_tile(ends, tile):
+    # Segment of a tile, and the number of the tile in it.
+    earlier_ones, first = Int32(0), Int32(0)
+    for end in ends:
+        earlier_ones += select(end <= tile, Int32(1), Int32(0))
+        first = imax(first, select(end <= tile, end, Int32(0)))
+    for lanes in (1, 2, 4, 8, 16):
+        earlier_ones += cute.arch.shuffle_sync_bfly(earlier_ones, offset=lanes)
+        first = imax(first, cute.arch.shuffle_sync_bfly(first, offset=lanes))
+    return cute.arch.make_warp_uniform(earlier_ones), tile - cute.arch.make_warp_uniform(first)
 
 
 def of_rows(x, pick):

@@ -29,6 +29,7 @@ from rlk.testing.simulators.pipelines import Rows, State, TmaRing
 from rlk.testing.simulators.simt import Array, Fault, Float32, Int32, Memory, Number
 
 WARP, WARPGROUP = 32, 128
+BARRIER_OF_PRODUCER = 4  # behind those of up to three consumer warpgroups
 EPILOGUE_WORDS = 256  # of a warp
 KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
@@ -152,9 +153,20 @@ class _Stage:
 
     name: str
     index: Any = None
+    layout: Any = None
+
+    @property
+    def ring(self) -> TmaRing:
+        made: TmaRing = _now.ring[0]
+        return made
+
+    @property
+    def reading(self) -> Array:
+        """Return the tile that is read."""
+        return self.ring.filled[self.ring.reading][self.name]
 
     def get_tensor(self, outer: Any, *, swizzle: Any) -> _Stage:
-        return self
+        return replace(self, layout=outer)
 
     def data_ptr(self) -> None:
         return None
@@ -315,6 +327,7 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
     step, index = a.index
     if a.index != b.index or index != ring.reading % ring.stages:
         raise Fault("factors of a stage that is not read")
+    pipelines.check_cleared(ring)
     tiles = ring.filled[ring.reading]
     part = slice(step * DEPTH_OF_INSTRUCTION, (step + 1) * DEPTH_OF_INSTRUCTION)
     start = onto.matrix if unit.accumulates else None
@@ -439,7 +452,7 @@ def _cute() -> SimpleNamespace:
         lane_idx=lambda: Int32(_now.threads % WARP),
         sync_warp=_sync_warp,
         elect_one=_elected,
-        fence_view_async_shared=lambda: pipelines.fence(_now.rings),
+        fence_view_async_shared=lambda: pipelines.fence(_rings()),
         fmax=simt.fmax,
         fmin=simt.fmin,
         shuffle_sync_bfly=simt.shuffled,
@@ -574,6 +587,10 @@ def _barrier() -> None:
         reduce_smem.barrier()
 
 
+def _rings() -> list[Any]:
+    return [*_now.ring, *_now.rings.values()]
+
+
 def _around() -> pipelines.Around:
     return pipelines.Around(_now.rings, lambda: _now.groups, _now.warps, _is_elected, _threads)
 
@@ -605,8 +622,8 @@ def _elected() -> Iterator[None]:
 def _met(name: Any, threads: int) -> None:
     """Let each warpgroup meet by a barrier of its own: number 0 is that of all threads, not of the first."""
     names, groups = np.broadcast_to(Int32(name).data, _now.threads.shape), _now.threads // WARPGROUP
-    own = np.where(groups == 0, _now.warps // 4 + 1, groups)
+    own = np.where(groups == 0, BARRIER_OF_PRODUCER, groups)
     if threads != WARPGROUP or len(own) % WARPGROUP or not np.array_equal(names, own):
         raise Fault("a barrier that is not the one of a warpgroup")
-    pipelines.barrier(_now.rings)
+    pipelines.barrier(_rings())
     _now.scheduler.next_tile.barrier()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,11 +51,17 @@ class Ring:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TmaRing(Ring):
-    """Stages by their use: the tiles and how many bytes of them have landed."""
+    """Stages by their use: the tiles and how many bytes of them have landed.
+
+    seen, met: whether zeros that threads wrote to the stage that is read are visible to the matrix unit, and
+    whether the threads have met since.
+    """
 
     bytes: int
     filled: list[dict[str, Array]] = field(default_factory=list)
     landed: list[int] = field(default_factory=list)
+    seen: bool = True
+    met: bool = True
 
     def producer_acquire(self, state: State) -> None:
         if state.count != len(self.filled):
@@ -74,7 +80,7 @@ class TmaRing(Ring):
             raise Fault("a stage is awaited that nothing fills")
         if self.landed[state.count] != self.bytes:
             raise Fault(f"{self.landed[state.count]} bytes landed in a stage that waits for {self.bytes}")
-        self.reading = state.count
+        self.reading, self.seen, self.met = state.count, True, True
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +268,11 @@ class Tiles:
     def ring(self) -> CopyRing:
         return self.of.rings[f"{self.of.name}_ring"]
 
+    @property
+    def reading(self) -> Array:
+        """Return the tile that is read."""
+        return self.ring.tiles[self.ring.reading]
+
     def __getitem__(self, index: tuple[Any, ...]) -> Tiles:
         last = int(index[-1])
         return replace(self, stage=last) if len(index) == 4 else replace(self, step=last)
@@ -271,10 +282,7 @@ class Tiles:
         ring = self.ring
         if self.stage != ring.reading % ring.stages:
             raise Fault("factors of a stage that is not read")
-        if not ring.seen:
-            raise Fault("a tile is multiplied that threads wrote, and no fence made visible")
-        if isinstance(ring, TmaStages) and not ring.met:
-            raise Fault("a tile is multiplied of which other threads may still clear rows")
+        check_cleared(ring)
         if ring.taken > ring.reading:
             raise Fault("a stage is read that was freed")
         tile = ring.tiles[ring.reading]
@@ -348,21 +356,21 @@ def _side(first: Any, count: int, extent: Any, stride: Any) -> tuple[Array, Arra
 
 def clear_vector_where(threads: Threads, condition: Any, tiles: Tiles, place: Any, count: int) -> None:
     """Write zeros to vectors of a stage that hardware filled."""
-    ring, inner = tiles.ring, tiles.layout.inner
+    ring, layout = tiles.ring, tiles.layout
     on = np.broadcast_to(condition.data, threads().shape)
     *at, stage = (np.broadcast_to(Int32(p).data, on.shape)[on] for p in place)
     if (stage != ring.reading % ring.stages).any():
         raise Fault("a vector of another stage is cleared than the one that is read")
     if any((id(ring), ring.reading) in uses for _, uses in ring.flying()):
         raise Fault("a stage is cleared that products read")
-    if any(((a < 0) | (a >= n)).any() for a, n in zip(at, tiles.layout.shape, strict=True)):
+    if any(((a < 0) | (a >= n)).any() for a, n in zip(at, layout.shape, strict=True)):
         raise Fault("a vector outside of its tile")
-    if (at[inner] % count).any():
+    if (at[layout.inner] % count).any():
         raise Fault("a vector in shared memory that is not aligned")
     for i in range(count):
-        ring.tiles[ring.reading][tuple(a + i if dim == inner else a for dim, a in enumerate(at))] = 0.0
+        tiles.reading[tuple(a + i if dim == layout.inner else a for dim, a in enumerate(at))] = 0.0
     ring.seen = False
-    if isinstance(ring, TmaStages):
+    if isinstance(ring, TmaStages | TmaRing):
         ring.met = False
 
 
@@ -467,14 +475,22 @@ def _ring(around: Around, warps: int, kind: type[CopyRing], **given: Any) -> Cop
     return around.rings.setdefault(made.name, made)
 
 
-def barrier(rings: dict[str, CopyRing]) -> None:
+def barrier(rings: Iterable[Ring]) -> None:
     """Let the threads of a warpgroup meet, whose writes were made visible."""
-    for each in rings.values():
-        if isinstance(each, TmaStages):
+    for each in rings:
+        if isinstance(each, TmaStages | TmaRing):
             each.met = each.met or each.seen
 
 
-def fence(rings: dict[str, CopyRing]) -> None:
+def fence(rings: Iterable[CopyRing | TmaRing]) -> None:
     """Make what threads wrote to the stages that are read visible to the matrix unit."""
-    for each in rings.values():
+    for each in rings:
         each.seen = each.reading >= 0
+
+
+def check_cleared(ring: CopyRing | TmaRing) -> None:
+    """Raise where a product reads a stage before zeros that threads wrote are visible to it."""
+    if not ring.seen:
+        raise Fault("a tile is multiplied that threads wrote, and no fence made visible")
+    if isinstance(ring, TmaStages | TmaRing) and not ring.met:
+        raise Fault("a tile is multiplied of which other threads may still clear rows")
