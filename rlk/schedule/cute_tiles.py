@@ -28,7 +28,7 @@ NARROW = 64  # columns of a tile whose accumulators leave registers for an epilo
 SHORT = 256  # elements of a piece: the compiler unrolls shorter loops, which takes registers
 GROUP = 8  # row tiles of a cluster that are consecutive along the columns (L2 reuse)
 BEST = (128, 2)
-SHARED = 512  # mean rows of a segment from which two tiles of rows share loads: half a tile more is padding
+SHARED = 1024  # mean rows of a segment from which two tiles share loads: 128 rows on average are padding
 SPEEDS = {BEST: 1.0, (128, 1): 0.95, (64, 2): 0.92, (64, 1): 0.62}
 """Speeds by (rows of a tile, blocks of a cluster), relative to the best. 8192 x 128256 x 4096 took 13.37 ms
 without a cluster and 12.65 with; tiles of 64 rows had 0.90 to 0.93 of the speed for 256 to 1024 x 14336; 300
@@ -173,6 +173,8 @@ def _looping(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
 
 def fits(use: Warpgroups, kernel: Kernel) -> bool:
     """Return whether blocks of a tiling have room for the accumulators of a kernel that loops over pieces."""
+    if any(isinstance(let.node, Loop) for let in kernel.body.lets):
+        return use.rows in ROWS and accumulators(use.columns, 2)[0] > 1
     if one_piece(kernel) is None:
         return True
     held, shared = accumulators(use.columns, _pieces(kernel))

@@ -102,7 +102,7 @@ CASES: dict[str, Case] = {
     "grouped_matmul of 8 experts of one row each": grouped_product((1,) * 8, 256, 512, changes=None),
     "grouped_matmul of 40 experts of few rows": grouped_product((0, 3, 9, 1, 20) * 8, 256, 256, changes=None),
     "grouped_matmul of 30 experts of 40 rows": grouped_product((64, 7, 49) * 10, 192, 128, changes=None),
-    "grouped_matmul of 4 experts, clusters": grouped_product((520, 1, 600, 927), 2304, 64, changes=None),
+    "grouped_matmul of 4 experts, clusters": grouped_product((1040, 1, 1200, 1855), 2304, 64, changes=None),
     "grouped_matmul of 500 experts": grouped_product((1, 0, 4, 2, 3) * 100, 64, 64, changes=None),
     "grouped_matmul of 2 experts f16, f32 out": grouped_product(
         (7, 133), 48, 80, statics={"keep_f32": True}, f=DType.F16, changes=None
