@@ -20,6 +20,7 @@ from rlk.testing.bits import differing
 SIZES = (10**9, 2**20)
 """Elements of all parameters together, and of one weight alone (what a launch for each parameter costs)."""
 PARAMETERS = 64  # of about 16 million elements each, as the weights of a model of 8 billion
+ALIGNED = 64  # elements of a weight are a multiple of it, as a model's are: loads are wide
 LR, DECAY = 1e-4, 0.1
 COPY_RATE = 0.9
 SAMPLED = 4096
@@ -40,7 +41,7 @@ class Inputs:
 
 def inputs(elements: int, count: int, dtype: torch.dtype) -> Inputs:
     """Draw weights and gradients."""
-    each = elements // count
+    each = -(-elements // count // ALIGNED) * ALIGNED
     weights = tuple(
         torch.nn.Parameter(torch.randn(each, device="cuda").to(dtype) * 0.02) for _ in range(count)
     )

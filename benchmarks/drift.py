@@ -12,7 +12,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -101,23 +101,30 @@ def drifts() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         tiny_model(layers=LAYERS).save_pretrained(folder)
         for names in PAIRS:
-            begin = time.perf_counter()
-            with ExitStack() as stack:
-                a, b = (stack.enter_context(opened(name, folder)) for name in names)
-                report = compare(a, b, sequences)
-            assert report.drift is not None and report.operators is not None
-            layers, series = layers_of(report.operators)
-            seconds, d = time.perf_counter() - begin, report.drift
-            ours = all(name.startswith("rlk") for name in names)
-            yield {
-                "op": "drift", "a": names[0], "b": names[1], "tokens": d.tokens, "exact": d.exact,
-                "mean": d.mean, "max": d.largest, "k3": d.k3, "cause": report.cause,
-                "depends": list(report.depends), "seconds": round(seconds, 1),
-                "bar": f"<= {SECONDS} s" + (", 0 differing" if ours else ""),
-                "holds": seconds <= SECONDS and (d.exact == 1.0 and report.equal if ours else True),
-                "layers": layers, "drift": [float(f"{x:.3g}") for x in series["whole run, drift inherited"]],
-            }  # fmt: skip
-            print(f"{names[0]} / {names[1]}: {100 * d.exact:.1f} % equal, {report.cause}", flush=True)
+            yield drift_row(names, folder, sequences, SECONDS)
+
+
+def drift_row(names: tuple[str, str], folder: str, sequences: Sequences, most: float) -> Row:
+    """Compare two engines of the model in a folder; most: the bar, in seconds."""
+    begin = time.perf_counter()
+    with ExitStack() as stack:
+        a, b = (stack.enter_context(opened(name, folder)) for name in names)
+        report = compare(a, b, sequences)
+    assert report.drift is not None and report.operators is not None
+    layers, series = layers_of(report.operators)
+    seconds, d = time.perf_counter() - begin, report.drift
+    ours = all(name.startswith("rlk") for name in names)
+    print(
+        f"{names[0]} / {names[1]}: {100 * d.exact:.1f} % equal, {report.cause}, {seconds:.1f} s", flush=True
+    )
+    return {
+        "op": "drift", "a": names[0], "b": names[1], "tokens": d.tokens, "exact": d.exact,
+        "mean": d.mean, "max": d.largest, "k3": d.k3, "cause": report.cause,
+        "depends": list(report.depends), "seconds": round(seconds, 1),
+        "bar": f"<= {most} s" + (", 0 differing" if ours else ""),
+        "holds": seconds <= most and (d.exact == 1.0 and report.equal if ours else True),
+        "layers": layers, "drift": [float(f"{x:.3g}") for x in series["whole run, drift inherited"]],
+    }  # fmt: skip
 
 
 def monitor() -> Iterator[Row]:
@@ -134,14 +141,20 @@ def monitor() -> Iterator[Row]:
         model.zero_grad()
         return logps.detach()
 
+    yield monitor_row(step, lambda logps, sampled: watch.update(logps, sampled, mask, ids[:, 1:]))
+
+
+def monitor_row(
+    step: Callable[[], torch.Tensor], update: Callable[[torch.Tensor, torch.Tensor], None]
+) -> Row:
+    """Time an update with log-probs near those that a training step returns, beside that step."""
     logps = step()
-    sampled = logps + 1e-3 * torch.randn(logps.shape)
-    steps = _median(step)
-    update = _median(lambda: watch.update(logps, sampled, mask, ids[:, 1:]))
-    yield {
-        "op": "monitor", "tokens": int(mask.numel()), "step_ms": round(1e3 * steps, 3),
-        "update_ms": round(1e3 * update, 3), "share": float(f"{update / steps:.3g}"), "bar": "<= 0.01",
-        "holds": update <= 0.01 * steps,
+    sampled = logps + 1e-3 * torch.randn_like(logps)
+    steps, updates = _median(step), _median(lambda: update(logps, sampled))
+    return {
+        "op": "monitor", "tokens": logps.numel(), "step_ms": round(1e3 * steps, 3),
+        "update_ms": round(1e3 * updates, 3), "share": float(f"{updates / steps:.3g}"), "bar": "<= 0.01",
+        "holds": updates <= 0.01 * steps,
     }  # fmt: skip
 
 
@@ -150,6 +163,8 @@ def _median(run: Any, times: int = 31) -> float:
     for _ in range(times):
         begin = time.perf_counter()
         run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         found.append(time.perf_counter() - begin)
     return sorted(found)[times // 2]
 

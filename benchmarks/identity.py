@@ -29,6 +29,7 @@ def oracle(op: Any, device: torch.device, *args: Tensor, **options: Any) -> Any:
     if "math" in inspect.signature(op).parameters:
         options["math"] = op.explain(device).math.value
     there = [arg.cpu() for arg in args]
+    options = {n: x.detach().cpu() if isinstance(x, Tensor) else x for n, x in options.items()}
     with aside():
         return op(*there, **options)
 

@@ -38,6 +38,7 @@ FAMILIES = {
     "overhead": "Host time",
     "cliffs": "Shapes of published models",
     "digest": "Digests of weights",
+    "engines": "vLLM by rlk",
     "authors": "Operators of an outside package",
 }
 """The sections in order; a family of results without a title is a KeyError, so that none is left out."""

@@ -30,12 +30,12 @@ STEPS, MOST = 2, 0.05
 POLICY = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
-def micro_batch(number: int) -> tuple[torch.Tensor, ops.Layout]:
+def micro_batch(number: int, device: torch.device | str = "cpu") -> tuple[torch.Tensor, ops.Layout]:
     """Return the ids and the layout of a micro-batch."""
     texts = nn_cases.texts(LENGTHS[number], seed=10 + number)
-    edges = torch.tensor([len(t) for t in texts]).cumsum(0)
-    layout = ops.Layout.packed(torch.cat((torch.zeros(1, dtype=torch.int64), edges)), tokens=int(edges[-1]))
-    return torch.tensor([t for text in texts for t in text]), layout
+    edges = torch.tensor([0] + [len(t) for t in texts]).cumsum(0)
+    layout = ops.Layout.packed(edges.to(device), tokens=int(edges[-1]))
+    return torch.tensor([t for text in texts for t in text], device=device), layout
 
 
 class Loss(torch.nn.Module):
@@ -47,7 +47,7 @@ class Loss(torch.nn.Module):
 
     def forward(self, number: int, tokens: torch.Tensor) -> torch.Tensor:
         """Return the sum of -log p of a micro-batch, divided by the tokens of all of them."""
-        ids, layout = micro_batch(number)
+        ids, layout = micro_batch(number, tokens.device)
         return -self.model.logps(ids, layout).logp.sum() / tokens.float()
 
 
@@ -55,8 +55,8 @@ def active(number: int) -> int:
     return sum(n - 1 for n in LENGTHS[number])
 
 
-def loss_of() -> Loss:
-    return Loss(nn_cases.model(num_hidden_layers=1).requires_grad_(True))
+def loss_of(device: torch.device | str = "cpu", **options: Any) -> Loss:
+    return Loss(nn_cases.model(device, **{"num_hidden_layers": 1} | options).requires_grad_(True))
 
 
 def whole(x: torch.Tensor) -> torch.Tensor:
@@ -89,17 +89,19 @@ def steps(model: torch.nn.Module, tokens: torch.Tensor, seed: int | None = None)
     return found
 
 
-def sharded(mesh: Any) -> Loss:
+def sharded(mesh: Any, **options: Any) -> Loss:
     """Return the model in f32, each layer and the rest sharded by FSDP2, computing in bf16."""
-    made = loss_of().float()
+    made = loss_of(mesh.device_type, **options).float()
     for layer in made.model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=POLICY)
     return fully_shard(made, mesh=mesh, mp_policy=POLICY)
 
 
-def by_torch(world: int, rank: int, mesh: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+def by_torch(
+    world: int, rank: int, mesh: Any, tokens: torch.Tensor, **options: Any
+) -> dict[str, torch.Tensor]:
     """Return the control: gradients of FSDP2's own reduce-scatter, as sums."""
-    model = sharded(mesh)
+    model = sharded(mesh, **options)
     for module in model.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)

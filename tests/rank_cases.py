@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -18,10 +20,17 @@ import torch.distributed as dist
 from rlk.errors import RlkError
 from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
 from rlk.ops.collective import reference, scatter_reference
+from rlk.runtime.call import collective
 from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
 
 Found = dict[str, Any]
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+"""Settings of ranks on devices: sums by NVLink's switch would be in its own order."""
 LIMIT = timedelta(seconds=60)
 
 
@@ -120,6 +129,8 @@ def main(backend: str, world: int, rank: int, folder: Path) -> None:
 def everything(world: int, rank: int, device: torch.device) -> Found:
     add, gather = partial(ordered_all_reduce, group=None), partial(ordered_gather, group=None)
     found: Found = {"sums": {name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()}}
+    with patch.multiple(collective, CHUNK=64, GATHERED=0):
+        found["sums in chunks"] = {name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()}
     found["gathers"] = {name: untouched(gather, make(rank).to(device)) for name, make in GATHERS.items()}
     x = SUMS["many"](rank).to(device)
     found["reference"] = reference(x, None).cpu()
@@ -236,14 +247,23 @@ def errors(device: torch.device) -> dict[str, tuple[str, str]]:
 
 
 def run(
-    backend: str, world: int, folder: Path, module: str = "rank_cases", seconds: int = 2 * LIMIT.seconds
+    backend: str,
+    world: int,
+    folder: Path,
+    module: str = "rank_cases",
+    seconds: int = 2 * LIMIT.seconds,
+    *more: str,
 ) -> list[Found]:
-    """Run every rank of a module in a process of its own; return what each found."""
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
+    """Run every rank of a module in a process of its own; return what each found. more: arguments of it."""
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo", **NO_MULTICAST}
     command = [sys.executable, "-m", module, backend, str(world)]
-    ranks = [subprocess.Popen([*command, str(r), str(folder)], env=here) for r in range(world)]
+    ranks = [subprocess.Popen([*command, str(r), str(folder), *more], env=here) for r in range(world)]
+    end = time.monotonic() + seconds
     try:
-        ended = [rank.wait(timeout=seconds) for rank in ranks]
+        # where one failed, the others would wait for it until the limit of an exchange
+        while None in (ended := [rank.poll() for rank in ranks]) and not any(ended):
+            assert time.monotonic() < end, f"the ranks did not end within {seconds} s: {ended}"
+            time.sleep(0.05)
     finally:
         for rank in ranks:
             rank.kill()

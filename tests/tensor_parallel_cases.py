@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
@@ -34,6 +35,7 @@ from rlk.parallel import (
 )
 from rlk.runtime.call.collective import ordered_gather
 
+Device = torch.device | str
 SHARED = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "rlk_leaves": 8}
 MODELS = {
     "qwen3, tied": {"tie_word_embeddings": True},  # norms of heads
@@ -55,14 +57,14 @@ def way(name: str, tp: int, sp: bool) -> str:
     return f"{name} on {tp}{', by tokens' if sp else ''}"
 
 
-def tiny(name: str, **options: object) -> CausalLM:
+def tiny(name: str, device: Device = "cpu", **options: object) -> CausalLM:
     """Return a model whose bits show the order of its sums; every process draws the same weights."""
     made = nn_cases.model(**SHARED | MODELS[name] | options)
     for layer in made.model.layers:
         attention, mlp = layer.self_attn, layer.mlp
         cancel((attention.q_proj, attention.k_proj, attention.v_proj), attention.o_proj)
         cancel((mlp.gate_proj, mlp.up_proj), mlp.down_proj)
-    return made.requires_grad_(True)
+    return made.to(device).requires_grad_(True)
 
 
 def cancel(inner: Sequence[torch.nn.Linear], outer: torch.nn.Linear) -> None:
@@ -82,17 +84,22 @@ def cancel(inner: Sequence[torch.nn.Linear], outer: torch.nn.Linear) -> None:
     outer.weight.data = torch.cat([first, (-first.float() * (1 + parts)).bfloat16()], 1)
 
 
-def batch() -> tuple[torch.Tensor, ops.Layout]:
+def batch(vocabulary: int = 96, device: Device = "cpu") -> tuple[torch.Tensor, ops.Layout]:
     drawn = torch.Generator().manual_seed(3)
-    ids = torch.randint(96, (len(LENGTHS), WIDTH), generator=drawn)
-    return ids, ops.Layout.padded(torch.tensor(LENGTHS), WIDTH, side="right")
+    ids = torch.randint(vocabulary, (len(LENGTHS), WIDTH), generator=drawn).to(device)
+    return ids, ops.Layout.padded(torch.tensor(LENGTHS, device=device), WIDTH, side="right")
+
+
+def batch_of(model: CausalLM) -> tuple[torch.Tensor, ops.Layout]:
+    """Return ids of a model's vocabulary, where the model is."""
+    return batch(model.config.vocab_size, model.lm_head.weight.device)
 
 
 def training(model: CausalLM) -> Found:
     """Return log-probs, entropies, logits of the whole vocabulary, and all gradients."""
-    ids, layout = batch()
+    ids, layout = batch_of(model)
     made = model.logps(ids, layout, needs=("logp", "entropy"))
-    weights = torch.linspace(-1, 1, made.logp.numel()).view_as(made.logp)
+    weights = torch.linspace(-1, 1, made.logp.numel()).to(ids.device).view_as(made.logp)
     (made.logp * weights + 0.1 * made.entropy).sum().backward()
     with torch.no_grad():
         logits = model.logits(model(ids, layout))
@@ -103,15 +110,16 @@ def training(model: CausalLM) -> Found:
 @torch.no_grad()
 def rollout(model: CausalLM) -> Found:
     """Return logits of a prompt that is read in chunks, then of single tokens; and what is generated."""
-    ids = batch()[0][1, :WIDTH]
+    ids = batch_of(model)[0][1, :WIDTH]
+    numbers = partial(integers, device=ids.device)
     end = PROMPT + 3
     pages = -(-end // PAGE)
-    cache, table = model.cache(pages, PAGE), integers(*reversed(range(pages))).view(1, -1)
+    cache, table = model.cache(pages, PAGE), numbers(*reversed(range(pages))).view(1, -1)
     rows = []
     for first, last in ((0, CHUNK), (CHUNK, PROMPT)):
-        part = integers(0, last - first)
-        rows.append(model.prefill(ids[first:last], cache, table, integers(last), part))
-    rows += [model.decode(ids[t : t + 1], cache, table, integers(t + 1)) for t in range(PROMPT, end)]
+        part = numbers(0, last - first)
+        rows.append(model.prefill(ids[first:last], cache, table, numbers(last), part))
+    rows += [model.decode(ids[t : t + 1], cache, table, numbers(t + 1)) for t in range(PROMPT, end)]
     made = model.generate([[1, 2, 3], [4] * 9], max_new_tokens=3, seed=5, temperature=0.8)
     return {
         "logits": model.logits(torch.cat(rows)),
@@ -120,24 +128,27 @@ def rollout(model: CausalLM) -> Found:
     }
 
 
-def patched_of(name: str) -> rlk.integrations.patching.Patched:
+def patched_of(
+    name: str, device: Device = "cpu", **options: object
+) -> rlk.integrations.patching.Patched:
     """Return the model of a name as transformers has it, patched."""
     from transformers import AutoModelForCausalLM, Qwen3Config
 
-    given = nn_cases.QWEN3 | SHARED | MODELS[name]
+    given = nn_cases.QWEN3 | SHARED | MODELS[name] | options
     config = Qwen3Config(**{key: x for key, x in given.items() if key != "model_type"})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    model.load_state_dict(tiny(name).state_dict())
-    return rlk.patch(model.train())
+    model.load_state_dict(tiny(name, **options).state_dict())
+    return rlk.patch(model.to(device).train())
 
 
 def trained_patched(made: rlk.integrations.patching.Patched) -> Found:
     """Return what `training` does, and logits of tokens that follow a cache."""
-    ids, _ = batch()
-    exists = torch.arange(WIDTH) < torch.tensor(LENGTHS)[:, None]
+    weight = made.model.lm_head.weight
+    ids, _ = batch(made.model.config.vocab_size, weight.device)
+    exists = (torch.arange(WIDTH) < torch.tensor(LENGTHS)[:, None]).to(ids.device)
     given = {"input_ids": ids, "attention_mask": exists.long()}
     out = made.logps(**given, needs=("logp", "entropy"))
-    weights = torch.linspace(-1, 1, out.logp.numel()).view_as(out.logp)
+    weights = torch.linspace(-1, 1, out.logp.numel()).to(ids.device).view_as(out.logp)
     (out.logp * weights + 0.1 * out.entropy).sum().backward()
     with torch.no_grad():
         logits = made.model(**given).logits * exists[..., None]
@@ -151,16 +162,16 @@ def trained_patched(made: rlk.integrations.patching.Patched) -> Found:
 # --- layers ---
 
 
-def factors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def factors(device: Device = "cpu") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     drawn = torch.Generator().manual_seed(1)
-    x, w, d_y = (torch.randn(70, n, generator=drawn) for n in (512, 512, 70))
-    return x.bfloat16(), w.bfloat16(), d_y.bfloat16()
+    x, w, d_y = (torch.randn(70, n, generator=drawn).bfloat16().to(device) for n in (512, 512, 70))
+    return x, w, d_y
 
 
-def products(of: Ranks) -> Found:
+def products(of: Ranks, device: Device = "cpu") -> Found:
     """Return products of layers that ranks share, and the gradient of their input; plain sums beside them."""
-    x, w, d_y = factors()
-    options = {"ranks": of, "leaves": 4, "dtype": torch.bfloat16}
+    x, w, d_y = factors(device)
+    options = {"ranks": of, "leaves": 4, "dtype": torch.bfloat16, "device": device}
     row = RowParallelLinear(512, 70, False, **options)
     column = ColumnParallelLinear(70, 512, False, **options)
     own = slice(of.rank * 512 // of.size, (of.rank + 1) * 512 // of.size)
@@ -177,14 +188,14 @@ def products(of: Ranks) -> Found:
     return found | {"plain": plain}
 
 
-def embedded(of: Ranks) -> Found:
+def embedded(of: Ranks, device: Device = "cpu") -> Found:
     """Return embeddings of ids in and outside of the vocabulary; zeros of both signs, and a NaN, are kept."""
     table = strange_table()
-    layer = VocabParallelEmbedding(*table.shape, ranks=of, dtype=torch.bfloat16)
+    layer = VocabParallelEmbedding(*table.shape, ranks=of, dtype=torch.bfloat16, device=device)
     each = len(table) // of.size
     with torch.no_grad():
         layer.weight.copy_(table[of.rank * each : (of.rank + 1) * each])
-        return {"rows": layer(strange_ids())}
+        return {"rows": layer(strange_ids().to(device))}
 
 
 def layers_alone(of: Ranks) -> Found:
@@ -217,30 +228,31 @@ def strange_ids() -> torch.Tensor:
     return torch.tensor([6, 1, 0, 8, -1, 7, 2, 1])
 
 
-def streams() -> dict[str, torch.Tensor]:
+def streams(device: Device = "cpu") -> dict[str, torch.Tensor]:
     """Return tokens and cotangents of a norm, and heads; weights of f32, whose gradients show every order."""
     drawn = torch.Generator().manual_seed(4)
     shapes = {"x": (167, 24), "residual": (167, 24), "d_y": (167, 24), "d_residual": (167, 24)}
     shapes |= {"heads": (167, 8, 8), "d_heads": (167, 8, 8)}
     made = {name: torch.randn(shape, generator=drawn).bfloat16() for name, shape in shapes.items()}
-    return made | {name: torch.randn(n, generator=drawn) for name, n in (("weight", 24), ("head_weight", 8))}
+    made |= {name: torch.randn(n, generator=drawn) for name, n in (("weight", 24), ("head_weight", 8))}
+    return {name: x.to(device) for name, x in made.items()}
 
 
-def norms(of: Ranks) -> Found:
+def norms(of: Ranks, device: Device = "cpu") -> Found:
     """Return a norm of a rank's tokens and one of its heads, with gradients; and pieces of 32 tokens."""
-    found = {"rows": normed_rows(of), "heads": normed_heads(of)}
+    found = {"rows": normed_rows(of, device), "heads": normed_heads(of, device)}
     with patch.object(ranks, "BLOCK", 32), patch.object(normed, "BLOCK", 32):
-        return found | {"pieces of 32": normed_rows(of)}
+        return found | {"pieces of 32": normed_rows(of, device)}
 
 
-def normed_rows(of: Ranks | None) -> Found:
-    given = streams()
+def normed_rows(of: Ranks | None, device: Device = "cpu") -> Found:
+    given = streams(device)
     own = slice(None) if of is None else of.rows(167)
     x, residual = (given[name][own].clone().requires_grad_() for name in ("x", "residual"))
     if of is None:
-        norm = RMSNorm(24)
+        norm = RMSNorm(24, device=device)
     else:
-        norm, of.tokens = SequenceParallelRMSNorm(24, ranks=of), 167
+        norm, of.tokens = SequenceParallelRMSNorm(24, ranks=of, device=device), 167
     norm.weight.data = given["weight"]
     y, total = norm(x, residual)
     torch.autograd.backward((y, total), (given["d_y"][own], given["d_residual"][own]))
@@ -255,9 +267,10 @@ def normed_rows(of: Ranks | None) -> Found:
     }  # fmt: skip
 
 
-def normed_heads(of: Ranks | None) -> Found:
-    given = streams()
-    own = slice(None) if of is None else slice(of.rank * 2, of.rank * 2 + 2)
+def normed_heads(of: Ranks | None, device: Device = "cpu") -> Found:
+    given = streams(device)
+    each = 8 if of is None else of.share(8)
+    own = slice(None) if of is None else slice(of.rank * each, (of.rank + 1) * each)
     x, weight = given["heads"][:, own].clone().requires_grad_(), given["head_weight"].requires_grad_()
     y = ops.qk_norm(x, weight) if of is None else normed.head_norm(x, weight, ranks=of)
     y.backward(given["d_heads"][:, own])

@@ -43,6 +43,7 @@ def test_every_rank_gets_the_bits_of_the_tree(name: str, ranks: list[Found]) -> 
     want = pairwise(terms(name, len(ranks)))
     for rank, found in enumerate(ranks):
         assert_same_bits(found["sums"][name], want, f"{name} on rank {rank} of {len(ranks)}")
+        assert_same_bits(found["sums in chunks"][name], want, f"{name} on rank {rank} of {len(ranks)}")
 
 
 def test_the_tree_is_the_one_of_the_oracle() -> None:

@@ -41,6 +41,9 @@ FORMS: dict[str, Inputs] = {
     "heads of 64": packed(RAGGED),
     "heads of 128": packed(batch(*LENGTHS, heads=2, group=4, e=128, w=128)),
     "heads of 96, f16": packed(batch(*LENGTHS, heads=2, group=1, e=96, w=96, dtype="f16")),
+    "heads of 32, f16": packed(batch(*LENGTHS, heads=2, group=1, e=32, w=32, dtype="f16")),
+    "heads of 256": packed(batch((9, 0, 5), (70, 0, 530), heads=2, group=2, e=256, w=256)),
+    "keys of 192, values of 128": packed(batch((9, 0, 5), (70, 0, 530), group=3, e=192, w=128)),
     "keys of 64, values of 128": packed(batch((9, 0, 5), (70, 0, 530), group=3, e=64, w=128)),
     "keys of 48, values of 16": packed(batch((9, 0, 5), (70, 0, 530), group=3, e=48, w=16)),
     "i64 offsets": packed(RAGGED, np.int64),
@@ -89,7 +92,8 @@ def test_one_warpgroup_of_few_rows_has_them_too(form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "form", ["heads of 128", "more keys than a tile has rows", "paged, window", "softcap and sinks"]
+    "form",
+    ["heads of 128", "heads of 96, f16", "more keys than a tile has rows", "paged, window", "softcap and sinks"],
 )
 def test_three_warpgroups_have_them_too(form: str) -> None:
     """Use three warpgroups: values that are rarely rescaled wait in shared memory."""
@@ -245,7 +249,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_refused(monkeypatch, cute, REFUSED[mistake], lambda: ran(FORMS["heads of 96, f16"]))
+    assert_refused(monkeypatch, cute, REFUSED[mistake], lambda: ran(FORMS["heads of 32, f16"]))
 
 
 REFUSED_OF_CLEARS = {

@@ -18,6 +18,7 @@ pytest.importorskip("triton")  # the harness knows both lowerings
 
 from edited_text import joined
 
+from rlk.errors import UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.nodes import Load, Map2, MathModel
 from rlk.lower import cute
@@ -25,6 +26,7 @@ from rlk.lower.common.tma_tiles import TmaTile, tma_tile_of
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
 from rlk.lower.cute.protocols import gradient_protocol
 from rlk.passes.pipeline import launched
+from rlk.passes.sums_apart import sums_apart
 from rlk.passes.walk import walk
 from rlk.schedule.attention import rows_axis
 from rlk.schedule.axes import kind, roles, types_of
@@ -68,11 +70,15 @@ def wanted_of(inputs: Inputs) -> frozenset[str]:
     return WANTED | ({"sinks"} & inputs.keys())
 
 
-def ran(given: Inputs, stages: int = 3, wanted: frozenset[str] | None = None, **more: Any) -> generated.Ran:
+def ran(
+    given: Inputs, stages: int = 3, wanted: frozenset[str] | None = None, *, apart: bool = False, **more: Any
+) -> generated.Ran:
+    """Run a gradient; apart: with a kernel for each sum."""
     program, sizes = gradient_of(given, wanted or wanted_of(given), **more), extents(given)
     static = {name: size for name, size in sizes.items() if name in "HGEW"}
     schedules = []
-    for kernel in launched(program, static, MathModel.SM90, sizes).kernels:
+    bound = launched(program, static, MathModel.SM90, sizes)
+    for kernel in (sums_apart(bound) if apart else bound).kernels:
         rows = rows_axis(roles(kernel, sizes)) if kind(kernel) == "back_to_back_gemm" else None
         chosen = warpgroups(kernel, choose(kernel, H200, None, sizes), H200, sizes)
         schedules.append(Schedule(tiles=((str(rows), 128),), warps=8, stages=stages) if rows else chosen)
@@ -111,6 +117,28 @@ def boxed() -> Inputs:
 def test_gradients_have_the_bits_of_the_oracle(form: str) -> None:
     given = pulled(FORMS[form], lse="sinks" in FORMS[form])
     assert_same(ran(given), oracle(given), wanted_of(given))
+
+
+WIDE = {
+    "heads of 256": packed(batch((9, 0, 70), (70, 6, 130), group=2, e=256, w=256)),
+    "keys of 192, values of 128": packed(batch((9, 0, 70), (70, 6, 130), group=1, e=192, w=128)),
+    "heads of 64": packed(batch((9, 0, 70), (70, 6, 130), group=2, e=64, w=64)),
+}
+
+
+@pytest.mark.parametrize("form", WIDE)
+def test_sums_apart_have_the_bits_of_the_oracle(form: str) -> None:
+    """Registers hold one sum of 256 elements: keys and values have kernels of their own."""
+    given = pulled(WIDE[form])
+    found = ran(given, apart=True)
+    assert [k.name for k in found.emitted.kernels][2:] == [f"varlen_attention_grad_3_{i}" for i in (1, 2)]
+    assert_same(found, oracle(given), WANTED)
+
+
+def test_sums_that_do_not_fit_together_are_refused() -> None:
+    for form, what in (("heads of 256", 512), ("keys of 192, values of 128", 320)):
+        with pytest.raises(UnsupportedError, match=f"add to {what} elements"):
+            ran(pulled(WIDE[form]))
 
 
 @pytest.mark.parametrize("stages", [2, 8])
@@ -257,8 +285,8 @@ def test_what_a_device_would_not_do_with_boxes_is_refused(
         (1, 64, 64, {"q", "d_o"}),
         (4, 128, 64, {"q", "d_o"}),
         (3, 64, 64, set()),  # 64 rows are no whole tokens
-        (2, 96, 96, set()),
-        (2, 64, 96, set()),
+        (2, 96, 80, {"q", "d_o"}),
+        (2, 64, 48, set()),  # rows of less than 128 bytes
     ],
 )
 def test_boxes_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set[str]) -> None:

@@ -64,6 +64,24 @@ def test_cached_prefixes_keep_the_bits(llm: Any, policy: Any) -> None:
     assert differing(policy, outputs) == 0
 
 
+def test_heads_in_one_kernel_have_the_bits_of_their_parts(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlk.integrations.vllm import heads
+
+    prompts = texts((9, 40))
+
+    def fresh() -> list[torch.Tensor]:
+        assert llm.reset_prefix_cache()
+        return [drawn(output) for output in run(llm, prompts)]
+
+    whole, before = fresh(), llm.collective_rpc("rlk_calls")[0]
+    for module in llm.llm_engine.model_executor.driver_worker.get_model().modules():
+        if (theirs := type(module).__mro__[1]).__name__ in heads.LAYERS:
+            monkeypatch.setattr(module, "__class__", theirs)
+    parts, after = fresh(), llm.collective_rpc("rlk_calls")[0]
+    assert before["heads"] and after["heads"] == before["heads"] and after["rope"] > before["rope"]
+    assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
+
+
 def test_prompts_have_the_trainers_log_probs(llm: Any, policy: Any) -> None:
     outputs = run(llm, texts((40, 7)), prompt_logprobs=0)
     for output in outputs:

@@ -370,8 +370,10 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
     """Yield the forms that the CuTe lowering may write.
 
     The first, where the lowering supports it, has blocks that loop over the pieces of their contraction; it
-    runs by default where heuristics want it. The other launches pieces in parallel or one after the other.
+    runs by default where heuristics want it. The next launches pieces in parallel or one after the other. The
+    last has kernels of their own for sums that one loop carries, for sums that registers hold one at a time.
     """
+    from rlk.passes.sums_apart import sums_apart
     from rlk.schedule.cute_tiles import by_warpgroups, may_loop_over_pieces, pieces_in_sequence
 
     whole, target, extents = bound.whole(), bound.target, bound.extents
@@ -380,9 +382,16 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
         chosen = tuple(choose(kernel, target, None, extents) for kernel in whole.kernels)
         return by_warpgroups(whole, chosen, target, extents)
 
+    def of_parts() -> Schedules:
+        chosen = tuple(choose(kernel, target, None, extents) for kernel in parts.kernels)
+        return by_warpgroups(parts, chosen, target, extents)
+
     if may_loop_over_pieces(whole):
         yield Candidate(whole, of_whole, pieces_in_sequence(whole, target, extents))
     yield Candidate(bound.program, lambda: by_warpgroups(bound.program, bound.chosen, target, extents))
+    parts = sums_apart(bound.program)
+    if len(parts.kernels) > len(bound.program.kernels):
+        yield Candidate(parts, of_parts)
 
 
 # --- on the CPU

@@ -154,8 +154,6 @@ def product_alone(forward: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     return forward
 
 
-# a graph of torch.compile cannot compare functions of modules, and would call each layer: other bits of d x
-@torch.compiler.assume_constant_result
 def plain(module: torch.nn.Module) -> bool:
     """Return whether the weight of a linear layer may be read in place of calling the layer.
 
@@ -174,3 +172,8 @@ def plain(module: torch.nn.Module) -> bool:
         return False
     found = getattr(module.forward, "__func__", None)
     return found is not None and getattr(found, "product_alone", None) is found
+
+
+# a graph of torch.compile cannot compare functions of modules, and would call each layer: other bits of d x; the
+# attribute of torch.compiler.assume_constant_result, which imports the compiler (1.3 s)
+plain._dynamo_marked_constant = True  # type: ignore[attr-defined]

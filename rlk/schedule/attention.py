@@ -62,10 +62,15 @@ def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], ta
     return replace(chosen, stages=FEW_ROWS_STAGES if needed <= target.shared << 10 else STAGES)
 
 
+def head_axes(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
+    """Return the axes of the row elements of factors and accumulators, which a tile has whole."""
+    contracted = (axis for axis in found.contracted if axis.part is Part.ALL)
+    return tuple(dict.fromkeys((*columns(kernel, found), *contracted)))
+
+
 def lengths_of_rows(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[int, ...]:
     """Return the padded row lengths of the factors in a tile."""
-    held = (*columns(kernel, found), *(axis for axis in found.contracted if axis.part is Part.ALL))
-    return tuple(padded(extents[axis.name]) for axis in dict.fromkeys(held))
+    return tuple(padded(extents[axis.name]) for axis in head_axes(kernel, found))
 
 
 def scheduled(rows: str, held: Mapping[str, int], tile: int, wide: int = 1) -> Schedule:
@@ -81,7 +86,7 @@ def scheduled(rows: str, held: Mapping[str, int], tile: int, wide: int = 1) -> S
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Rows of a tile and pipeline stages, for accumulators of at most `most` elements a row."""
+    """Rows of a tile and pipeline stages, for factors and accumulators of at most `most` elements a row."""
 
     most: int
     rows: int
@@ -103,8 +108,8 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
     the loop leaves registers; else two.
     """
     found = roles(kernel, extents)
-    rows, wide = rows_axis(found), [extents[a.name] for a in columns(kernel, found)]
-    entry = next((e for e in table() if max(wide, default=1) <= e.most), None)
+    rows, wide = rows_axis(found), max((extents[a.name] for a in head_axes(kernel, found)), default=1)
+    entry = next((e for e in table() if wide <= e.most), None)
     if rows is None or entry is None:
         return chosen
     many = leaves_registers(kernel) and mean_rows(rows, extents) > MOST_ROWS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
-from nn_cases import DEVICE, TorchLinear, model, texts
+from nn_cases import DEVICE, model, texts
 
 import rlk
 from rlk.env import Env
@@ -123,10 +124,24 @@ def test_empty_slots_of_a_graph_change_nothing(lm: CausalLM) -> None:
         assert torch.equal(digests, torch.stack([x[len(x) - LAST + at] for x in want])), at
 
 
-def test_a_product_of_torch_is_seen(lm: CausalLM) -> None:
-    """The control: one linear layer by torch."""
+class HalvesOfK(torch.nn.Module):
+    """The control: the product of two halves of K, which are added, as kernels with split-K do.
+
+    Whole products of torch may have rlk's bits: where cuBLAS does not split K, it is one chain as well.
+    """
+
+    def __init__(self, like: Any) -> None:
+        super().__init__()
+        self.weight = like.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        halves = zip(x.float().chunk(2, -1), self.weight.float().chunk(2, -1), strict=True)
+        return sum(a @ b.T for a, b in halves).to(x.dtype)
+
+
+def test_a_product_with_split_k_is_seen(lm: CausalLM) -> None:
     other = model(DEVICE, **SIZES)
-    other.model.layers[1].mlp.down_proj = TorchLinear(other.model.layers[1].mlp.down_proj)
+    other.model.layers[1].mlp.down_proj = HalvesOfK(other.model.layers[1].mlp.down_proj)
     given = sequences(3)
     for got, want in zip(trained(other, given), trained(lm, given), strict=True):
         assert int((got != want).sum()) > len(want) // 2

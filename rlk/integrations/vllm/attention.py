@@ -24,6 +24,18 @@ from rlk.integrations.vllm.hooks import PEER, hook
 
 NAME = "CUSTOM"
 _attention = hook("attention", "AttentionImpl.forward")
+_rope = hook("rope", "RotaryEmbedding")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """Norms (of `layers`, or None) and rotation of heads of q and k before attention."""
+
+    q_norm: Any
+    k_norm: Any
+    cos: torch.Tensor
+    sin: torch.Tensor
+    interleaved: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +102,7 @@ class Paged(AttentionImpl[PagedMetadata]):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
         self.window, self.softcap = sliding_window, logits_soft_cap or None
+        self.heads: Heads | None = None
 
     def forward(
         self,
@@ -116,12 +129,51 @@ class Paged(AttentionImpl[PagedMetadata]):
         m = attn_metadata
         keys, values = kv_cache.transpose(1, 2).chunk(2, -1)
         ops.write_cache(key[: m.tokens], value[: m.tokens], keys, values, m.slots[: m.tokens])
-        made = ops.paged_attention(
-            query[: m.tokens], keys, values, m.block_table, m.context_lens, m.cu_seqlens,
-            scale=self.scale, window=self.window, softcap=self.softcap,
-        )  # fmt: skip
-        output[: m.tokens].copy_(made.o)
+        output[: m.tokens].copy_(self._read(query[: m.tokens], keys, values, m))
         return output
+
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        positions: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: PagedMetadata | None,
+        output: torch.Tensor,
+    ) -> None:
+        """Do what `forward` does with heads before their norms and rotation, which `heads` has.
+
+        qkv: [T, (Hq + 2 Hk) E], positions: [T], output: [T, Hq E]. Raises LaunchError for tensors that
+        `rlk.ops.cache_qkv` does not take.
+        """
+        _attention.count()
+        _rope.count()
+        if attn_metadata is None:
+            output.fill_(0)
+            return
+        m, at = attn_metadata, self.heads
+        assert at is not None
+        keys, values = kv_cache.transpose(1, 2).chunk(2, -1)
+        given: dict[str, Any] = {}
+        if at.q_norm is not None:
+            norm = at.q_norm
+            given = {"q_weight": norm.weight, "k_weight": at.k_norm.weight, "profile": norm.PROFILE}
+            given["eps"] = norm.variance_epsilon
+        dim = 2 * at.cos.shape[-1]
+        q = ops.cache_qkv(
+            qkv[: m.tokens], keys, values, m.slots[: m.tokens], cos=at.cos, sin=at.sin,
+            position_ids=positions[: m.tokens], interleaved=at.interleaved,
+            rotary_dim=None if dim == self.head_size else dim, **given,
+        )  # fmt: skip
+        output[: m.tokens].copy_(self._read(q, keys, values, m).flatten(-2))
+
+    def _read(
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, m: PagedMetadata
+    ) -> torch.Tensor:
+        """Return the attention [T, Hq, E] of rotated heads over the cache."""
+        return ops.paged_attention(
+            q, keys, values, m.block_table, m.context_lens, m.cu_seqlens,
+            scale=self.scale, window=self.window, softcap=self.softcap,
+        ).o  # fmt: skip
 
 
 class RlkBackend(AttentionBackend):

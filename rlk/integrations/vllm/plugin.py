@@ -46,6 +46,7 @@ def _checked(create: Any) -> Any:
 
     @functools.wraps(create)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from rlk.integrations.vllm import heads
         from rlk.integrations.vllm.attention import NAME
         from rlk.integrations.vllm.coverage import check_arguments, check_options
         from rlk.integrations.vllm.layers import QUANTIZATION
@@ -59,6 +60,9 @@ def _checked(create: Any) -> Any:
             self.attention_backend = NAME
         made = create(self, *args, **kwargs)
         check_options(made)
+        splits = made.compilation_config.splitting_ops
+        if splits and heads.THEIRS in splits and heads.SPLIT not in splits:
+            splits.append(heads.SPLIT)
         return made
 
     return create_engine_config
@@ -71,7 +75,7 @@ def load_model(self: Any, **kwargs: Any) -> Any:
     """Load the worker's model; raise UnsupportedError for parts of it that rlk does not compute."""
     from vllm.model_executor.layers import rotary_embedding
 
-    from rlk.integrations.vllm import layers, lora, sampling
+    from rlk.integrations.vllm import heads, layers, lora, sampling
     from rlk.integrations.vllm.coverage import HOOKS, check_model, check_options
 
     found = layers.rlk_config(self.vllm_config)
@@ -86,6 +90,8 @@ def load_model(self: Any, **kwargs: Any) -> Any:
     layers.adopt(model)
     check_model(model, found.model)
     self.rlk_hooks = (*HOOKS, sampling.SAMPLE.name)
+    if heads.adopt(model, self.vllm_config.compilation_config.splitting_ops or []):
+        self.rlk_hooks += (heads.HOOK,)
     sampling.use(self.worker.model_runner)
     if self.vllm_config.lora_config is not None:
         lora.use(self.worker.model_runner)

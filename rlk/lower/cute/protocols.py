@@ -141,11 +141,13 @@ def gradient_protocol(
     owned: tuple[int, ...],
     streamed: tuple[int, ...],
     *,
+    early: int = 0,
     arrivals: int = 4,
 ) -> Protocol:
     """Return the protocol of attention gradients: resident rows, a pipeline for each streamed factor.
 
-    owned, streamed: factors of each copy loop. All stages of a step are released when its products are done.
+    owned, streamed: factors of each copy loop. All stages of a step are released when its products are done;
+    those of the first factors, `early` of them, when its scores are.
     """
 
     def named(what: str, batches: tuple[int, ...]) -> list[list[str]]:
@@ -163,7 +165,10 @@ def gradient_protocol(
 
     rows, factors = named("rows", owned), named("factor", streamed)
     own, others = list(chain.from_iterable(rows)), list(chain.from_iterable(factors))
-    step = (*read(others), *(Release(name, arrivals) for name in others))
+    soon, late = others[:early], others[early:]
+    again = (*(Reread(name) for name in late), Drain()) if soon else ()
+    releases = ((Release(name, arrivals) for name in names) for names in (soon, late))
+    step = (*read(others), *next(releases), *again, *next(releases))
     copying = (*fill(rows), Repeat(steps, tuple(fill(factors))))
     multiplying = (*read(own), Repeat(steps, step))
     rings = tuple(Ring(n, stages if n in others else 1, 2, consumers * arrivals) for n in (*own, *others))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, Literal, assert_never
 
@@ -27,7 +28,16 @@ Value = int | str | Literal[From.ERRORS, From.WORK_COUNTER]
 
 @cache
 def error_words(device: torch.device) -> torch.Tensor:
-    return torch.zeros(2, dtype=torch.int32, device=device)
+    """Return the two words, code and row + 1, into which kernels on a device write what they find.
+
+    They outlive the call that makes them. While a CUDA graph is recorded, or torch's cudagraph trees warm up,
+    what the current thread allocates belongs to the graph's pool: another thread allocates them.
+    """
+    if device.type != "cuda":
+        return torch.zeros(2, dtype=torch.int32, device=device)
+    with ThreadPoolExecutor(1) as outside:
+        words = outside.submit(torch.empty, 2, dtype=torch.int32, device=device).result()
+    return words.zero_()
 
 
 def compose(

@@ -19,24 +19,34 @@ Group: TypeAlias = "dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGro
 """The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one behind the other."""
 SHARE = "tensor_model_parallel"
 """The attribute of a parameter that is a rank's share of a weight, not the whole (Megatron's name)."""
+CHUNK, MOST_CHUNKS = 2**24, 16
+"""The fewest bytes of a chunk, and the most chunks of a sum: estimates, so that the last addition is short."""
+GATHERED = 2**21
+"""Bytes of x on all ranks up to which more than two ranks gather all of it: one exchange in place of two."""
 SUMMED = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     """Return the f32 sum of x over the ranks, by a pairwise tree in rank order, rounded once to x's dtype.
 
-    Every rank gets the same bits: each sums one share of the elements, so these, NaNs included, are computed
-    once.
+    Every rank gets the same bits. Two ranks send each other all of x, and both add. Of more ranks each sums
+    one share and sends it to the others, but few elements are gathered and summed by all.
     """
     levels = tree_levels(op, x, group)
     ranks, count = ranks_of(levels), x.numel()
     if ranks == 1 or not count:
         return _dense(x).clone(memory_format=torch.contiguous_format)
-    share = _share(count, ranks, x.element_size())
     flat = _dense(x).view(-1)
-    if len(levels) == 1:
-        total = _exchanged(flat, share, levels[0])
+    if len(levels) == 1 and ranks == 2:
+        total = flat.new_empty(count)
+        _add_pair(flat, flat, levels[0], out=total)
+    elif ranks * x.nbytes <= GATHERED:
+        total = flat.new_empty(count)
+        pairwise_sum(_gathered(flat, levels), out=total)
+    elif len(levels) == 1:
+        total = _summed_in_shares(flat, levels[0])
     else:
+        share = _share(count, ranks, x.element_size())
         padded = flat
         if share * ranks > count:
             padded = flat.new_zeros(share * ranks)
@@ -55,6 +65,11 @@ def scatter_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     shape = (len(x) // ranks, *x.shape[1:])
     if ranks == 1 or not x.numel():
         return _dense(x[: shape[0]]).clone(memory_format=torch.contiguous_format)
+    if len(levels) == 1 and ranks == 2:
+        halves = _dense(x).view(2, -1)
+        rank, total = levels[0].rank(), halves.new_empty(shape)
+        _add_pair(halves[rank], halves[1 - rank], levels[0], out=total.view(-1))
+        return total
     return sum_of_parts(_dense(x).view(ranks, -1), levels).to(x.dtype).view(shape)
 
 
@@ -64,9 +79,9 @@ def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     ranks = ranks_of(levels)
     if ranks == 1 or not x.numel():
         return _dense(x).clone(memory_format=torch.contiguous_format)
-    total = torch.empty(x.shape, dtype=torch.float32, device=x.device)
-    pairwise_sum(_gathered(_dense(x), levels).float(), out=total)
-    return total.to(x.dtype)
+    total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    pairwise_sum(_gathered(_dense(x), levels), out=total)
+    return total
 
 
 def gather_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
@@ -116,7 +131,7 @@ def sum_of_parts(parts: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> 
         terms = torch.empty_like(sent)
         dist.all_to_all_single(terms.view(-1), sent.view(-1), group=inner)
         parts = torch.empty(terms.shape[1:], dtype=torch.float32, device=terms.device)
-        pairwise_sum(terms.float(), out=parts)
+        pairwise_sum(terms, out=parts)
     return parts.float().view(-1)
 
 
@@ -133,40 +148,80 @@ def _gathered(x: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.T
     return made.view(-1, *x.shape)
 
 
-def _exchanged(flat: torch.Tensor, share: int, members: dist.ProcessGroup) -> torch.Tensor:
-    """Return the sum of flat [count] over a group, padded to whole shares: sent in shares, then gathered."""
-    rank, terms = members.rank(), _terms(flat, share, members)
-    own = terms.shape[1]
-    total = flat.new_empty(members.size(), share)
-    if flat.dtype == torch.float32:
-        pairwise_sum(terms, out=total[rank, :own])
-    else:
-        summed = torch.empty(own, dtype=torch.float32, device=flat.device)
-        pairwise_sum(terms.float(), out=summed)
-        total[rank, :own] = summed
-    _all_gather(total.view(-1), total[rank], members)
+def _add_pair(
+    own: torch.Tensor, other: torch.Tensor, members: dist.ProcessGroup, *, out: torch.Tensor
+) -> None:
+    """Write rank 0's terms + rank 1's [n] on each of two ranks; own: of this rank; other: what the other gets.
+
+    Later chunks are sent while those before are added.
+    """
+    rank, received = members.rank(), torch.empty_like(own)
+    chunks = _chunks(len(own), own.element_size(), 2)
+    sent = []
+    for at in chunks:
+        sizes = [0, 0]
+        sizes[1 - rank] = at.stop - at.start  # nothing is sent to this rank itself: that would be a copy
+        given = received[at], other[at], sizes, sizes
+        sent.append(dist.all_to_all_single(*given, group=members, async_op=True))
+    for at, work in zip(chunks, sent, strict=True):
+        work.wait()  # of a device, the current stream waits, not the host
+        first, second = (own, received) if rank == 0 else (received, own)
+        torch.add(first[at], second[at], out=out[at])  # 16-bit terms are added in f32 and rounded once
+
+
+def _summed_in_shares(flat: torch.Tensor, members: dist.ProcessGroup) -> torch.Tensor:
+    """Return the sum of flat [count] over a group, padded: each rank adds a share of every chunk.
+
+    Later chunks are sent while those before are added and gathered.
+    """
+    ranks, rank, count = members.size(), members.rank(), len(flat)
+    chunks = _chunks(count, flat.element_size(), ranks)
+    shares = [_share(at.stop - at.start, ranks, flat.element_size()) for at in chunks]
+    sent = [_send_shares(flat[at], share, members) for at, share in zip(chunks, shares, strict=True)]
+    total = flat.new_empty(chunks[-1].start + ranks * shares[-1])
+    gathered = []
+    for at, share, (terms, work) in zip(chunks, shares, sent, strict=True):
+        work.wait()
+        every = total[at.start : at.start + ranks * share].view(ranks, share)
+        pairwise_sum(terms, out=every[rank, : terms.shape[1]])
+        gathered.append(_all_gather(every.view(-1), every[rank], members, async_op=True))
+    for work in gathered:
+        work.wait()
     return total
 
 
-def _terms(flat: torch.Tensor, share: int, members: dist.ProcessGroup) -> torch.Tensor:
-    """Return this rank's share of every rank's flat [count]: [R, n], n = `share` but for the last ranks."""
+def _chunks(count: int, itemsize: int, ranks: int) -> list[slice]:
+    """Return the parts of so many elements that are sent one by one: whole vectors for each rank."""
+    unit = ranks * (VECTOR // itemsize)
+    most = max(CHUNK // itemsize, -(-count // MOST_CHUNKS))
+    most = -(-most // unit) * unit
+    return [slice(first, min(first + most, count)) for first in range(0, count, most)]
+
+
+def _send_shares(
+    flat: torch.Tensor, share: int, members: dist.ProcessGroup
+) -> tuple[torch.Tensor, dist.Work]:
+    """Begin to send this rank's share of every rank's flat [count]: [R, n], n = `share` but for the last."""
     ranks, count = members.size(), len(flat)
     sizes = [min(share, max(0, count - share * r)) for r in range(ranks)]
     own = sizes[members.rank()]
     terms = flat.new_empty(ranks, own)
     even = share * ranks == count  # whole splits need no lists, and backends have a shorter way for them
-    dist.all_to_all_single(
-        terms.view(-1), flat, None if even else [own] * ranks, None if even else sizes, group=members
-    )
-    return terms
+    splits = (None, None) if even else ([own] * ranks, sizes)
+    return terms, dist.all_to_all_single(terms.view(-1), flat, *splits, group=members, async_op=True)
 
 
 def pairwise_sum(terms: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Write the sum of terms[R, ...] over R, a power of two of at least 2: neighbours first. Ruins terms."""
+    """Write the sum of terms[R, ...] over R, a power of two of at least 2: neighbours first. Ruins terms.
+
+    f32 throughout, rounded once to the dtype of out: that of terms, or f32.
+    """
+    if terms.dtype != torch.float32 and (len(terms) > 2 or out.dtype == torch.float32):
+        terms = terms.float()
     while len(terms) > 2:
         left, right = terms[0::2], terms[1::2]
         terms = left.add_(right)
-    torch.add(terms[0], terms[1], out=out)
+    torch.add(terms[0], terms[1], out=out)  # two 16-bit terms are added in f32, too
 
 
 def chain_over_ranks(x: torch.Tensor, total: torch.Tensor, group: dist.ProcessGroup, ranks: int) -> None:
@@ -176,7 +231,8 @@ def chain_over_ranks(x: torch.Tensor, total: torch.Tensor, group: dist.ProcessGr
     """
     members, rank, count = group.size(), group.rank(), len(x)
     share = _share(count, members, x.element_size())
-    terms = _terms(x, share, group)
+    terms, work = _send_shares(x, share, group)
+    work.wait()
     begin, own = min(share * rank, count), terms.shape[1]
     sums = total.new_empty(members, share)
     mine = sums[rank, :own].copy_(total[begin : begin + own])
@@ -228,11 +284,13 @@ def _dense(x: torch.Tensor) -> torch.Tensor:
     return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def _all_gather(out: torch.Tensor, x: torch.Tensor, group: dist.ProcessGroup) -> None:
+def _all_gather(
+    out: torch.Tensor, x: torch.Tensor, group: dist.ProcessGroup, *, async_op: bool = False
+) -> dist.Work | None:
     """Gather flat tensors; x may be its own part of out."""
     # torch 2.13 renamed it and warns of the old name
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(out, x, group=group)
+    return gather(out, x, group=group, async_op=async_op)
 
 
 # --- refusals: each before anything is sent, so that no rank waits for one that raised ----------------------

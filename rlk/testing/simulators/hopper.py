@@ -29,6 +29,7 @@ from rlk.testing.simulators.pipelines import Rows, State, TmaRing
 from rlk.testing.simulators.simt import Array, Fault, Float32, Int32, Memory, Number
 
 WARP, WARPGROUP = 32, 128
+BARRIER_OF_PRODUCER = 4  # behind those of up to three consumer warpgroups
 EPILOGUE_WORDS = 256  # of a warp
 KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
@@ -621,7 +622,7 @@ def _elected() -> Iterator[None]:
 def _met(name: Any, threads: int) -> None:
     """Let each warpgroup meet by a barrier of its own: number 0 is that of all threads, not of the first."""
     names, groups = np.broadcast_to(Int32(name).data, _now.threads.shape), _now.threads // WARPGROUP
-    own = np.where(groups == 0, _now.warps // 4 + 1, groups)
+    own = np.where(groups == 0, BARRIER_OF_PRODUCER, groups)
     if threads != WARPGROUP or len(own) % WARPGROUP or not np.array_equal(names, own):
         raise Fault("a barrier that is not the one of a warpgroup")
     pipelines.barrier(_rings())

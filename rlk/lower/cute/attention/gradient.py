@@ -52,7 +52,8 @@ def _step(e: ConsumerEmitter, part: Step, name: str) -> None:
         if e.plan.statistics_pipelined:
             with e.inner("with cute.arch.elect_one():"):
                 e.line(f"{e.plan.statistics_ring}.consumer_release({STATE})")
-        e.release(*[STATE] * len(e.plan.streamed))
+        early = e.plan.released_early
+        e.release(*("" if copies in early else STATE for copies in e.plan.streamed))
 
 
 def _phases(e: ConsumerEmitter, part: Step, lets: list[Let]) -> None:
@@ -81,6 +82,8 @@ def _phases(e: ConsumerEmitter, part: Step, lets: list[Let]) -> None:
     begun, last = 0, len(part.scores) - 1
     for i, score in enumerate(part.scores):
         e.line(f"warpgroup.wait_group({last - i + begun})")
+        if (copies := e.factor(score, "b")) in e.plan.released_early:
+            e.line(f"{copies.param}_ring.consumer_release({STATE})")
         e.text[score.value] = f"{e.score_names[i]}[r, c]"
         e.whole.add(score.value)
         e.written.add(score.value)

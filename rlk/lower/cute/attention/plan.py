@@ -56,13 +56,16 @@ CONSUMERS = (1, 2, 3)  # consumer warpgroups
 FEW_REGISTERS = 3  # consumers from which accumulators that are rarely rescaled live in shared memory
 PAIRS = (1, 2)  # index bits that select one of the four threads of an accumulator row
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
-TMA_WIDTHS = (64, 128)  # elements of a row of a TMA tile: whole 128-byte lines
+TMA_LEAST = 64  # elements of a row that TMA loads: of fewer, its boxes are lines of 32 bytes
 LANES = 32  # of a warp
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # accumulator elements of a row up to which the producer keeps more registers
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
-WIDEST = 128  # elements of an accumulator row
+WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
+WIDE = 128  # elements of an accumulator row beyond which the block has its multiprocessor alone
+MOST_SUMS = 256  # accumulator elements of a row that each step of a gradient adds to, in registers
+FEWEST_STAGES = 2  # S of the next step is issued while V of this one is read; of sums alone, one is enough
 EPILOGUE_BYTES = 1024  # bytes of epilogue scratch of a warp
 BARRIERS = 1024  # bytes of mbarriers and of alignment
 
@@ -196,7 +199,8 @@ class AttentionPlan:
     @property
     def dynamic_schedule(self) -> bool:
         """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
-        return self.ahead and self.by_tma and self.consumers >= FEW_REGISTERS
+        fills = self.consumers >= FEW_REGISTERS or (self.consumers > 1 and self.sums[0].length > WIDE)
+        return self.ahead and self.by_tma and fills
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -213,6 +217,12 @@ class AttentionPlan:
     def by_tma(self) -> bool:
         """Return whether TMA loads the streamed factors."""
         return all(copies.tma_tile is not None for copies in self.streamed)
+
+    @property
+    def released_early(self) -> tuple[Copies, ...]:
+        """Return the streamed factors of one stage that no sum reads: the next step's load need not wait."""
+        first = self.stages == 1 and self.by_tma
+        return tuple(copies for copies in self.streamed if first and not copies.transposed)
 
     @property
     def statistics_pipelined(self) -> bool:
@@ -262,19 +272,27 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     for each in (*resident, *streamed):
         _copyable(kernel, each, signature, target)
     statistics = _row_statistics(parts[-1], kernel, rows.axis, scores, target)
-    streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents)
     others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     carried = [a for type in parts[-1].loop.types for a in type.axes]
-    wide = sum(fragment.length for fragment in sums for axis in carried if axis == fragment.axis) > NARROW
+    elements = sum(fragment.length for fragment in sums for axis in carried if axis == fragment.axis)
+    if parts[-1].sums_alone and elements > MOST_SUMS:
+        raise refused(f"attention gradients that add to {elements} elements of a row", target)
+    wide = elements > NARROW
     registers = ALONE if consumers == 1 else REGISTERS[consumers]
     if consumers == 2 and not wide:
         registers = NARROWER
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     smem_accumulators = _smem_accumulators(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
     in_smem = len(smem_accumulators) * tile * sums[0].length * DType.F32.bytes
-    stages = _stages(schedule, dtype, resident, streamed, scores.length * len(statistics), in_smem, target)
+    fewest = 1 if parts[-1].sums_alone else FEWEST_STAGES
+    row = scores.length * len(statistics)
+    stages = _stages(schedule, dtype, resident, streamed, row, in_smem, fewest, target)
+    if stages == 1:
+        parts = tuple(map(_released_first, parts))
+        resident, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
+    streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents)
     made = AttentionPlan(
         kernel=kernel,
         kind="back_to_back_gemm",
@@ -297,7 +315,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     )
     own, stepped = (tuple(map(len, made.batches(factors))) for factors in (resident, streamed))
     batches = (own, (*stepped, *(1,) * made.statistics_pipelined))
-    _sound(stages, consumers, None if made.ahead else batches, made.dynamic_schedule)
+    _sound(stages, consumers, None if made.ahead else batches, made.dynamic_schedule, len(made.released_early))
     return made
 
 
@@ -342,6 +360,16 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
         if dot.model is not DotModel.CHAIN16:
             raise refused("fused attention of f32", target, let.loc, "factors of bf16 or f16")
     return step
+
+
+def _released_first(step: Step) -> Step:
+    """Return a step with the scores first whose streamed factor no sum reads.
+
+    With one stage its next tile is loaded while the sums are computed, and multiplied while the others are.
+    """
+    summed = {let.node.b for let in step.sums if isinstance(let.node, Dot)}
+    scores = sorted(step.scores, key=lambda let: isinstance(let.node, Dot) and let.node.b in summed)
+    return replace(step, scores=tuple(scores))
 
 
 def _fragments(
@@ -421,7 +449,7 @@ def _tma_tiles(
     def tma_tile(copies: Copies) -> TmaTile | None:
         load = nodes[copies.load]
         assert isinstance(load, Load)
-        if copies.elements not in TMA_WIDTHS or copies.beside:
+        if copies.elements < TMA_LEAST or copies.beside:
             return None
         return tma_tile_of(load, dims[copies.param], nodes, types, axes, copies.rows)
 
@@ -505,22 +533,32 @@ def _stages(
     streamed: tuple[Copies, ...],
     statistics: int,
     in_smem: int,
+    fewest: int,
     target: Target,
 ) -> int:
-    warps = 4 * (resident[0].rows // ROWS_OF_WARPGROUP)
+    """Return the stages that fit beside what a block keeps: resident rows, epilogue, smem accumulators."""
+    rows, warps = resident[0].rows, 4 * (resident[0].rows // ROWS_OF_WARPGROUP)
     own = sum(c.rows * c.elements for c in resident) * dtype.bytes + EPILOGUE_BYTES * warps + in_smem
     each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + statistics * DType.F32.bytes
-    return max(2, min(schedule.stages, ((target.shared << 10) - BARRIERS * 2 - own) // each))
+    fit = ((target.shared << 10) - BARRIERS * 2 - own) // each
+    if fit < fewest:
+        what = f"fused attention with tiles of {rows} rows and steps of {each} bytes in shared memory"
+        raise refused(what, target)
+    return max(fewest, min(schedule.stages, fit))
 
 
 @cache
 def _sound(
-    stages: int, consumers: int, batches: tuple[tuple[int, ...], ...] | None, dynamic_schedule: bool
+    stages: int,
+    consumers: int,
+    batches: tuple[tuple[int, ...], ...] | None,
+    dynamic_schedule: bool,
+    early: int,
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     for steps in (0, 1, 2, 2 * stages + 3):
         if batches is not None:
-            verify(gradient_protocol(stages, consumers, steps, *batches))
+            verify(gradient_protocol(stages, consumers, steps, *batches, early=early))
         elif steps and dynamic_schedule:
             for fewer in ((), tuple(range(consumers)), (stages + 1, *(0,) * (consumers - 1))):
                 verify(scheduler_protocol(stages, consumers, (steps, 1, steps), fewer))

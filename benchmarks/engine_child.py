@@ -1,0 +1,259 @@
+"""One engine or trainer of `benchmarks.engines`: `python -m benchmarks.engine_child JSON`.
+
+It appends a line of JSON to a file for everything that it has measured, so that nothing is lost with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PROMPTS = (16, 512)
+"""Fewest and most tokens of a prompt whose rollout is compared."""
+SHARED = 64
+"""Tokens that the prompts of every second rollout begin with: the engine has their keys."""
+PACKED = 32768
+"""Tokens that the trainer scores at a time."""
+
+Say = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Work of one child.
+
+    part: "engine", "trainer" or "steps" (of GRPO, by both). arm: of the engine. folder: a checkpoint. out: a
+    file of lines, rollouts lie beside it. batches: numbers of sequences. prompt, new: tokens of each in a
+    timed run. tokens: drawn at each of batches, to be compared; 0: none. options: of `vllm.LLM`.
+    """
+
+    part: str
+    arm: str
+    folder: str
+    out: str
+    batches: tuple[int, ...] = ()
+    prompt: int = 0
+    new: int = 0
+    repeats: int = 3
+    tokens: tuple[int, ...] = ()
+    options: dict[str, Any] | None = None
+
+    @property
+    def rollouts(self) -> Path:
+        """Return the file of the arm's rollouts."""
+        return Path(self.out).with_suffix(f".{self.arm}.pt")
+
+
+def main() -> None:
+    """Run the part that the command line asks for."""
+    given = json.loads(sys.argv[1])
+    asked = Asked(**{name: tuple(x) if isinstance(x, list) else x for name, x in given.items()})
+
+    def say(line: dict[str, Any]) -> None:
+        with Path(asked.out).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"part": asked.part, "arm": asked.arm, **line}) + "\n")
+        print(f"{asked.part} {asked.arm}: {line}", flush=True)
+
+    {"engine": engine, "steps": engine, "trainer": trainer}[asked.part](asked, say)
+
+
+# --- an engine ----------------------------------------------------------------------------------------------
+
+
+def engine(asked: Asked, say: Say) -> None:
+    """Start an engine, time it, and store rollouts with their log-probs."""
+    begin = time.perf_counter()
+    from vllm import LLM
+
+    given = {
+        "skip_tokenizer_init": True, "dtype": "bfloat16", "seed": 0, "max_num_seqs": max(asked.batches),
+    }  # fmt: skip
+    if asked.arm == "rlk":
+        import rlk
+        import rlk.integrations.vllm
+
+        rlk.integrations.vllm.register()  # its entry point, where rlk is not installed but on the path
+        given |= {"quantization": "rlk", "attention_backend": "CUSTOM"}
+    imported = time.perf_counter()
+    llm = LLM(asked.folder, **given, **(asked.options or {}))
+    made = time.perf_counter()
+    say({"import_s": round(imported - begin, 2), "start_s": round(made - imported, 2), **described(llm)})
+    if asked.arm == "rlk":
+        from benchmarks.identity import describe
+
+        x = torch.empty(2, 256, dtype=torch.bfloat16, device="cuda" if torch.cuda.is_available() else "cpu")
+        backend = describe(rlk.ops.matmul.explain(x, x))["backend"]
+        found = {"calls": llm.collective_rpc("rlk_calls")[0], "backend": backend}
+        say({**found, "numerics_id": llm.collective_rpc("rlk_numerics_id")[0]})
+    if asked.part == "steps":
+        from benchmarks.engine_step import steps
+
+        steps(llm, asked, say)
+        return
+    vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
+    drawn = torch.Generator().manual_seed(0)
+    for batch in asked.batches if asked.repeats else ():
+        say({"batch": batch, **timed(llm, asked, batch, vocabulary, drawn)})
+    stored = []
+    for batch, tokens in zip(asked.batches, asked.tokens, strict=False):
+        begin = time.perf_counter()
+        for rollout in rollouts(llm, batch, tokens, vocabulary, drawn):
+            stored.append({"batch": batch, **rollout})
+        torch.save(stored, asked.rollouts)
+        say({"drawn": sum(len(x["logps"]) for x in stored), "s": round(time.perf_counter() - begin, 1)})
+
+
+def described(llm: Any) -> dict[str, Any]:
+    """Return the forms of graphs, runner and attention that an engine has taken."""
+    config = llm.llm_engine.vllm_config
+    compiled = config.compilation_config
+    # in another process with VLLM_ENABLE_V1_MULTIPROCESSING=1
+    executor = getattr(llm.llm_engine, "model_executor", None)
+    sampler = executor and type(executor.driver_worker.model_runner.sampler).__name__
+    return {
+        "runner": 2 if config.use_v2_model_runner else 1,
+        "compilation": getattr(compiled.mode, "name", str(compiled.mode)),
+        "graphs": getattr(compiled.cudagraph_mode, "name", str(compiled.cudagraph_mode)),
+        "sizes": list(compiled.cudagraph_capture_sizes or ()),
+        "sampler": sampler, "in_process": executor is not None,
+        "async": bool(config.scheduler_config.async_scheduling),
+    }  # fmt: skip
+
+
+def prompt(length: int, vocabulary: int, drawn: torch.Generator) -> list[int]:
+    """Draw the tokens of a prompt."""
+    found: list[int] = torch.randint(vocabulary, (length,), generator=drawn).tolist()
+    return found
+
+
+def generate(llm: Any, prompts: Sequence[list[int]], new: int, seed: int) -> tuple[float, list[Any]]:
+    """Return the seconds of a call with a seed for each prompt, and its outputs."""
+    from vllm import SamplingParams
+
+    asked = [
+        SamplingParams(
+            max_tokens=new, temperature=1.0, logprobs=0, flat_logprobs=True, ignore_eos=True,
+            detokenize=False, seed=seed + i,
+        )
+        for i in range(len(prompts))
+    ]  # fmt: skip
+    begin = time.perf_counter()
+    made = llm.generate([{"prompt_token_ids": p} for p in prompts], asked, use_tqdm=False)
+    return time.perf_counter() - begin, list(made)
+
+
+def timed(llm: Any, asked: Asked, batch: int, vocabulary: int, drawn: torch.Generator) -> dict[str, Any]:
+    """Return the seconds of reading prompts, and of drawing `new` tokens behind them, of each repeat."""
+    found: dict[str, list[float]] = {"prefill_s": [], "decode_s": []}
+    for repeat in range(1 + asked.repeats):  # the first is not counted
+        read, both = (
+            generate(llm, [prompt(asked.prompt, vocabulary, drawn) for _ in range(batch)], new, repeat)[0]
+            for new in (1, 1 + asked.new)
+        )
+        if repeat:
+            found["prefill_s"].append(read)
+            found["decode_s"].append(both - read)
+    return {name: [round(x, 5) for x in values] for name, values in found.items()}
+
+
+def rollouts(
+    llm: Any, batch: int, tokens: int, vocabulary: int, drawn: torch.Generator
+) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield whole sequences and the log-probs of their drawn tokens, `batch` at a time.
+
+    Sequences are as long as the engine takes; with more than one at a time, twice as many requests wait, so
+    that some are read while others are drawn.
+    """
+    longest = llm.llm_engine.vllm_config.model_config.max_model_len
+    low, high = PROMPTS
+    high = min(high, longest // 2)
+    new = max(1, min(tokens, longest - high - 1))
+    shared, seed = prompt(min(SHARED, low), vocabulary, drawn), 1
+    while tokens > 0:
+        count = batch if batch == 1 else min(2 * batch, -(-tokens // new))
+        lengths = torch.randint(low, high + 1, (count,), generator=drawn).tolist()
+        prompts = [prompt(length, vocabulary, drawn) for length in lengths]
+        prompts[::2] = [[*shared, *p[len(shared) :]] for p in prompts[::2]]
+        _, outputs = generate(llm, prompts, new, seed)
+        seed += count
+        for output in outputs:
+            one = output.outputs[0]
+            logps = torch.tensor(list(one.logprobs.logprobs), dtype=torch.float64).float()
+            assert len(logps) == len(one.token_ids)
+            tokens -= len(logps)
+            yield {"ids": torch.tensor([*output.prompt_token_ids, *one.token_ids]), "logps": logps}
+
+
+# --- the trainer --------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def trainer(asked: Asked, say: Say) -> None:
+    """Score the rollouts of all arms beside `out` by `rlk.nn`, and count log-probs of other bits."""
+    from rlk.nn import CausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = CausalLM.from_pretrained(asked.folder, device=device)
+    weight = model.model.embed_tokens.weight
+    hidden = model(torch.arange(64, device=device) * 7 % len(weight))
+    sigma = float(model.logits(hidden).std(-1).mean())
+    say({"numerics_id": model.numerics_id(device), "sigma": round(sigma, 3)})
+    out = Path(asked.out)
+    for file in sorted(out.parent.glob(f"{out.stem}.*.pt")):
+        stored = torch.load(file)
+        for batch in sorted({x["batch"] for x in stored}):
+            counts = compared(model, [x for x in stored if x["batch"] == batch], device)
+            say({"of": file.suffixes[-2][1:], "batch": batch, **counts})
+    if device == "cuda":
+        del model, hidden
+        torch.cuda.empty_cache()
+        from benchmarks.timing import ceilings
+
+        made = ceilings(matrix=True)
+        say({"copy_bytes_per_s": made.bytes_per_s, "gemm_flops_per_s": made.flops_per_s})
+
+
+def compared(model: Any, stored: Sequence[dict[str, Any]], device: str) -> dict[str, Any]:
+    """Return how many log-probs rollouts have, how many differ from the trainer's, and by how much."""
+    total = differing = 0
+    worst = 0.0
+    for group in groups([len(x["ids"]) for x in stored]):
+        rows = [stored[i] for i in group]
+        ids = torch.cat([x["ids"] for x in rows]).to(device)
+        cu = torch.tensor([0, *(len(x["ids"]) for x in rows)], dtype=torch.int32).cumsum(0).int()
+        from rlk.ops import Layout
+
+        made = model.logps(ids, Layout.packed(cu.to(device), tokens=len(ids))).logp.cpu()
+        begins = cu.tolist()[1:]
+        want = torch.cat([made[end - len(x["logps"]) : end] for end, x in zip(begins, rows, strict=True)])
+        got = torch.cat([x["logps"] for x in rows])
+        total += len(got)
+        differing += int((got.view(torch.int32) != want.view(torch.int32)).sum())
+        worst = max(worst, float((got - want).abs().max()))
+    return {"compared": total, "differing": differing, "max": worst}
+
+
+def groups(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the numbers of sequences that are scored together, of at most PACKED tokens or one sequence."""
+    group: list[int] = []
+    for i, length in enumerate(lengths):
+        if group and sum(lengths[j] for j in group) + length > PACKED:
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # an engine's threads may not end by themselves

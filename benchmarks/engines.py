@@ -1,0 +1,455 @@
+"""vLLM by rlk beside vLLM's own kernels: tokens a second, starts, and log-probs against an rlk trainer.
+
+`python -m benchmarks.engines --model Qwen3-0.6B` writes rows `vllm_decode`, `vllm_prefill` and `vllm_start`
+into benchmarks/results/<device>/engines.json, after each of its child processes; with `--steps` the row
+`grpo_step`. Each child has a time limit:
+one that hangs or fails is recorded as an absent peer. `--dry` runs all of it with a tiny model on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.engine_child import Asked
+from benchmarks.harness import PACKAGES, Bar, device_slug
+from benchmarks.merge import merged
+from benchmarks.rows import RESULTS, text_of
+from rlk.tune.record import versions
+
+PEER, INVARIANT = "vllm", "vllm_batch_invariant"
+ARMS = ("rlk", PEER, INVARIANT)
+SPEED, START = Bar(round(1 / 0.95, 4), PEER), Bar(1.2, PEER)
+"""0.95 of vLLM's tokens a second, and 1.2 times its start."""
+STEP = Bar(1.0, PEER)
+"""A step of GRPO in the time of vLLM, transformers and their pass for old log-probs."""
+SIGMA = 4.0
+"""Standard deviation of a row of logits, which weights are scaled to."""
+BATCHES = (1, 16, 64, 256)
+GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Tokens of a step that both arms capture a graph for: decodes, and a prompt alone."""
+ENGINE = ("runner", "compilation", "graphs", "sizes", "async", "in_process")
+"""Forms of an engine that a row names."""
+MORE_PACKAGES = ("vllm", "transformers")
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+}  # fmt: skip
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of random weights, and what is asked of it.
+
+    options: of transformers' Qwen3Config. cache: bytes of keys and values. prompt, new: tokens of a timed
+    sequence. tokens: drawn and compared, at each of the batch sizes. samples: of a step of GRPO.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    cache: int
+    longest: int
+    prompt: int
+    new: int
+    batches: tuple[int, ...]
+    tokens: tuple[int, ...]
+    samples: int = 128
+
+    @property
+    def shape(self) -> dict[str, int | str]:
+        """Return its name and layers, as a row names them."""
+        return {"model": self.name, "L": self.options["num_hidden_layers"]}
+
+
+def qwen3(hidden: int, inner: int, layers: int, heads: int, tied: bool) -> dict[str, Any]:
+    """Return the sizes of a Qwen3 model."""
+    return {
+        "vocab_size": 151936, "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 4096, "tie_word_embeddings": tied,
+    }  # fmt: skip
+
+
+GIB = 2**30
+MODELS = {
+    "Qwen3-0.6B": Model(
+        "Qwen3-0.6B", qwen3(1024, 3072, 28, 16, True), 36 * GIB, 1536, 512, 128, BATCHES,
+        (2048, 16384, 65536, 655360),
+    ),
+    "Qwen3-1.7B": Model(
+        "Qwen3-1.7B", qwen3(2048, 6144, 28, 16, True), 36 * GIB, 1536, 512, 128, BATCHES,
+        (2048, 8192, 32768, 262144),
+    ),
+    "Qwen3-8B": Model(
+        "Qwen3-8B", qwen3(4096, 12288, 36, 32, False), 36 * GIB, 1536, 512, 64, BATCHES,
+        (2048, 8192, 32768, 262144),
+    ),
+}  # fmt: skip
+TINY = Model(
+    "tiny",
+    qwen3(64, 128, 2, 4, True) | {"vocab_size": 96, "num_key_value_heads": 2, "head_dim": 16},
+    2**22, 160, 24, 4, (1, 4), (24, 32), 16,
+)  # fmt: skip
+
+
+# --- the checkpoint -----------------------------------------------------------------------------------------
+
+
+def write_checkpoint(model: Model, folder: Path) -> None:
+    """Write random weights and a config without a tokenizer; the rows of logits have a deviation of SIGMA."""
+    from transformers import Qwen3Config
+
+    from rlk.nn import CausalLM, ModelConfig
+
+    config = Qwen3Config(**model.options, architectures=["Qwen3ForCausalLM"], bos_token_id=0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    made = CausalLM(ModelConfig.of(config), device=device, dtype=torch.bfloat16)
+    drawn = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        for name, p in made.named_parameters():
+            if p.dim() == 1:
+                p.normal_(1.0, 0.1, generator=drawn)
+                continue
+            # hidden states behind the last norm have a root mean square of 1
+            scale = SIGMA if name.endswith(("embed_tokens.weight", "lm_head.weight")) else 1.0
+            p.normal_(0.0, scale / p.shape[1] ** 0.5, generator=drawn)
+    made.save_pretrained(folder, config=config)
+
+
+# --- children -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Children:
+    """Child processes, their time, and the lines that they wrote."""
+
+    out: Path
+    until: float
+    limit: float
+    dry: bool
+
+    def run(self, asked: Asked, name: str) -> str | None:
+        """Run a child; return why it is of no use, None if it ended well."""
+        return self.call(["benchmarks.engine_child", json.dumps(asdict(asked))], asked.arm, name)
+
+    def call(self, module: Sequence[str], arm: str, name: str) -> str | None:
+        """Run a module with arguments in an arm's environment; return what `run` returns."""
+        limit = min(self.limit, self.until - time.monotonic())
+        if limit < 10:
+            return "no time was left"
+        command = [sys.executable, "-m", *module]
+        print(f"--- {name}: at most {limit:.0f} s", flush=True)
+        begin = time.monotonic()
+        child = subprocess.Popen(command, env=self._environment(arm), start_new_session=True)
+        try:
+            code = child.wait(limit)
+            why = None if code == 0 else f"ended with status {code}"
+        except subprocess.TimeoutExpired:
+            why = f"did not end in {limit:.0f} s"
+        finally:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)  # an engine's own children too
+            except ProcessLookupError:
+                pass
+            child.wait()
+        print(f"--- {name}: {time.monotonic() - begin:.0f} s{', ' + why if why else ''}", flush=True)
+        return why
+
+    def lines(self, arm: str, file: Path | None = None) -> list[Line]:
+        """Return what a child of an arm wrote."""
+        file = file or self.out
+        if not file.exists():
+            return []
+        every = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return [line for line in every if line["arm"] == arm]
+
+    def _environment(self, arm: str) -> dict[str, str]:
+        made = {**ENVIRONMENT, **os.environ}
+        made.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        if self.dry:
+            made |= {"RLK_VLLM": "cpu", "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
+        elif arm in (PEER, INVARIANT):
+            made["VLLM_PLUGINS"] = ""  # rlk is not even registered
+        if arm == INVARIANT:
+            made["VLLM_BATCH_INVARIANT"] = "1"
+        return made
+
+
+# --- rows ---------------------------------------------------------------------------------------------------
+
+
+def found(lines: Sequence[Line], *names: str) -> Line:
+    """Return the first line with all of the names, {} if there is none."""
+    return next((line for line in lines if all(name in line for name in names)), {})
+
+
+def rows(model: Model, lines: Mapping[str, Sequence[Line]], absent: Mapping[str, str]) -> list[Line]:
+    """Return the rows of everything that has been measured."""
+    made = []
+    for op, name in (("vllm_decode", "decode_s"), ("vllm_prefill", "prefill_s")):
+        for batch in model.batches:
+            tokens = batch * (model.new if op == "vllm_decode" else model.prompt)
+            steps = model.new if op == "vllm_decode" else 1
+            row = _row(
+                model, {"op": op, "shape": {**model.shape, "B": batch, "S": model.prompt}}, lines, absent,
+                lambda line, name=name, batch=batch, steps=steps: (  # type: ignore[misc]
+                    [x / steps for x in line[name]] if line.get("batch") == batch and name in line else None
+                ),
+                SPEED,
+            )  # fmt: skip
+            if row is None:
+                continue
+            row["rate"] = f"{tokens / (1e-3 * row['ms'] * steps):.0f} tokens/s"
+            row["roofline"] = _roofline(model, op, batch, row["ms"], lines["trainer"])
+            made.append(row | _equality(lines["trainer"], batch))
+    start = _row(
+        model, {"op": "vllm_start", "shape": model.shape}, {k: v[::-1] for k, v in lines.items()}, absent,
+        lambda line: [line["start_s"]] if "start_s" in line else None, START,
+    )  # fmt: skip
+    warm = all(sum("start_s" in line for line in lines[arm]) > 1 for arm in ("rlk", PEER))
+    if start is not None:
+        if not warm:
+            start["holds"] = None
+        start |= {"warm": warm, "cold_s": {a: found(v, "start_s").get("start_s") for a, v in lines.items()}}
+        made.append(start)
+    return made
+
+
+def step_row(model: Model, lines: Mapping[str, Sequence[Line]], absent: Mapping[str, str]) -> list[Line]:
+    """Return the row of steps of GRPO without the first, with the seconds of each phase in both arms."""
+    later = {arm: [x for x in each if x.get("step", 0) > 0] for arm, each in lines.items()}
+    shape = {**model.shape, "B": model.samples, "S": model.prompt}
+    row = _row(
+        model, {"op": "grpo_step", "shape": shape},
+        {arm: [{"s": [x["step_s"] for x in each]}, *lines[arm]] for arm, each in later.items()}, absent,
+        lambda line: line.get("s"), STEP,
+    )  # fmt: skip
+    if row is None:
+        return []
+    row["new"] = model.new
+    row["phases_s"] = {
+        arm: {n: statistics.median(x["phases"][n] for x in each) for n in each[0]["phases"]}
+        for arm, each in later.items()
+        if each
+    }
+    counts = {arm: sum(x["tokens"] - x["exact"] for x in each) for arm, each in later.items()}
+    ours = later["rlk"]
+    row |= {
+        "bits": "mismatch" if counts["rlk"] else "exact", "differing": counts["rlk"],
+        "compared": sum(x["tokens"] for x in ours), "rate": f"{1e3 / row['ms']:.2f} steps/s",
+        "controls": {
+            PEER: {"differing": counts[PEER], "compared": sum(x["tokens"] for x in later[PEER])},
+        } if later[PEER] else {},
+    }  # fmt: skip
+    return [row]
+
+
+def _row(
+    model: Model,
+    named: Line,
+    lines: Mapping[str, Sequence[Line]],
+    absent: Mapping[str, str],
+    read: Callable[[Line], list[float] | None],
+    bar: Bar,
+) -> Line | None:
+    """Return a row of the seconds that `read` finds among the lines of each arm."""
+    times = {arm: next((x for line in each if (x := read(line))), None) for arm, each in lines.items()}
+    peers: dict[str, Line] = {}
+    for arm in ARMS[1:]:
+        if seconds := times.get(arm):
+            peers[arm] = {"ms": round(1e3 * statistics.median(seconds), 5)}
+        else:
+            peers[arm] = {"absent": absent.get(arm, "not asked for")}
+    ours = times.get("rlk")
+    if not ours:
+        return None
+    ms = 1e3 * statistics.median(ours)
+    engine = found(lines["rlk"], "start_s")
+    return {
+        **named, "pass": "fwd", "backend": found(lines["rlk"], "backend").get("backend", "none"),
+        "dtype": "bf16", "ms": round(ms, 5), "burst_ms": round(1e3 * ours[0], 5),
+        "spread": [round(1e3 * min(ours), 5), round(1e3 * max(ours), 5)], "roofline": None, "bits": None,
+        "engine": {name: engine.get(name) for name in ENGINE},
+        "bar": str(bar), "holds": bar.holds(ms, peers), "peers": peers,
+    }  # fmt: skip
+
+
+def _roofline(model: Model, op: str, batch: int, ms: float, trainer: Sequence[Line]) -> float | None:
+    """Return the least time of the bytes or operations of a step at the device's ceilings, by its time."""
+    ceilings = found(trainer, "copy_bytes_per_s")
+    if not ceilings:
+        return None
+    c = model.options
+    attention = c["head_dim"] * (2 * c["num_attention_heads"] + 2 * c["num_key_value_heads"])
+    layer = c["hidden_size"] * (attention + 3 * c["intermediate_size"])
+    weights, head = layer * c["num_hidden_layers"], c["hidden_size"] * c["vocab_size"]
+    key = 4 * c["num_hidden_layers"] * c["num_key_value_heads"] * c["head_dim"]  # bytes, and of its value
+    if op == "vllm_decode":
+        context = model.prompt + model.new // 2
+        least = (2 * (weights + head) + batch * context * key) / ceilings["copy_bytes_per_s"]
+    else:
+        square = 2 * model.prompt**2 * c["num_attention_heads"] * c["head_dim"] * c["num_hidden_layers"]
+        least = batch * (2 * model.prompt * weights + square + 2 * head) / ceilings["gemm_flops_per_s"]
+    return round(1e3 * least / ms, 3)
+
+
+def _equality(trainer: Sequence[Line], batch: int) -> Line:
+    """Return how many log-probs of a batch size differ from the trainer's, of rlk's and of vLLM's kernels."""
+    counts = {
+        line["of"]: {name: line[name] for name in ("compared", "differing", "max")}
+        for line in trainer
+        if line.get("batch") == batch and "compared" in line
+    }
+    ours = counts.pop("rlk", None)
+    if ours is None:
+        return {}
+    bits = "exact" if ours["differing"] == 0 else "mismatch"
+    return {
+        "bits": bits, "differing": ours["differing"], "compared": ours["compared"],
+        "max_abs_err": ours["max"], "controls": counts, "sigma": found(trainer, "sigma").get("sigma"),
+    }  # fmt: skip
+
+
+def write(made: Sequence[Line], out: Path, device: str, trainer: Sequence[Line], commit: str | None) -> Path:
+    """Merge rows into those of the device, and return the file."""
+    ceilings = found(trainer, "copy_bytes_per_s")
+    record = {
+        "device": device, "versions": versions((*PACKAGES, *MORE_PACKAGES), commit),
+        "command": " ".join(["python -m benchmarks.engines", *sys.argv[1:]]),
+        "ceilings": {n: ceilings.get(n) for n in ("copy_bytes_per_s", "gemm_flops_per_s")},
+        "rows": list(made),
+    }  # fmt: skip
+    file = out / device_slug(device) / "engines.json"
+    old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text_of(merged(old, [record])), encoding="utf-8")
+    return file
+
+
+def show(made: Sequence[Line]) -> None:
+    """Print rows."""
+    for row in made:
+        shape = " ".join(f"{k}={v}" for k, v in row["shape"].items())
+        peers = ", ".join(f"{k} {v.get('ms', v.get('absent'))}" for k, v in row["peers"].items())
+        bits = f"{row['differing']} of {row['compared']} differ" if "compared" in row else ""
+        holds = {True: "holds", False: "MISSES", None: "?"}[row["holds"]]
+        print(f"{row['op']} {shape}: {row['ms']:.3f} ms, {row.get('rate', '')}, {holds} ({peers}) {bits}")
+        for arm, control in row.get("controls", {}).items():
+            print(f"    control {arm}: {control['differing']} of {control['compared']} differ")
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Run the children one after the other, and write rows after each."""
+    parser = argparse.ArgumentParser(description="Measure vLLM by rlk beside vLLM's own kernels.")
+    parser.add_argument("--model", choices=tuple(MODELS), default="Qwen3-0.6B")
+    parser.add_argument("--layers", type=int, help="fewer than the model has; the row says how many")
+    parser.add_argument("--arms", default=",".join(ARMS), help="default: all")
+    parser.add_argument("--batches", help="default: 1,16,64,256")
+    parser.add_argument("--tokens", help="drawn and compared at each batch size (0,0,0,0: none)")
+    parser.add_argument("--repeats", type=int, default=3, help="timed runs of each batch size (0: none)")
+    parser.add_argument("--no-warm", action="store_true", help="no second starts")
+    parser.add_argument("--options", type=json.loads, default={}, help="of vllm.LLM in all arms, as JSON")
+    parser.add_argument("--seconds", type=float, default=510, help="of all children together (510)")
+    parser.add_argument("--limit", type=float, default=240, help="of one child (240)")
+    parser.add_argument("--folder", type=Path, help="for checkpoints (default: a temporary one)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="of results")
+    parser.add_argument("--commit", help="what to record as rlk's version, where there is no git checkout")
+    parser.add_argument("--steps", action="store_true", help="steps of GRPO, in place of everything else")
+    parser.add_argument("--dry", action="store_true", help="a tiny model on a CPU, the rlk arm alone")
+    given = parser.parse_args()
+    model = TINY if given.dry else MODELS[given.model]
+    if given.layers:
+        model = replace(model, options={**model.options, "num_hidden_layers": given.layers})
+    for name in ("batches", "tokens"):
+        if (text := getattr(given, name)) is not None:
+            model = replace(model, **{name: tuple(int(x) for x in text.split(","))})
+    if len(model.tokens) != len(model.batches):
+        parser.error("--tokens needs a number for each of --batches")
+    if given.steps:
+        model = replace(model, new=model.new if given.dry else 256, prompt=model.prompt if given.dry else 128)
+    with tempfile.TemporaryDirectory() as folder:
+        measure(model, given, Path(folder))
+
+
+def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
+    """Measure a model; folder of a checkpoint: `given.folder` or below `scratch`."""
+    place = (given.folder or scratch) / f"{model.name}-{model.options['num_hidden_layers']}"
+    children = Children(scratch / "lines.json", time.monotonic() + given.seconds, given.limit, given.dry)
+    if not (place / "config.json").exists():
+        begin = time.monotonic()
+        write_checkpoint(model, place)
+        print(f"wrote {place} in {time.monotonic() - begin:.0f} s", flush=True)
+    torch.cuda.empty_cache()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    options = {
+        "max_model_len": model.longest, "kv_cache_memory_bytes": model.cache, "gpu_memory_utilization": 0.02,
+        "compilation_config": {"cudagraph_capture_sizes": GRAPHS},
+    }  # fmt: skip
+    if given.dry:
+        options = {
+            "max_model_len": model.longest, "kv_cache_memory_bytes": model.cache, "block_size": 16,
+            "max_num_batched_tokens": 64, "enforce_eager": True,
+        }  # fmt: skip
+    asked = Asked(
+        "engine", "", str(place), str(children.out), model.batches, model.prompt, model.new, given.repeats,
+        model.tokens, options | given.options,
+    )  # fmt: skip
+    arms = [arm for arm in ARMS if arm in given.arms.split(",")]
+    absent = dict.fromkeys(ARMS[1:], "needs a GPU") if given.dry else {}
+
+    def keep() -> None:
+        lines = {arm: children.lines(arm) for arm in (*ARMS, "trainer")}
+        made = (step_row if given.steps else rows)(model, lines, absent)
+        if made:
+            print(f"wrote {write(made, given.out, device, lines['trainer'], given.commit)}", flush=True)
+            show(made)
+
+    if "rlk" in arms and not given.dry:
+        children.call(
+            ["rlk.cli", "warmup", "--model-config", str(place / "config.json")], "rlk", "rlk warmup"
+        )
+    if given.steps:
+        asked = replace(asked, part="steps", batches=(model.samples,))
+        for arm in arms[:2]:
+            if (why := children.run(replace(asked, arm=arm), f"{arm}, steps of GRPO")) is not None:
+                absent[arm] = why
+            keep()
+        return
+    for arm in arms:
+        if arm in absent:
+            continue
+        # the control needs few tokens to fail
+        tokens = model.tokens if arm == "rlk" else tuple(min(2048, n) for n in model.tokens)
+        if (why := children.run(replace(asked, arm=arm, tokens=tokens), arm)) is not None:
+            absent[arm] = why
+        keep()
+    if any(model.tokens):
+        children.run(replace(asked, part="trainer", arm="trainer"), "the trainer")
+        keep()
+    if not given.no_warm:
+        for arm in arms:
+            if arm not in absent and arm != INVARIANT:
+                children.run(replace(asked, arm=arm, repeats=0, tokens=()), f"{arm}, warm")
+        keep()
+
+
+if __name__ == "__main__":
+    main()
