@@ -248,8 +248,13 @@ def write(
     return file
 
 
-def main(family: str, cases: Callable[[], Iterable[Case]], *, matrix: bool = False) -> None:
-    """Run a family from the command line, printing each row as it comes and writing after each."""
+def main(
+    family: str, cases: Callable[[], Iterable[Case]], *, matrix: bool = False, reports: bool = True
+) -> None:
+    """Run a family from the command line, printing each row as it comes and writing after each.
+
+    reports: whether this process does; of several ranks one does.
+    """
     parser = argparse.ArgumentParser(description=f"Measure the {family} family beside its peers.")
     parser.add_argument(
         "--out", default=str(RESULTS), help="folder of the results (default: benchmarks/results)"
@@ -280,8 +285,9 @@ def main(family: str, cases: Callable[[], Iterable[Case]], *, matrix: bool = Fal
             except Exception as error:  # the other rows are still worth their machine time
                 print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
                 continue
-        print(line(rows[-1]), flush=True)
-        write(family, rows, session, options)
+        if reports:
+            print(line(rows[-1]), flush=True)
+            write(family, rows, session, options)
         torch.cuda.empty_cache()
     if not rows:
         raise SystemExit("no row was measured")

@@ -172,9 +172,19 @@ class TorchLayer:
     attention: Callable[..., Any]
 
     @staticmethod
-    def of(config: ModelConfig, layer: DecoderLayer, *, grad: bool = False) -> TorchLayer:
-        """Copy the weights of a layer, merged. Raises Absent where FlashAttention 4 is not installed."""
-        attention = peers.module("flash_attn.cute.interface").flash_attn_varlen_func
+    def of(
+        config: ModelConfig,
+        layer: DecoderLayer,
+        *,
+        grad: bool = False,
+        attention: Callable[..., Any] | None = None,
+    ) -> TorchLayer:
+        """Copy the weights of a layer, merged. Raises Absent where FlashAttention 4 is not installed.
+
+        attention: another one, called as FlashAttention 4 is.
+        """
+        if attention is None:
+            attention = peers.module("flash_attn.cute.interface").flash_attn_varlen_func
         at, mlp = layer.self_attn, layer.mlp
 
         def joined(*modules: Any) -> Tensor:

@@ -19,7 +19,7 @@ PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 MARKS = ("<!-- benchmarks.page: begin -->", "<!-- benchmarks.page: end -->")
 
 Row = Mapping[str, Any]
-BACKENDS = {"triton": "Triton", "cute": "CuTe DSL", "tilelang-cuda": "TileLang"}
+BACKENDS = {"triton": "Triton", "cute": "CuTe DSL", "tilelang-cuda": "TileLang", "nccl": "NCCL"}
 
 FAMILIES = {
     "logp": "Log-probs from logits",
@@ -28,13 +28,16 @@ FAMILIES = {
     "attention": "Attention",
     "model": "Models",
     "norm": "RMSNorm",
+    "step": "Heads before attention",
     "router": "Routing of experts",
+    "moe": "Products of experts",
     "loss": "Policy losses",
     "distillation": "Distillation",
     "sample": "Sampling",
     "tokens": "Operators that move bytes",
     "advantages": "Advantages",
     "optim": "Optimizer steps",
+    "parallel": "Ranks that share sums and weights",
     "overhead": "Host time",
     "cliffs": "Shapes of published models",
     "digest": "Digests of weights",

@@ -128,9 +128,7 @@ def rollout(model: CausalLM) -> Found:
     }
 
 
-def patched_of(
-    name: str, device: Device = "cpu", **options: object
-) -> rlk.integrations.patching.Patched:
+def patched_of(name: str, device: Device = "cpu", **options: object) -> rlk.integrations.patching.Patched:
     """Return the model of a name as transformers has it, patched."""
     from transformers import AutoModelForCausalLM, Qwen3Config
 

@@ -53,11 +53,11 @@ def arithmetic(x: Tensor[f32, T], y: Tensor[f32, T], z: Tensor[f32, T]) -> Outpu
     """Every exact operation of two or three operands."""
     return L.out(
         rounded_once=L.fma(x, y, z),
-        product_sum=x * y + z,
-        quotient=x / y,
-        larger=L.maximum(x, y),
-        smaller=L.minimum(x, y),
-        difference=x - y,
+        product_plus_z=x * y + z,
+        quotient_value=x / y,
+        maximum_value=L.maximum(x, y),
+        minimum_value=L.minimum(x, y),
+        difference_value=x - y,
     )
 
 
@@ -71,8 +71,8 @@ def test_exact_operations_have_the_bits_of_the_oracle() -> None:
 
 
 def test_a_product_next_to_a_sum_is_not_fused() -> None:
-    """The control: where one rounding and two differ, product_sum takes two."""
+    """The control: where one rounding and two differ, product_plus_z takes two."""
     x = torch.randn(COUNT)
     y, z = torch.randn(COUNT), torch.randn(COUNT)
     got = call(arithmetic, {"x": x.cuda(), "y": y.cuda(), "z": z.cuda()}, {}, {})
-    assert (got["rounded_once"] != got["product_sum"]).float().mean() > 0.05
+    assert (got["rounded_once"] != got["product_plus_z"]).float().mean() > 0.05

@@ -20,7 +20,7 @@ Group: TypeAlias = "dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGro
 SHARE = "tensor_model_parallel"
 """The attribute of a parameter that is a rank's share of a weight, not the whole (Megatron's name)."""
 CHUNK, MOST_CHUNKS = 2**24, 16
-"""The fewest bytes of a chunk, and the most chunks of a sum: estimates, so that the last addition is short."""
+"""The fewest bytes of a chunk, and the most chunks of a sum, whose last addition nothing hides: estimates."""
 GATHERED = 2**21
 """Bytes of x on all ranks up to which more than two ranks gather all of it: one exchange in place of two."""
 SUMMED = (torch.float32, torch.bfloat16, torch.float16)
@@ -151,7 +151,7 @@ def _gathered(x: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.T
 def _add_pair(
     own: torch.Tensor, other: torch.Tensor, members: dist.ProcessGroup, *, out: torch.Tensor
 ) -> None:
-    """Write rank 0's terms + rank 1's [n] on each of two ranks; own: of this rank; other: what the other gets.
+    """Write rank 0's terms + rank 1's, [n] each, on both of two ranks; own: of this rank; other: sent.
 
     Later chunks are sent while those before are added.
     """

@@ -1,0 +1,445 @@
+"""Benchmark of ranks: sums over them beside NCCL's, a decoder layer that they share, the price of leaves.
+
+One process measures leaves alone. For several, a device each:
+`torchrun --standalone --nproc-per-node 2 -m benchmarks.bench_parallel`.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+import rlk
+from benchmarks import bench_model, layers, peers
+from benchmarks.harness import Bar, Case, Checked, main
+from benchmarks.identity import describe, differing_there
+from benchmarks.layers import TorchLayer
+from benchmarks.timing import BURST_LAUNCHES, MOST_LAUNCHES, WARM_LAUNCHES, Launch, Timing, measure, timed
+from rlk.nn import CausalLM, DecoderLayer, ModelConfig, WholeSequences
+from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
+from rlk.ops.products import partial_input_gradient
+from rlk.parallel import parallelize
+from rlk.runtime.call import collective
+from rlk.runtime.call.collective import ordered_gather
+from rlk.testing.bits import differing
+
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+KIB = (8, 64, 512, 4096, 32768, 65536, 262144, 1048576)
+LARGE = 65536  # KiB from which a sum has the tighter bar
+LEAVES, PIECES = 8, 2
+SECONDS, IDLE = 0.2, 0.1
+SAMPLED = 1 << 20
+LIMIT = timedelta(seconds=60)
+"""Of a collective: ranks that lost each other end."""
+SHAPES = ((4, 2048), (1, 8192))
+"""Sequences, and the tokens of each."""
+MODEL, WHOLE, MEGATRON = "Qwen3-8B", "rlk_one_leaf", "megatron_cublas"
+
+
+def together(launch: Launch) -> Timing:
+    """Time a launch that all ranks make, as often on each; the times are of the slowest rank."""
+    if not dist.is_initialized():
+        return measure(launch, seconds=SECONDS)
+    for _ in range(WARM_LAUNCHES):
+        launch()
+    torch.cuda.synchronize()
+    time.sleep(IDLE)
+    burst = _slowest(statistics.median(timed(launch, BURST_LAUNCHES, flush=True)))
+    launches = int(max(BURST_LAUNCHES, min(MOST_LAUNCHES, 1e3 * SECONDS / max(burst, 0.1))))
+    times = sorted(timed(launch, launches, flush=True))
+    tenth = len(times) // 10
+    found = statistics.median(times), times[tenth], times[-1 - tenth]
+    middle, low, high = map(_slowest, found)
+    return Timing(middle, burst, (low, high))
+
+
+def _slowest(ms: float) -> float:
+    found = torch.tensor(ms, dtype=torch.float64, device="cuda")
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return float(found)
+
+
+# --- sums ---
+
+
+def tree(terms: Tensor) -> Tensor:
+    """Return the f32 sum of terms [R, n] on the host: neighbours first."""
+    while len(terms) > 1:
+        terms = terms[0::2] + terms[1::2]
+    return terms[0]
+
+
+def sampled(x: Tensor) -> Tensor:
+    """Return some elements of a tensor, of all of its chunks."""
+    flat = x.flatten()
+    return flat[:: -(-len(flat) // SAMPLED)].contiguous()
+
+
+def whole(call: Launch) -> Launch:
+    """Return the call with nothing sent while something is added."""
+
+    def launch() -> Any:
+        with patch.object(collective, "CHUNK", 1 << 60):
+            return call()
+
+    return launch
+
+
+def all_reduce(kib: int, dtype: torch.dtype) -> Case:
+    """The sum of a tensor over ranks, beside NCCL's all-reduce. Compared: some elements with a host's sum."""
+    x = torch.randn(kib * 1024 // dtype.itemsize, device="cuda").to(dtype)
+    place = torch.zeros_like(x)
+    group = dist.group.WORLD
+    assert group is not None
+
+    def check() -> Checked:
+        terms = ordered_gather(sampled(x), None).cpu().float()
+        want, wide = tree(terms), terms.double().sum(0)
+        got = sampled(ordered_all_reduce(x, None)).cpu()
+        return Checked(float((got.double() - wide).abs().max()), differing(got, want.to(dtype)))
+
+    every: dict[str, Callable[[], Launch]] = {
+        "nccl": lambda: partial(dist.all_reduce, place),
+        "rlk_gather": lambda: partial(ordered_gather_sum, x, None),
+        "rlk_shares": lambda: partial(collective._summed_in_shares, x, group),
+    }
+    if kib * 1024 > collective.CHUNK:
+        every["rlk_unchunked"] = lambda: whole(partial(ordered_all_reduce, x, None))
+    return of_sums("all_reduce", kib, dtype, lambda: partial(ordered_all_reduce, x, None), every, 2.0, check)
+
+
+def reduce_scatter(kib: int, dtype: torch.dtype) -> Case:
+    """A rank's part of the sum, beside NCCL's reduce-scatter. Compared: some elements with a host's sum."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    x = torch.randn(ranks, kib * 1024 // dtype.itemsize // ranks, device="cuda").to(dtype)
+    place = torch.empty_like(x[0])
+
+    def check() -> Checked:
+        terms = ordered_gather(torch.stack([sampled(part) for part in x]), None)[:, rank].cpu().float()
+        want, wide = tree(terms), terms.double().sum(0)
+        got = sampled(ordered_reduce_scatter(x, None)).cpu()
+        return Checked(float((got.double() - wide).abs().max()), differing(got, want.to(dtype)))
+
+    every: dict[str, Callable[[], Launch]] = {
+        "nccl": lambda: partial(dist.reduce_scatter_tensor, place, x.view(-1))
+    }
+    if kib * 1024 > 2 * collective.CHUNK:
+        every["rlk_unchunked"] = lambda: whole(partial(ordered_reduce_scatter, x, None))
+    moved = 1 + 1 / ranks
+    return of_sums(
+        "reduce_scatter", kib, dtype, lambda: partial(ordered_reduce_scatter, x, None), every, moved, check
+    )
+
+
+def of_sums(
+    op: str,
+    kib: int,
+    dtype: torch.dtype,
+    ours: Callable[[], Launch],
+    every: Mapping[str, Callable[[], Launch]],
+    moved: float,
+    check: Callable[[], Checked],
+) -> Case:
+    """Return the case of a collective; moved: of x's bytes, those read and written."""
+    name = "f32" if dtype is torch.float32 else "bf16"
+    return Case(
+        op=op,
+        passes="fwd",
+        shape={"R": dist.get_world_size(), "KiB": kib, "dtype": name},
+        dtype=name,
+        backend="nccl",
+        rlk=ours,
+        peers=every,
+        moved=moved * kib * 1024,
+        bar=Bar(1.1 if kib >= LARGE else 1.3, "nccl"),
+        reference="nccl",
+        check=check,
+        describe=lambda: {
+            "tier": "exact",
+            "numerics_id": getattr(rlk.ops, f"ordered_{op}").numerics_id("cuda"),
+        },
+        timer=together,
+        extra=False,
+        notes={"multicast": "off"},
+    )
+
+
+# --- the price of leaves, on one device ---
+
+
+def product(m: int, n: int, k: int) -> Case:
+    """A row-parallel product in eight leaves; beside it one leaf, and both halves of K."""
+    x, w = (torch.randn(rows, k, dtype=torch.bfloat16, device="cuda") for rows in (m, n))
+    half = k // PIECES
+
+    def parts() -> Tensor:
+        each = LEAVES // PIECES
+        sums = [
+            rlk.ops.matmul(a, b, leaves=LEAVES, part=(i * each, (i + 1) * each))
+            for i, (a, b) in enumerate(zip(*halves, strict=True))
+        ]
+        return (sums[0] + sums[1]).to(x.dtype)
+
+    halves = [[t[:, i * half : (i + 1) * half].contiguous() for i in range(PIECES)] for t in (x, w)]
+    return Case(
+        op="row_parallel",
+        passes="fwd",
+        shape={"M": m, "N": n, "K": k},
+        rlk=lambda: partial(rlk.ops.matmul, x, w, leaves=LEAVES),
+        peers={
+            WHOLE: lambda: partial(rlk.ops.matmul, x, w),
+            "rlk_two_parts": lambda: parts,
+            "cublas_gemm": lambda: lambda: x @ w.t(),
+        },
+        moved=2.0 * (m * n + m * k + n * k),
+        flops=2.0 * m * n * k,
+        bar=Bar(1.03, WHOLE),
+        reference=WHOLE,
+        check=lambda: Checked(differing=differing_there(parts(), rlk.ops.matmul(x, w, leaves=LEAVES))),
+        describe=lambda: describe(rlk.ops.matmul.explain(x, w, leaves=LEAVES)),
+        timer=together,
+        extra=False,
+        notes={"leaves": LEAVES, "compared": "parts of two ranks, added"},
+    )
+
+
+def input_gradient(m: int, n: int, k: int) -> Case:
+    """The gradient of a column-parallel product's input in eight leaves; beside it one leaf, two parts."""
+    d_y, w = (torch.randn(*s, dtype=torch.bfloat16, device="cuda") for s in ((m, n), (n, k)))
+    half = n // PIECES
+
+    def gradient(leaves: int) -> Launch:
+        x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        return peers.backward_of(lambda: rlk.ops.matmul(x, w, grad_leaves=leaves), (x,), d_y)
+
+    def parts() -> Tensor:
+        own = [slice(i * half, (i + 1) * half) for i in range(PIECES)]
+        first, second = (partial_input_gradient(d_y[:, at], w[at], LEAVES // PIECES) for at in own)
+        return (first + second).to(w.dtype)
+
+    return Case(
+        op="column_parallel",
+        passes="dgrad",
+        shape={"M": m, "N": n, "K": k},
+        rlk=lambda: gradient(LEAVES),
+        peers={
+            WHOLE: lambda: gradient(1),
+            "rlk_two_parts": lambda: parts,
+            "cublas_gemm": lambda: lambda: d_y @ w,
+        },
+        moved=2.0 * (m * n + m * k + n * k),
+        flops=2.0 * m * n * k,
+        bar=Bar(1.03, WHOLE),
+        reference=WHOLE,
+        check=lambda: Checked(differing=differing_there(parts(), gradient(LEAVES)()[0])),
+        describe=lambda: describe(rlk.ops.matmul.explain(d_y.new_empty(m, k), w, grad_leaves=LEAVES)),
+        timer=together,
+        extra=False,
+        notes={"grad_leaves": LEAVES, "compared": "parts of two ranks, added"},
+    )
+
+
+# --- a decoder layer ---
+
+
+def config_of(leaves: int) -> ModelConfig:
+    """Return the config of one layer; of a small vocabulary, which no layer sees."""
+    made = layers.config_of("qwen3", 4096, 32, 8, 12288, vocabulary=1024)
+    return replace(made, leaves=leaves)
+
+
+def layer_of(leaves: int, ranks: int, sp: bool) -> DecoderLayer:
+    """Return a rank's layer, whose weights are those of every other run."""
+    torch.manual_seed(0)
+    model = CausalLM(config_of(leaves), device="cuda")
+    if ranks > 1:
+        parallelize(model, dist.group.WORLD, sp=sp)
+    layer = model.model.layers[0]
+    assert isinstance(layer, DecoderLayer)
+    return layer
+
+
+class _Reduced(torch.autograd.Function):
+    """The sum over ranks; the gradient passes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Tensor) -> Tensor:
+        return d_y
+
+
+class _Copied(torch.autograd.Function):
+    """The input of all ranks; its gradient is summed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Tensor) -> Tensor:
+        d_y = d_y.contiguous()
+        dist.all_reduce(d_y)
+        return d_y
+
+
+def megatron(
+    on: TorchLayer, x: Tensor, residual: Tensor, attend: Callable[[TorchLayer, Tensor], Tensor]
+) -> Any:
+    """A layer as Megatron-LM shares it: cuBLAS products, all-reduces of bf16."""
+    eps = on.config.rms_norm_eps
+    x, residual = layers.fused(layers.add_norm)(x, residual, on.input_norm, eps)
+    o = attend(on, F.linear(_Copied.apply(x), on.qkv))
+    x = _Reduced.apply(F.linear(o.flatten(-2), on.o))
+    x, residual = layers.fused(layers.add_norm)(x, residual, on.post_norm, eps)
+    both = F.linear(_Copied.apply(x), on.gate_up)
+    return _Reduced.apply(F.linear(layers.fused(layers.gated)(both), on.down)), residual
+
+
+def sdpa(batch: int) -> Callable[..., Tensor]:
+    """Return torch's attention of sequences of one length, called as FlashAttention's packed one."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> Tensor:
+        q, k, v = (t.unflatten(0, (batch, -1)).transpose(1, 2) for t in (q, k, v))
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return o.transpose(1, 2).flatten(0, 1)
+
+    return attention
+
+
+def torch_layer(layer: DecoderLayer, ranks: int, batch: int, grad: bool) -> TorchLayer:
+    """Return the peer's layer, by FlashAttention 4 if it is there."""
+    c = config_of(1)
+    own = replace(
+        c,
+        num_attention_heads=c.num_attention_heads // ranks,
+        num_key_value_heads=c.num_key_value_heads // ranks,
+    )
+    try:
+        return TorchLayer.of(own, layer, grad=grad)
+    except peers.Absent:
+        return TorchLayer.of(own, layer, grad=grad, attention=sdpa(batch))
+
+
+def decoder_layer(batch: int, length: int, ranks: int, sp: bool, grad: bool) -> Case:
+    """A layer that ranks share, beside Megatron-LM's way; on one rank, beside one leaf."""
+    tokens, config = batch * length, config_of(LEAVES)
+    at = layers.whole(batch, length)
+    torch.manual_seed(1)
+    given = layers.states(tokens, config.hidden_size)
+    seeds = layers.states(tokens, config.hidden_size)
+
+    def own(leaves: int, on: int, by_tokens: bool) -> tuple[Launch, DecoderLayer]:
+        layer = layer_of(leaves, on, by_tokens)
+        rows = slice(None) if layer.ranks is None else layer.ranks.rows(tokens)
+        return passes(layer, tuple(layer.parameters()), rows), layer
+
+    def passes(call: Callable[..., Any], weights: tuple[Tensor, ...], rows: slice = slice(None)) -> Launch:
+        inputs = tuple(t[rows].clone().requires_grad_(grad) for t in given)
+        if not grad:
+            return peers.without_grad(lambda: call(*inputs, at))
+        return peers.with_grad(lambda: call(*inputs, at), (*inputs, *weights), tuple(t[rows] for t in seeds))
+
+    def peer() -> Launch:
+        made = torch_layer(layer_of(LEAVES, ranks, False), ranks, batch, grad)
+        attend = layers.attend_whole(at, made)
+
+        def call(x: Tensor, residual: Tensor, _: WholeSequences) -> Any:
+            return made(x, residual, attend) if ranks == 1 else megatron(made, x, residual, attend)
+
+        return passes(call, made.weights)
+
+    def check() -> Checked:
+        launch, layer = own(LEAVES, ranks, sp)
+        rows = slice(None) if layer.ranks is None else layer.ranks.rows(tokens)
+        wanted = own(LEAVES, 1, False)[0]()[:2]  # results, or gradients of x and the residual
+        return Checked(differing=bench_model.unequal(launch()[:2], tuple(t[rows] for t in wanted)))
+
+    every: dict[str, Callable[[], Launch]] = {MEGATRON: peer}
+    if ranks == 1:
+        every[WHOLE] = lambda: own(1, 1, False)[0]
+    reference = WHOLE if ranks == 1 else MEGATRON
+    return Case(
+        op="decoder_layer",
+        passes="fwd+bwd" if grad else "fwd",
+        shape={"model": MODEL, "B": batch, "S": length, "R": ranks, "sp": int(sp)},
+        rlk=lambda: own(LEAVES, ranks, sp)[0],
+        peers=every,
+        moved=2.0 * layers.weights_of(config) / ranks,
+        flops=(3.0 if grad else 1.0) * bench_model.flops(config, batch, length) / ranks,
+        bar=Bar(1.03, WHOLE) if ranks == 1 else None,
+        reference=reference,
+        check=check,
+        describe=lambda: bench_model.described(config),
+        timer=together,
+        extra=False,
+        notes={"leaves": LEAVES, "compared": "results or input gradients with those of one rank"},
+    )
+
+
+# --- the family ---
+
+
+def cases() -> Iterator[Case]:
+    """Yield the rows of one device, and of ranks where there are several."""
+    several = dist.is_initialized() and dist.get_world_size() > 1
+    if several:
+        for kib in KIB:
+            for case in (all_reduce, reduce_scatter):
+                torch.cuda.empty_cache()
+                yield case(kib, torch.float32)
+        yield all_reduce(LARGE, torch.bfloat16)
+    ranks = dist.get_world_size() if several else 1
+    for batch, length in SHAPES[: 1 if several else None]:
+        passes = (
+            (False, True) if torch.cuda.is_available() else (False,)
+        )  # fake tensors have no backward here
+        for on, sp in ((1, False), *(((ranks, False), (ranks, True)) if several else ())):
+            for grad in passes:
+                torch.cuda.empty_cache()
+                yield decoder_layer(batch, length, on, sp, grad)
+    if not several:
+        for n, k in ((4096, 4096), (4096, 12288)):
+            yield product(8192, n, k)
+        for n in (6144, 24576):
+            yield input_gradient(8192, n, 4096)
+
+
+def joined() -> bool:
+    """Join the ranks that torchrun started, if it did; return whether this process reports."""
+    if "RANK" not in os.environ:
+        return True
+    os.environ.update(NO_MULTICAST)  # sums by NVLink's switch would be in its own order
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", timeout=LIMIT, device_id=device)
+    return dist.get_rank() == 0
+
+
+if __name__ == "__main__":
+    reporting = joined()
+    try:
+        main("parallel", cases, matrix=True, reports=reporting)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
