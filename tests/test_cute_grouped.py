@@ -27,7 +27,7 @@ from rlk.testing.simulators.interpreter import interpret
 from rlk.testing.simulators.simt import Fault
 
 WIDE = (0, 0, 270, 5)  # tiles of 128 rows
-FEW = (3, 0, 1, 9, 5, 0, 40)  # tiles of 16 rows, which are the columns of an instruction
+FEW = (3, 0, 1, 9, 5, 0, 40)  # tiles of 32 rows, which are the columns of an instruction, in clusters
 Edit = Callable[[str], str]
 
 

@@ -101,6 +101,12 @@ CASES: dict[str, Case] = {
     "grouped_matmul of 6 experts, bias": grouped_product(ROUTED, 272, 528, present=("bias",), changes=None),
     "grouped_matmul of 8 experts of one row each": grouped_product((1,) * 8, 256, 512, changes=None),
     "grouped_matmul of 40 experts of few rows": grouped_product((0, 3, 9, 1, 20) * 8, 256, 256, changes=None),
+    "grouped_matmul of 8 experts of one row each, narrow tiles": grouped_product(
+        (1,) * 8, 1536, 128, changes=None
+    ),
+    "grouped_matmul of 40 experts of few rows, clusters": grouped_product(
+        (0, 30, 9, 1, 40) * 8, 1088, 64, changes=None
+    ),
     "grouped_matmul of 30 experts of 40 rows": grouped_product((64, 7, 49) * 10, 192, 128, changes=None),
     "grouped_matmul of 4 experts, clusters": grouped_product((1040, 1, 1200, 1855), 2304, 64, changes=None),
     "grouped_matmul of 500 experts": grouped_product((1, 0, 4, 2, 3) * 100, 64, 64, changes=None),
