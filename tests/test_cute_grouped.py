@@ -17,6 +17,7 @@ from test_grouped_matmul import F16, F32, Drawn, batched, batched_rows, normal
 from test_interpreted_ops import rescheduled
 
 from rlk import ops
+from rlk.lower.cute.plan import MOST_SEGMENTS
 from rlk.runtime.call import dispatch as runtime
 from rlk.runtime.call.dispatch import dispatch
 from rlk.schedule.schedule import Schedule
@@ -192,6 +193,14 @@ def test_nothing_is_nothing() -> None:
         0,
         16,
     )
+
+
+def test_more_experts_than_a_warp_counts_run_by_triton(backends: list[str]) -> None:
+    it = Drawn((1,) * 9 + (0,) * MOST_SEGMENTS, 16, 16)
+    want = ops.grouped_matmul(it.x, it.w, it.offsets)
+    by_cute()
+    assert_same_bits(ops.grouped_matmul(it.x, it.w, it.offsets), want)
+    assert backends == ["triton"]
 
 
 # --- controls ---
