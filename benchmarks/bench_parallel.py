@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -91,16 +90,6 @@ def sampled(x: Tensor) -> Tensor:
     return flat[:: -(-len(flat) // SAMPLED)].contiguous()
 
 
-def whole(call: Launch) -> Launch:
-    """Return the call with nothing sent while something is added."""
-
-    def launch() -> Any:
-        with patch.object(collective, "CHUNK", 1 << 60):
-            return call()
-
-    return launch
-
-
 def all_reduce(kib: int, dtype: torch.dtype) -> Case:
     """The sum of a tensor over ranks, beside NCCL's all-reduce. Compared: some elements with a host's sum."""
     x = torch.randn(kib * 1024 // dtype.itemsize, device="cuda").to(dtype)
@@ -119,8 +108,6 @@ def all_reduce(kib: int, dtype: torch.dtype) -> Case:
         "rlk_gather": lambda: partial(ordered_gather_sum, x, None),
         "rlk_shares": lambda: partial(collective._summed_in_shares, x, group),
     }
-    if kib * 1024 > collective.CHUNK:
-        every["rlk_unchunked"] = lambda: whole(partial(ordered_all_reduce, x, None))
     return of_sums("all_reduce", kib, dtype, lambda: partial(ordered_all_reduce, x, None), every, 2.0, check)
 
 
@@ -139,8 +126,6 @@ def reduce_scatter(kib: int, dtype: torch.dtype) -> Case:
     every: dict[str, Callable[[], Launch]] = {
         "nccl": lambda: partial(dist.reduce_scatter_tensor, place, x.view(-1))
     }
-    if kib * 1024 > 2 * collective.CHUNK:
-        every["rlk_unchunked"] = lambda: whole(partial(ordered_reduce_scatter, x, None))
     moved = 1 + 1 / ranks
     return of_sums(
         "reduce_scatter", kib, dtype, lambda: partial(ordered_reduce_scatter, x, None), every, moved, check

@@ -70,6 +70,8 @@ def main() -> None:
 
 def engine(asked: Asked, say: Say) -> None:
     """Start an engine, time it, and store rollouts with their log-probs."""
+    if asked.part == "steps":  # which give the engine new weights where they are
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     begin = time.perf_counter()
     from vllm import LLM
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of a step that both arms capture a graph for: decodes, and a prompt alone."""
 ENGINE = ("runner", "compilation", "graphs", "sizes", "async", "in_process")
 """Forms of an engine that a row names."""
+WARMUP = 100
+"""Seconds in which kernels are compiled before the first start; the start compiles what is left."""
 MORE_PACKAGES = ("vllm", "transformers")
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1",
@@ -147,9 +150,9 @@ class Children:
         """Run a child; return why it is of no use, None if it ended well."""
         return self.call(["benchmarks.engine_child", json.dumps(asdict(asked))], asked.arm, name)
 
-    def call(self, module: Sequence[str], arm: str, name: str) -> str | None:
-        """Run a module with arguments in an arm's environment; return what `run` returns."""
-        limit = min(self.limit, self.until - time.monotonic())
+    def call(self, module: Sequence[str], arm: str, name: str, most: float = inf) -> str | None:
+        """Run a module with arguments in an arm's environment; return what `run` returns. most: seconds."""
+        limit = min(most, self.limit, self.until - time.monotonic())
         if limit < 10:
             return "no time was left"
         command = [sys.executable, "-m", *module]
@@ -395,6 +398,7 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
     children = Children(scratch / "lines.json", time.monotonic() + given.seconds, given.limit, given.dry)
     if not (place / "config.json").exists():
         begin = time.monotonic()
+        place.mkdir(parents=True, exist_ok=True)
         write_checkpoint(model, place)
         print(f"wrote {place} in {time.monotonic() - begin:.0f} s", flush=True)
     torch.cuda.empty_cache()
@@ -423,9 +427,8 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
             show(made)
 
     if "rlk" in arms and not given.dry:
-        children.call(
-            ["rlk.cli", "warmup", "--model-config", str(place / "config.json")], "rlk", "rlk warmup"
-        )
+        warmup = ["rlk.cli", "warmup", "--model-config", str(place / "config.json")]
+        children.call(warmup, "rlk", "rlk warmup", WARMUP)
     if given.steps:
         asked = replace(asked, part="steps", batches=(model.samples,))
         for arm in arms[:2]:

@@ -129,8 +129,10 @@ def main(backend: str, world: int, rank: int, folder: Path) -> None:
 def everything(world: int, rank: int, device: torch.device) -> Found:
     add, gather = partial(ordered_all_reduce, group=None), partial(ordered_gather, group=None)
     found: Found = {"sums": {name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()}}
-    with patch.multiple(collective, CHUNK=64, GATHERED=0):
-        found["sums in chunks"] = {name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()}
+    with patch.object(collective, "GATHERED", 0):
+        found["sums, not gathered"] = {
+            name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()
+        }
     found["gathers"] = {name: untouched(gather, make(rank).to(device)) for name, make in GATHERS.items()}
     x = SUMS["many"](rank).to(device)
     found["reference"] = reference(x, None).cpu()
@@ -198,6 +200,11 @@ def forms(world: int, rank: int, device: torch.device) -> Found:
                 "part": untouched(partial(ordered_reduce_scatter, group=group), x),
                 "gathered": untouched(partial(ordered_gather_sum, group=group), x),
             }
+            with patch.object(collective, "GATHERED", 0):
+                made[f"{name} {dtype}"] |= {
+                    "all by shares": untouched(partial(ordered_all_reduce, group=group), x),
+                    "part by shares": untouched(partial(ordered_reduce_scatter, group=group), x),
+                }
     for name, group in (("one group", None), ("nodes", (between, inside))):
         x, whole = (form_of(rank, torch.float32).to(device).requires_grad_() for _ in range(2))
         ordered_reduce_scatter(x, group).backward(cotangent(rank, world).to(device))

@@ -43,7 +43,7 @@ def test_every_rank_gets_the_bits_of_the_tree(name: str, ranks: list[Found]) -> 
     want = pairwise(terms(name, len(ranks)))
     for rank, found in enumerate(ranks):
         assert_same_bits(found["sums"][name], want, f"{name} on rank {rank} of {len(ranks)}")
-        assert_same_bits(found["sums in chunks"][name], want, f"{name} on rank {rank} of {len(ranks)}")
+        assert_same_bits(found["sums, not gathered"][name], want, f"{name} on rank {rank} of {len(ranks)}")
 
 
 def test_the_tree_is_the_one_of_the_oracle() -> None:
@@ -102,6 +102,8 @@ def test_every_form_has_the_bits_of_the_tree(form: str, dtype: torch.dtype, rank
         assert_same_bits(made["odd"], want[:, :5].contiguous())
         assert_same_bits(made["gathered"], want)
         assert_same_bits(made["part"], want.chunk(world)[rank])
+        assert_same_bits(made["part by shares"], want.chunk(world)[rank])
+        assert_same_bits(made["all by shares"], want)
 
 
 def test_gradients_are_gathered_or_passed_on(ranks: list[Found]) -> None:

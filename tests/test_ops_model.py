@@ -532,6 +532,14 @@ def test_a_table_is_the_beginning_of_a_longer_one() -> None:
         assert_same_bits(short, long[:300])
 
 
+def test_a_table_is_made_on_the_cpu_whatever_the_default_device() -> None:
+    """Engines build models under torch.device of a GPU."""
+    with torch.device("meta"):
+        made = ops.rope_table(7, 8, device=torch.device("cpu"))
+    for got, want in zip(made, ops.rope_table(7, 8), strict=True):
+        assert_same_bits(got, want)
+
+
 # embedding
 
 

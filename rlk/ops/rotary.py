@@ -67,9 +67,8 @@ def _frequencies(dim: int, base: float | None, scaling: Mapping[str, object] | N
         if theta is not None:
             raise wrong_value(NAME, "base", base, "None where scaling has a rope_theta")
         theta = positive(NAME, "base", base)
-    plain: torch.Tensor = 1.0 / (
-        (BASE if theta is None else theta) ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim)
-    )
+    steps = torch.arange(0, dim, 2, dtype=torch.float32, device="cpu")  # engines set another default device
+    plain: torch.Tensor = 1.0 / ((BASE if theta is None else theta) ** (steps / dim))
     match kind:
         case "linear":
             return plain / numbers["factor"]

@@ -37,7 +37,7 @@ def test_every_rank_gets_the_bits_of_one_that_adds_all_terms(name: str, ranks: l
     assert_same_bits(alone, want, f"{name} on one device")
     for rank, found in enumerate(ranks):
         assert_same_bits(found["sums"][name], want, f"{name} on rank {rank} of {len(ranks)}")
-        assert_same_bits(found["sums in chunks"][name], want, f"{name} on rank {rank} of {len(ranks)}")
+        assert_same_bits(found["sums, not gathered"][name], want, f"{name} on rank {rank} of {len(ranks)}")
 
 
 def test_other_orders_are_seen(ranks: list[Found]) -> None:

@@ -67,10 +67,16 @@ class _Sequence:
     support: Support
 
 
-def columns_of(support: Support) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return supports as ids i32 and numbers f32 [B, 2], behind a worker's log-probs on their way here."""
-    ids = torch.stack((support.last, MARK - support.ties), 1)
-    return ids, torch.stack((support.threshold, torch.zeros_like(support.threshold)), 1)
+Columns = tuple[torch.Tensor, torch.Tensor]
+
+
+def columns_of(support: Support) -> tuple[Columns, Columns]:
+    """Return supports as two columns of ids i32 and two of numbers f32, [B, 1] each.
+
+    They stand behind a worker's log-probs on their way here. The second column of numbers is not read.
+    """
+    threshold = support.threshold[:, None]
+    return (support.last[:, None], (MARK - support.ties)[:, None]), (threshold, threshold)
 
 
 def split_support_columns(given: LogprobsLists) -> tuple[LogprobsLists, tuple[np.ndarray, ...]] | None:

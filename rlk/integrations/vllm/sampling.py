@@ -180,8 +180,8 @@ def with_support(made: LogprobsTensors, support: Support) -> LogprobsTensors:
     """Return vLLM's log-probs with the columns of supports, which the front end takes off again."""
     ids, numbers = columns_of(support)
     return made._replace(
-        logprob_token_ids=torch.cat((made.logprob_token_ids.to(torch.int32), ids), 1),
-        logprobs=torch.cat((made.logprobs, numbers), 1),
+        logprob_token_ids=torch.cat((made.logprob_token_ids.to(torch.int32), *ids), 1),
+        logprobs=torch.cat((made.logprobs, *numbers), 1),
     )
 
 
@@ -347,8 +347,9 @@ class SamplerV2(v2.Sampler):  # type: ignore[misc]
         at, rows, mode = input_batch, input_batch.idx_mapping_np, self.logprobs_mode
         nans = get_num_nans(logits) if self.compute_nans else None
         wanted = self.returns_logprobs(rows)
-        scores = self._scores(logits, at, wanted and mode.startswith("raw"))
-        options = self._options(at)
+        position = at.positions[at.logits_indices]
+        scores = self._scores(logits, at, position, wanted and mode.startswith("raw"))
+        options = self._options(at, position)
         drawn = draw(scores, options)
         made = None
         if wanted:
@@ -359,14 +360,16 @@ class SamplerV2(v2.Sampler):  # type: ignore[misc]
         )  # fmt: skip
         return SamplerOutputV2(drawn.token[:, None], made, nans, sampled, rejected)
 
-    def _scores(self, logits: torch.Tensor, at: Any, keep: bool) -> torch.Tensor:
+    def _scores(self, logits: torch.Tensor, at: Any, position: torch.Tensor, keep: bool) -> torch.Tensor:
         """Return what is drawn from before temperature, f32; keep: the logits stay as they are."""
         scores = logits.float()
-        if keep and scores.data_ptr() == logits.data_ptr():
-            scores = scores.clone()
         which, rows = at.expanded_idx_mapping, at.idx_mapping_np
-        pos, ids = (x[at.logits_indices] for x in (at.positions, at.input_ids))
-        self.logit_bias_state.apply_logit_bias(scores, which, rows, pos)
+        biased = self.logit_bias_state.use_logit_bias[rows].any()
+        worded = self.bad_words_state.num_bad_words.np[rows].any()
+        if keep and (biased or worded) and scores.data_ptr() == logits.data_ptr():
+            scores = scores.clone()  # vLLM writes into it
+        if biased:
+            self.logit_bias_state.apply_logit_bias(scores, which, rows, position)
         penalties = self.penalties_state
         if penalties.use_penalty[rows].any():
             scores = penalized(
@@ -374,16 +377,18 @@ class SamplerV2(v2.Sampler):  # type: ignore[misc]
                 penalties.repetition_penalty.gpu[which], penalties.frequency_penalty.gpu[which],
                 penalties.presence_penalty.gpu[which],
             )  # fmt: skip
-        self.bad_words_state.apply_bad_words(scores, which, rows, ids, at.expanded_local_pos)
+        if worded:
+            ids = at.input_ids[at.logits_indices]
+            self.bad_words_state.apply_bad_words(scores, which, rows, ids, at.expanded_local_pos)
         return scores
 
-    def _options(self, at: Any) -> Options:
+    def _options(self, at: Any, position: torch.Tensor) -> Options:
         states, which, rows = self.sampling_states, at.expanded_idx_mapping, at.idx_mapping_np
         top_k, top_p = states.get_top_k_top_p(which, rows)
         heated = (states.temperature.np[rows] != 1.0).any()
         return Options(
             seed=states.seeds.gpu[which],
-            position=at.positions[at.logits_indices] + 1,
+            position=position + 1,
             temperature=states.temperature.gpu[which] if heated else None,
             top_k=top_k,
             top_p=top_p,

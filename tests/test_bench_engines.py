@@ -1,0 +1,73 @@
+"""Rows of `benchmarks.engines`, of lines that its children write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import page, report
+from benchmarks.engine_child import groups
+from benchmarks.engines import ARMS, TINY, rows, step_row
+
+START = {"start_s": 30.0, "runner": 2}
+COUNTS = {"compared": 24, "max": 0.0}
+
+
+def lines(rlk_ms: float, differing: int = 0) -> dict[str, list[dict[str, Any]]]:
+    """Return what children wrote whose decode steps of a batch of 1 take rlk_ms, those of vLLM 1 ms."""
+
+    def arm(ms: float) -> list[dict[str, Any]]:
+        seconds = [1e-3 * TINY.new * ms] * 3
+        return [START, {"backend": "triton"}, {"batch": 1, "decode_s": seconds, "prefill_s": seconds}]
+
+    trainer = [
+        {"of": "rlk", "batch": 1, **COUNTS, "differing": differing},
+        {"of": "vllm", "batch": 1, **COUNTS, "differing": 24},
+    ]
+    return {"rlk": arm(rlk_ms), "vllm": arm(1.0), "vllm_batch_invariant": [], "trainer": trainer}
+
+
+@pytest.mark.parametrize(("ms", "holds"), [(1.05, True), (1.06, False)])
+def test_a_decode_holds_within_the_time_of_95_percent_of_the_tokens(ms: float, holds: bool) -> None:
+    decode = rows(TINY, lines(ms), {ARMS[2]: "did not end in 9 s"})[0]
+    assert decode["op"] == "vllm_decode" and decode["ms"] == pytest.approx(ms)
+    assert decode["holds"] is holds and decode["peers"][ARMS[2]] == {"absent": "did not end in 9 s"}
+
+
+def test_log_probs_that_differ_and_the_control_are_in_the_row() -> None:
+    same, other = (rows(TINY, lines(1.0, n), {})[0] for n in (0, 1))
+    assert (same["bits"], other["bits"]) == ("exact", "mismatch")
+    assert other["differing"] == 1 and other["controls"]["vllm"]["differing"] == 24
+
+
+def test_a_start_is_judged_only_if_both_arms_started_again() -> None:
+    given = lines(1.0)
+    assert rows(TINY, given, {})[-1]["holds"] is None
+    again = {"start_s": 10.0}
+    given["rlk"].append({"start_s": 13.0})
+    given["vllm"].append(again)
+    start = rows(TINY, given, {})[-1]
+    assert start["holds"] is False and start["peers"]["vllm"]["ms"] == 1e4
+    assert start["cold_s"]["rlk"] == 30.0
+
+
+def test_steps_of_grpo_leave_the_first_out() -> None:
+    def steps(seconds: float, exact: int) -> list[dict[str, Any]]:
+        each = {"phases": {"rollout": seconds}, "tokens": 8, "exact": exact}
+        return [START, *({"step": n, "step_s": 100.0 if n == 0 else seconds, **each} for n in range(3))]
+
+    (row,) = step_row(TINY, {"rlk": steps(2.0, 8), "vllm": steps(3.0, 0)}, {})
+    assert row["ms"] == 2000 and row["holds"] and row["bits"] == "exact"
+    assert row["phases_s"]["vllm"] == {"rollout": 3.0}
+    assert row["controls"]["vllm"] == {"differing": 16, "compared": 16}
+
+
+def test_rows_can_be_shown() -> None:
+    row = rows(TINY, lines(1.0), {})[0]
+    (line,) = page.lines([row])
+    assert "vllm 1.000" in report.cells(row) and page.cells(line, ["triton"], "")
+
+
+def test_sequences_are_scored_in_groups_of_all_of_them() -> None:
+    assert list(groups([30000, 2000, 2000, 40000, 5])) == [[0, 1], [2], [3], [4]]
