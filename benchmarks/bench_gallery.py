@@ -21,6 +21,7 @@ from benchmarks import peers
 from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.identity import compare, describe
 from benchmarks.peers import Launch
+from rlk.lang import op
 
 PACKAGE = Path(__file__).parents[1] / "examples/operators"
 SAMPLED = [0, 3, -1]
@@ -44,6 +45,7 @@ class Work:
 
     plain: the same in torch, of the same arguments. wrt: those that have a gradient. few: the arguments of
     the first output's sampled elements `rows`, which the oracle computes. moved, flops: of the passes.
+    derives: whether a derived gradient is timed beside the operator's own.
     """
 
     op: Any
@@ -57,9 +59,16 @@ class Work:
     flops: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "bf16"
+    derives: bool = False
 
     def ours(self) -> Any:
         return self.op(*self.args, **self.options)
+
+    def derived(self) -> Callable[[], Any]:
+        """Return a call of the same spec with a derived gradient."""
+        spec = op(saves=self.op.saves, name=self.op.name, returns=self.op.returns)(self.op.fn)
+        spec.derive_vjp(*self.op.gradient.wrt)
+        return lambda: spec(*self.args, **self.options)
 
 
 def _first(made: Any) -> Tensor:
@@ -76,6 +85,7 @@ def case(work: Work, passes: str) -> Case:
         seed = torch.randn_like(_first(call()))
         return (peers.backward_of if passes == "bwd" else peers.with_grad)(call, inputs, seed)
 
+    ours = {"rlk_derived": lambda: launch(work.derived())} if work.derives and passes != "fwd" else {}
     return Case(
         op=f"gallery.{work.op.name}",
         passes=passes,
@@ -86,6 +96,7 @@ def case(work: Work, passes: str) -> Case:
             "torch_compile": lambda: launch(
                 peers.compiled(lambda *args: work.plain(*args, **work.options), *work.args)
             ),
+            **ours,
         },
         moved=work.moved[passes],
         flops=work.flops.get(passes, 0.0),
@@ -151,6 +162,7 @@ def layer_norm(rows: int, width: int) -> Work:
         SAMPLED,
         {"fwd": 2.0 * x.nbytes, "bwd": 3.0 * x.nbytes},
         options={"bias": bias},
+        derives=True,
     )
 
 
@@ -172,6 +184,7 @@ def smoothed_loss(rows: int, vocabulary: int) -> Work:
         (logits[SAMPLED], targets[SAMPLED]),
         SAMPLED,
         {"fwd": logits.nbytes, "bwd": 2.0 * logits.nbytes},
+        derives=True,
     )
 
 
@@ -199,6 +212,7 @@ def zloss_head(rows: int, width: int, vocabulary: int) -> Work:
         SAMPLED,
         {"fwd": read, "fwd+bwd": 2.0 * read},
         {"fwd": once, "fwd+bwd": 3.0 * once},
+        derives=True,
     )
 
 
@@ -222,6 +236,7 @@ def router(rows: int, experts: int) -> Work:
         {"fwd": 2.0 * logits.nbytes, "bwd": 3.0 * logits.nbytes},
         options={"k": 8},
         dtype="f32",
+        derives=True,
     )
 
 

@@ -216,7 +216,9 @@ def _section(name: str, op: Op) -> str:
         for file, of in ((f"{name}.py", ""), (f"{name}_grad.py", ", gradient"))
         if (GENERATED / folder / file).exists()
     ]
-    spec = "\n\n".join(_text(fn) for fn in (op.fn, *([op.gradient.fn] if op.gradient else [])))
+    spec = "\n\n".join(
+        _text(fn) for fn in (op.fn, *([op.gradient.fn] if op.gradient and op.gradient.fn else []))
+    )
     refused = "".join(f"\n```text\n{text}\n```\n" for text in dict.fromkeys(refusals(op)))
     return (
         f"\n## {name}\n\n{inspect.getdoc(module)}\n[The module]({up}/gallery_ops/{name}.py). "

@@ -20,6 +20,7 @@ from rlk.ir.nodes import (
     Fn1,
     Fn2,
     Fold,
+    Let,
     Load,
     MathFn,
     Param,
@@ -62,6 +63,7 @@ class Tracer:
         self.outputs: list[str] = []
         self.names: dict[Value, str] = {}  # what the author's variables call values
         self.states: dict[Value, str] = {}  # and states of folds
+        self.place: Loc | None = None  # in place of the author's running line, for a derived gradient
 
     @property
     def scope(self) -> Scope:
@@ -82,9 +84,14 @@ class Tracer:
     def at(self) -> Builder:
         """Return the builder, placed at the author's current line."""
         self.whole()
-        self.note_names()
-        self.builder.loc = author()
+        if self.place is None:
+            self.note_names()
+        self.builder.loc = self.here()
         return self.builder
+
+    def here(self) -> Loc:
+        """Return the author's current line."""
+        return self.place or author()
 
     def note_names(self) -> None:
         """Note which variables of the author hold which values; the first name of a value stays."""
@@ -109,7 +116,7 @@ class Tracer:
 
         bounds: in the order of `nodes.bounds_of`. rows: the axis of materialized states.
         """
-        loc = author()
+        loc = self.here()
         if axis.chunk is None:
             raise SpecError(Code.AXIS_NEEDS_CHUNK, loc, axis=axis.name)
         if axis in self.streamed():
@@ -176,6 +183,15 @@ class Tracer:
         index = tuple(self.use(where[axis]) if axis in where else b.let(Pos(axis)) for axis in axes)
         b.let(Store(name, index, self.use(tile), None if when is None else self.use(when)))
         return TensorArg(self, b.params[name])
+
+    def state(self) -> tuple[dict[str, Decl], list[Let], list[str]]:
+        """Return what was recorded at the top level, for `restore`."""
+        return dict(self.builder.params), list(self.builder.open[0]), list(self.outputs)
+
+    def restore(self, state: tuple[dict[str, Decl], list[Let], list[str]]) -> None:
+        """Forget what was recorded since."""
+        params, lets, outputs = state
+        self.builder.params, self.builder.open[0], self.outputs = dict(params), list(lets), list(outputs)
 
     def finish(self, spec: Loc) -> Block:
         """Return the traced body of the spec at a place."""
