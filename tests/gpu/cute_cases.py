@@ -102,16 +102,22 @@ CASES: dict[str, Case] = {
     "d w of 20000 x 64 x 256 onto a buffer": gradient("w", 20000, 64, 256, onto=True),
     "grouped_matmul of 6 experts, bias": grouped_product(ROUTED, 272, 528, present=("bias",), changes=None),
     "grouped_matmul of 8 experts of one row each": grouped_product((1,) * 8, 256, 512, changes=None),
-    "grouped_matmul of 40 experts of few rows": grouped_product((0, 3, 9, 1, 20) * 8, 256, 256, changes=None),
+    "grouped_matmul of 40 experts of few rows": grouped_product((0, 3, 9, 1, 20) * 8, 1088, 64, changes=None),
+    "grouped_matmul of 8 experts of one row each, narrow tiles": grouped_product(
+        (1,) * 8, 1536, 128, changes=None
+    ),
+    "grouped_matmul of 40 experts of few rows, clusters": grouped_product(
+        (0, 30, 9, 1, 40) * 8, 1088, 64, changes=None
+    ),
     "grouped_matmul of 30 experts of 40 rows": grouped_product((64, 7, 49) * 10, 192, 128, changes=None),
-    "grouped_matmul of 4 experts, clusters": grouped_product((520, 1, 600, 927), 2304, 64, changes=None),
+    "grouped_matmul of 4 experts, clusters": grouped_product((1040, 1, 1200, 1855), 2304, 64, changes=None),
     "grouped_matmul of 500 experts": grouped_product((1, 0, 4, 2, 3) * 100, 64, 64, changes=None),
     "grouped_matmul of 2 experts f16, f32 out": grouped_product(
         (7, 133), 48, 80, statics={"keep_f32": True}, f=DType.F16, changes=None
     ),
     "d x of 6 experts": grouped_product(ROUTED, 272, 528, wanted=("x",), changes=None),
     "d x of 40 experts of few rows": grouped_product(
-        (0, 3, 9, 1, 20) * 8, 256, 256, wanted=("x",), changes=None
+        (0, 3, 9, 1, 20) * 8, 64, 1088, wanted=("x",), changes=None
     ),
     "d w of 6 experts": grouped_product(ROUTED, 272, 528, wanted=("w",), changes=None),
     "d w of a long expert": grouped_product((5, 8200), 64, 112, wanted=("w",), changes=None),
