@@ -202,6 +202,11 @@ class Code(Enum):
         'write L.place("{name}", ({wanted}), ({{}}, tile)) in place of {name}=tile in L.out',
     )
     VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
+    VJP_DERIVED = ("the gradient of {op} cannot be derived through {what}", "{instead}")
+    VJP_SUM = (
+        "the derived gradient of {op} is a sum over {axis}, whose order no field of the axis states",
+        'give it chunk=, and piece= for parallel sums: Axis("{axis}", chunk=1, piece=64, ...)',
+    )
     TRACE_OUTSIDE = ("L.{what} is used outside a traced spec", "call it inside an @op function")
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
     FOLD_WITHOUT_ENTROPY = (
@@ -294,6 +299,7 @@ class Code(Enum):
         "call .redistribute(placements=[Replicate()]) on it, or .to_local() on all for this process's rows",
         "shards of a vocabulary: linear_logp(..., group=, vocab_start=)",
     )
+    CANNOT_WRITE = ("a program with {what} is not written as a spec", "print its tile IR: --after trace")
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
     FORWARD_MODE = (
         "{op} has no derivative in forward mode, and {name} is a dual tensor",

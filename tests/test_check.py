@@ -15,13 +15,22 @@ import pytest
 from rlk.backends.registry import of_name
 from rlk.errors import LaunchError, LoweringError
 from rlk.interp.run import Outcome, run
-from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, bf16, f32, i32, op
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Tensor, Tree, bf16, f32, i32, op
 from rlk.lang.record import Record
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.registry import find, operators
 from rlk.target.facts import target
 from rlk.testing import check as laws
-from rlk.testing.cases import aligned, cases, draw, forward_program, indexed, registered_extents, sizes
+from rlk.testing.cases import (
+    aligned,
+    cases,
+    draw,
+    draw_all,
+    forward_program,
+    indexed,
+    registered_extents,
+    sizes,
+)
 from rlk.testing.check import (
     Law,
     calls,
@@ -393,6 +402,23 @@ def test_indices_are_drawn_inside_the_dim_that_they_index() -> None:
     assert {name: axis.name for name, axis in indexed(program).items()} == {"which": "N"}
     drawn = draw(program, {}, seed=3)
     assert drawn["which"].min() >= 0 and drawn["which"].max() < sizes(program, {})["N"]
+
+
+@op()
+def limited(
+    x: Tensor[f32, T, N], share: Scalar[f32, 0.0:1.0], few: Scalar[f32, 0.0:0.125], many: Scalar[i32, 4:],
+    any: Scalar[f32],
+) -> Outputs:  # fmt: skip
+    return L.out(y=x * share * few * many.to(f32) * any)
+
+
+def test_scalars_are_drawn_inside_their_range() -> None:
+    for seed in range(8):
+        drawn = draw_all(limited, limited.default_variant(), {}, seed)
+        assert 0.5 <= drawn["share"] <= 1.0 and 0.0 <= drawn["few"] <= 0.125 and drawn["many"] >= 4
+    program = forward_program(limited, limited.default_variant())
+    free = [draw(program, {}, seed) for seed in range(8)]  # the control: without the ranges
+    assert any(x["share"] > 1.0 for x in free) and all(x["few"] > 0.125 for x in free)
 
 
 def test_sizes_leave_a_tail_everywhere() -> None:

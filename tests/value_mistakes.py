@@ -9,12 +9,13 @@ from spec_pairs import F, N, T, U, V, of_row, of_stream, pair, trace
 
 from rlk.errors import Code
 from rlk.ir.nodes import Program
-from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i32, i64, op
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i32, i64, op, u32
 from rlk.lang.op import Variant
 from rlk.passes.pipeline import canonical
 
 KINDS = ("one", "two")
 K = Axis("K", chunk=16, leaf="segment")
+ROWS = Axis("T", chunk=1, piece=64, dynamic=True)
 
 
 # --- sums of products ---
@@ -570,7 +571,8 @@ def square() -> Op:
 
 def trace_gradient(spec: Op, *wanted: str) -> Program:
     assert spec.gradient is not None
-    return spec.gradient.trace(Variant.of(dict(spec.default_variant().dtypes), wanted=set(wanted)))
+    dtypes = dict(spec.default_variant().dtypes)
+    return spec.gradient.trace(Variant.of(dtypes, {"d_y"}, wanted=set(wanted)))
 
 
 @pair(Code.VJP_WRT)
@@ -729,6 +731,45 @@ class CotangentOfAnotherType:
         return trace_gradient(spec, "x")
 
     right = GradientMissing.right
+
+
+@pair(Code.VJP_DERIVED)
+class DerivedThroughBits:
+    def wrong():
+        @op(saves=("x",))
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            cut = (x.bits(u32) >> 16) << 16
+            return L.out(y=cut.bits(f32))  # <-
+
+        spec.derive_vjp("x")
+        return trace_gradient(spec, "x")
+
+    def right():
+        @op(saves=("x",))
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * x)
+
+        spec.derive_vjp("x")
+        return trace_gradient(spec, "x")
+
+
+@pair(Code.VJP_SUM)
+class DerivedSumWithoutAnOrder:
+    def wrong():
+        @op()
+        def spec(x: Tensor[f32, T, N], bias: Tensor[f32, N]) -> Outputs:
+            return L.out(y=x + bias)  # <-
+
+        spec.derive_vjp("bias")
+        return trace_gradient(spec, "bias")
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, ROWS, N], bias: Tensor[f32, N]) -> Outputs:
+            return L.out(y=x + bias)
+
+        spec.derive_vjp("bias")
+        return trace_gradient(spec, "bias")
 
 
 # --- values, axes and orders ---

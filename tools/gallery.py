@@ -39,6 +39,8 @@ SHOWS = {
     "router": "a loop of Python that is traced k times; reductions that need no order",
     "adamw": "random numbers, bits of a float as an integer, three outputs",
     "linear_attention": "a carried state that is a matrix; two streams of one axis, the second in reverse",
+    "int8_rows": "storage in int8; rounding to the nearest even",
+    "w8a16": "factors of a product that are computed: int8 weights, a scaled gradient",
 }
 """The operators in their order, and what each has that the ones before it have not."""
 HEAD = """# Gallery
@@ -74,7 +76,7 @@ hidden states.
 
 | an author would write | missing | written instead |
 |---|---|---|
-| `Tensor[i8, T, N]`, rows of int8 with a scale | 8-bit dtypes | nothing: left out of the gallery |
+| `L.dot(q, w, over=K)` of int8 rows | contractions of 8-bit factors | `w.to(bf16)`: `w8a16` |
 | gates and indices of a router, `[T, k]` | an axis that no input has | a dense row of gates |
 | `into=weight` of an optimizer's step | writing to an input | new tensors, copied back |
 | one step for all weights of a model | lists of tensors | a call for each weight |

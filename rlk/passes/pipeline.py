@@ -17,10 +17,12 @@ from rlk.passes.shared_tiles import share_tiles
 from rlk.passes.simplify import simplify
 from rlk.passes.specialize import bind_extents, bind_math
 from rlk.passes.split_reduction import pieces
+from rlk.passes.stream_results import kept
 
 Pass = Callable[[Program], Program]
 
 CANONICAL: tuple[tuple[str, Pass], ...] = (
+    ("keep", lambda p: each(p, kept)),
     ("pieces", lambda p: each(p, pieces)),
     ("expand", lambda p: each(p, expand)),
     ("simplify", lambda p: each(p, simplify)),

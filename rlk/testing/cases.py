@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from inspect import signature
-from math import prod
+from math import inf, prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType
 from rlk.lang.op import OWN, Op, Variant
-from rlk.lang.types import DTypeVar, StaticType, TensorType
+from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, statics
 from rlk.passes.pipeline import canonical
 from rlk.passes.walk import walk
@@ -210,7 +211,8 @@ def draw_all(
 
     Of the latter, those that types do not describe are left to the example's `gradient`.
     """
-    values = draw(forward_program(op, variant), given, seed, known)
+    scalars = {f.name: f.type for f in op.formals if isinstance(f.type, ScalarType)}
+    values = draw(forward_program(op, variant), given, seed, known, scalars=scalars)
     wanted, pulls = differentiable(op, variant), cotangents(op, variant)
     if op.gradient is None or not wanted or not pulls:
         return values
@@ -219,17 +221,17 @@ def draw_all(
     for name in inputs_of(program).keys() & formals - values.keys():
         extents = sizes(forward_program(op, variant), values, known, op)
         with suppress(LaunchError):
-            values |= draw(program, {**given, **values}, seed, extents, (name,))
+            values |= draw(program, {**given, **values}, seed, extents, (name,), scalars)
     return values
 
 
 def draw(
     program: Program, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None,
-    names: Collection[str] | None = None,
+    names: Collection[str] | None = None, scalars: Mapping[str, ScalarType] = MappingProxyType({}),
 ) -> Values:  # fmt: skip
-    """Draw missing inputs: normal floats, random bools, and integers inside the dim that they index.
+    """Draw missing inputs: normal floats, random bools and bytes, integers inside the dim that they index.
 
-    names: of these inputs alone.
+    names: of these inputs alone. scalars: those with a range.
     """
     decls = {n: d for n, d in inputs_of(program).items() if names is None or n in names}
     extents = sizes(program, given, known)
@@ -240,11 +242,25 @@ def draw(
         if name in given:
             made[name] = given[name]
         elif decl.role is Role.SCALAR:
-            made[name] = float(rng.uniform(0.5, 1.5)) if decl.type.dtype.is_float else 1
+            least, most = _range(scalars.get(name), decl.type.dtype)
+            made[name] = float(rng.uniform(least, most)) if decl.type.dtype.is_float else int(most)
         else:
             shape = tuple(extents[a.name] for a in decl.type.axes)
             made[name] = _drawn(program.name, decl, shape, domains.get(name), extents, rng)
     return made
+
+
+def _range(type: ScalarType | None, dtype: DType) -> tuple[float, float]:
+    """Return the range in which a scalar is drawn: around 1, as far as its declaration allows it."""
+    least, most = (0.5, 1.5) if dtype.is_float else (1, 1)
+    if type is None:
+        return least, most
+    low = -inf if type.least is None else type.least
+    high = inf if type.most is None else type.most
+    if max(least, low) <= min(most, high):
+        return max(least, low), min(most, high)
+    nearest = low if low > most else high  # all that is allowed is on one side
+    return (nearest, min(nearest + 1, high)) if nearest == low else (max(nearest - 1, low), nearest)
 
 
 def _drawn(
@@ -255,6 +271,9 @@ def _drawn(
         return rng.normal(size=shape)
     if decl.type.dtype is DType.BOOL:
         return rng.random(shape) < 0.7
+    if decl.type.dtype in (DType.I8, DType.U8):
+        limits = np.iinfo(arithmetic.storage(decl.type.dtype))
+        return rng.integers(limits.min, limits.max + 1, shape)
     if domain is None:
         why = f"by the check: write {op}_inputs(rng) beside the spec, returning arrays by name"
         raise LaunchError(Code.ARG_MISSING, op=op, name=decl.name, why=why)

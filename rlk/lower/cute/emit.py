@@ -232,6 +232,10 @@ class Emitter:
                 return self.call("fma", self[a], self[b], self[c])
             case Select(cond=cond, a=a, b=b):
                 return self.call("select", self[cond], self[a], self[b])
+            case Cast(x=x, dtype=dtype) if dtype.is_float8:
+                return f"{self.conversion(f'to_{dtype}')}({self[x]}).to({text.TYPES[dtype]})"
+            case Cast(x=x) if self.tile(x).dtype.is_float8:
+                return f"{self.conversion(f'from_{self.tile(x).dtype}')}({self.typed(x)}.to(Int32))"
             case Cast(x=x, dtype=dtype):
                 return f"{self.typed(x)}.to({text.TYPES[dtype]})"
             case Bits(x=x, dtype=dtype):
@@ -261,6 +265,12 @@ class Emitter:
             case _:
                 what = f"{fn.value} as {model.value} computes it"
                 raise refused(what, self.plan.target, instead='math="portable"')
+
+    def conversion(self, name: str) -> str:
+        """Return the name of a conversion of 8-bit floats, adding its definition to the helpers."""
+        made = portable(name)
+        self.helpers.add(made)
+        return made.name
 
     # --- combining ------------------------------------------------------------------------------------------
 
