@@ -2,7 +2,6 @@
 """The public operators, `rlk.ops.logp(...)`."""
 
 import torch
-from builtins import float
 from rlk.ops.advantages import Overlong as Overlong
 from rlk.ops.collective import ordered_all_reduce as ordered_all_reduce
 from rlk.ops.collective import ordered_gather_sum as ordered_gather_sum
