@@ -87,7 +87,7 @@ def test_a_wrong_name_is_not_taken_for_the_right_one() -> None:
 
 
 def test_changed_experts_are_named_with_their_router_tokens_and_reason() -> None:
-    """By the router itself, or because its input differs; engines with equal routes are told nothing of it."""
+    """By the router itself, or because its input differs; nothing is said where routes are equal."""
     itself = report(FAULTS["router: one ulp in one weight"])
     assert itself.operators is not None
     (changed,) = itself.operators.changed

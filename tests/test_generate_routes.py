@@ -1,4 +1,4 @@
-"""Routes that `generate` notes are those of training, whatever batch, chunk, pages and preemptions there were."""
+"""Routes that `generate` notes are those of training, in any batch, chunk and pages, after a preemption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlk.nn.experts import routed
 from rlk.ops import Routes
 from rlk.testing.bits import assert_same_bits
 
-NEW, PROMPTS = 4, texts((9, 1, 14))
+NEW, PROMPTS = 5, texts((9, 1, 14))
 EXPERTS: dict[str, Any] = {
     "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16,
     "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 20,
@@ -79,7 +79,7 @@ def test_routes_of_a_model_without_experts_and_of_too_long_sequences_are_refused
     with pytest.raises(LaunchError, match="False for a model without experts"):
         model().generate(PROMPTS, max_new_tokens=1, seed=0, routes=True)
     lm = lm_of_experts()
-    longest = dict(max_new_tokens=lm.config.max_position_embeddings, seed=0)
+    longest = {"max_new_tokens": lm.config.max_position_embeddings, "seed": 0}
     (plain,) = lm.generate([[7]], **longest)  # nothing reads the last token
     assert plain.routes is None and len(plain.sequence) == lm.config.max_position_embeddings + 1
     with pytest.raises(LaunchError, match=r"max_new_tokens\[0\]"):

@@ -34,8 +34,8 @@ class Fault:
     """A fault, and the name of the operator or input that is at fault.
 
     inject: a context manager over engine b. a, b: options of both engines. names: weights that a finding
-    must name. experts: of a model of experts. says: words of the explanation. depends: all that the difference must depend on. dtype: of
-    both. verdict: on the operator; of an input there is none.
+    must name. says: words of the explanation. depends: all that the difference must depend on. dtype: of
+    both. experts: whether the model is one of experts. verdict: on the operator; of an input there is none.
     """
 
     name: str
@@ -134,7 +134,7 @@ def _tiny_model(seed: int, dtype: torch.dtype, attention: str, layers: int, expe
 
 @torch.no_grad()
 def _bring_scores_near(model: Any) -> None:
-    """Make pairs of router rows differ by one ulp of bf16 in each weight: the last choice is often between two."""
+    """Let pairs of router rows differ by an ulp of bf16 in each weight, so that last choices are close."""
     for layer in model.model.layers:
         w = layer.mlp.gate.weight
         rows = w[::2].bfloat16()
