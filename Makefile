@@ -26,7 +26,7 @@ COMPILED = tests/test_cute_machine_code.py tests/test_cute_runtime.py \
 	$(if $(filter $(lastword $(CUTE_VERSIONS)),$(CUTE)),tests/test_aot_cute.py tests/test_tune.py)
 
 VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson pyvers ray tensordict
-TILELANG_TESTS := $(filter-out tests/test_tilelang_lowering.py,$(wildcard tests/test_tilelang_*.py)) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
+TILELANG_TESTS := $(filter-out tests/test_tilelang_lowering.py,$(wildcard tests/test_tilelang_*.py)) tests/test_integers.py tests/test_storage_dtypes.py  # what needs TileLang and a compiler for CDNA
 
 VLLM := 0.26.0
 VLLM_ENV := RLK_VLLM=cpu RLK_REQUIRE_VLLM=1 CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \

@@ -36,6 +36,7 @@ Heads = tuple[int, int, int]
 PAGE = 64
 SAMPLED = 2  # queries of a sequence that are compared with the oracle
 LAST = 64  # rows of one whose gradients are
+OTHER_HEADS: tuple[Heads, ...] = ((24, 8, 64), (32, 8, 96), (16, 2, 256))
 DECODES = (
     (8, 4096), (8, 32768), (8, 131072), (64, 4096), (64, 16384), (64, 131072), (1, 16384), (1, 131072),
 )  # fmt: skip
@@ -370,10 +371,17 @@ def cases() -> Iterator[Case]:
         ([length] * batch, {"B": batch, "S": length}) for batch, length in ((4, 4096), (16, 1024), (1, 16384))
     ]
     rows.append(([draw.randint(200, 10000) for _ in range(64)], {"B": 64, "lengths": "200-10000"}))
+    few = random.Random(1)
+    ragged = [8191, *(few.randint(200, 8191) for _ in range(15))], {"B": 16, "lengths": "200-8191"}
     for build in (forward, backward):
         for lengths, shape in rows:
             torch.cuda.empty_cache()
             yield build(lengths, shape)
+    for heads in OTHER_HEADS:
+        for build in (forward, backward):
+            for lengths, shape in (rows[0], ragged):
+                torch.cuda.empty_cache()
+                yield build(lengths, shape, heads)
     for groups, asks in PROMPTS:
         torch.cuda.empty_cache()
         yield shared(groups, asks)

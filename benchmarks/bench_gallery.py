@@ -21,6 +21,7 @@ from benchmarks import peers
 from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.identity import compare, describe
 from benchmarks.peers import Launch
+from rlk.lang import op
 
 PACKAGE = Path(__file__).parents[1] / "examples/operators"
 SAMPLED = [0, 3, -1]
@@ -44,6 +45,8 @@ class Work:
 
     plain: the same in torch, of the same arguments. wrt: those that have a gradient. few: the arguments of
     the first output's sampled elements `rows`, which the oracle computes. moved, flops: of the passes.
+    derives: whether a derived gradient is timed beside the operator's own.
+    beside: other peers of the forward, of the same arguments.
     """
 
     op: Any
@@ -57,9 +60,17 @@ class Work:
     flops: Mapping[str, float] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "bf16"
+    derives: bool = False
+    beside: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def ours(self) -> Any:
         return self.op(*self.args, **self.options)
+
+    def derived(self) -> Callable[[], Any]:
+        """Return a call of the same spec with a derived gradient."""
+        spec = op(saves=self.op.saves, name=self.op.name, returns=self.op.returns)(self.op.fn)
+        spec.derive_vjp(*self.op.gradient.wrt)
+        return lambda: spec(*self.args, **self.options)
 
 
 def _first(made: Any) -> Tensor:
@@ -76,6 +87,7 @@ def case(work: Work, passes: str) -> Case:
         seed = torch.randn_like(_first(call()))
         return (peers.backward_of if passes == "bwd" else peers.with_grad)(call, inputs, seed)
 
+    ours = {"rlk_derived": lambda: launch(work.derived())} if work.derives and passes != "fwd" else {}
     return Case(
         op=f"gallery.{work.op.name}",
         passes=passes,
@@ -86,6 +98,10 @@ def case(work: Work, passes: str) -> Case:
             "torch_compile": lambda: launch(
                 peers.compiled(lambda *args: work.plain(*args, **work.options), *work.args)
             ),
+            **ours,
+            **{
+                name: lambda call=call: launch(lambda: call(*work.args)) for name, call in work.beside.items()
+            },
         },
         moved=work.moved[passes],
         flops=work.flops.get(passes, 0.0),
@@ -151,6 +167,7 @@ def layer_norm(rows: int, width: int) -> Work:
         SAMPLED,
         {"fwd": 2.0 * x.nbytes, "bwd": 3.0 * x.nbytes},
         options={"bias": bias},
+        derives=True,
     )
 
 
@@ -172,6 +189,7 @@ def smoothed_loss(rows: int, vocabulary: int) -> Work:
         (logits[SAMPLED], targets[SAMPLED]),
         SAMPLED,
         {"fwd": logits.nbytes, "bwd": 2.0 * logits.nbytes},
+        derives=True,
     )
 
 
@@ -199,6 +217,7 @@ def zloss_head(rows: int, width: int, vocabulary: int) -> Work:
         SAMPLED,
         {"fwd": read, "fwd+bwd": 2.0 * read},
         {"fwd": once, "fwd+bwd": 3.0 * once},
+        derives=True,
     )
 
 
@@ -222,6 +241,7 @@ def router(rows: int, experts: int) -> Work:
         {"fwd": 2.0 * logits.nbytes, "bwd": 3.0 * logits.nbytes},
         options={"k": 8},
         dtype="f32",
+        derives=True,
     )
 
 
@@ -287,6 +307,52 @@ def linear_attention(sequences: int, length: int, width: int) -> Work:
     )
 
 
+def plain_int8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as int8, the way a library without kernels writes it."""
+    xf = x.float()
+    scale = xf.abs().amax(-1) / 127.0
+    return torch.round(xf / torch.where(scale > 0, scale, 1.0)[:, None]).to(torch.int8), scale
+
+
+def int8_rows(rows: int, width: int) -> Work:
+    """Activations."""
+    x = normal(rows, width, grad=False)
+    return Work(
+        gallery().int8_rows,
+        {"M": rows, "N": width},
+        (x,),
+        plain_int8_rows,
+        (),
+        (x[SAMPLED],),
+        SAMPLED,
+        {"fwd": 1.5 * x.nbytes},
+    )
+
+
+def plain_w8a16(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    """A product of weights that torch.compile may dequantise on the way."""
+    return (F.linear(x, w.to(x.dtype)).float() * scale).to(x.dtype)
+
+
+def w8a16(rows: int, out: int, width: int) -> Work:
+    """Int8 weights, beside bf16 weights by cuBLAS: at few rows, which wait for weights, half of the bytes."""
+    x, dense = normal(rows, width, grad=False), normal(out, width, grad=False) / math.sqrt(width)
+    w, scale = plain_int8_rows(dense)
+    few = [0, -1]
+    return Work(
+        gallery().w8a16,
+        {"M": rows, "N": out, "K": width},
+        (x, w, scale),
+        plain_w8a16,
+        (),
+        (x[few], w, scale),
+        few,
+        {"fwd": x.nbytes + w.nbytes + scale.nbytes + 2.0 * rows * out},
+        {"fwd": 2.0 * rows * out * width},
+        beside={"cublas_bf16_weights": lambda x, w, scale: F.linear(x, dense)},
+    )
+
+
 def cases() -> Iterator[Case]:
     """Yield the rows of every operator, in the order of the gallery's page."""
     yield from (case(layer_norm(32768, 4096), passes) for passes in ("fwd", "bwd"))
@@ -295,6 +361,8 @@ def cases() -> Iterator[Case]:
     yield from (case(router(131072, 128), passes) for passes in ("fwd", "bwd"))
     yield case(adamw(16384, 4096), "fwd")
     yield from (case(linear_attention(512, 128, 64), passes) for passes in ("fwd", "bwd"))
+    yield case(int8_rows(32768, 4096), "fwd")
+    yield from (case(w8a16(rows, 12288, 4096), "fwd") for rows in (1, 16, 64, 256, 4096))
 
 
 if __name__ == "__main__":

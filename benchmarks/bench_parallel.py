@@ -25,7 +25,16 @@ from benchmarks import bench_model, layers, peers
 from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.identity import describe, differing_there
 from benchmarks.layers import TorchLayer
-from benchmarks.timing import BURST_LAUNCHES, MOST_LAUNCHES, WARM_LAUNCHES, Launch, Timing, measure, timed
+from benchmarks.timing import (
+    BURST_LAUNCHES,
+    MOST_LAUNCHES,
+    WARM_LAUNCHES,
+    Launch,
+    Timing,
+    captured,
+    measure,
+    timed,
+)
 from rlk.nn import CausalLM, DecoderLayer, ModelConfig, WholeSequences
 from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
 from rlk.ops.products import partial_input_gradient
@@ -163,6 +172,48 @@ def of_sums(
         extra=False,
         notes={"multicast": "off"},
     )
+
+
+def symmetric(x: Tensor) -> Launch:
+    """Return the sum over two ranks by one addition that reads the other rank's memory.
+
+    Symmetric memory of torch, without multicast: x is copied there, since any tensor may be summed.
+    """
+    memory = peers.module("torch.distributed._symmetric_memory")
+    held = memory.empty(x.numel(), dtype=x.dtype, device=x.device)
+    handle = memory.rendezvous(held, dist.group.WORLD)
+    other = handle.get_buffer(1 - handle.rank, (x.numel(),), x.dtype)
+    first, second = (held, other) if handle.rank == 0 else (other, held)
+
+    def launch() -> Tensor:
+        held.copy_(x)
+        handle.barrier(channel=0)
+        y = first + second
+        handle.barrier(channel=1)  # before the next copy, the other rank has read
+        return y
+
+    return launch
+
+
+def variants(kib: int) -> Case:
+    """Other ways of an all-reduce of two ranks. Compared: the sum over symmetric memory with rlk's."""
+    x = torch.randn(kib * 256, device="cuda")
+    place = torch.zeros_like(x)
+    ours = partial(ordered_all_reduce, x, None)
+
+    def check() -> Checked:
+        return Checked(differing=differing(sampled(symmetric(x)()).cpu(), sampled(ours()).cpu()))
+
+    every: dict[str, Callable[[], Launch]] = {
+        "nccl": lambda: partial(dist.all_reduce, place),
+        "rlk_symmetric": lambda: symmetric(x),
+    }
+    if kib < LARGE:  # without the host's time
+        every["nccl_graph"] = lambda: captured(partial(dist.all_reduce, place))
+        every["rlk_graph"] = lambda: captured(ours)
+        every["rlk_symmetric_graph"] = lambda: captured(symmetric(x))
+    case = of_sums("all_reduce", kib, torch.float32, lambda: ours, every, 2.0, check)
+    return replace(case, passes="variants", bar=None)
 
 
 # --- the price of leaves, on one device ---
@@ -403,6 +454,10 @@ def cases() -> Iterator[Case]:
             for grad in passes:
                 torch.cuda.empty_cache()
                 yield decoder_layer(batch, length, on, sp, grad)
+    if ranks == 2:  # last: what may not be there, or hang
+        for kib in KIB:
+            torch.cuda.empty_cache()
+            yield variants(kib)
     if not several:
         for n, k in ((4096, 4096), (4096, 12288)):
             yield product(8192, n, k)

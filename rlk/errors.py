@@ -172,9 +172,16 @@ class Code(Enum):
     )
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
-        "annotate Tensor[...] or Scalar[...]",
+        "annotate Tensor[...], for a number Scalar[f32], for an option Static[...]",
+    )
+    NOT_CALLED = ("@{name} is written without parentheses", "write @{instead}")
+    RANGE_EMPTY = ("Scalar: no number is from {least} to {most}", "write Scalar[f32, smallest:largest]")
+    DEFAULT_REFUSED = (
+        "parameter {name}: a call may not give its default, {value!r}",
+        "write a default that is {accepted}",
     )
     VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
+    VJP_OF_NOTHING = ("vjp of {op} names no input", 'name those that it is differentiable in: @{op}.vjp("x")')
     VJP_TWICE = ("vjp of {op} names {name!r} twice", "name each input once")
     VJP_OUTPUTS = ("vjp of {op} returns {got}, expected {wanted}", "return one cotangent per named input")
     VJP_COTANGENT = (
@@ -195,6 +202,11 @@ class Code(Enum):
         'write L.place("{name}", ({wanted}), ({{}}, tile)) in place of {name}=tile in L.out',
     )
     VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
+    VJP_DERIVED = ("the gradient of {op} cannot be derived through {what}", "{instead}")
+    VJP_SUM = (
+        "the derived gradient of {op} is a sum over {axis}, whose order no field of the axis states",
+        'give it chunk=, and piece= for parallel sums: Axis("{axis}", chunk=1, piece=64, ...)',
+    )
     TRACE_OUTSIDE = ("L.{what} is used outside a traced spec", "call it inside an @op function")
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
     FOLD_WITHOUT_ENTROPY = (
@@ -264,9 +276,18 @@ class Code(Enum):
         "{op} reads no tensor: nothing says where it runs and how large its results are",
         "use a tensor parameter in the spec",
     )
+    FLOAT64_RESULTS = (
+        "the float64 form of {op} returns {got}, expected {wanted}",
+        "return one tensor for each result: a tuple in their order, or a dict by name",
+    )
     NOT_REGISTERED = (
         "{op} is not registered with torch, as {who}",
         'write rlk.register({op}, namespace="...") below its gradient, with a name that is yours alone',
+    )
+    UNKNOWN_NAMESPACE = (
+        "no installed package has operators of the namespace {name!r}: those are {choices}",
+        "pip install -e a package that has {name} among its entry points of the group rlk.operators",
+        "without an installation, name the file: path/to/spec.py:{op}",
     )
     NAME_TAKEN = (
         "{name} is taken: {by}",
@@ -278,10 +299,15 @@ class Code(Enum):
         "call .redistribute(placements=[Replicate()]) on it, or .to_local() on all for this process's rows",
         "shards of a vocabulary: linear_logp(..., group=, vocab_start=)",
     )
+    CANNOT_WRITE = ("a program with {what} is not written as a spec", "print its tile IR: --after trace")
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
     FORWARD_MODE = (
         "{op} has no derivative in forward mode, and {name} is a dual tensor",
-        "use backward or torch.func.vjp, or pass torch.autograd.forward_ad.unpack_dual(x).primal",
+        "use backward or torch.autograd.grad, or pass torch.autograd.forward_ad.unpack_dual(x).primal",
+    )
+    TRANSFORMED = (
+        "{op} has no rule for torch.func, and {name} is a tensor of one of its transforms",
+        "gradients: .backward() or torch.autograd.grad; vmap: leading dims of one call",
     )
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)

@@ -118,7 +118,11 @@ def everything(world: int, rank: int, device: torch.device) -> Found:
     return found
 
 
-if __name__ == "__main__":
-    backend, world, rank, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+def main(backend: str, world: int, rank: int, folder: Path) -> None:
+    """Run everything as one rank, and write what it found."""
     with member(backend, world, rank, folder) as device:
         torch.save(everything(world, rank, device), folder / f"{rank}.pt")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

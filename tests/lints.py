@@ -46,10 +46,11 @@ RANK = {
     "nn": 19, "sync": 19, "observe": 19, "optim": 19,
     "aot": 20, "integrations": 20,
     "tune": 20, "pages": 20,
-    "verify": 21, "drift": 21, "parallel": 21,
-    "demo": 22,
-    "cli": 23,
-    "__main__": 24,
+    "drift": 21, "parallel": 21,
+    "verify": 22,
+    "demo": 23,
+    "cli": 24,
+    "__main__": 25,
 }  # fmt: skip
 SPECS_IMPORT = frozenset({"", "lang"})
 KNOWS_SPECS = RANK["runtime"]  # from here up a package may import rlk.specs

@@ -53,6 +53,16 @@ def computed_factor() -> Op:
 
 
 @odd
+def product_of_a_product() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, M], u: Tensor[bf16, K, M], w: Tensor[bf16, N, K]) -> Outputs:
+        y = L.dot(x, u, over=M).to(bf16)
+        return L.out(z=L.dot(y, w, over=K))
+
+    return spec
+
+
+@odd
 def two_computed_factors() -> Op:
     @op()
     def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]) -> Outputs:
@@ -524,6 +534,17 @@ def computed_factor_mended() -> Op:
     @op()
     def spec(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]) -> Outputs:
         y = (x.to(f32) * 2.0).to(bf16)
+        y = L.keep(y, "y")
+        return L.out(z=L.dot(y, w, over=K))
+
+    return spec
+
+
+@mended
+def product_of_a_product_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, T, M], u: Tensor[bf16, K, M], w: Tensor[bf16, N, K]) -> Outputs:
+        y = L.dot(x, u, over=M).to(bf16)
         y = L.keep(y, "y")
         return L.out(z=L.dot(y, w, over=K))
 

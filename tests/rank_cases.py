@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -263,8 +264,11 @@ def run(
 ) -> list[Found]:
     """Run every rank of a module in a process of its own; return what each found. more: arguments of it."""
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo", **NO_MULTICAST}
-    command = [sys.executable, "-m", module, backend, str(world)]
-    ranks = [subprocess.Popen([*command, str(r), str(folder), *more], env=here) for r in range(world)]
+    given = [[module, backend, str(world), str(r), str(folder), *more] for r in range(world)]
+    if backend == "gloo":
+        given = [["forked_ranks", module, backend, str(world), str(folder), *more]]
+    commands = [[sys.executable, "-m", *words] for words in given]
+    ranks = [subprocess.Popen(command, env=here, start_new_session=True) for command in commands]
     end = time.monotonic() + seconds
     try:
         # where one failed, the others would wait for it until the limit of an exchange
@@ -273,7 +277,9 @@ def run(
             time.sleep(0.05)
     finally:
         for rank in ranks:
-            rank.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)  # and its forks
+            rank.wait()
     assert not any(ended), f"the ranks ended with {ended}"
     return [torch.load(folder / f"{r}.pt", weights_only=True) for r in range(world)]
 

@@ -20,11 +20,11 @@ from torch.distributed.fsdp import fully_shard
 
 import rlk
 import rlk.integrations.patching
-from rlk import ops
+from rlk import ops, sync
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM, RMSNorm, normed, ranks
 from rlk.nn.ranks import Ranks
-from rlk.optim import grad_norm
+from rlk.optim import AdamW, clip_grad_norm, grad_norm, norm, shards
 from rlk.parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -105,6 +105,12 @@ def training(model: CausalLM) -> Found:
         logits = model.logits(model(ids, layout))
     found = {name: getattr(made, name).detach() for name in ("logp", "entropy")} | {"logits": logits}
     return found | {name: p.grad for name, p in model.named_parameters()}
+
+
+def trained(model: CausalLM) -> CausalLM:
+    """Return the model with its gradients."""
+    training(model)
+    return model
 
 
 @torch.no_grad()
@@ -309,11 +315,51 @@ def saved(model: CausalLM, folder: Path) -> Found:
     return {f.name: torch.frombuffer(bytearray(f.read_bytes()), dtype=torch.uint8) for f in folder.iterdir()}
 
 
+def stepped(model: CausalLM, leaves: int = 8) -> Found:
+    """Return the norm of gradients that are there, and weights after a step that rounds stochastically."""
+    norm = clip_grad_norm(model.named_parameters(), 0.05, leaves=leaves)
+    AdamW(model.parameters(), lr=1e-2, seed=2**40 + 3).step()
+    return {"norm": norm} | {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def stepped_as_whole(model: CausalLM) -> Found:
+    """Return what ranks give that take their shares for whole weights."""
+    with patch.object(norm, "share_of", lambda *_: None), patch.object(shards, "share_of", lambda *_: None):
+        return stepped(model)
+
+
 def sharded_shares(square: DeviceMesh) -> Found:
     """Return what the norm says of each parameter that ranks share and FSDP2 shards."""
-    model = parallelize(tiny("qwen2"), square, tp="tp")
-    fully_shard(model, mesh=square["dp"])
-    return {name: refused(lambda p=p: grad_norm([("p", p)])) for name, p in model.named_parameters()}
+    models: dict[str, torch.nn.Module] = {"qwen2": parallelize(tiny("qwen2"), square, tp="tp")}
+    if find_spec("transformers") is not None:
+        models["patched"] = parallelize(patched_of("qwen3, tied"), square, tp="tp").model
+    found: Found = {}
+    for kind, model in models.items():
+        fully_shard(model, mesh=square["dp"])
+        every = model.named_parameters()
+        found[kind] = {name: refused(lambda p=p: grad_norm([("p", p)])) for name, p in every}
+    return found
+
+
+def transferred(line: DeviceMesh, square: DeviceMesh) -> Found:
+    """Return weights that went from shards of four ranks to shares of two; what is said of a wrong one."""
+    source = tiny("qwen2").float()
+    for layer in source.model.layers:
+        fully_shard(layer, mesh=line)
+    fully_shard(source, mesh=line)
+    target = parallelize(tiny("qwen2"), square, tp="tp")
+    with torch.no_grad():
+        for p in target.parameters():
+            p.zero_()
+        total = sync.transfer(source, target).total
+        arrived = {name: p.detach().clone() for name, p in target.named_parameters()}
+        if line.get_local_rank() == 3:
+            target.model.layers[0].mlp.down_proj.weight[5, 7] += 1
+    sent = sync.digest(source, dtype=torch.bfloat16)
+    found: Found = {"total": total, "arrived": arrived}
+    found["wrong"] = refused(lambda: sync.check(sent, sync.digest(target)))
+    found["sharded target"] = refused(lambda: sync.transfer(target, source))
+    return found | {"other shape": refused(lambda: sync.transfer(source, torch.nn.Linear(2, 2)))}
 
 
 # --- one rank ---
@@ -338,7 +384,9 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         model = shared(name, tp, sp)
         if sp:
             model.gradient_checkpointing_enable()
-        found[way(name, tp, sp)] = training(model)
+        found[way(name, tp, sp)] = {key: x.clone() for key, x in training(model).items()}
+        if name == "qwen2" and not sp:  # it clips the gradients
+            found[f"stepped on {tp}"] = stepped(model)
     if find_spec("transformers") is not None:
         found["patched"] = trained_patched(parallelize(patched_of("qwen3, tied"), line, sp=True))
     calls: dict[str, Callable[[], Found]] = {
@@ -350,6 +398,8 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "norms": lambda: norms(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
         "layers alone": lambda: layers_alone(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
         "sharded shares": lambda: sharded_shares(square),
+        "transferred": lambda: transferred(line, square),
+        "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "another tree": lambda: another_tree(line),
     }
     return found | {name: call() for name, call in calls.items()}

@@ -107,10 +107,10 @@ def test_what_an_error_advises_can_be_lowered(name: str) -> None:
 
 
 SAID = {
-    "computed_factor": ("one factor is computed in the same kernel", 'y = L.keep(y, "y") in the line before'),
-    "two_computed_factors": ("both factors are computed", 'y = L.keep(y, "y"); u = L.keep(u, "u")'),
-    "int8_weights": ("one factor is computed", 'y = L.keep(..., "y") of the factor'),
-    "strided_factor": ("elements of x that do not lie along one of its dims", 'y = L.keep(..., "y")'),
+    "product_of_a_product": (
+        "one factor is computed in the same kernel",
+        'y = L.keep(y, "y") in the line before',
+    ),
     "dot_and_sum_of_one_axis": ("contracts K with L.dot and uses values along K", 's = L.keep(s, "s")'),
     "grouped_gemm": ("of w gathered for each row of T", "rows sorted by index"),
     "matrix_times_vector": ("with a vector: w has no other axis", "L.sum(a.to(f32) * w.to(f32), over=K"),
@@ -129,6 +129,24 @@ def test_triton_lacks_what_no_tile_can_give(name: str) -> None:
     assert isinstance(error, LoweringError) and error.code is Code.CANNOT_LOWER
     lacks, instead = SAID[name]
     assert lacks in error.lacks and instead in error.instead
+
+
+OTHERS_SAY = {
+    "computed_factor": ("one factor is computed in the same kernel", 'y = L.keep(y, "y") in the line before'),
+    "two_computed_factors": ("both factors are computed", 'y = L.keep(y, "y"); u = L.keep(u, "u")'),
+    "int8_weights": ("one factor is computed", 'y = L.keep(..., "y") of the factor'),
+    "strided_factor": ("elements of x that do not lie along one of its dims", 'y = L.keep(..., "y")'),
+}
+
+
+@pytest.mark.parametrize(("backend", "on"), [each for each in BACKENDS if each[0] != "triton"])
+@pytest.mark.parametrize("name", OTHERS_SAY)
+def test_only_triton_computes_factors(name: str, backend: str, on: str) -> None:
+    assert refusal(name, "triton", "sm_90a") is None
+    error = refusal(name, backend, on)
+    assert isinstance(error, LoweringError) and error.backend == backend
+    lacks, instead = OTHERS_SAY[name]
+    assert lacks in error.lacks and instead in error.instead and error.instead.endswith("or backend triton")
 
 
 def test_a_tile_of_too_many_elements_is_no_matter_of_tiles() -> None:
@@ -241,6 +259,8 @@ SLIPS: dict[str, tuple[Callable[..., object], Code, str]] = {
         lambda x, n, k: L.sum(x, over=N, tree="halving"), Code.ORDER_WANTED, "write Tree.halving",
     ),
     "None as a tile": (lambda x, n, k: x * None, Code.VALUE_WANTED, "write if x is not None"),
+    "an axis as a tile": (lambda x, n, k: x * N, Code.VALUE_WANTED, "L.extent(N) for its length"),
+    "the length of a tile": (lambda x, n, k: len(x * 2.0), Code.TILE_OPERATOR, "write L.extent(axis)"),
     "a text as a tile": (lambda x, n, k: x * "a", Code.VALUE_WANTED, "got a str"),
     "an output named as an input": (
         lambda x, n, k: L.out(n=x.whole()), Code.OUTPUT_IS_INPUT, "output n has the name",

@@ -86,6 +86,9 @@ WHOLE: dict[str, Callable[[Array, Array], Array]] = {
     "v_add_u32_e32 v3, v1, v2": lambda a, b: a + b,
     "v_mul_hi_u32 v3, v1, v2": lambda a, b: (a.astype(np.uint64) * b >> np.uint64(32)).astype(U),
     "v_ashrrev_i32_e32 v3, 5, v1": lambda a, b: (a.view(I) >> 5).view(U),
+    "v_ashrrev_i16_e32 v3, 5, v1": lambda a, b: (
+        (a.astype(np.uint16).view(np.int16) >> 5).view(np.uint16).astype(U)
+    ),
     "v_bcnt_u32_b32 v3, v1, v2": lambda a, b: b + np.array([x.bit_count() for x in a.tolist()], U),
     "v_bfe_i32 v3, v1, 4, 9": lambda a, b: (a.view(I) << 19 >> 23).view(U),
     "v_bfrev_b32_e32 v3, v1": lambda a, b: np.array([int(f"{x:032b}"[::-1], 2) for x in a.tolist()], U),

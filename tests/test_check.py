@@ -13,15 +13,24 @@ import numpy as np
 import pytest
 
 from rlk.backends.registry import of_name
-from rlk.errors import LaunchError
+from rlk.errors import LaunchError, LoweringError
 from rlk.interp.run import Outcome, run
-from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, bf16, f32, i32, op
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Tensor, Tree, bf16, f32, i32, op
 from rlk.lang.record import Record
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.registry import find, operators
 from rlk.target.facts import target
 from rlk.testing import check as laws
-from rlk.testing.cases import aligned, cases, draw, forward_program, indexed, registered_extents, sizes
+from rlk.testing.cases import (
+    aligned,
+    cases,
+    draw,
+    draw_all,
+    forward_program,
+    indexed,
+    registered_extents,
+    sizes,
+)
 from rlk.testing.check import (
     Law,
     calls,
@@ -32,8 +41,10 @@ from rlk.testing.check import (
     check_tiles,
     others,
     parallel,
+    schedules,
 )
 from rlk.testing.examples import Example, of_module
+from rlk.testing.generated import run_generated
 
 H100 = target("sm_90a")
 # other backends' source of shipped operators runs in tests of their own
@@ -242,6 +253,28 @@ def test_source_of_another_backend_with_other_bits_is_found() -> None:
     assert check_simulated(first_call(), H100, cute, off).ok is False
 
 
+R = Axis("R", dynamic=True, chunk=1, piece=4)
+
+
+@op()
+def scaled_sums(x: Tensor[f32, R, N]) -> Outputs:
+    """The sum over rows, in pieces of 4, of each row's sum: as the gradient of a learned scale is."""
+    found = L.total()
+    for r in L.stream(R):
+        found.absorb(L.sum(x[r], over=N, tree=Tree.halving))
+    return L.out(total=found.value)
+
+
+def test_a_simulator_runs_the_schedule_of_calls() -> None:
+    """Triton's tile has several pieces of short rows, of which CuTe has no form: the last is shorter."""
+    (case,) = cases(scaled_sums, Example(lambda rng: {"x": rng.normal(size=(18, 16))}))
+    (call,) = calls(case)
+    assert check_simulated(call, H100, of_name("cute")).ok
+    tritons, *_ = schedules(call, H100)
+    with pytest.raises(LoweringError, match="bounds differ between the elements of a tile"):
+        run_generated(call.placed, call.inputs, on=H100, schedules=tritons, backend="cute")
+
+
 def test_what_is_not_simulated_is_said_with_the_reason() -> None:
     for by in others(H100):
         found = check_simulated(first_call(), H100, by)
@@ -371,6 +404,23 @@ def test_indices_are_drawn_inside_the_dim_that_they_index() -> None:
     assert drawn["which"].min() >= 0 and drawn["which"].max() < sizes(program, {})["N"]
 
 
+@op()
+def limited(
+    x: Tensor[f32, T, N], share: Scalar[f32, 0.0:1.0], few: Scalar[f32, 0.0:0.125], many: Scalar[i32, 4:],
+    any: Scalar[f32],
+) -> Outputs:  # fmt: skip
+    return L.out(y=x * share * few * many.to(f32) * any)
+
+
+def test_scalars_are_drawn_inside_their_range() -> None:
+    for seed in range(8):
+        drawn = draw_all(limited, limited.default_variant(), {}, seed)
+        assert 0.5 <= drawn["share"] <= 1.0 and 0.0 <= drawn["few"] <= 0.125 and drawn["many"] >= 4
+    program = forward_program(limited, limited.default_variant())
+    free = [draw(program, {}, seed) for seed in range(8)]  # the control: without the ranges
+    assert any(x["share"] > 1.0 for x in free) and all(x["few"] > 0.125 for x in free)
+
+
 def test_sizes_leave_a_tail_everywhere() -> None:
     for name in operators():
         shipped, module = find(name)
@@ -419,6 +469,73 @@ def test_an_input_that_cannot_be_drawn_is_named(tmp_path: Path) -> None:
     found, module = find(f"{path}:shifted")
     with pytest.raises(LaunchError, match=r"by is required.*write shifted_inputs\(rng\) beside the spec"):
         list(check(found, of_module(module, found), [H100]))
+
+
+WEIGHTED = """
+from rlk.lang import Axis, L, Outputs, Tensor, f32, i32, op
+
+T = Axis("T", dynamic=True)
+B = Axis("B", dynamic=True)
+
+
+@op(saves=("owner", "sign"))
+def with_sign(x: Tensor[f32, B], owner: Tensor[i32, T], sign: Tensor[f32, T]) -> Outputs:
+    \"\"\"x[owner] * sign.\"\"\"
+    return L.out(y=x.at(owner) * sign)
+
+
+@with_sign.vjp("sign")
+def with_sign_grad(ctx, d_y: Tensor[f32, T]) -> Outputs:
+    \"\"\"Not the gradient: bits alone are compared here.\"\"\"
+    return L.out(d_sign=d_y * ctx.sign + ctx.owner.to(f32))
+
+
+def with_sign_inputs(rng):
+    return {"x": [1, 2, -3], "owner": [0, 0, 2, 1, 2], "sign": [1, -1, 1, 1, -1]}
+"""
+
+
+def test_lists_of_whole_numbers_are_stored_in_the_dtypes_of_their_tensors(tmp_path: Path) -> None:
+    """Of a forward call, and of the gradient's saved tensors: rows are picked, and devices read bytes."""
+    path = tmp_path / "weighted.py"
+    path.write_text(WEIGHTED)
+    found, module = find(str(path))
+    (case,) = cases(found, of_module(module, found))
+    for call in calls(case):
+        kept = {name: value.dtype for name, value in call.inputs.items()}
+        assert kept["owner"] == np.int32 and kept["sign"] == np.float32
+    assert [check_rows(call, H100).ok for call in calls(case)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (lambda rng: {"which": [0, 1], "wich": [0, 1]}, "parameter 'wich' is unknown(.|\n)*x, which"),
+        (lambda rng: {"which": [0, 1.5]}, r"which=1\.5 is not allowed(.|\n)*a tensor of i32"),
+        (lambda rng: None, "returns a dict of arrays and numbers by name, got NoneType"),
+        (lambda: {"which": [0]}, "function of a generator of numpy, rng, got too many positional arguments"),
+    ],
+)
+def test_inputs_of_an_author_that_cannot_be_are_refused(inputs: Callable[..., Any], said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        cases(squares, Example(inputs))
+    assert cases(squares, Example(lambda rng: {"which": [0.0, 1.0]}))
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        (lambda x, which: x.square().sum(-1), "returns 1 tensors, expected y, z"),
+        (lambda x, which: {"y": x, "w": x}, "returns y, w without z, expected y, z"),
+        (lambda x, which: (x.numpy(), x), "returns a ndarray for y"),
+    ],
+)
+def test_a_float64_form_returns_every_result(reference: Callable[..., Any], said: str) -> None:
+    made = Op(squares.name, squares.fn, squares.formals, (), "", squares.loc)
+    made.record = Record(reference=reference)
+    (case,) = cases(made, Example())
+    with pytest.raises(LaunchError, match=said):
+        laws.check_float64(case)
 
 
 def test_a_spec_file_gives_its_own_inputs(tmp_path: Path) -> None:

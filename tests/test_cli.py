@@ -359,6 +359,10 @@ def test_check_says_why_no_backend_lowers_a_variant(rlk: Rlk, tmp_path: Path) ->
         r"^proj +triton +sm_90a +forward +all +no: .*/proj.py:6: .* computed in the same", out, re.M
     )
     assert 'instead: y = L.keep(y, "y") in the line before' in out
+    laws = ("source", "compiles")
+    status, out, _ = rlk("check", str(path), "--target", "sm_90a", *(f"--law={law}" for law in laws))
+    assert status == 1 and out.count("FAILED proj (plain, forward on sm_90a)") == len(laws)
+    assert out.count("LoweringError") == 1  # one cause, said once
 
 
 def test_check_fails_on_a_wrong_gradient(rlk: Rlk, tmp_path: Path) -> None:

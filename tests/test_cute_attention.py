@@ -93,7 +93,13 @@ def test_one_warpgroup_of_few_rows_has_them_too(form: str) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    ["heads of 128", "heads of 96, f16", "more keys than a tile has rows", "paged, window", "softcap and sinks"],
+    [
+        "heads of 128",
+        "heads of 96, f16",
+        "more keys than a tile has rows",
+        "paged, window",
+        "softcap and sinks",
+    ],  # fmt: skip
 )
 def test_three_warpgroups_have_them_too(form: str) -> None:
     """Use three warpgroups: values that are rarely rescaled wait in shared memory."""

@@ -148,6 +148,15 @@ def test_stages_change_no_bit(stages: int, small: Inputs) -> None:
     assert_same(found, oracle(small), WANTED)
 
 
+def test_one_stage_changes_no_bit(boxed: Inputs) -> None:
+    """A factor that no sum reads comes first, and is released before the sum begins."""
+    found = ran(boxed, 1, apart=True)
+    text = found.emitted.source
+    released = re.findall(r"wait_group\(1\)\n +(\w+)_ring.consumer_release\(consumer_state\)\n", text)
+    assert "num_stages=1," in text and "num_stages=2," not in text and released == ["v", "d_o"]
+    assert_same(found, oracle(boxed), WANTED)
+
+
 def test_without_a_mask_too() -> None:
     given = pulled(NARROW, causal=False)
     assert_same(ran(given, causal=False), oracle(given, causal=False), WANTED)
@@ -276,6 +285,23 @@ def test_what_a_device_would_not_do_with_boxes_is_refused(
     assert_refused(monkeypatch, cute, REFUSED_OF_TMA[mistake], lambda: ran(boxed))
 
 
+REFUSED_OF_ONE_STAGE = {
+    "a stage that is freed before its scores": (
+        r"( +)(warpgroup.wait_group\(1\))\n +(v_ring.consumer_release\(consumer_state\))\n",
+        r"\1\3\n\1\2\n",
+        "products still read",
+    ),
+    "a stage that nobody frees": (r"v_ring.consumer_release\(consumer_state\)", "pass", "were not read"),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED_OF_ONE_STAGE)
+def test_what_a_device_would_not_do_with_one_stage_is_refused(
+    mistake: str, boxed: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_refused(monkeypatch, cute, REFUSED_OF_ONE_STAGE[mistake], lambda: ran(boxed, 1))
+
+
 # --- boxes ---
 
 
@@ -330,18 +356,18 @@ def test_tiles_of_all_heads_come_before_the_next_keys(boxed: Inputs) -> None:
 
 
 @pytest.mark.parametrize("batches", [((2,), (2,)), ((1, 1), (1, 1)), ((1,), (2,)), ((2,), (1, 1, 1))])
-@pytest.mark.parametrize("stages", [2, 4])
-def test_a_stage_freed_before_its_products_end_is_found(stages: int, batches: Any) -> None:
-    sound = gradient_protocol(stages, 2, 2 * stages + 3, *batches)
+@pytest.mark.parametrize(("stages", "early"), [(1, 1), (2, 0), (4, 0)])
+def test_a_stage_freed_before_its_products_end_is_found(stages: int, early: int, batches: Any) -> None:
+    sound = gradient_protocol(stages, 2, 2 * stages + 3, *batches, early=early)
     assert check(sound).fault is None
     reader = sound.roles[1]
-    early = tuple(
+    freed = tuple(
         replace(op, body=tuple(sorted(op.body, key=lambda x: not isinstance(x, Release))))
         if isinstance(op, Repeat)
         else op
         for op in reader.body
     )
-    roles_of = (sound.roles[0], replace(reader, body=early), sound.roles[2])
+    roles_of = (sound.roles[0], replace(reader, body=freed), sound.roles[2])
     found = check(replace(sound, roles=roles_of)).fault
     assert found is not None and found.hazard in (Hazard.OVERWRITE, Hazard.ARRIVALS)
 

@@ -17,6 +17,7 @@ from test_grouped_matmul import F16, F32, Drawn, batched, batched_rows, normal
 from test_interpreted_ops import rescheduled
 
 from rlk import ops
+from rlk.lower.cute.plan import MOST_SEGMENTS
 from rlk.runtime.call import dispatch as runtime
 from rlk.runtime.call.dispatch import dispatch
 from rlk.schedule.schedule import Schedule
@@ -26,8 +27,8 @@ from rlk.testing.simulators import hopper
 from rlk.testing.simulators.interpreter import interpret
 from rlk.testing.simulators.simt import Fault
 
-WIDE = (0, 0, 150, 5)  # tiles of 128 rows
-FEW = (3, 0, 1, 9, 5, 0, 40)  # tiles of 16 rows, which are the columns of an instruction
+WIDE = (0, 0, 270, 5)  # tiles of 128 rows
+FEW = (3, 0, 1, 9, 5, 0, 40)  # tiles of 32 rows, which are the columns of an instruction, in clusters
 Edit = Callable[[str], str]
 
 
@@ -143,7 +144,7 @@ def of_second(it: Drawn, found: list[torch.Tensor]) -> list[torch.Tensor]:
     return [y[it.rows(1)], d_x[it.rows(1)], d_w[1]]
 
 
-@pytest.mark.parametrize("counts", [(3, 150, 1), (3, 9, 1)])
+@pytest.mark.parametrize("counts", [(3, 200, 1), (3, 9, 1)])
 def test_rows_of_a_neighbour_that_are_not_numbers_stay_with_it(counts: tuple[int, ...]) -> None:
     """Tiles reach into the rows of the next expert, also along the contracted axis of d w."""
     it, want = between(counts)
@@ -194,12 +195,21 @@ def test_nothing_is_nothing() -> None:
     )
 
 
+def test_more_experts_than_a_warp_counts_run_by_triton(backends: list[str]) -> None:
+    it = Drawn((1,) * 9 + (0,) * MOST_SEGMENTS, 16, 16)
+    want = ops.grouped_matmul(it.x, it.w, it.offsets)
+    by_cute()
+    assert_same_bits(ops.grouped_matmul(it.x, it.w, it.offsets), want)
+    assert backends == ["triton"]
+
+
 # --- controls ---
 
 WRONG: dict[str, tuple[str, str]] = {
     "tiles of x begin one row late": ("begin_value + r_first", "begin_value + 1 + r_first"),
     "tiles of w of another expert": ("w[None, None, e]", "w[None, None, e - 1]"),
     "tiles that are counted from the first expert": ("tile - cute.arch.make_warp_uniform(first)", "tile"),
+    "a warpgroup that passes tiles in which it has rows": ("* (group - 1) < end", "* group < end"),
     "a sum of pieces without the product": (
         "put_sum(total, total, fragment)",
         "put_sum(total, total, total)",
@@ -209,7 +219,7 @@ WRONG: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    it = Drawn((0, 3, 150, 5), 48, 64)
+    it = Drawn((0, 3, 270, 5), 48, 64)
     want, found = made(it), edited(monkeypatch, lambda text: text.replace(*WRONG[mistake]))
     by_cute()
     got = made(it)

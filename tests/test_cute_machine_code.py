@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,8 @@ import pytest
 from rlk.backends import cute
 from rlk.backends.cubin import usage
 from rlk.errors import RlkError
-from rlk.lang import Variant
+from rlk.ir.nodes import Program
+from rlk.lang import Op, Variant
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.cute.functions import functions
 from rlk.passes.pipeline import canonical
@@ -125,12 +127,66 @@ def disassembled(file: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", [each for name in operators() for each in (name, f"{name}_grad")])
-def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> None:
-    found = operators()
-    op = found.get(name) or found[name.removesuffix("_grad")]
+NAMES = [each for name in operators() for each in (name, f"{name}_grad")]
+KINDS = (
+    "logp", "linear_logp", "linear_logp_grad", "matmul_leaf8", "matmul_grad", "rms_norm_grad", "sample",
+    "varlen_attention", "varlen_attention_grad", "paged_attention", "prefix_attention", "sequence_logp_grad",
+)  # fmt: skip
+"""What an older compiler compiles. Others have no other word of the compiler: the newest's run holds that."""
+
+
+def program_of(name: str) -> Program | None:
+    op = operator_of(name)
     variant = reference_variant(op)
-    program = placed(op, op.trace(variant)) if name in found else reference_gradient(op, variant)
+    return placed(op, op.trace(variant)) if name in operators() else reference_gradient(op, variant)
+
+
+def operator_of(name: str) -> Op:
+    found = operators()
+    return found.get(name) or found[name.removesuffix("_grad")]
+
+
+def words(source: str) -> set[str]:
+    """Return what a text takes from the modules it imports, by dotted name, and the methods it calls."""
+    nodes = list(ast.walk(ast.parse(source)))
+    imports = [each for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for each in node.names]
+    modules = {(each.asname or each.name).partition(".")[0] for each in imports}
+    dotted = {dotted_name(node) for node in nodes if isinstance(node, ast.Attribute | ast.Name)}
+    called = [
+        node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    methods = {f".{f.attr}" for f in called if dotted_name(f) != f"kernels.{f.attr}"}  # which are its own
+    return {name for name in dotted if name.partition(".")[0] in modules} | methods
+
+
+def dotted_name(node: ast.expr) -> str:
+    """Return a.b.c of an expression, nothing where it begins with another one than a name."""
+    if isinstance(node, ast.Attribute):
+        before = dotted_name(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_words_are_those_of_the_compiler_and_not_of_the_kernel() -> None:
+    """The control: a word that no kind has would be seen."""
+    text = "import cutlass.cute as cute\n@cute.jit\ndef f(x):\n    kernels.f(x).launch()\n    cute.size(x.y)"
+    assert words(text) == {"cute", "cute.jit", "cute.size", ".size", ".launch"}
+    assert words("import cutlass\nx = cutlass.Float8E8M0FNU") - words_of_kinds()
+
+
+@cache
+def words_of_kinds() -> frozenset[str]:
+    made = set()
+    for name in KINDS:
+        program = program_of(name)
+        assert program is not None
+        made |= words(emit(program, reference_extents(operator_of(name), program), H200, "cute")[0].source)
+    return frozenset(made)
+
+
+@pytest.mark.parametrize("name", KINDS if VERSION.startswith("4.7.") else NAMES)
+def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> None:
+    op, program = operator_of(name), program_of(name)
     assert (program is None) == (name in WITHOUT_GRADIENT)
     if program is None:
         return
@@ -139,6 +195,7 @@ def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> No
             emit(program, reference_extents(op, program), H200, "cute")
         return
     emitted, _, _ = emit(program, reference_extents(op, program), H200, "cute")
+    assert words(emitted.source) <= words_of_kinds(), "add it to KINDS"
     for kernel, code in codes(emitted, tmp_path):
         stack, groups = OLD.get(kernel, (STACK.get(kernel, 0), GROUPS.get(kernel, 2)))
         assert code.stack <= stack, f"{kernel} keeps {code.stack} bytes on its stack"
@@ -205,25 +262,27 @@ def test_gradients_of_products_keep_their_sums_in_registers(name: str, tmp_path:
 
 
 STREAMED = {
-    "heads of 64": ("varlen_attention", 64, ()),
-    "heads of 96, window": ("varlen_attention", 96, ("window",)),
-    "heads of 128 in pages": ("paged_attention", 128, ()),
-    "heads of 64 in pages": ("paged_attention", 64, ()),
+    "heads of 64": ("varlen_attention", 64, (), 0, 12),
+    "heads of 96, window": ("varlen_attention", 96, ("window",), 8, 10),
+    "heads of 256": ("varlen_attention", 256, (), 720, 12),
+    "heads of 128 in pages": ("paged_attention", 128, (), 0, 15),
+    "heads of 64 in pages": ("paged_attention", 64, (), 0, 15),
 }
-"""The operator, the elements of a head, and what else is given."""
+"""The operator, the elements of a head, what else is given, bytes of the stack, and groups of products. On
+the stack are the sums of earlier pieces of 256 elements, which one step in eight reads."""
 
 
 @pytest.mark.parametrize("name", STREAMED)
 def test_what_is_streamed_leaves_registers(name: str, tmp_path: Path) -> None:
     """Nothing is spilled, and products run in groups: three copies of a step, or two where all are masked."""
-    op, width, more = STREAMED[name]
+    op, width, more, stack, groups = STREAMED[name]
     variant = Variant.of(dict(reference_variant(operators()[op]).dtypes), {"scale", *more}, {"causal": True})
     what = canonical(operators()[op].trace(variant))
     extents = reference_extents(operators()[op], what) | {"E": width, "W": width, "T": 8192, "Q": 8192}
     emitted, _, _ = emit(what, extents, H200, "cute")
     ((_, code),) = codes(emitted, tmp_path)
-    copies = 2 if more else 3
-    assert code.stack == 0 and code.groups == 5 * copies
+    copies, alone = 2 if more else 3, op == "varlen_attention" and VERSION.startswith("4.7.")  # see OLD
+    assert code.stack <= stack + 272 * alone and code.groups == (code.products if alone else groups)
     assert code.products == copies * (width // 16 + 4) and code.writes > 0
 
 
@@ -240,7 +299,7 @@ def test_pieces_of_few_queries_leave_registers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("width", "more"), [(64, ("window",)), (96, ("softcap", "inv_softcap"))])
 def test_gradients_keep_their_sums_in_registers(width: int, more: tuple[str, ...], tmp_path: Path) -> None:
-    """Nothing is spilled, and no product waits for another: of queries 3 groups a step, of keys 4."""
+    """Sums are not spilled, and no product waits for another: of queries 3 groups a step, of keys 4."""
     op = operators()["varlen_attention"]
     present = {"scale", "d_o", *more}
     variant = Variant.of(dict(reference_variant(op).dtypes), present, {"causal": True}, {"q", "k", "v"})
@@ -254,7 +313,8 @@ def test_gradients_keep_their_sums_in_registers(width: int, more: tuple[str, ...
         (queries, 3 if "window" in more else 2, 2 * steps + chunk),
         (keys, 3, 2 * (steps + chunk)),
     ):
-        assert code.stack == 0 and code.products == parts * of_step and code.writes > 0
+        assert code.stack <= 16 * ("softcap" in more) and code.writes > 0
+        assert code.products == parts * of_step
     assert (queries.groups, keys.groups) == (9 if "window" in more else 6, 12)
 
 

@@ -105,6 +105,13 @@ def test_tiles_of_any_length_are_sound(steps_per_tile: int) -> None:
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
+def test_a_consumer_without_rows_may_pass_tiles(cluster: int) -> None:
+    for stages in (2, 3, 4):
+        verify(gemm_protocol(stages, 2, cluster, idle=True))
+        assert found(with_ring(gemm_protocol(stages, 2, cluster, idle=True), releases=99)) is not None
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
 def test_more_steps_find_nothing_more(cluster: int) -> None:
     for stages in (2, 3):
         verify(gemm_protocol(stages, 2, cluster, 40, 5))

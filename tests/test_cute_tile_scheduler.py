@@ -74,6 +74,14 @@ def test_fewer_blocks_than_tiles_do_them_all(form: str, programs: int) -> None:
     assert_same(found, oracle(FORMS[form]))
 
 
+def test_blocks_of_two_warpgroups_stay_where_heads_are_wide() -> None:
+    """Sums of 256 elements leave room for nothing else on a multiprocessor."""
+    inputs = packed(batch((100, 3), (70, 600), group=2, e=256, w=256))
+    found = ran(inputs, rows=128)
+    assert "while item < items:" in found.emitted.source and "block=(384, 1, 1)" in found.emitted.source
+    assert_same(found, oracle(inputs))
+
+
 def test_blocks_of_other_kernels_have_a_tile_each() -> None:
     small = paged(batch((9, 3), (70, 5), group=4, e=64, w=64))
     for inputs, rows in ((INPUTS, 128), (small, 192)):

@@ -66,7 +66,7 @@ def test_the_gradient_with_an_extra_input_is_called_as_the_guide_prints_it(
 def test_the_mean_of_sequences_of_the_guide_is_called_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    *_, spec, use = blocks("docs/writing-a-spec.md")
+    spec, use = blocks("docs/writing-a-spec.md")[4:6]
     (tmp_path / "mean.py").write_text(spec)
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("mean", None)
@@ -78,6 +78,25 @@ def test_the_mean_of_sequences_of_the_guide_is_called_as_printed(
     want.sum().backward()
     torch.testing.assert_close(made.double(), want)  # type: ignore[attr-defined]
     torch.testing.assert_close(x.grad.double(), exact.grad)  # type: ignore[attr-defined]
+
+
+def test_the_derived_gradient_of_the_guide_is_that_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rlk.cli import main
+
+    *_, spec, use = blocks("docs/writing-a-spec.md")
+    (tmp_path / "layer.py").write_text(spec)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "layer", raising=False)
+    torch.manual_seed(0)
+    exec(compile(use, "use.py", "exec"), {})
+    del sys.modules["layer"]
+    command = re.search(r"`rlk (show layer.py.*?)`", (ROOT / "docs/writing-a-spec.md").read_text())
+    assert command is not None and main(command[1].split()) == 0
+    printed = capsys.readouterr().out
+    assert "for t in L.stream(T):" in printed and printed.count("tree=Tree.vector8") == 2
 
 
 @pytest.mark.parametrize(("block", "name"), [(0, "zloss"), (2, "head_lse"), (4, "sequence_mean")])

@@ -37,6 +37,7 @@ SM90 = MathModel.SM90
 H200 = target("sm_90a")
 M = Axis("M", dynamic=True)
 N = Axis("N")
+C = Axis("C")
 B = Axis("B")
 K = Axis("K")
 T = Axis("T", dynamic=True)
@@ -109,8 +110,8 @@ def linear(hidden: Tensor[F, T, D], weight: Tensor[F, V, D], ids: Tensor[i64, T]
 
 
 @op()
-def computed(x: Tensor[bf16, M, K], w: Tensor[bf16, N, K]):
-    return L.out(y=L.dot((x.to(f32) * 2.0).to(bf16), w, over=K))
+def computed(x: Tensor[bf16, M, K], w: Tensor[bf16, N, K], u: Tensor[bf16, C, N]):
+    return L.out(y=L.dot(L.dot(x, w, over=K).to(bf16), u, over=N))
 
 
 @op()

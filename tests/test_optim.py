@@ -24,8 +24,9 @@ from rlk.ir.tree import Tree
 from rlk.nn.ranks import Ranks
 from rlk.optim import AdamW, clip_grad_norm, grad_norm
 from rlk.optim.adamw import run_step
-from rlk.optim.norm import pairwise
-from rlk.parallel.plan import shares_of
+from rlk.optim.norm import padded_sum
+from rlk.optim.shards import place
+from rlk.parallel.plan import cuts_of, shares_of
 from rlk.testing.bits import assert_same_bits, differing
 
 SHAPES = ((37, 5), (1,), (4, 3, 8))
@@ -41,24 +42,20 @@ def give_gradients(params: list[torch.nn.Parameter], step: int, dtype: torch.dty
         p.grad = wide(*p.shape, seed=100 * step + i).to(dtype).to(p.dtype)
 
 
-def test_a_rank_of_tensor_parallelism_has_no_whole_parameter() -> None:
-    """A share is a plain tensor: a norm of it, or counters of its elements, would be silently another's."""
-    shared = shares_of(nn_cases.model(), Ranks(None, 2, 0))  # type: ignore[arg-type]
-    whole = [name for name, p in shared.items() if not getattr(p, "tensor_model_parallel", False)]
-    assert whole and all("norm" in name for name in whole)
-    p = shared["model.embed_tokens.weight"]
-    p.grad = torch.ones_like(p)
-    plain = torch.nn.Parameter(p.detach().clone())
-    plain.grad = p.grad.clone()
-    for name, run in {
-        "grad_norm": lambda p: grad_norm([("embed", p)]),
-        "AdamW": lambda p: AdamW([p], seed=3).step(),
-    }.items():
-        run(plain)
-        with pytest.raises(LaunchError, match="a share of a weight") as caught:
-            run(p)
-        assert name in str(caught.value)
-    AdamW([p]).step()
+def test_a_share_knows_the_places_of_its_elements_in_the_whole_weight() -> None:
+    whole = nn_cases.model()
+    given = dict(whole.named_parameters())
+    kept = []
+    for rank in range(2):
+        ranks = Ranks(dist.ProcessGroup(rank, 2), 2, rank)
+        shared = shares_of(whole, ranks)
+        for name, cut in cuts_of(whole, ranks).items():
+            p, at = shared[name], place("AdamW", name, shared[name])
+            t = torch.arange(p.numel())
+            elements = torch.arange(given[name].numel()).view(given[name].shape)[cut]
+            assert torch.equal(at.first + t // at.width * at.stride + t % at.width, elements.flatten()), name
+        kept += [name for name, p in shared.items() if not hasattr(p, "tensor_model_parallel")]
+    assert kept and all("norm" in name for name in kept)
 
 
 def masters(optimizer: AdamW, params: list[torch.nn.Parameter]) -> list[torch.Tensor]:
@@ -290,9 +287,9 @@ def test_every_rank_refuses_columns_that_are_cut_within_a_piece() -> None:
 
 def test_another_order_of_squares_is_seen() -> None:
     squares = wide(1001, seed=5).square()
-    assert float(pairwise(squares)) != float(pairwise(squares.flip(0)))
-    assert float(pairwise(squares)) == float(neighbours(list(squares.numpy())))
-    assert float(pairwise(squares[:1])) == float(squares[0]) and float(pairwise(squares[:0])) == 0.0
+    assert float(padded_sum(squares)) != float(padded_sum(squares.flip(0)))
+    assert float(padded_sum(squares)) == float(neighbours(list(squares.numpy())))
+    assert float(padded_sum(squares[:1])) == float(squares[0]) and float(padded_sum(squares[:0])) == 0.0
 
 
 def test_gradients_are_scaled_to_the_norm_asked_for() -> None:

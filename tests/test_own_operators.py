@@ -43,9 +43,10 @@ from rlk.lang import (
     op,
 )
 from rlk.lang.record import Edge
+from rlk.lang.reserved import is_free
 from rlk.pages.page import page
 from rlk.pages.tried import page_failures
-from rlk.runtime import registry
+from rlk.runtime import operator, registry
 from rlk.runtime.binding.invocation import Invocation, label_of
 from rlk.runtime.call import library
 from rlk.runtime.reference import number_of
@@ -56,6 +57,7 @@ from rlk.testing.examples import Example
 NAMESPACE = "trial"
 T = Axis("T", dynamic=True)
 N = Axis("N")
+V = Axis("V", chunk=4)
 F, W = (DTypeVar(name, (bf16, f16, f32)) for name in "FW")
 KINDS, EXTRA = ("double", "half"), ("rest", "unused")
 
@@ -336,7 +338,53 @@ def test_names_do_not_collide(square: Op, registered: list[str]) -> None:
     assert torch.equal(rlk.ops.trial2.square(torch.ones(3)), torch.ones(3))
 
 
+WORDY = """
+def {name}(
+    x: Tensor[f32, T], {tensor}: Tensor[f32, T], {scalar}: Scalar[f32] = 2.0, {static}: Static["a", "b"] = "a"
+) -> Outputs:
+    made_of = (x + {tensor}) * {scalar}
+    return L.out(y=-made_of if {static} == "b" else made_of)
+"""
+ROLES = {"name": "wordy", "tensor": "other", "scalar": "scale", "static": "kind"}
+IN_THE_TEXT = (*operator._WORDS, "self", "args", "options", "none", "torch", "Literal", "math")
+
+
+@pytest.mark.parametrize("word", IN_THE_TEXT)
+def test_parameters_and_operators_may_have_the_words_of_the_callables_text(word: str) -> None:
+    for role in ROLES:
+        if role != "static" and not is_free(word):
+            continue  # refused: generated kernels use it, which have no statics
+        named, scope = ROLES | {role: word}, dict(globals())
+        exec(compile(WORDY.format(**named), "spec_of_words.py", "exec"), scope)
+        made, x = op()(scope[named["name"]]), torch.ones(2)
+        given = {named["tensor"]: x, named["scalar"]: 3.0, named["static"]: "b"}
+        assert made(x, **given).tolist() == [-6.0, -6.0], role
+        assert str(rlk.explain(made, x, **given)) == str(made.explain(x, **given))
+        with pytest.raises(LaunchError, match=f"wordy: {named['static']}='c'" if role != "name" else "='c'"):
+            made(x, x, **{named["static"]: "c"})
+
+
+def test_an_option_that_a_call_has_anyway_is_refused() -> None:
+    @op()
+    def spread(x: Tensor[f32, T, V], math: Static[1, 2] = 1) -> Outputs:
+        """The log of the sum of e^x."""
+        soft = L.softmax_sum()
+        for v in L.stream(V):
+            soft.absorb(x[v])
+        return L.out(lse=soft.lse())
+
+    with pytest.raises(SpecError, match="choose another, such as math_value"):
+        spread(torch.ones(2, 4))
+
+
 def test_a_name_that_torch_has_is_refused() -> None:
+    @op(name="name")
+    def named(x: Tensor[f32, T]) -> Outputs:
+        """x."""
+        return L.out(y=x * 1.0)
+
+    with pytest.raises(LaunchError, match=r"torch\.ops\.trial3\.name is torch's own"):
+        rlk.register(named, namespace="trial3")
     theirs = torch.library.Library("trial3", "FRAGMENT")
     theirs.define("square(Tensor x) -> Tensor")
 
@@ -361,11 +409,20 @@ def test_a_module_that_runs_again_replaces_its_operators(module: ModuleType) -> 
     assert library.registered("trial.square") is module.square
 
 
-def test_unknown_names_list_those_there_are(square: Op) -> None:
+def test_unknown_names_list_those_there_are(
+    square: Op, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(LaunchError, match="operator of trial 'cube' is unknown\n    choose one of: square"):
         _ = rlk.ops.trial.cube
     with pytest.raises(LaunchError, match="operator 'trails' is unknown"):
         _ = rlk.ops.trails
+    with pytest.raises(LaunchError, match="operator 'trial.cube' is unknown\n(.|\n)*trial.square"):
+        registry.find("trial.cube")
+    for command in (["check"], ["docs", "-o", str(tmp_path)]):
+        assert main([command[0], "trails.square", *command[1:]]) == 2
+        said = capsys.readouterr().err
+        assert "no installed package has operators of the namespace 'trails'" in said
+        assert "path/to/spec.py:square" in said and "logp" not in said
 
 
 # --- what a registration says ---

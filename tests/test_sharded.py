@@ -50,7 +50,7 @@ def assert_same_found(got: Found, want: Found, world: int, rank: int) -> None:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    return rank_cases.run("gloo", 4, tmp_path_factory.mktemp("heads"), "head_cases")
+    return rank_cases.run("gloo", 4, tmp_path_factory.mktemp("heads"), "head_cases", seconds=400)
 
 
 def test_four_processes_compile_their_part_into_one_graph(ranks: list[Found]) -> None:

@@ -26,6 +26,7 @@ from rlk.nn.ranks import Ranks
 from rlk.optim import grad_norm
 from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, parallelize
 from rlk.parallel.plan import Cut, cuts_of
+from rlk.sync import digest
 from rlk.testing.bits import assert_same_bits, differing
 
 WORLD = 4
@@ -72,10 +73,36 @@ def test_log_probs_logits_and_all_gradients_are_those_of_one_rank(
 
 def test_shares_that_fsdp_shards_again_are_no_whole_parameters(ranks: list[Found]) -> None:
     for found in ranks:
-        shares = cuts("qwen2", 2, 0)
-        assert found["sharded shares"].keys() > shares.keys()
-        for name, (code, text) in found["sharded shares"].items():
-            assert (code == "ARG_VALUE" and "a share of a weight" in text) == (name in shares), (name, text)
+        kinds = {"qwen2": "qwen2", "patched": "qwen3, tied"}
+        for kind, said in found["sharded shares"].items():
+            shares = cuts(kinds[kind], 2, 0)
+            assert {*said, "lm_head.weight"} > shares.keys()  # tied weights have one name
+            for name, (code, text) in said.items():
+                refused = code == "ARG_VALUE" and "a DTensor of a share of a weight" in text
+                assert refused == (name in shares), (name, text)
+
+
+@cache
+def alone_stepped() -> Found:
+    return tensor_parallel_cases.stepped(tensor_parallel_cases.trained(tensor_parallel_cases.tiny("qwen2")))
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_norms_clipping_and_stochastic_steps_of_shares_are_those_of_whole_weights(
+    tp: int, ranks: list[Found]
+) -> None:
+    want = alone_stepped()
+    assert want["norm"] > 0.05  # the gradients were clipped
+    for rank, found in enumerate(ranks):
+        made = others(found[f"stepped on {tp}"], want, cuts("qwen2", tp, rank % tp))
+        assert not any(made.values()), made
+
+
+def test_shares_that_are_taken_for_whole_weights_are_seen(ranks: list[Found]) -> None:
+    """The control."""
+    for rank, found in enumerate(ranks):
+        made = others(found["stepped as whole"], alone_stepped(), cuts("qwen2", 2, rank % 2))
+        assert made["norm"] and sum(made.values()) > 500, made
 
 
 def test_a_rollout_on_four_ranks_has_the_bits_of_one(ranks: list[Found]) -> None:
@@ -134,6 +161,22 @@ def test_norms_of_a_rank_have_the_weights_gradient_of_all(ranks: list[Found]) ->
         for name, x in heads.items():
             part = x if "whole" in name else x[:, rank * 2 : rank * 2 + 2]
             assert_same_bits(found["norms"]["heads"][name], part, name)
+
+
+def test_weights_of_four_shards_become_shares_of_two_ranks_by_a_checked_copy(ranks: list[Found]) -> None:
+    model = tensor_parallel_cases.tiny("qwen2")
+    whole, total = dict(model.named_parameters()), digest(model).total
+    for rank, found in enumerate(ranks):
+        made = found["transferred"]
+        assert made["total"] == total
+        parts = cuts("qwen2", 2, rank % 2)
+        for name, p in made["arrived"].items():
+            assert_same_bits(p, whole[name][parts.get(name, ())], name)
+        code, text = made["wrong"]  # the control: of the pair that holds one changed element
+        assert code == ("WEIGHTS_DIFFER" if rank > 1 else ""), text
+        assert rank < 2 or "model.layers.0.mlp.down_proj.weight: 1 of 1 blocks differ" in text
+        for name, words in (("sharded target", "a DTensor"), ("other shape", "other names")):
+            assert made[name][0] == "ARG_VALUE" and words in made[name][1], made[name]
 
 
 # --- controls ---
@@ -243,14 +286,19 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
     with pytest.raises(LaunchError, match="shared by 4 ranks"):
         model.save_pretrained(folder)
     for each in (model, deepcopy(model)):
-        for name, p in each.named_parameters():
-            marked = getattr(p, "tensor_model_parallel", False)
-            assert marked == (name in parts), name
-            if marked:
-                with pytest.raises(LaunchError, match="a share of a weight"):
-                    grad_norm([(name, p)])
-            else:
-                grad_norm([(name, p)])
+        assert_marked(each, parts)
+        with pytest.raises(LaunchError, match=r"a weight that 4 ranks share along dim 1") as raised:
+            for name, p in each.named_parameters():  # the first that raises: columns, of one leaf
+                p.grad = torch.zeros_like(p) if "o_proj" in name else None
+            grad_norm(each.named_parameters())
+        assert "for leaves = 1" in str(raised.value)
+
+
+def assert_marked(model: torch.nn.Module, parts: dict[str, Cut]) -> None:
+    """Check that the parameters of which a rank has a part say so."""
+    for name, p in model.named_parameters():
+        share = getattr(p, "tensor_model_parallel", None)
+        assert (share and len(parts[name]) == share.dim + 1) if name in parts else share is None, name
 
 
 def test_where_one_rank_cannot_load_all_raise(
@@ -345,6 +393,8 @@ def test_a_patched_model_that_ranks_cannot_share_is_refused(initialized: None) -
         parallelize(made, fake_group(1, 4))
         with pytest.raises(LaunchError, match="shared by 4 ranks"):
             parallelize(made, fake_group(1, 4))
+        for each in (made.model, deepcopy(made.model)):  # such as a reference model
+            assert_marked(each, cuts("qwen3, tied", 4, 1))
         with pytest.raises(UnsupportedError, match="continuous batching where ranks share"):
             made.model.generate_batch([[1, 2]])
         assert made.model.lm_head.weight is made.model.model.embed_tokens.weight

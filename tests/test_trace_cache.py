@@ -481,30 +481,26 @@ def test_an_axis_of_one_piece_is_told_from_one_of_two(
 # --- outlines ---
 
 
-def programs() -> dict[str, tuple[Op, Any]]:
-    found = {}
-    for each in operators().values():
-        variant = reference_variant(each)
-        for program in (placed(each, each.trace(variant)), reference_gradient(each, variant)):
-            if program is not None:
-                found[program.name] = each, program
-    return found
-
-
-@pytest.mark.parametrize("name", sorted(programs()))
+@pytest.mark.parametrize("name", sorted(operators()))
 def test_an_outline_reads_back_and_places_what_its_program_places(name: str) -> None:
-    each, program = programs()[name]
-    extents = reference_extents(each, program)
-    axes = {a for k in program.kernels for d in k.params for a in d.type.axes}
-    static = {a.name: extents[a.name] for a in axes if not a.whole.dynamic}
-    how = random.Random(name)
-    for _ in range(4):
-        sizes = {n: x if n in static else max(1, int(x * how.uniform(0.01, 2))) for n, x in extents.items()}
-        bound = launched(program, static, H200.softmax, sizes)
-        found = parse_program(print_program(trace_cache.outline(bound)))
-        assert found == trace_cache.outline(bound)
-        assert workspaces(found) == workspaces(bound)
-        assert places(found, sizes) == places(bound, sizes)
+    each = operators()[name]
+    variant = reference_variant(each)
+    for program in (placed(each, each.trace(variant)), reference_gradient(each, variant)):
+        if program is None:
+            continue
+        extents = reference_extents(each, program)
+        axes = {a for k in program.kernels for d in k.params for a in d.type.axes}
+        static = {a.name: extents[a.name] for a in axes if not a.whole.dynamic}
+        how = random.Random(program.name)
+        for _ in range(4):
+            sizes = {
+                n: x if n in static else max(1, int(x * how.uniform(0.01, 2))) for n, x in extents.items()
+            }
+            bound = launched(program, static, H200.softmax, sizes)
+            found = parse_program(print_program(trace_cache.outline(bound)))
+            assert found == trace_cache.outline(bound)
+            assert workspaces(found) == workspaces(bound)
+            assert places(found, sizes) == places(bound, sizes)
 
 
 def recalled_again(found: Invocation) -> Interface:

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from rlk import cli
-from rlk.errors import LaunchError
+from rlk.errors import Code, LaunchError
 from rlk.nn import CausalLM
 from rlk.observe import finite, randomize
-from rlk.verify import contract, models, peers, run, views
+from rlk.verify import contract, models, peers, ranks, run, views
 from rlk.verify.bench import Bench, Outcome, sizes_of
 from rlk.verify.contract import Kind, Promise
 from rlk.verify.page import page
@@ -308,6 +308,32 @@ def test_every_row_runs_on_what_was_trained(partly_trained: run.Report) -> None:
         assert row["status"] in ("holds", "detected", "measured") or row["reason"] == "needs a GPU", row
         if row["unit"] == "tokens" and row["group"] in ("training", "patch", "stock"):
             assert row["compared"] <= tokens, row["key"]
+
+
+def test_two_ranks_are_compared_with_one(partly_trained: run.Report) -> None:
+    found = {row["view"]: row for row in partly_trained.rows if row["group"] == "ranks"}
+    *equal, control = found.values()
+    assert [row["status"] for row in equal] == ["holds"] * 3 and control["status"] == "detected"
+    tokens, parameters = partly_trained.about["tokens"], 25
+    assert [row["compared"] for row in equal] == [tokens, parameters, parameters]
+
+
+def test_a_rank_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$4" = 1 ] && echo nothing to read && exit 3\nexec sleep {ranks.LIMIT}\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(ranks.sys, "executable", str(python))
+    with pytest.raises(LaunchError, match=r"rank 1 \(nothing to read\)") as raised:
+        ranks._run(tmp_path)  # rank 0 would wait
+    assert raised.value.code is Code.RANKS_MISSING
+
+
+def test_what_ranks_cannot_share_is_said() -> None:
+    config = models.subject("tiny", torch.bfloat16, CPU).model.config
+    assert models.unshared(config) is None and models.shared_leaves(config) == 8
+    assert "num_attention_heads=3" in str(models.unshared(replace(config, num_attention_heads=3)))
 
 
 def test_every_row_of_tokens_compares_every_module(partly_trained: run.Report) -> None:

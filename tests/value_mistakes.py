@@ -9,12 +9,13 @@ from spec_pairs import F, N, T, U, V, of_row, of_stream, pair, trace
 
 from rlk.errors import Code
 from rlk.ir.nodes import Program
-from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i32, i64, op
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i32, i64, op, u32
 from rlk.lang.op import Variant
 from rlk.passes.pipeline import canonical
 
 KINDS = ("one", "two")
 K = Axis("K", chunk=16, leaf="segment")
+ROWS = Axis("T", chunk=1, piece=64, dynamic=True)
 
 
 # --- sums of products ---
@@ -483,6 +484,66 @@ class Annotation:
         return trace(spec)
 
 
+@pair(Code.NOT_CALLED)
+class OpWithoutParentheses:
+    def wrong():
+        @op  # <-
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+
+@pair(Code.RANGE_EMPTY)
+class RangeUpsideDown:
+    def wrong():
+        return Scalar[f32, 1.0:0.0]  # <-
+
+    def right():
+        return Scalar[f32, 0.0:1.0]
+
+
+@pair(Code.DEFAULT_REFUSED)
+class DefaultOutside:
+    def wrong():
+        @op()  # <-
+        def spec(x: Tensor[f32, T, N], share: Scalar[f32, 0.0:1.0] = 2.0) -> Outputs:
+            return L.out(y=x * share)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], share: Scalar[f32, 0.0:1.0] | None = None) -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+
+@pair(Code.DEFAULT_REFUSED)
+class DefaultThatIsNoChoice:
+    def wrong():
+        @op()  # <-
+        def spec(x: Tensor[f32, T, N], kind: Static[KINDS] = "three") -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], kind: Static[KINDS] = "two") -> Outputs:
+            return L.out(y=x * 2.0)
+
+        return trace(spec)
+
+
 @pair(Code.UNKNOWN_NAME)
 class StaticChoice:
     def wrong():
@@ -510,7 +571,8 @@ def square() -> Op:
 
 def trace_gradient(spec: Op, *wanted: str) -> Program:
     assert spec.gradient is not None
-    return spec.gradient.trace(Variant.of(dict(spec.default_variant().dtypes), wanted=set(wanted)))
+    dtypes = dict(spec.default_variant().dtypes)
+    return spec.gradient.trace(Variant.of(dtypes, {"d_y"}, wanted=set(wanted)))
 
 
 @pair(Code.VJP_WRT)
@@ -627,6 +689,26 @@ class NotSaved:
         return trace_gradient(spec, "x")
 
 
+@pair(Code.NOT_CALLED)
+class GradientWithoutParentheses:
+    def wrong():
+        @square().vjp  # <-
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=d_y)
+
+    right = GradientOfInts.right
+
+
+@pair(Code.VJP_OF_NOTHING)
+class GradientOfNothing:
+    def wrong():
+        @square().vjp()  # <-
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=d_y)
+
+    right = GradientOfInts.right
+
+
 @pair(Code.VJP_TWICE)
 class GradientNamedTwice:
     def wrong():
@@ -649,6 +731,45 @@ class CotangentOfAnotherType:
         return trace_gradient(spec, "x")
 
     right = GradientMissing.right
+
+
+@pair(Code.VJP_DERIVED)
+class DerivedThroughBits:
+    def wrong():
+        @op(saves=("x",))
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            cut = (x.bits(u32) >> 16) << 16
+            return L.out(y=cut.bits(f32))  # <-
+
+        spec.derive_vjp("x")
+        return trace_gradient(spec, "x")
+
+    def right():
+        @op(saves=("x",))
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * x)
+
+        spec.derive_vjp("x")
+        return trace_gradient(spec, "x")
+
+
+@pair(Code.VJP_SUM)
+class DerivedSumWithoutAnOrder:
+    def wrong():
+        @op()
+        def spec(x: Tensor[f32, T, N], bias: Tensor[f32, N]) -> Outputs:
+            return L.out(y=x + bias)  # <-
+
+        spec.derive_vjp("bias")
+        return trace_gradient(spec, "bias")
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, ROWS, N], bias: Tensor[f32, N]) -> Outputs:
+            return L.out(y=x + bias)
+
+        spec.derive_vjp("bias")
+        return trace_gradient(spec, "bias")
 
 
 # --- values, axes and orders ---

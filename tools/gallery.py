@@ -39,6 +39,8 @@ SHOWS = {
     "router": "a loop of Python that is traced k times; reductions that need no order",
     "adamw": "random numbers, bits of a float as an integer, three outputs",
     "linear_attention": "a carried state that is a matrix; two streams of one axis, the second in reverse",
+    "int8_rows": "storage in int8; rounding to the nearest even",
+    "w8a16": "factors of a product that are computed: int8 weights, a scaled gradient",
 }
 """The operators in their order, and what each has that the ones before it have not."""
 HEAD = """# Gallery
@@ -74,7 +76,7 @@ hidden states.
 
 | an author would write | missing | written instead |
 |---|---|---|
-| `Tensor[i8, T, N]`, rows of int8 with a scale | 8-bit dtypes | nothing: left out of the gallery |
+| `L.dot(q, w, over=K)` of int8 rows | contractions of 8-bit factors | `w.to(bf16)`: `w8a16` |
 | gates and indices of a router, `[T, k]` | an axis that no input has | a dense row of gates |
 | `into=weight` of an optimizer's step | writing to an input | new tensors, copied back |
 | one step for all weights of a model | lists of tensors | a call for each weight |
@@ -151,10 +153,28 @@ def _lines(statement: ast.stmt) -> Iterator[int]:
 def spec_lines(op: Op) -> int:
     """Count the lines of an operator's spec, of its gradient, and of what they name in their module."""
     module = sys.modules[op.fn.__module__]
+    return sum(code(inspect.getsource(module), without=_beside(op)).values())
+
+
+def _beside(op: Op) -> frozenset[str]:
+    """Return the functions of an operator's module that its spec and its gradient do not name."""
     record = op.record
     beside = {record.reference, record.example.inputs if record.example else None}
-    left = frozenset(fn.__name__ for fn in beside if fn is not None)
-    return sum(code(inspect.getsource(module), without=left).values())
+    return frozenset(fn.__name__ for fn in beside if fn is not None)
+
+
+def _spec(op: Op) -> str:
+    """Return the axes, helpers, spec and gradient of an operator: all of its module that a reader needs."""
+    source = inspect.getsource(sys.modules[op.fn.__module__])
+    lines, parts, left = source.splitlines(), [], _beside(op)
+    for statement in ast.parse(source).body:
+        decorators = [d.lineno for d in getattr(statement, "decorator_list", [])]
+        text = "\n".join(lines[min([statement.lineno, *decorators]) - 1 : statement.end_lineno])
+        if isinstance(statement, ast.Assign):
+            parts.append(text)
+        elif isinstance(statement, ast.FunctionDef) and statement.name not in left:
+            parts.append(f"\n{text}")
+    return "\n".join(parts)
 
 
 def kernel_lines(name: str, backend: str) -> Lines | None:
@@ -216,7 +236,7 @@ def _section(name: str, op: Op) -> str:
         for file, of in ((f"{name}.py", ""), (f"{name}_grad.py", ", gradient"))
         if (GENERATED / folder / file).exists()
     ]
-    spec = "\n\n".join(_text(fn) for fn in (op.fn, *([op.gradient.fn] if op.gradient else [])))
+    spec = _spec(op)
     refused = "".join(f"\n```text\n{text}\n```\n" for text in dict.fromkeys(refusals(op)))
     return (
         f"\n## {name}\n\n{inspect.getdoc(module)}\n[The module]({up}/gallery_ops/{name}.py). "
@@ -232,10 +252,6 @@ def _kernels(name: str) -> str:
     lines = source.splitlines()
     own = [each for each in kernels if each.name.startswith(name)]
     return "\n\n".join("\n".join(lines[each.lineno - 2 : each.end_lineno]) for each in own)
-
-
-def _text(fn: object) -> str:
-    return inspect.getsource(fn).rstrip()  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

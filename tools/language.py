@@ -61,7 +61,7 @@ GROUPS = (
     ("Contractions", "dot"),
     (
         "Functions of f32",
-        "exp exp2 softmax_exp2 expm1 log log2 log1p tanh sigmoid erf sin cos sqrt rsqrt k3 floor isnan",
+        "exp exp2 softmax_exp2 expm1 log log2 log1p tanh sigmoid erf sin cos sqrt rsqrt k3 floor round isnan",
     ),
     ("Elementwise, of several tiles", "where maximum minimum clip fma mulhi"),
     ("Numbers and positions", "number pos extent"),

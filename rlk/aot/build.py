@@ -19,7 +19,7 @@ from rlk.backends.registry import of_name
 from rlk.cache.manifest import File, Manifest
 from rlk.digest import Json, canonical, digest, digest_bytes
 from rlk.env import Env
-from rlk.errors import Code, RlkError, UnsupportedError
+from rlk.errors import Code, LaunchError, RlkError, UnsupportedError
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.lower.common.emitted import Emitted
@@ -124,8 +124,8 @@ def _named(matrix: Matrix, name: str | None) -> str:
     """Return the beginning of the wheels' names; raise LaunchError for one that they must not have."""
     others = [calls.op for calls in matrix.calls if "." in calls.op]
     if name is None and others:
-        wanted = f"a name: the wheel has kernels of {others[0]}, an operator that is not rlk's"
-        raise wrong("--name", name, wanted)
+        why = f"for kernels of {others[0]}, an operator that is not rlk's"
+        raise LaunchError(Code.ARG_MISSING, op="rlk aot build", name="--name", why=why)
     if name is None:
         return OWN_NAME
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):

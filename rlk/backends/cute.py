@@ -42,6 +42,7 @@ from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
 from rlk.resources import installing
 from rlk.runtime.launch.launcher import Services, composed, on_its_device
 from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.schedule.axes import roles
 from rlk.schedule.backend_choice import by_cute_first
 from rlk.schedule.heuristics import choose
 from rlk.target.facts import Target
@@ -397,6 +398,18 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
 # --- on the CPU
 
 
+def _simulator_schedules(bound: Bound) -> Schedules:
+    """Return the schedules of calls; of contractions those of heuristics, whose tiles are smaller."""
+    from rlk.schedule.cute_tiles import warpgroups
+
+    return tuple(
+        chosen
+        if roles(kernel, bound.extents).contracted
+        else warpgroups(kernel, chosen, bound.target, bound.extents)
+        for kernel, chosen in zip(bound.program.kernels, bound.chosen, strict=True)
+    )
+
+
 def interpreted(emitted: Emitted, module: Any) -> dict[str, Launcher]:
     """Return the launchers of kernels that a simulator runs thread by thread."""
 
@@ -477,5 +490,6 @@ BACKEND = Backend(
     checked_in=("sm_90a",),
     table=_table,
     simulate=_simulate,
+    simulator_schedules=_simulator_schedules,
     interpret=interpreted,
 )

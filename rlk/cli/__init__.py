@@ -23,7 +23,7 @@ COMMANDS = {
     "check": "whether operators obey the laws: gradients, tilings, rows, bits of generated source",
     "verify": "whether a whole model has the same bits in training, scoring, prefill and decoding",
     "gen": "write the checked-in kernels, or say whether they are stale",
-    "tune": "measure schedules of a contraction, and propose entries of the reviewed tables",
+    "tune": "measure schedules of an operator on the device, and propose entries of tables",
     "aot": "wheels of kernels compiled ahead: build them without a GPU, show what one holds",
     "warmup": "prepare every kernel that a model needs, before it is first called",
     "cache": "the kernel store: list, shrink, verify, export, import",

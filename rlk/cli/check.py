@@ -26,7 +26,7 @@ from rlk.pages.tried import page_failures
 from rlk.runtime.binding.invocation import is_own
 from rlk.runtime.kernels.pool import pool
 from rlk.runtime.reference import TARGETS
-from rlk.runtime.registry import authored, known
+from rlk.runtime.registry import authored, known, unknown
 from rlk.target.facts import Target, target
 from rlk.terminal import printable
 from rlk.testing.check import Law, Verdict, check
@@ -122,9 +122,14 @@ def run(arguments: argparse.Namespace) -> int:
         if v.ran:
             print(f"\n{v.op} ({v.case}): {v.ran}")
     failures = [v for v in found if v.ok is False]
+    causes: dict[str, list[Verdict]] = {}  # one cause fails several laws, in every variant
     for v in failures:
-        note = "\n    ".join(v.note.splitlines())
-        print(f"\nFAILED {v.op} ({v.case}): {v.law.value}\n    {note or _measured(v.law, v.count, v.worst)}")
+        causes.setdefault(v.note or _measured(v.law, v.count, v.worst), []).append(v)
+    for note, of_it in causes.items():
+        print()
+        for v in of_it:
+            print(f"FAILED {v.op} ({v.case}): {v.law.value}")
+        print("    " + "\n    ".join(note.splitlines()))
     tried = sum(v.ok is not None for v in found)
     seconds = f"{time.monotonic() - start:.0f} s"
     print(f"\n{tried} checks on {', '.join(t.name for t in targets)} in {seconds}: ", end="")
@@ -215,8 +220,7 @@ def _subject(name: str) -> tuple[Op, Example]:
 def _names(arguments: argparse.Namespace) -> list[str]:
     for name in arguments.left_out:  # one that is not there would leave nothing out
         if name not in known():
-            choices = ", ".join(sorted(known()))
-            raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
+            raise unknown(name, sorted(known()))
     every = [name for name in known() if name not in arguments.left_out]
     names: Sequence[str] = every if arguments.all else arguments.op
     if not names or (arguments.all and arguments.op):

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlk.cli.text import Progress, made_folder
 from rlk.errors import Code, LaunchError
 from rlk.pages.page import backends, index, page, public
-from rlk.runtime.registry import find
+from rlk.runtime.registry import find, unknown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = [_name(name) for name in arguments.op] or list(public())
     for name in names:
         if name not in public():
-            choices = ", ".join(public())
-            raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
+            raise unknown(name, public())
     folder = made_folder(arguments.out, "rlk docs", "--out")
     progress = Progress(len(names))
     for name in names:
@@ -39,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         (folder / "index.md").write_text(index(), encoding="utf-8")
         (folder / "backends.md").write_text(backends(), encoding="utf-8")
     progress.clear()
-    print(f"{len(names)} pages in {folder}")
+    print(f"{len(names)} page{'s' * (len(names) != 1)} in {folder}")
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import inspect
 from collections.abc import Iterable
 
 from rlk.backends.registry import registered
@@ -19,6 +18,7 @@ from rlk.lang.op import Formal, Op, Variant, axes_of
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.pages.order import orders
+from rlk.pages.spec_text import gradient_text
 from rlk.passes.piecewise_launch import sweep
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.runtime.reference import (
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--ir", action="store_true", help="the canonical tile IR, each line with its spec line")
     what.add_argument("--after", choices=PASSES, help="the tile IR after this pass")
     backends = sorted(each.name for each in registered())
+    what.add_argument("--spec", action="store_true", help="with --grad: the gradient as an author writes it")
     what.add_argument("--source", choices=backends, help="the generated source for --target")
     parser.add_argument("--grad", action="store_true", help="of the gradient, not of the operator")
     parser.add_argument(
@@ -97,6 +98,8 @@ def _show(op: Op, arguments: argparse.Namespace, on: Target) -> None:
         print(print_program(shown, places=True), end="")
     elif arguments.ir or arguments.after:
         print(print_program(canonical(traced, arguments.after), places=True), end="")
+    elif arguments.grad and arguments.spec:
+        print(gradient_text(op, traced), end="")
     elif arguments.grad:
         _describe_gradient(op, variant, on, canonical(traced), extents)
     else:
@@ -220,9 +223,7 @@ def _describe_gradient(
     gradient, saved = op.gradient, {d.name for d in outputs(canonical(op.trace(variant)))}
     assert gradient is not None
     print(f"{gradient.name}   {gradient.loc}")
-    print(
-        "\n".join(f"  {line}".rstrip() for line in inspect.cleandoc(gradient.fn.__doc__ or "").splitlines())
-    )
+    print("\n".join(f"  {line}".rstrip() for line in gradient.doc.splitlines()))
     print()
     formals = {f.name for f in op.formals}
 

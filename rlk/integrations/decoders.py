@@ -56,7 +56,7 @@ class Decoding:
         return Decoding(config, layers, logits_dtype, loss_logits)
 
 
-def ranks_of(module: Any) -> Ranks | None:
+def module_ranks(module: Any) -> Ranks | None:
     """Return the ranks that share a module's weight, None if it is whole."""
     found: Ranks | None = module.__dict__.get("ranks")
     return found
@@ -75,7 +75,7 @@ def linear_forward(rows: bool, leaves: int) -> Forward:
         x, w, bias = input, self.weight, self.bias
         if w.dtype not in SHORT or x.dtype != w.dtype:
             x, w, bias = _autocast(x, w, bias)
-        ranks = ranks_of(self)
+        ranks = module_ranks(self)
         if ranks is None:
             return product(x, w, bias, leaves)
         if rows:
@@ -105,7 +105,7 @@ def norm_forward(profile: Profile, eps: str) -> Forward:
     def forward(
         self: Any, hidden_states: torch.Tensor, residual: torch.Tensor | None = None
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        ranks, number = ranks_of(self), getattr(self, eps)
+        ranks, number = module_ranks(self), getattr(self, eps)
         if ranks is not None:
             y, total = rms_norm_of_rows(hidden_states, residual, self.weight, number, profile, ranks)
             return y if residual is None else (y, total)
@@ -117,7 +117,7 @@ def norm_forward(profile: Profile, eps: str) -> Forward:
 
 def embedding_forward(self: Any, input: torch.Tensor) -> torch.Tensor:
     """Return rows of an embedding, times its `embed_scale` if it has one; `padding_idx` gets no gradient."""
-    ranks = ranks_of(self)
+    ranks = module_ranks(self)
     if ranks is None:
         x = ops.embedding(input, self.weight)
     else:
@@ -135,7 +135,7 @@ def head_forward(dtype: torch.dtype | None) -> Forward:
     def forward(
         self: Any, input: torch.Tensor, ids: torch.Tensor | None = None, **options: Any
     ) -> torch.Tensor | LogProbs:
-        ranks = ranks_of(self)
+        ranks = module_ranks(self)
         if ids is not None:
             if ranks is not None:
                 options |= {"group": ranks.group, "vocab_start": ranks.rank * len(self.weight)}
@@ -227,7 +227,7 @@ def model_forward(at: Decoding) -> Forward:
             at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None)
         )
         _refuse(kwargs)
-        ranks = ranks_of(self)
+        ranks = module_ranks(self)
         if ranks is not None:
             ranks.tokens = len(batch.tokens.positions)
             if ranks.sequence and (inputs_embeds is not None or hidden_states):

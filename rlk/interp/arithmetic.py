@@ -24,6 +24,8 @@ INTEGERS: dict[DType, type[np.generic]] = {
     DType.I64: np.int64,
     DType.U32: np.uint32,
     DType.BOOL: np.bool_,
+    DType.I8: np.int8,
+    DType.U8: np.uint8,
 }
 
 
@@ -42,7 +44,7 @@ class Arithmetic(Protocol):
 
 
 class Exact:
-    """Every float is an f32 and every operation rounds once; 16-bit floats are f32 that fit."""
+    """Every float is an f32 and every operation rounds once; narrower floats are f32 that fit."""
 
     float = np.float32
 
@@ -62,6 +64,9 @@ class Exact:
                 return floats.to_bf16(x.astype(np.float32, copy=False))
             case DType.F16:
                 return floats.to_f16(x.astype(np.float32, copy=False))
+            case DType.E4M3 | DType.E5M2:
+                code = floats.float8_bits(x.astype(np.float32, copy=False), dtype.value)
+                return floats.float8_from_bits(code, dtype.value)
             case _:
                 return to_integer(x, dtype)
 
@@ -260,7 +265,7 @@ def to_integer(x: Array, dtype: DType) -> Array:
 
 
 def storage(dtype: DType) -> type[np.generic]:
-    """Return the NumPy type that stores a tensor of a dtype; bf16 is stored as u16 patterns."""
+    """Return the NumPy type that stores a tensor of a dtype: patterns of bf16 are u16, of 8-bit floats u8."""
     match dtype:
         case DType.F32:
             return np.float32
@@ -268,6 +273,8 @@ def storage(dtype: DType) -> type[np.generic]:
             return np.float16
         case DType.BF16:
             return np.uint16
+        case DType.E4M3 | DType.E5M2:
+            return np.uint8
         case _:
             return INTEGERS[dtype]
 
@@ -279,6 +286,8 @@ def decode(x: Array, dtype: DType) -> Array:
             return floats.bf16_from_bits(x)
         case DType.F16 if x.dtype.itemsize == 2:
             return floats.f16_from_bits(x)
+        case DType.E4M3 | DType.E5M2 if x.dtype.kind in "ui":
+            return floats.float8_from_bits(x, dtype.value)
         case _:
             return x
 
@@ -291,5 +300,10 @@ def encode(x: Array, dtype: DType) -> Array:
             return bits
         case DType.F16:
             return floats.f16_bits(x).view(np.float16)
+        case DType.E4M3:
+            return floats.float8_bits(x, dtype.value)
+        case DType.E5M2:  # a cast makes no infinity, but memory may have one
+            infinity = np.where(x > 0, np.uint8(0x7C), np.uint8(0xFC))
+            return np.where(np.isinf(x), infinity, floats.float8_bits(x, dtype.value))
         case _:
             return x

@@ -1,6 +1,7 @@
-"""The arithmetic of the oracle: f32 operations that round once; 16-bit floats are f32 numbers that fit.
+"""The arithmetic of the oracle: f32 operations that round once; narrower floats are f32 numbers that fit.
 
-A bf16 or f16 value is represented by the f32 of the same number; `*_bits` and `*_from_bits` convert it.
+A bf16, f16, e4m3 or e5m2 value is represented by the f32 of the same number; `*_bits` and `*_from_bits`
+convert it.
 """
 
 from __future__ import annotations
@@ -73,6 +74,17 @@ def f16_from_bits(bits: Array) -> Array:
 def to_f16(x: Array) -> Array:
     """Round f32 to the nearest f16 number, ties to even; beyond 65520 to infinity."""
     return f16_from_bits(f16_bits(x))
+
+
+def float8_bits(x: Array, name: str) -> Array:
+    """Return the u8 pattern of an f32 rounded to "e4m3" or "e5m2", to nearest even, saturating."""
+    with np.errstate(invalid="ignore"):
+        return portable(f"to_{name}")(np.asarray(x, np.float32)).astype(np.uint8)
+
+
+def float8_from_bits(bits: Array, name: str) -> Array:
+    """Return the f32 that a u8 (or i8) pattern of "e4m3" or "e5m2" stands for."""
+    return portable(f"from_{name}")(np.asarray(bits).view(np.uint8).astype(np.int32))
 
 
 def to_f32(x: Array) -> Array:

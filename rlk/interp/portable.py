@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlk.interp import scalar
-from rlk.ir.portable import FUNCTIONS
+from rlk.ir.portable import CONVERSIONS, definition
 
 Array = NDArray[Any]
 
@@ -192,27 +192,33 @@ SCALARS = {
 
 
 def evaluate(name: str, x: Array) -> Array:
-    """Run a portable function on f32 arrays, one NumPy operation at a time."""
+    """Run a portable function on f32 arrays (bytes of 8-bit floats: i32), one NumPy operation at a time."""
+    kind = np.int32 if name.startswith("from_") else np.float32
     with np.errstate(all="ignore"):
-        y: Array = FUNCTIONS[name](ArrayMachine(), np.asarray(x, np.float32))
+        y: Array = definition(name)(ArrayMachine(), np.asarray(x, kind))
     return y
 
 
 def source(name: str) -> tuple[str, dict[str, Any]]:
     """Return scalar Python text of a portable function and the constants it names."""
     machine = TextMachine()
-    result = FUNCTIONS[name](machine, "x")
+    result = definition(name)(machine, "x")
     body = "".join(f"    {line}\n" for line in machine.lines)
     return f"def {name}(x):\n{body}    return {result}\n", machine.constants
 
 
 @cache
 def portable(name: str) -> Callable[[Array], Array]:
-    """Return a portable function as a compiled ufunc over f32; compiled once per process."""
+    """Return a portable function as a compiled ufunc over f32; compiled once per process.
+
+    Conversions of 8-bit floats have i32 on the side of the bytes.
+    """
     text, constants = source(name)
     file = f"<portable {name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     scope: dict[str, Any] = {**SCALARS, **constants}
     exec(compile(text, file, "exec"), scope)
-    compiled: Callable[[Array], Array] = numba.vectorize(["float32(float32)"])(scope[name])
+    kinds = ("int32", "float32") if name.startswith("from_") else ("float32", "int32")
+    taken, made = kinds if name in CONVERSIONS else ("float32", "float32")
+    compiled: Callable[[Array], Array] = numba.vectorize([f"{made}({taken})"])(scope[name])
     return compiled

@@ -24,6 +24,7 @@ from rlk.ir.fold import merging
 from rlk.ir.monoid import Monoid
 from rlk.ir.nodes import (
     Block,
+    Cast,
     Check,
     Decl,
     Dot,
@@ -47,7 +48,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.text import print_program
 from rlk.ir.tree import Order, Rule, bind
-from rlk.ir.types import DType, TupleType
+from rlk.ir.types import DType, TileType, TupleType, Type
 
 WIDTHS = range(25)
 """The numbers of index bits for which a rule of trees is spelled out; no whole axis has more."""
@@ -74,12 +75,14 @@ class _Named:
 
     found: dict[str, object] = field(default_factory=dict)
 
-    def block(self, block: Block) -> None:
-        types = {let.value: let.type for let in block.lets}
+    def block(self, block: Block, outer: Mapping[Value, Type] | None = None) -> None:
+        types = {**(outer or {}), **{let.value: let.type for let in block.lets}}
         for let in block.lets:
             match let.node:
                 case Loop(body=body):
-                    self.block(body)
+                    self.block(body, types)
+                case Cast(x=x, dtype=dtype):
+                    self.cast(types.get(x), dtype)
                 case Math(fn=fn, model=MathModel.PORTABLE):
                     self.found[f"portable {fn.value}"] = portable.listing(fn.value)
                 case Dot(model=model):
@@ -96,6 +99,11 @@ class _Named:
                         self.tree(order)
                 case _:
                     pass
+
+    def cast(self, given: Type | None, dtype: DType) -> None:
+        for way, type in (("from", given), ("to", TileType(dtype))):
+            if isinstance(type, TileType) and type.dtype.is_float8:
+                self.found[f"{way} {type.dtype}"] = portable.listing(f"{way}_{type.dtype}")
 
     def tree(self, order: Order) -> None:
         if isinstance(order, Rule):

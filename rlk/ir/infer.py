@@ -48,6 +48,7 @@ EVERY = frozenset(DType)
 INTS = frozenset(d for d in DType if d.is_int)
 F32 = frozenset({DType.F32})
 NUMBERS = F32 | INTS
+STORAGE = frozenset(d for d in DType if d.is_storage)
 
 
 def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], loc: Loc = NOWHERE) -> Type:
@@ -194,9 +195,14 @@ def _elementwise(node: Map1 | Map2 | Math | Fma | Select | Cast | Bits, known: _
             known.condition("where", cond)
             return TileType(known.same("where", a, b), known.joined(cond, a, b))
         case Cast(x=x, dtype=dtype):
+            for one, other in ((tile(x).dtype, dtype), (dtype, tile(x).dtype)):
+                through = DType.F32 if one.is_float8 else DType.I32
+                fits = not one.is_storage or other in (one, through)
+                known.want(f"a cast to {dtype}", x, fits, f"a cast through {through}")
             return TileType(dtype, tile(x).axes)
         case Bits(x=x, dtype=dtype):
-            known.want("bits", x, tile(x).dtype.bytes == dtype.bytes, f"a dtype of {dtype.bytes} bytes")
+            fits = tile(x).dtype.bytes == dtype.bytes and not {tile(x).dtype, dtype} & STORAGE
+            known.want("bits", x, fits, f"a dtype of {dtype.bytes} bytes, none of storage")
             return TileType(dtype, tile(x).axes)
 
 
@@ -331,7 +337,7 @@ def _accepted1(fn: Fn1) -> frozenset[DType]:
         case Fn1.SQRT | Fn1.FLOOR | Fn1.ISNAN:
             return F32
         case Fn1.NEG | Fn1.ABS:
-            return EVERY - {DType.BOOL}
+            return EVERY - {DType.BOOL} - STORAGE
         case Fn1.NOT:
             return INTS | {DType.BOOL}
 
@@ -348,4 +354,4 @@ def _accepted2(fn: Fn2) -> frozenset[DType]:
         case Fn2.MULHI:
             return frozenset({DType.U32})
         case Fn2.LT | Fn2.LE | Fn2.EQ | Fn2.NE:
-            return EVERY
+            return EVERY - STORAGE

@@ -9,7 +9,8 @@ no part in equality.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from rlk.errors import NOWHERE, Loc
@@ -181,7 +182,11 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Convert to dtype: to floats by rounding to nearest even, from floats to integers toward zero."""
+    """Convert to dtype: to floats by rounding to nearest even, from floats to integers toward zero.
+
+    i8 and u8 are cast from and to i32 (modulo 2**8), e4m3 and e5m2 from and to f32 (saturating): `L` writes
+    other casts in steps.
+    """
 
     x: Value
     dtype: DType
@@ -557,6 +562,51 @@ def operands(node: Node) -> tuple[Value, ...]:
             return (*_present(*bounds_of(node)), *init, *(v for f in folds for v in f.after))
 
 
+def with_operands(node: Node, of: Callable[[Value], Value]) -> Node:
+    """Return a node with renamed operands (nodes with regions excepted)."""
+
+    def maybe(value: Value | None) -> Value | None:
+        return None if value is None else of(value)
+
+    match node:
+        case Param() | Const() | Pos() | Extent():
+            return node
+        case Map1(fn=fn, x=x):
+            return Map1(fn, of(x))
+        case Map2(fn=fn2, a=a, b=b):
+            return Map2(fn2, of(a), of(b))
+        case Math(fn=math, x=x, model=model):
+            return Math(math, of(x), model)
+        case Fma(a=a, b=b, c=c):
+            return Fma(of(a), of(b), of(c))
+        case Select(cond=cond, a=a, b=b):
+            return Select(of(cond), of(a), of(b))
+        case Cast(x=x, dtype=dtype):
+            return Cast(of(x), dtype)
+        case Bits(x=x, dtype=dtype):
+            return Bits(of(x), dtype)
+        case Philox(counter=counter, key=key):
+            return Philox(tuple(map(of, counter)), tuple(map(of, key)))
+        case Load(param=param, index=index, guard=guard, fill=fill):
+            return Load(param, tuple(map(of, index)), maybe(guard), maybe(fill))
+        case Store(param=param, index=index, value=value, guard=guard):
+            return Store(param, tuple(map(of, index)), of(value), maybe(guard))
+        case Check(bad=bad, what=what):
+            return Check(of(bad), what)
+        case Reduce(fn=combine, x=x, over=over, order=order):
+            return Reduce(combine, of(x), over, order)
+        case Dot(a=a, b=b, onto=onto):
+            return replace(node, a=of(a), b=of(b), onto=maybe(onto))
+        case Merge(states=states, onto=onto):
+            return replace(node, states=tuple(map(of, states)), onto=maybe(onto))
+        case Result(of=source, index=i):
+            return Result(of(source), i)
+        case Keep(x=x):
+            return Keep(of(x))
+        case Loop() | Stream():
+            raise AssertionError("regions are replayed by their own functions")
+
+
 def _present(*values: Value | None) -> tuple[Value, ...]:
     return tuple(v for v in values if v is not None)
 
@@ -583,8 +633,8 @@ def const_bits(value: float | int | bool, dtype: DType) -> int:
             return int(value) & 0xFFFFFFFF
         case DType.I64:
             return int(value) & 0xFFFFFFFFFFFFFFFF
-        case DType.F16 | DType.BF16:
-            raise ValueError("constants are f32 or integers; cast them")
+        case DType.F16 | DType.BF16 | DType.I8 | DType.U8 | DType.E4M3 | DType.E5M2:
+            raise ValueError("constants are f32 or integers of 32 or 64 bits; cast them")
 
 
 def const_value(bits: int, dtype: DType) -> float | int | bool:
@@ -600,5 +650,5 @@ def const_value(bits: int, dtype: DType) -> float | int | bool:
             return bits
         case DType.I64:
             return bits - (1 << 64) if bits >> 63 else bits
-        case DType.F16 | DType.BF16:
-            raise ValueError("constants are f32 or integers; cast them")
+        case DType.F16 | DType.BF16 | DType.I8 | DType.U8 | DType.E4M3 | DType.E5M2:
+            raise ValueError("constants are f32 or integers of 32 or 64 bits; cast them")

@@ -328,6 +328,52 @@ def cos(m: Machine[F, I, B], x: F) -> F:
     return _sin_cos(m, x, 1)
 
 
+def _to_float8(m: Machine[F, I, B], x: F, fraction: int, bias: int, largest: float) -> I:
+    """Return the byte of the nearest 8-bit float, ties to even; saturates, and NaN is 0x7f."""
+    a = m.min(_abs(m, x), m.f32(largest))
+    # a power of two as large as the last place of a's result, times 2**fraction: that of subnormals at least
+    power = m.max(m.as_f32(m.iand(m.as_i32(a), m.i32(0x7F800000))), m.f32(2.0 ** (1 - bias)))
+    shifter = m.mul(power, m.f32(MAGIC * 2.0**-fraction))
+    rounded = m.sub(m.add(a, shifter), shifter)
+    # in the exponents of f32 less the difference of biases, where subnormals are subnormals
+    small = m.mul(rounded, m.f32(2.0 ** (bias - 127)))
+    whole, nan = m.eq(x, x), struct.unpack("<f", struct.pack("<i", 0x7F << (23 - fraction)))[0]
+    code = m.sar(m.as_i32(m.select(whole, small, m.f32(nan))), 23 - fraction)
+    signed = m.as_i32(m.select(whole, x, m.f32(0.0)))
+    return m.ior(code, m.iand(m.sar(signed, 24), m.i32(0x80)))
+
+
+def _from_float8(m: Machine[F, I, B], code: I, fraction: int, bias: int) -> tuple[F, I]:
+    """Return an 8-bit float as if it had no infinities and no NaN, and its bits at the places of an f32's."""
+    exponents = 7 - fraction
+    bits = m.sar(m.shl(code, 24), 8 - exponents)  # the sign fills the exponent's other bits
+    bits = m.iand(bits, m.i32(SIGN | 0x7F << (23 - fraction)))
+    return m.mul(m.as_f32(bits), m.f32(2.0 ** (127 - bias))), bits
+
+
+def to_e4m3(m: Machine[F, I, B], x: F) -> I:
+    """The byte of the nearest e4m3, ties to even; beyond 448 and at infinity +-448, of every NaN 0x7f."""
+    return _to_float8(m, x, 3, 7, 448.0)
+
+
+def from_e4m3(m: Machine[F, I, B], code: I) -> F:
+    """The f32 of a byte of e4m3, exactly; 0x7f and 0xff are NaN."""
+    y, _ = _from_float8(m, code, 3, 7)
+    return m.select(m.ieq(m.iand(code, m.i32(0x7F)), m.i32(0x7F)), m.f32(NAN), y)
+
+
+def to_e5m2(m: Machine[F, I, B], x: F) -> I:
+    """The byte of the nearest e5m2, ties to even; beyond 57344 and at infinity +-57344, of every NaN 0x7f."""
+    return _to_float8(m, x, 2, 15, 57344.0)
+
+
+def from_e5m2(m: Machine[F, I, B], code: I) -> F:
+    """The f32 of a byte of e5m2, exactly; 0x7c is infinity, above it NaN."""
+    y, bits = _from_float8(m, code, 2, 15)
+    finite = m.lt(_abs(m, y), m.f32(65536.0))
+    return m.select(finite, y, m.as_f32(m.ior(bits, m.i32(0x7F800000))))
+
+
 Function = Callable[[Any, Any], Any]
 
 FUNCTIONS: dict[str, Function] = {
@@ -345,6 +391,18 @@ FUNCTIONS: dict[str, Function] = {
     "cos": cos,
     "k3": k3,
 }
+CONVERSIONS: dict[str, Function] = {
+    "to_e4m3": to_e4m3,
+    "from_e4m3": from_e4m3,
+    "to_e5m2": to_e5m2,
+    "from_e5m2": from_e5m2,
+}
+"""From an f32 to the byte of an 8-bit float, as an i32, and back."""
+
+
+def definition(name: str) -> Function:
+    """Return a function or a conversion by name."""
+    return FUNCTIONS[name] if name in FUNCTIONS else CONVERSIONS[name]
 
 
 class _Listing:
@@ -366,5 +424,5 @@ class _Listing:
 def listing(name: str) -> tuple[str, ...]:
     """Return the operations of a function, one a line: its definition in numerics ids."""
     machine = _Listing()
-    FUNCTIONS[name](machine, "x")
+    definition(name)(machine, "x")
     return tuple(machine.lines)

@@ -10,11 +10,13 @@ from rlk.ir.dims import Axis
 
 
 class DType(Enum):
-    """Element types, named as PyTorch and the kernels name them: f32, f16, bf16, i32, i64, u32, boolean.
+    """Element types: f32, f16, bf16, i32, i64, u32, boolean, and of storage i8, u8, e4m3, e5m2.
 
     Shapes: none.
     Dtypes: f16 and bf16 are for memory and for L.dot: cast to f32 before arithmetic. i64 is for ids and
-    offsets. There are no 8-bit dtypes.
+    offsets. Tiles of i8, u8, e4m3 and e5m2 are loaded, gathered, selected, stored and cast, and nothing else.
+    e4m3 and e5m2 are the OCP formats (torch.float8_e4m3fn, torch.float8_e5m2) on every device, also on
+    gfx942, whose own fnuz formats are other dtypes.
     Raises: DTYPE_UNKNOWN where another value is given for one.
 
     >>> bf16.is_float
@@ -30,10 +32,23 @@ class DType(Enum):
     I64 = "i64"
     U32 = "u32"
     BOOL = "bool"
+    I8 = "i8"
+    U8 = "u8"
+    E4M3 = "e4m3"
+    E5M2 = "e5m2"
 
     @property
     def is_float(self) -> bool:
-        return self in (DType.F32, DType.F16, DType.BF16)
+        return self in (DType.F32, DType.F16, DType.BF16) or self.is_float8
+
+    @property
+    def is_float8(self) -> bool:
+        return self in (DType.E4M3, DType.E5M2)
+
+    @property
+    def is_storage(self) -> bool:
+        """True of dtypes whose tiles are moved and cast only."""
+        return self in (DType.I8, DType.U8) or self.is_float8
 
     @property
     def is_int(self) -> bool:
@@ -42,7 +57,7 @@ class DType(Enum):
     @property
     def bytes(self) -> int:
         match self:
-            case DType.BOOL:
+            case DType.BOOL | DType.I8 | DType.U8 | DType.E4M3 | DType.E5M2:
                 return 1
             case DType.F16 | DType.BF16:
                 return 2
@@ -65,6 +80,7 @@ def dtype_of(given: object, what: str) -> DType:
 
 f32, f16, bf16 = DType.F32, DType.F16, DType.BF16
 i32, i64, u32, boolean = DType.I32, DType.I64, DType.U32, DType.BOOL
+i8, u8, e4m3, e5m2 = DType.I8, DType.U8, DType.E4M3, DType.E5M2
 
 
 @dataclass(frozen=True, slots=True)

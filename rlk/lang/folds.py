@@ -65,7 +65,7 @@ class _Fold(Folding):
             )
         held = tuple(t.use(as_tile(t, x)) for x in self._after)
         used = tuple(t.use(x) for x in tiles)
-        self._absorbing = Absorbing(Fold(monoid, used, self._kept, self._open, held, author()))
+        self._absorbing = Absorbing(Fold(monoid, used, self._kept, self._open, held, t.here()))
         t.scope.folds.append(self._absorbing)
 
     def _state(self, index: int) -> Tile:

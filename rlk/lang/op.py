@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from traceback import walk_tb
@@ -18,7 +19,9 @@ from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Kernel, Program, Role
 from rlk.ir.text import print_program
 from rlk.ir.types import DType, TileType
+from rlk.lang.autodiff import backward, reached
 from rlk.lang.reads import Unset, digest_of, is_rlks
+from rlk.lang.recompute import Forward
 from rlk.lang.record import Record
 from rlk.lang.reserved import check_free, is_free
 from rlk.lang.surface import Outputs
@@ -71,12 +74,16 @@ class Formal:
 
 @dataclass(slots=True)
 class Vjp:
-    """The spec of an operator's gradient: cotangents in, cotangents of the named inputs out."""
+    """The spec of an operator's gradient: cotangents in, cotangents of the named inputs out.
+
+    fn: what an author wrote; None: the gradient is derived from the operator's program.
+    """
 
     op: Op
     wrt: tuple[str, ...]
-    fn: SpecFunction
-    formals: tuple[Formal, ...]
+    fn: SpecFunction | None
+    written: tuple[Formal, ...] = ()
+    _derived: tuple[Formal, ...] | None = field(default=None, compare=False, repr=False)
     _reads: str | None | Unset = field(default=Unset.UNSET, compare=False, repr=False)
 
     @property
@@ -85,7 +92,21 @@ class Vjp:
 
     @property
     def loc(self) -> Loc:
-        return _loc(self.fn)
+        return self.op.loc if self.fn is None else _loc(self.fn)
+
+    @property
+    def doc(self) -> str:
+        """The author's description, or that it is derived."""
+        return f"Derived from {self.op.name}." if self.fn is None else inspect.getdoc(self.fn) or ""
+
+    @property
+    def formals(self) -> tuple[Formal, ...]:
+        """Its parameters; of a derived gradient the cotangents of all outputs that depend on its inputs."""
+        if self.fn is not None:
+            return self.written
+        if self._derived is None:
+            self._derived = _derived_formals(self)
+        return self._derived
 
     def trace(self, variant: Variant) -> Program:
         """Trace the gradient: `present` names cotangents that exist, `wanted` the inputs that need one."""
@@ -96,13 +117,16 @@ class Vjp:
 
     def read_by_traces(self) -> tuple[object, ...]:
         """Return everything that a trace reads of the gradient."""
-        return self.op, self.wrt, self.fn, self.formals
+        return self.op, self.wrt, self.fn, self.written
 
     def reads(self) -> str | None:
         """Return a digest of everything that traces read, as `Op.reads` does."""
         forward = self.op.reads()
-        self._reads = None if forward is None else _settled(self, self._reads, (self.op.fn, self.fn))
+        self._reads = None if forward is None else _settled(self, self._reads, self._functions())
         return self._reads
+
+    def _functions(self) -> tuple[SpecFunction, ...]:
+        return (self.op.fn,) if self.fn is None else (self.op.fn, self.fn)
 
 
 def _settled(spec: Op | Vjp, before: str | None | Unset, fns: tuple[SpecFunction, ...]) -> str | None:
@@ -221,7 +245,7 @@ class Op:
 
     # --- calls ---
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    def __call__(self, /, *args: Any, **options: Any) -> Any:
         """Run the operator on torch tensors: required ones in order, all else by keyword.
 
         `inspect.signature` says what it takes. Returns the output, or a named tuple of several. Raises
@@ -259,11 +283,11 @@ class Op:
         found: dict[str, str] = self.public.tier(device, math=math)  # type: ignore[attr-defined]
         return found
 
-    def explain(self, *args: Any, **options: Any) -> Any:
+    def explain(self, /, *args: Any, **options: Any) -> Any:
         """Return the code that a call with these arguments (or, given a device only, a call on it) runs."""
         return self.public.explain(*args, **options)  # type: ignore[attr-defined]
 
-    def reference(self, *args: Any, **options: Any) -> Any:
+    def reference(self, /, *args: Any, **options: Any) -> Any:
         """Return what a call returns, computed in float64 by the function that the registration names."""
         return self.public.reference(*args, **options)  # type: ignore[attr-defined]
 
@@ -277,23 +301,42 @@ class Op:
 
     def vjp(self, *wrt: str) -> Callable[[SpecFunction], Vjp]:
         """Register the gradient with respect to the named inputs."""
+        if not all(isinstance(name, str) for name in wrt):
+            instead = f'{self.name}.vjp("x"), with the inputs that it is differentiable in'
+            raise SpecError(Code.NOT_CALLED, author(), name=f"{self.name}.vjp", instead=instead)
+        if not wrt:
+            raise SpecError(Code.VJP_OF_NOTHING, author(), op=self.name)
 
         def register(fn: SpecFunction) -> Vjp:
-            loc = _loc(fn)
-            for at, name in enumerate(wrt):
-                if name in wrt[:at]:
-                    raise SpecError(Code.VJP_TWICE, loc, name=name, op=self.name)
-                formal = next((f for f in self.formals if f.name == name), None)
-                if (
-                    formal is None
-                    or not isinstance(formal.type, TensorType)
-                    or not _is_float(formal.type.dtype)
-                ):
-                    raise SpecError(Code.VJP_WRT, loc, name=name, op=self.name)
+            self._check_wrt(wrt, _loc(fn))
             self.gradient = Vjp(self, wrt, fn, _formals(fn)[1:])
             return self.gradient
 
         return register
+
+    def derive_vjp(self, *wrt: str) -> Vjp:
+        """Derive the gradient with respect to the named inputs from the spec, and register it.
+
+        wrt: names of floating inputs; none: all of them.
+        It reads the inputs and outputs that `saves=` lists, and computes all else again. A gradient that
+        is written with `vjp`, before or after, is the operator's; this one is then only returned.
+        """
+        floats = (f for f in self.formals if isinstance(f.type, TensorType) and _is_float(f.type.dtype))
+        wrt = wrt or tuple(f.name for f in floats)
+        self._check_wrt(wrt, author())
+        derived = Vjp(self, wrt, None)
+        if self.gradient is None or self.gradient.fn is None:
+            self.gradient = derived
+        return derived
+
+    def _check_wrt(self, wrt: tuple[str, ...], loc: Loc) -> None:
+        """Raise unless a gradient names floating inputs, each once."""
+        for at, name in enumerate(wrt):
+            if name in wrt[:at]:
+                raise SpecError(Code.VJP_TWICE, loc, name=name, op=self.name)
+            formal = next((f for f in self.formals if f.name == name), None)
+            if formal is None or not isinstance(formal.type, TensorType) or not _is_float(formal.type.dtype):
+                raise SpecError(Code.VJP_WRT, loc, name=name, op=self.name)
 
 
 def refuse_unregistered(name: str, *, if_compiled: bool = False) -> None:
@@ -313,7 +356,7 @@ refuse_unregistered._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def op(
-    *,
+    *misplaced: object,
     saves: tuple[str, ...] = (),
     name: str | None = None,
     bounds: Mapping[Axis, tuple[Axis, ...]] | None = None,
@@ -327,6 +370,8 @@ def op(
     whose product of extents bounds the length of each segment, and the sum of lengths of one tensor's.
     nonempty: axes along which a call that has rows must have something, as a table that they index.
     """
+    if misplaced:
+        raise SpecError(Code.NOT_CALLED, author(), name="op", instead="op()")
     shown = dict(returns) if isinstance(returns, Mapping) else {name: name for name in returns}
     within = tuple((a.name, tuple(x.name for x in of)) for a, of in (bounds or {}).items())
     needed = tuple(axis.name for axis in nonempty)
@@ -394,6 +439,27 @@ class Context:
         if name not in self._values:
             raise SpecError(Code.VJP_SAVED, author(), name=name, op=self._vjp.op.name)
         return self._values[name]
+
+
+def variants(op: Op) -> Iterator[Variant]:
+    """Yield the variants by optional inputs and statics; none where not all can be tried."""
+    default = op.default_variant()
+    chosen = [f for f in op.formals if isinstance(f.type, StaticType)]
+    choices: list[tuple[Any, ...]] = [((), (f.name,)) for f in op.formals if f.optional]
+    choices += [_values(f.type) for f in chosen if isinstance(f.type, StaticType)]
+    if math.prod(map(len, choices)) > TRIED or not all(choices):
+        return
+    for picked in itertools.product(*choices):
+        present, values = picked[: -len(chosen) or None], picked[len(picked) - len(chosen) :]
+        statics = dict(zip((f.name for f in chosen), values, strict=True))
+        yield Variant.of(dict(default.dtypes), {n for names in present for n in names}, statics)
+
+
+TRIED = 256  # variants, beyond which an output may be one of a variant that is not tried
+
+
+def _values(static: StaticType) -> tuple[object, ...]:
+    return ((), static.choices) if static.several and static.choices else static.choices
 
 
 def dtype_choices(formals: tuple[Formal, ...]) -> dict[str, DType]:
@@ -470,9 +536,47 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     context = Context(values, variant.wanted, vjp)
     arguments = _arguments(vjp.formals, variant, tracer)
     absent = _absent(op.formals + vjp.formals, variant)
-    program = _run(tracer, vjp.name, vjp.loc, lambda: vjp.fn(context, **arguments), absent)
+
+    def body() -> None:
+        if vjp.fn is not None:
+            vjp.fn(context, **arguments)
+            return
+        _check_derived(vjp, forward.kernels[0])
+        given = {n.removeprefix("d_"): x for n, x in arguments.items() if isinstance(x, TensorArg)}
+        wanted = [name for name in vjp.wrt if name in variant.wanted]
+        kernel = forward.kernels[0]
+        backward(lambda apart: Forward(tracer, kernel, op.name, op.loc, op.saves, apart), wanted, given)
+
+    program = _run(tracer, vjp.name, vjp.loc, body, absent)
     _check_gradients(vjp, variant, program)
     return program
+
+
+def _check_derived(vjp: Vjp, forward: Kernel) -> None:
+    """Raise for an output that depends on inputs of a derived gradient, and of which no variant told."""
+    op, known = vjp.op, {f.name for f in vjp.formals}
+    for name in reached(forward, vjp.wrt):
+        if f"d_{name}" not in known and (not op.returns or name in op.returns):
+            what = f"the output {name}, which no variant has that could be listed"
+            instead = f"list the choices of every static, or write the gradient: @{op.name}.vjp(...)"
+            raise SpecError(Code.VJP_DERIVED, op.loc, op=op.name, what=what, instead=instead)
+
+
+def _derived_formals(vjp: Vjp) -> tuple[Formal, ...]:
+    """Return the cotangents that a derived gradient takes, all optional: those that calls can have."""
+    op, found = vjp.op, dict[str, Formal]()
+    for variant in (op.default_variant(), *variants(op)):
+        try:
+            kernel = op.trace(variant).kernels[0]
+        except SpecError:  # the author refuses this combination
+            continue
+        types = {d.name: d for d in kernel.params}
+        for name in reached(kernel, vjp.wrt):
+            if f"d_{name}" not in found and (not op.returns or name in op.returns):
+                dtype = _variable_of(op, types[name], variant) or types[name].type.dtype
+                type = TensorType(dtype, types[name].type.axes, optional=True)
+                found[f"d_{name}"] = Formal(f"d_{name}", type, None)
+    return tuple(found.values())
 
 
 def check_cotangents(vjp: Vjp, outputs: Mapping[str, Decl], variant: Variant) -> None:
@@ -487,13 +591,13 @@ def check_cotangents(vjp: Vjp, outputs: Mapping[str, Decl], variant: Variant) ->
         absent = name.startswith("d_") and name not in cotangents and not formal.optional
         meant = name not in cotangents and not {name, *_stems(name)}.isdisjoint(outputs)
         if absent or meant:
-            raise SpecError(Code.VJP_COTANGENT, _loc(vjp.fn), op=vjp.op.name, name=name, choices=choices)
+            raise SpecError(Code.VJP_COTANGENT, vjp.loc, op=vjp.op.name, name=name, choices=choices)
     if not any(f.name.startswith("d_") for f in vjp.formals):
-        raise SpecError(Code.VJP_WITHOUT_COTANGENT, _loc(vjp.fn), op=vjp.op.name, choices=choices)
+        raise SpecError(Code.VJP_WITHOUT_COTANGENT, vjp.loc, op=vjp.op.name, choices=choices)
     for formal in vjp.formals:
         output = outputs.get(formal.name.removeprefix("d_")) if formal.name in cotangents else None
         # rlk's own may be of another dtype: its calls round cotangents to it
-        if output is not None and not vjp.fn.__module__.startswith(f"{OWN}."):
+        if output is not None and vjp.fn is not None and not vjp.fn.__module__.startswith(f"{OWN}."):
             _check_cotangent(vjp, formal, output, variant)
 
 
@@ -505,7 +609,7 @@ def _check_cotangent(vjp: Vjp, formal: Formal, output: Decl, variant: Variant) -
     dtype = _variable_of(vjp.op, output, variant) or output.type.dtype
     annotation = TensorType(dtype, output.type.axes, formal.optional).written()
     raise SpecError(
-        Code.VJP_COTANGENT_TYPE, _loc(vjp.fn), op=vjp.op.name, name=formal.name, output=output.name,
+        Code.VJP_COTANGENT_TYPE, vjp.loc, op=vjp.op.name, name=formal.name, output=output.name,
         wanted=output.type, got="no tensor" if given is None else given.type, annotation=annotation,
     )  # fmt: skip
 
@@ -543,14 +647,14 @@ def _check_gradients(vjp: Vjp, variant: Variant, program: Program) -> None:
         given, type, input = got[name], types[name], name.removeprefix("d_")
         fields = {"op": vjp.op.name, "name": name, "input": input}
         if {*given.axes} == {*type.axes} and given.dtype is not type.dtype:
-            raise SpecError(Code.VJP_DTYPE, _loc(vjp.fn), **fields, got=given.dtype, wanted=type.dtype)
+            raise SpecError(Code.VJP_DTYPE, vjp.loc, **fields, got=given.dtype, wanted=type.dtype)
         if {*given.axes} == {*type.axes}:
             dims, wanted_dims = (", ".join(map(str, t.axes)) for t in (given, type))
-            raise SpecError(Code.VJP_DIMS, _loc(vjp.fn), **fields, got=dims, wanted=wanted_dims)
+            raise SpecError(Code.VJP_DIMS, vjp.loc, **fields, got=dims, wanted=wanted_dims)
     shown = sorted(wanted | wrong)
     raise SpecError(
         Code.VJP_OUTPUTS,
-        _loc(vjp.fn),
+        vjp.loc,
         op=vjp.op.name,
         got=", ".join(f"{n}: {type}" for n, type in sorted(got.items())) or "nothing",
         wanted=", ".join(f"{n}: {types[n]}" if n in types else n for n in shown) or "nothing",
@@ -647,7 +751,11 @@ def _formals(fn: SpecFunction) -> tuple[Formal, ...]:
             if p.name == "ctx":
                 annotation = StaticType(())
             else:
-                raise SpecError(Code.PARAM_KIND, _loc(fn), name=p.name, found=annotation)
+                found = "no annotation" if annotation is p.empty else annotation
+                raise SpecError(Code.PARAM_KIND, _loc(fn), name=p.name, found=found)
+        if p.default is not p.empty and (accepted := _refuses(annotation, p.default)):
+            names = {"name": p.name, "value": p.default, "accepted": accepted}
+            raise SpecError(Code.DEFAULT_REFUSED, _loc(fn), **names)
         formals.append(Formal(p.name, annotation, p.default))
     axes = axes_of(tuple(formals))
     for axis in axes:
@@ -656,6 +764,24 @@ def _formals(fn: SpecFunction) -> tuple[Formal, ...]:
         if not isinstance(formal.type, StaticType):
             check_free(formal.name, axes, _loc(fn))
     return tuple(formals)
+
+
+def _refuses(annotation: Annotation, default: object) -> str:
+    """Return what a parameter accepts, if its default is none of that; else nothing."""
+    match annotation:
+        case TensorType() if default is not None:
+            return "None, for a tensor that may be left out"
+        case ScalarType(least=least, most=most) if default is not None:
+            ends = (-math.inf if least is None else least, math.inf if most is None else most)
+            if not isinstance(default, int | float) or not ends[0] <= default <= ends[1]:
+                return f"a number from {ends[0]} to {ends[1]}"
+        case StaticType(choices=choices, several=True) if not set(default) <= set(choices):  # type: ignore[call-overload]
+            return f"a tuple of some of {', '.join(map(repr, choices))}"
+        case StaticType(choices=choices, several=False) if choices and default not in choices:
+            return f"one of {', '.join(map(repr, choices))}"
+        case _:
+            pass
+    return ""
 
 
 def _loc(fn: SpecFunction) -> Loc:

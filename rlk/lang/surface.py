@@ -281,6 +281,9 @@ class L(metaclass=_Names):
         onto: for an axis with `piece`, the f32 initial value of the ascending sum over pieces.
         each: batch axes, which both tiles have; every index of them has a contraction of its own.
 
+        A factor is a tensor, or computed elementwise (dequantised, scaled, activated), or gathered along the
+        axis, with a fill. On CuTe and TileLang it is a tensor, or kept.
+
         Shapes: both have `over`; the result has the other axes of both. No axis needs a transpose: factors
         are contracted over the axis of this name, wherever it is among their dims.
         Dtypes: bf16 with bf16, f16 with f16, f32 with f32; the result is f32.
@@ -289,6 +292,8 @@ class L(metaclass=_Names):
 
         >>> L.dot(h, w, over=N)                         # [T, N] and [K, N]: h @ w.T
         [[10, 4], [9.75, 0.5]]
+        >>> L.dot(h, L.maximum(w.to(f32) - y * 0.05, 0.0).to(bf16), over=N)
+        [[0.5, 2], [0.25, 0.25]]
         >>> L.dot(h, w.to(f32), over=N)
         [DTYPE_MIX]
         """
@@ -517,7 +522,7 @@ class L(metaclass=_Names):
     def floor(x: Operand) -> Tile:
         """Return the largest integer that is not above x, as a float.
 
-        L.floor(x + 0.5) rounds to the nearest, -L.floor(-x) rounds up.
+        -L.floor(-x) rounds up, L.round(x) to the nearest.
 
         Shapes: those of x.
         Dtypes: f32.
@@ -527,6 +532,22 @@ class L(metaclass=_Names):
         [[1, -2, 3, 0], [4, 0, -1, 2]]
         """
         return L._map1(Fn1.FLOOR, x)
+
+    @staticmethod
+    def round(x: Operand) -> Tile:
+        """Return the nearest integer as a float, of two the even one, as `torch.round`; -0.5 gives 0.0.
+
+        Shapes: those of x.
+        Dtypes: f32.
+        Raises: DTYPE_WANTED.
+
+        >>> L.round(x * 1.5)
+        [[2, -3, 4, 1], [6, 0, -2, 3]]
+        """
+        below = L.floor(x)
+        rest, half = x - below, below * 0.5
+        up = (rest > 0.5) | ((rest == 0.5) & (L.floor(half) != half))
+        return L.where(up, below + 1.0, below)
 
     @staticmethod
     def isnan(x: Operand) -> Tile:

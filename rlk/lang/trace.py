@@ -20,12 +20,15 @@ from rlk.ir.nodes import (
     Fn1,
     Fn2,
     Fold,
+    Let,
     Load,
+    Map1,
     MathFn,
     Param,
     Pos,
     Result,
     Role,
+    Select,
     Store,
     Stream,
     Value,
@@ -62,6 +65,7 @@ class Tracer:
         self.outputs: list[str] = []
         self.names: dict[Value, str] = {}  # what the author's variables call values
         self.states: dict[Value, str] = {}  # and states of folds
+        self.place: Loc | None = None  # in place of the author's running line, for a derived gradient
 
     @property
     def scope(self) -> Scope:
@@ -82,9 +86,14 @@ class Tracer:
     def at(self) -> Builder:
         """Return the builder, placed at the author's current line."""
         self.whole()
-        self.note_names()
-        self.builder.loc = author()
+        if self.place is None:
+            self.note_names()
+        self.builder.loc = self.here()
         return self.builder
+
+    def here(self) -> Loc:
+        """Return the author's current line."""
+        return self.place or author()
 
     def note_names(self) -> None:
         """Note which variables of the author hold which values; the first name of a value stays."""
@@ -109,7 +118,7 @@ class Tracer:
 
         bounds: in the order of `nodes.bounds_of`. rows: the axis of materialized states.
         """
-        loc = author()
+        loc = self.here()
         if axis.chunk is None:
             raise SpecError(Code.AXIS_NEEDS_CHUNK, loc, axis=axis.name)
         if axis in self.streamed():
@@ -176,6 +185,15 @@ class Tracer:
         index = tuple(self.use(where[axis]) if axis in where else b.let(Pos(axis)) for axis in axes)
         b.let(Store(name, index, self.use(tile), None if when is None else self.use(when)))
         return TensorArg(self, b.params[name])
+
+    def state(self) -> tuple[dict[str, Decl], list[Let], list[str]]:
+        """Return what was recorded at the top level, for `restore`."""
+        return dict(self.builder.params), list(self.builder.open[0]), list(self.outputs)
+
+    def restore(self, state: tuple[dict[str, Decl], list[Let], list[str]]) -> None:
+        """Forget what was recorded since."""
+        params, lets, outputs = state
+        self.builder.params, self.builder.open[0], self.outputs = dict(params), list(lets), list(outputs)
 
     def finish(self, spec: Loc) -> Block:
         """Return the traced body of the spec at a place."""
@@ -378,16 +396,41 @@ class Tile:
 
         Shapes: kept.
         Dtypes: any to any. A float outside an integer's range saturates and NaN gives 0; between integers
-        modulo 2**n; a boolean is 0 or 1.
+        modulo 2**n; a boolean is 0 or 1. To e4m3 and e5m2 by way of f32: numbers beyond the largest (448,
+        57344) and infinities become +-largest, as `cvt.satfinite` does; torch makes them NaN or infinite.
+        NaN stays NaN, 0x7f. From e4m3 and e5m2 every cast to f32, bf16 and f16 is exact.
         Raises: DTYPE_UNKNOWN.
 
         >>> (x * 1.7).to(i32)
         [[1, -3, 5, 0], [6, 0, -1, 3]]
+        >>> (x * 100.0).to(i8)
+        [[100, -128, 127, 50], [127, 25, -100, 127]]
+        >>> (x * 150.0).to(e4m3).to(f32)                 # 3 bits of fraction
+        [[144, -288, 448, 72], [448, 36, -144, 288]]
         >>> x.to("float32")
         [DTYPE_UNKNOWN]
         """
         wanted = dtype_of(dtype, "to")
-        return self if wanted is self.dtype else self._node(Cast(self.tracer.use(self), wanted))
+        if wanted is self.dtype:
+            return self
+        step = self._before(wanted)
+        return self._node(Cast(self.tracer.use(self), wanted)) if step is None else step.to(wanted)
+
+    def _before(self, wanted: DType) -> Tile | None:
+        """Return what is cast to a dtype in place of this tile, if its cast takes more than one step."""
+        mine = self.dtype
+        if wanted.is_float8 or mine.is_float8:
+            return None if DType.F32 in (mine, wanted) else self.to(DType.F32)
+        if wanted.is_storage and mine.is_float:
+            low, b = -128.0 if wanted is DType.I8 else 0.0, self.tracer.at()
+            x = self.to(DType.F32)
+            limited = x._map2(Fn2.MAX, low)._map2(Fn2.MIN, low + 255.0)  # before it is an i32 out of range
+            is_nan = b.let(Map1(Fn1.ISNAN, x.value))
+            return self.tracer.wrap(b.let(Select(is_nan, b.f32(0.0), limited.value))).to(DType.I32)
+        if (wanted.is_storage or mine.is_storage) and DType.I32 not in (mine, wanted):
+            whole = self.to(DType.I32)
+            return whole.to(DType.F32) if wanted in (DType.F16, DType.BF16) else whole
+        return None
 
     def bits(self, dtype: DType) -> Tile:
         """Reinterpret the bits as another dtype of the same width.
@@ -556,7 +599,12 @@ class Tile:
             "a Python number", "L.exp(x), L.sqrt(x), x.to(dtype) and the like: math and numpy see none"
         )
 
-    __float__ = __int__ = __index__ = __len__ = __complex__ = _python_number
+    __float__ = __int__ = __index__ = __complex__ = _python_number
+
+    def _python_length(self) -> NoReturn:
+        self._undefined("len", "L.extent(axis), i32: a tile, as extents are known when a kernel runs")
+
+    __len__ = _python_length
 
     @staticmethod
     def _undefined(what: str, instead: str) -> NoReturn:
@@ -870,10 +918,11 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             return tracer.use(x.whole())
         case float() if not dtype.is_float:
             raise SpecError(Code.DTYPE_MIX, author(), what="arithmetic", a=dtype, b=f"the float {x}")
-        case int() if dtype.is_int and const_value(const_bits(x, dtype), dtype) != x:
+        case int() if not holds(dtype, x):
             raise SpecError(Code.DTYPE_MIX, author(), what="arithmetic", a=dtype, b=f"the number {x}")
         case bool() | int() | float():
-            kind = DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
+            narrow = dtype in (DType.F16, DType.BF16) or dtype.is_storage
+            kind = (DType.F32 if dtype.is_float else DType.I32) if narrow else dtype
             made = tracer.builder.const(x, kind)
             return made if kind is dtype else tracer.builder.let(Cast(made, dtype))
         case Folding():
@@ -883,8 +932,21 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got="None", instead=instead)
         case _:
             instead = "use a parameter of the spec, a tile made of some, or a Python number"
+            if isinstance(x, Axis):
+                instead = f"write L.pos({x}) for the index along it, L.extent({x}) for its length"
             got = f"a {type(x).__name__}"
             raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got=got, instead=instead)
+
+
+def holds(dtype: DType, number: int) -> bool:
+    """Return whether a dtype has an integer; floats round it."""
+    match dtype:
+        case DType.I8:
+            return -128 <= number <= 127
+        case DType.U8:
+            return 0 <= number <= 255
+        case _:
+            return not dtype.is_int or const_value(const_bits(number, dtype), dtype) == number
 
 
 def as_tile(tracer: Tracer, x: object, dtype: DType | None = None, what: str = "a number") -> Tile:

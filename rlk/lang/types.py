@@ -101,16 +101,24 @@ class Scalar:
 
     Shapes: no axes; it broadcasts.
     Dtypes: f32, i32, i64, u32, boolean.
-    Raises: DTYPE_UNKNOWN; a call with a number outside of the range is ARG_VALUE.
+    Raises: DTYPE_UNKNOWN, DTYPE_WANTED, RANGE_EMPTY; DEFAULT_REFUSED for a default outside of the range, and
+    ARG_VALUE for such a number of a call.
 
     >>> x * s
     [[0.5, -1, 1.5, 0.25], [2, 0.125, -0.5, 1]]
+    >>> Scalar[bf16]
+    [DTYPE_WANTED]
     """
 
     def __class_getitem__(cls, items: DType | tuple[DType, slice]) -> ScalarType:
         dtype, limits = items if isinstance(items, tuple) else (items, slice(None))
         assert isinstance(limits, slice) and limits.step is None, "a range is written Scalar[f32, 0.0:1.0]"
-        return ScalarType(dtype_of(dtype, "Scalar"), least=limits.start, most=limits.stop)
+        if dtype_of(dtype, "Scalar") in (DType.F16, DType.BF16) or dtype.is_storage:
+            wanted = "f32, i32, i64, u32 or boolean"
+            raise SpecError(Code.DTYPE_WANTED, author(), what="Scalar", wanted=wanted, got=dtype)
+        if limits.start is not None and limits.stop is not None and limits.start > limits.stop:
+            raise SpecError(Code.RANGE_EMPTY, author(), least=limits.start, most=limits.stop)
+        return ScalarType(dtype, least=limits.start, most=limits.stop)
 
 
 class Static:

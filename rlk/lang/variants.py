@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator
-from typing import Any
-
 from rlk.errors import Code, SpecError
 from rlk.ir.nodes import Decl, Program, Role
-from rlk.lang.op import Op, Variant, check_cotangents
+from rlk.lang.op import Op, Variant, check_cotangents, variants
 from rlk.lang.types import StaticType
 
 
@@ -46,18 +41,16 @@ def statics(op: Op) -> dict[str, tuple[object, ...]]:
     return {f.name: f.type.choices for f in op.formals if isinstance(f.type, StaticType)}
 
 
-_TRIED = 256  # variants, beyond which a name may be an output of one that is not tried
-
-
 def check_names(op: Op) -> None:
     """Raise for a name in saves= or returns= that is no output of any variant, nor (if saved) an input."""
     default = op.default_variant()
     there = {d.name for d in outputs(op.trace(default))}
     inputs = {f.name for f in op.formals}
     left = {n for n in op.saves if n not in inputs} | {*op.returns}
-    for variant in () if left <= there else _variants(op):
-        if variant is None:
-            return
+    every = () if left <= there else tuple(variants(op))
+    if not every:
+        return
+    for variant in every:
         try:
             there |= {d.name for d in outputs(op.trace(variant))}
         except SpecError:  # the author refuses this combination
@@ -69,25 +62,3 @@ def check_names(op: Op) -> None:
                 raise SpecError(
                     Code.UNKNOWN_NAME, op.loc, what=f"name in {what}= of {op.name}", name=name, choices=listed
                 )
-
-
-def _variants(op: Op) -> Iterator[Variant | None]:
-    """Yield the variants by optional inputs and statics; None where not all can be tried."""
-    default = op.default_variant()
-    chosen = [f for f in op.formals if isinstance(f.type, StaticType)]
-    if any(not f.type.choices for f in chosen if isinstance(f.type, StaticType)):
-        yield None
-        return
-    choices: list[tuple[Any, ...]] = [((), (f.name,)) for f in op.formals if f.optional]
-    choices += [_values(f.type) for f in chosen if isinstance(f.type, StaticType)]
-    if math.prod(map(len, choices)) > _TRIED:
-        yield None
-        return
-    for picked in itertools.product(*choices):
-        present, values = picked[: -len(chosen) or None], picked[len(picked) - len(chosen) :]
-        statics = dict(zip((f.name for f in chosen), values, strict=True))
-        yield Variant.of(dict(default.dtypes), {n for names in present for n in names}, statics)
-
-
-def _values(static: StaticType) -> tuple[object, ...]:
-    return ((), static.choices) if static.several else static.choices

@@ -174,6 +174,6 @@ def plain(module: torch.nn.Module) -> bool:
     return found is not None and getattr(found, "product_alone", None) is found
 
 
-# a graph of torch.compile cannot compare functions of modules, and would call each layer: other bits of d x; the
-# attribute of torch.compiler.assume_constant_result, which imports the compiler (1.3 s)
+# a graph of torch.compile cannot compare functions of modules, and would call each layer: other bits of d x;
+# the attribute of torch.compiler.assume_constant_result, which imports the compiler (1.3 s)
 plain._dynamo_marked_constant = True  # type: ignore[attr-defined]

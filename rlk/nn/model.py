@@ -386,7 +386,7 @@ class CausalLM(torch.nn.Module):
     ) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Yield names and parameters; those of which a rank has a share are marked for `rlk.optim`."""
         if self.model.ranks is not None:
-            mark_shares(self)
+            mark_shares(self, self.model.ranks)
         yield from super().named_parameters(prefix, recurse, remove_duplicate)
 
     def numerics_id(self, device: torch.device | str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -33,10 +34,10 @@ class Linear(torch.nn.Linear):
 
     parallel: which of its two contractions ranks may share. "columns": d x, over out_features; "rows": the
     product itself, over in_features. That one is summed in `leaves` equal pieces (1, 2, 4 or 8).
-    shares: names of parameters of which ranks have a share each.
+    shares: parameters of which ranks have a share each, and the dim that they share.
     """
 
-    shares: tuple[str, ...] = ()
+    shares: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,
@@ -97,10 +98,10 @@ class RMSNorm(torch.nn.Module):
 class Embedding(torch.nn.Embedding):
     """`rlk.ops.embedding`: rows of a weight [num_embeddings, embedding_dim]. scale: of its result.
 
-    shares: names of parameters of which ranks have a share each.
+    shares: parameters of which ranks have a share each, and the dim that they share.
     """
 
-    shares: tuple[str, ...] = ()
+    shares: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,

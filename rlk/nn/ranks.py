@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from rlk.ops.collective import ordered_all_reduce, ordered_reduce_scatter
 from rlk.runtime.binding.checks import wrong_value
-from rlk.runtime.call.collective import SHARE, ordered_gather
+from rlk.runtime.call.collective import SHARE, Share, ordered_gather
 
 BLOCK = 64
 """Tokens of a piece, as the gradient of a norm's weight sums them: a rank's tokens are whole pieces."""
@@ -111,12 +111,12 @@ class Ranks:
         return made
 
 
-def mark_shares(model: torch.nn.Module) -> None:
+def mark_shares(model: torch.nn.Module, ranks: Ranks) -> None:
     """Mark the parameters that modules name in `shares`, anew: copies and FSDP2 put other tensors there."""
     for module in model.modules():
-        for name in getattr(module, "shares", ()):
+        for name, dim in getattr(module, "shares", {}).items():
             if (p := module._parameters.get(name)) is not None:
-                setattr(p, SHARE, True)
+                setattr(p, SHARE, Share(ranks.group, dim))
 
 
 class _Whole(torch.autograd.Function):

@@ -45,9 +45,11 @@ def ordered_all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
     on whether two groups were given, and equal those of one rank that adds the same terms in this order. One
     rank gives a copy.
 
-    Each rank sends and receives 2 (R - 1) / R of x's bytes, as a ring all-reduce does: shares of x, then
-    their sums. Between nodes of n ranks go 1 / n of these, the shares as f32. Extra memory: the bytes of x,
-    twice where x is not contiguous. It runs on the current stream and waits for no device.
+    Each rank sends and receives 2 (R - 1) / R of x's bytes, as a ring all-reduce does: two ranks all of x,
+    more of them shares of x, then their sums. Where all ranks' x have 8 MiB or less together, each gathers
+    all of them. Between nodes of n ranks go 1 / n of the bytes, the shares as f32. Extra memory: the bytes of
+    x, twice where x is not contiguous, and those of all ranks where they are gathered. It runs on the current
+    stream and waits for no device.
 
     Differentiable in nothing: detach x, or call it under torch.no_grad(), as for gradients of data-parallel
     ranks; `ordered_gather_sum` is. Raises LaunchError before anything is sent; shapes that differ between

@@ -10,8 +10,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from rlk.errors import Code, LaunchError
-from rlk.optim.shards import gradient, local, refuse_share
+from rlk.optim.shards import gradient, local, share_of
 from rlk.runtime.binding.checks import is_choice, number
+from rlk.runtime.call.collective import Share, ordered_gather, pairwise_sum
 from rlk.runtime.call.entry import call
 from rlk.specs.optim import square_sums
 
@@ -25,9 +26,9 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
     """Return the 2-norm of all gradients, f32 [], the same bits on every rank and for any sharding.
 
     named_parameters: `model.named_parameters()`; gradients are `p.main_grad` where a parameter has one, else
-    `p.grad`; those that have none are left out. Gradients are whole on this rank, or DTensors that are split
-    along dims (FSDP2, tensor parallelism; one along the last dim at cuts of `leaves`). leaves: 1, 2, 4 or 8,
-    that of the model.
+    `p.grad`; those that have none are left out. Gradients are whole on this rank, DTensors that are split
+    along dims (FSDP2, tensor parallelism; one along the last dim at cuts of `leaves`), or those of shares of
+    `rlk.parallel.parallelize`. leaves: 1, 2, 4 or 8, that of the model.
 
     Order: a row is everything along the last dim of a parameter (of one with one dim: an element), cut into
     `leaves` equal pieces where they divide it. Squares of a piece are added in f32 by a vector8 tree; pieces
@@ -41,14 +42,16 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
     """
     is_choice(NAME, "leaves", leaves, LEAVES)
     found: dict[str, torch.Tensor | None] = {}
+    shares: dict[str, Share | None] = {}
     for name, p in named_parameters:
-        refuse_share(NAME, name, p)
+        shares[name] = share_of(NAME, name, p)
         if name in found:
             what, wanted = f"two parameters named {name!r}", "names that differ: give each model's a prefix"
             raise LaunchError(Code.ARG_VALUE, op=NAME, name="named_parameters", value=what, wanted=wanted)
         found[name] = gradient(p)
-    sums = [pairwise(_pieces(name, g, leaves)) for name, g in sorted(found.items()) if g is not None]
-    return pairwise(torch.stack(sums)).sqrt() if sums else torch.zeros(())
+    given = [(name, g) for name, g in sorted(found.items()) if g is not None]
+    sums = [padded_sum(_pieces(name, g, leaves, shares[name])) for name, g in given]
+    return padded_sum(torch.stack(sums)).sqrt() if sums else torch.zeros(())
 
 
 @torch.no_grad()
@@ -71,19 +74,20 @@ def clip_grad_norm(named_parameters: Named, max_norm: float, *, leaves: int = 1)
     return norm
 
 
-def pairwise(x: torch.Tensor) -> torch.Tensor:
-    """Return the sum of f32 x [...] of squares, flattened: neighbours first, padded to a power of two."""
-    x = x.flatten()
-    width = 1 << max(x.numel() - 1, 0).bit_length()
-    x = torch.nn.functional.pad(x, (0, width - x.numel()))
-    while x.numel() > 1:
-        x = x[0::2] + x[1::2]
-    return x[0]
+def padded_sum(x: torch.Tensor) -> torch.Tensor:
+    """Return the `pairwise_sum` of f32 squares x [...], flattened, padded with zeros to a power of two."""
+    count = x.numel()
+    terms, total = x.new_zeros(1 << max(count - 1, 1).bit_length()), x.new_empty(())
+    terms[:count] = x.flatten()
+    pairwise_sum(terms, out=total)
+    return total
 
 
-def _pieces(name: str, g: torch.Tensor, leaves: int) -> torch.Tensor:
+def _pieces(name: str, g: torch.Tensor, leaves: int, share: Share | None) -> torch.Tensor:
     """Return the sums of squares of a whole gradient: [rows..., pieces], or [elements] of one dim."""
     columns = g.shape[-1] if g.dim() > 1 else 1
+    if share is not None and g.dim() > 1 and share.dim == g.dim() - 1:
+        columns *= share.group.size()
     cuts = leaves if columns % leaves == 0 and columns else 1
     here = local(g)
     size = columns // cuts
@@ -92,7 +96,7 @@ def _pieces(name: str, g: torch.Tensor, leaves: int) -> torch.Tensor:
         sums = wide * wide
     else:
         if size and any(width % size for width in _widths(g)):
-            found = f"a {tuple(g.shape)} of {g.placements}"
+            found = f"a {tuple(g.shape)} of {g.placements if isinstance(g, DTensor) else share}"
             wanted = f"shards of whole pieces: multiples of {size} along the last dim, for leaves = {leaves}"
             raise LaunchError(Code.ARG_VALUE, op=NAME, name=name, value=found, wanted=wanted)
         shape = (*here.shape[:-1], here.shape[-1] // size if size else 0)
@@ -100,6 +104,9 @@ def _pieces(name: str, g: torch.Tensor, leaves: int) -> torch.Tensor:
         if here.numel():
             rows = here.contiguous().view(-1, size)
             sums = call(square_sums, {"x": rows}, {}, {})["sums"].view(shape)
+    if share is not None:
+        every = ordered_gather(sums, share.group, op=NAME)
+        return every.movedim(0, share.dim).flatten(share.dim, share.dim + 1)
     if not isinstance(g, DTensor):
         return sums
     whole = g.shape if g.dim() < 2 else (*g.shape[:-1], cuts)

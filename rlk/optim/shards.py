@@ -10,20 +10,23 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlk.errors import Code, LaunchError
-from rlk.runtime.call.collective import SHARE
+from rlk.runtime.call.collective import SHARE, Share
 
 MAIN = "main_grad"
 """The attribute of a parameter that holds its f32 gradient, where its dtype is another (Megatron's name)."""
 
 
-def refuse_share(op: str, name: str, p: torch.Tensor) -> None:
-    """Raise LaunchError for a share of a weight: nothing says where it lies in the whole.
+def share_of(op: str, name: str, p: torch.Tensor) -> Share | None:
+    """Return a parameter's place among the shares of `rlk.parallel`, None for a whole one.
 
-    A DTensor may be one too: FSDP2 shards what a rank has.
+    Raises LaunchError for a DTensor of a share, as FSDP2 makes it of what a rank has.
     """
-    if getattr(p, SHARE, False):
-        found, wanted = f"a share of a weight, {tuple(p.shape)}", "a whole parameter, or a DTensor of one"
+    share: Share | None = getattr(p, SHARE, None)
+    if share is not None and isinstance(p, DTensor):
+        found = f"a DTensor of a share of a weight, {tuple(p.shape)}"
+        wanted = "a share of rlk.parallel, a whole parameter, or a DTensor of one"
         raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=found, wanted=wanted)
+    return share
 
 
 def gradient(p: torch.Tensor) -> torch.Tensor | None:
@@ -48,7 +51,10 @@ class Place:
 
 def place(op: str, name: str, p: torch.Tensor) -> Place:
     """Return the place of this rank's elements of a parameter, split along one dim at most."""
-    refuse_share(op, name, p)
+    share = share_of(op, name, p)
+    if share is not None:
+        width = prod(p.shape[share.dim :])
+        return Place(share.group.rank() * width, width, share.group.size() * width)
     if not isinstance(p, DTensor):
         return Place(0, max(p.numel(), 1), 0)
     split = {each.dim for each in p.placements if isinstance(each, Shard)}

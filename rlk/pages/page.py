@@ -209,7 +209,7 @@ def _formula(name: str) -> Iterator[str]:
     def said(spec: Op) -> Iterator[str]:
         yield prose(spec.doc)
         if spec.gradient is not None:
-            yield from ("", "Gradient: " + prose(inspect.getdoc(spec.gradient.fn) or ""))
+            yield from ("", "Gradient: " + prose(spec.gradient.doc))
 
     yield from _headed(specs_of(name), said) if specs_of(name) else [prose(_doc(name).partition("\n\n")[0])]
     yield from _parts(name)

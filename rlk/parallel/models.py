@@ -76,7 +76,7 @@ def shared(model: CausalLM, ranks: Ranks) -> CausalLM:
         elif isinstance(module, DecoderLayer):
             module.ranks = ranks
     model.model.ranks = ranks
-    model.lm_head.shares = ("weight",)
+    model.lm_head.shares = {"weight": 0}
     lay_out(model)
     return model
 

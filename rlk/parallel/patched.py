@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from types import MethodType
+from typing import Any
 
 import torch
 
@@ -12,8 +15,8 @@ from rlk.integrations.batch import PEER
 from rlk.integrations.patching import GROUPS, Patched, lay_out, patched_decoders
 from rlk.integrations.tensors import no_form
 from rlk.nn.config import ModelConfig
-from rlk.nn.ranks import Ranks
-from rlk.parallel.plan import OP, already_shared, check_shares, put, shares_of, style_of
+from rlk.nn.ranks import Ranks, mark_shares
+from rlk.parallel.plan import OP, already_shared, check_shares, dim_of, put, shares_of, style_of
 
 
 def parallelize_patched(made: Patched, ranks: Ranks) -> None:
@@ -30,6 +33,7 @@ def parallelize_patched(made: Patched, ranks: Ranks) -> None:
     if ranks.size == 1:
         return
     put(made.model, shares_of(made.model, ranks))
+    made.put(made.model, "named_parameters", MethodType(_marked_parameters, made.model))
     forwards = import_module("rlk.integrations.decoders")
     at = forwards.Decoding.of(config, None, False)
     for layer, options in zip(decoder.layers, at.layers, strict=True):
@@ -47,8 +51,21 @@ def parallelize_patched(made: Patched, ranks: Ranks) -> None:
     for name in ("init_continuous_batching", "generate_batch"):
         made.put(made.model, name, _no_continuous_batching)
     for name, module in made.model.named_modules():
+        if dims := {
+            each: dim for each in module._parameters if (dim := dim_of(f"{name}.{each}")) is not None
+        }:
+            made.put(module, "shares", dims)
         if style_of(name) is not None or (ranks.sequence and _is_norm_of_tokens(name, module)):
             made.put(module, "ranks", ranks)
+
+
+def _marked_parameters(self: torch.nn.Module, *args: Any, **options: Any) -> Iterator[Any]:
+    """Yield names and parameters; those of which a rank has a share are marked for `rlk.optim`.
+
+    Copies of a model and FSDP2 put tensors without a mark into its modules.
+    """
+    mark_shares(self, vars(self._modules["model"])["ranks"])
+    yield from type(self).named_parameters(self, *args, **options)
 
 
 def _no_continuous_batching(*_: object, **__: object) -> None:

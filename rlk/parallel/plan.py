@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlk.errors import Code, LaunchError
 from rlk.nn.config import LEAVES, ModelConfig, joined
 from rlk.nn.ranks import Ranks
-from rlk.runtime.call.collective import SHARE, process_group
+from rlk.runtime.call.collective import SHARE, Share, process_group
 
 OP = "parallelize"
 PIECES = 8
@@ -74,7 +74,7 @@ def shares_of(model: torch.nn.Module, ranks: Ranks) -> dict[str, torch.nn.Parame
         if name in cuts and id(p) not in made:
             part = p.detach()[cuts[name]].clone(memory_format=torch.contiguous_format)
             made[id(p)] = torch.nn.Parameter(part, p.requires_grad)
-            setattr(made[id(p)], SHARE, True)
+            setattr(made[id(p)], SHARE, Share(ranks.group, len(cuts[name]) - 1))
         found[name] = made.get(id(p), p)
     return found
 

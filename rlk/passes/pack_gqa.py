@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rlk.ir.dims import Axis
-from rlk.ir.nodes import Dot, Fn2, Kernel, Let, Load, Loop, Pos
+from rlk.ir.nodes import Dot, Fn2, Kernel, Let, Loop, Pos
 from rlk.ir.types import DType, TileType
+from rlk.passes.prologue import is_computed
 from rlk.passes.rewrite import Replay
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import walk
@@ -27,10 +28,9 @@ def indices_of(axis: Axis, extents: Mapping[str, int]) -> int:
 
 
 def computed_factor(kernel: Kernel) -> bool:
-    """Return whether a kernel multiplies a factor that it computes (back-to-back GEMM)."""
-    nodes = {let.value: let.node for let in walk(kernel.body)}
-    dots = (node for node in nodes.values() if isinstance(node, Dot))
-    return any(not isinstance(nodes.get(v), Load) for dot in dots for v in (dot.a, dot.b))
+    """Return whether a kernel multiplies what it contracts or reduces (back-to-back GEMM)."""
+    lets = {let.value: let for let in walk(kernel.body)}
+    return any(is_computed(let.node, lets) for let in lets.values() if isinstance(let.node, Dot))
 
 
 def one_axis_of_rows(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:

@@ -13,13 +13,16 @@ from rlk.passes.pack_gqa import one_axis_of_rows
 from rlk.passes.piecewise_launch import sweep
 from rlk.passes.rewrite import each
 from rlk.passes.rows_beside import beside
+from rlk.passes.shared_tiles import share_tiles
 from rlk.passes.simplify import simplify
 from rlk.passes.specialize import bind_extents, bind_math
 from rlk.passes.split_reduction import pieces
+from rlk.passes.stream_results import kept
 
 Pass = Callable[[Program], Program]
 
 CANONICAL: tuple[tuple[str, Pass], ...] = (
+    ("keep", lambda p: each(p, kept)),
     ("pieces", lambda p: each(p, pieces)),
     ("expand", lambda p: each(p, expand)),
     ("simplify", lambda p: each(p, simplify)),
@@ -66,7 +69,9 @@ def launched(
 ) -> Program:
     """Return the program that a lowering launches: specialized, piecewise if it has pieces, with packed GQA.
 
+    Axes of a kernel that no value has together are one dim of its tile.
+
     extents: of all axes in one call; static: of the axes whose extents a signature fixes.
     """
     swept = sweep(specialize(program, static, softmax), extents)
-    return each(swept, lambda k: one_axis_of_rows(k, static))
+    return each(swept, lambda k: share_tiles(one_axis_of_rows(k, static)))

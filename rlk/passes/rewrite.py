@@ -7,35 +7,17 @@ from dataclasses import replace
 
 from rlk.ir.build import Builder
 from rlk.ir.nodes import (
-    Bits,
     Block,
-    Cast,
-    Check,
     Const,
-    Dot,
-    Extent,
-    Fma,
-    Keep,
     Kernel,
     Let,
-    Load,
     Loop,
-    Map1,
-    Map2,
-    Math,
-    Merge,
     Node,
-    Param,
-    Philox,
-    Pos,
     Program,
-    Reduce,
-    Result,
-    Select,
-    Store,
     Stream,
     Value,
     bounds_of,
+    with_operands,
 )
 from rlk.ir.types import TileType
 
@@ -133,43 +115,7 @@ class Replay:
 
     def node(self, node: Node) -> Node:
         """Return a node with renamed operands (nodes with regions and constants excepted)."""
-        match node:
-            case Param() | Const() | Pos() | Extent():
-                return node
-            case Map1(fn=fn, x=x):
-                return Map1(fn, self[x])
-            case Map2(fn=fn2, a=a, b=c):
-                return Map2(fn2, self[a], self[c])
-            case Math(fn=math, x=x, model=model):
-                return Math(math, self[x], model)
-            case Fma(a=a, b=c, c=d):
-                return Fma(self[a], self[c], self[d])
-            case Select(cond=cond, a=a, b=c):
-                return Select(self[cond], self[a], self[c])
-            case Cast(x=x, dtype=dtype):
-                return Cast(self[x], dtype)
-            case Bits(x=x, dtype=dtype):
-                return Bits(self[x], dtype)
-            case Philox(counter=counter, key=key):
-                return Philox(tuple(self[w] for w in counter), tuple(self[w] for w in key))
-            case Load(param=param, index=index, guard=guard, fill=fill):
-                return Load(param, tuple(self[i] for i in index), self.optional(guard), self.optional(fill))
-            case Store(param=param, index=index, value=value, guard=guard):
-                return Store(param, tuple(self[i] for i in index), self[value], self.optional(guard))
-            case Check(bad=bad, what=what):
-                return Check(self[bad], what)
-            case Reduce(fn=combine, x=x, over=over, order=order):
-                return Reduce(combine, self[x], over, order)
-            case Dot(a=a, b=c, onto=onto):
-                return replace(node, a=self[a], b=self[c], onto=self.optional(onto))
-            case Merge(states=states, onto=onto):
-                return replace(node, states=tuple(self[s] for s in states), onto=self.optional(onto))
-            case Result(of=of, index=i):
-                return Result(self[of], i)
-            case Keep(x=x):
-                return Keep(self[x])
-            case Loop() | Stream():
-                raise AssertionError("regions are replayed by their own functions")
+        return with_operands(node, self.__getitem__)
 
 
 def rewrite(kernel: Kernel, rule: Rule) -> Kernel:

@@ -10,6 +10,7 @@ from rlk.ir.dims import Axis, Part
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import (
+    Cast,
     Check,
     Decl,
     Dot,
@@ -24,12 +25,13 @@ from rlk.ir.nodes import (
     Pos,
     Reduce,
     Role,
+    Select,
     Store,
     Stream,
     Value,
 )
 from rlk.ir.tree import ASCENDING, Rule
-from rlk.ir.types import TileType
+from rlk.ir.types import DType, TileType
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.walk import walk
 
@@ -87,6 +89,7 @@ class _Pieces:
     apart: frozenset[str]
     places: dict[Axis, _Place] = field(default_factory=dict)
     along: dict[Value, frozenset[Axis]] = field(default_factory=dict)
+    loaded: set[Value] = field(default_factory=set)  # of the new kernel: 0 beyond the end of a piece
 
     def __call__(self, replay: Replay, let: Let) -> bool:
         if isinstance(let.type, TileType):
@@ -101,6 +104,7 @@ class _Pieces:
                 new = tuple(r[i] for i in index)
                 inside = self.guard(b, r.optional(guard), *index)
                 r.renamed[let.value] = b.let(Load(param, new, inside, r.optional(fill)), let.name)
+                self.loaded |= {r.renamed[let.value]} if fill is None else set()
             case Store(param=param, index=index, value=value, guard=guard) if self.varies(*index):
                 new = tuple(r[i] for i in index)
                 b.let(Store(param, new, r[value], self.guard(b, r.optional(guard), *index)))
@@ -110,6 +114,7 @@ class _Pieces:
                 r.renamed[let.value] = self.dot(replay, dot, let.name)
             case Keep(x=x):
                 r.renamed[let.value] = _keep(b, r[x], let.name, self.guard(b, None, x))
+                self.loaded.add(r.renamed[let.value])
             case Reduce(over=over) if over in self.axes:
                 raise SpecError(Code.PIECES_COMBINED, let.loc, axis=over, what="reduced whole")
             case Stream(axis=axis) if axis in self.axes:
@@ -132,7 +137,8 @@ class _Pieces:
     def dot(self, replay: Replay, dot: Dot, name: str) -> Value:
         """Append the contraction of every piece, and their merge."""
         b, axis = replay.builder, dot.over
-        product = b.let(Dot(replay[dot.a], replay[dot.b], axis.within, dot.model, each=dot.each), name)
+        x, y = (self.factor(b, replay[v], axis) for v in (dot.a, dot.b))
+        product = b.let(Dot(x, y, axis.within, dot.model, each=dot.each), name)
         # the zero padding of a short piece adds +0.0 to a chain of fma that ended as -0.0
         settled = b.add(product, b.f32(0.0), name) if dot.model is DotModel.FMA else product
         if axis.name in self.apart:
@@ -142,6 +148,14 @@ class _Pieces:
         onto = replay.optional(dot.onto)
         merged = b.let(Merge(Monoid(Kind.TOTAL), (settled,), axis.pieces, order, onto=onto))
         return b.results(merged, (name,))[0]
+
+    def factor(self, b: Builder, factor: Value, axis: Axis) -> Value:
+        """Return a factor that is 0 beyond the end of a piece, also one that is computed."""
+        if factor in self.loaded:
+            return factor
+        dtype = b.tile(factor).dtype
+        zero = b.f32(0.0) if dtype is DType.F32 else b.let(Cast(b.f32(0.0), dtype))
+        return b.let(Select(self.places[axis].exists, factor, zero))
 
 
 def _place(b: Builder, axis: Axis) -> _Place:

@@ -8,11 +8,12 @@ import linecache
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from keyword import iskeyword
 from typing import Any, Literal
 
 import torch
 
-from rlk.errors import Code, LaunchError
+from rlk.errors import Code, LaunchError, SpecError
 from rlk.ir.nodes import MathModel
 from rlk.ir.types import DType
 from rlk.lang.op import OWN, Formal, Op, check_cotangents
@@ -28,6 +29,9 @@ from rlk.runtime.prefetch import explain, joined
 
 MATH = "math"
 """The option of operators with softmax folds: who defines exp2."""
+_WORDS = ("call", "flag", "integer", "is_choice", "made", "names_among", "number", "op", "results", "scalars",
+          "tensors", "float", "str", "type")  # fmt: skip
+"""The words of a callable's own text, beside the names of its parameters."""
 _INTEGERS = {DType.I32: (-(2**31), 2**31 - 1), DType.I64: (-(2**63), 2**63 - 1), DType.U32: (0, 2**32 - 1)}
 
 
@@ -48,7 +52,7 @@ class Operator:
         functools.update_wrapper(self, fn)
         self.fn, self.reference, self.specs, self.forms = fn, exact, specs, forms
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    def __call__(self, /, *args: Any, **options: Any) -> Any:
         return self.fn(*args, **options)
 
     def numerics_id(self, device: torch.device | str, *, math: str | None = None) -> str:
@@ -62,7 +66,7 @@ class Operator:
         """Return, for every output, "exact" (the oracle predicts its bits) or "pinned" (they only repeat)."""
         return {name: found.value for name, found in self._decision(device, math).tiers}
 
-    def explain(self, *args: Any, **options: Any) -> Decision:
+    def explain(self, /, *args: Any, **options: Any) -> Decision:
         """Return the code that a call with these arguments (or, given a device only, a call on it) runs."""
         if len(args) == 1 and not options and isinstance(args[0], str | torch.device):
             return self._decision(args[0], None)
@@ -98,6 +102,8 @@ def publish(op: Op, result: type | None = None) -> Operator:
         plain = op.default_variant()
         made = {decl.name: decl for decl in outputs(op.trace(plain))}
         check_cotangents(op.gradient, made, plain)
+    if any(f.name == MATH for f in op.formals) and takes_math(op):
+        raise SpecError(Code.RESERVED_NAME, op.loc, name=MATH, instead=f"{MATH}_value")
     if op.fn.__module__.partition(".")[0] != OWN:  # rlk's generated specs save what one variant has
         check_names(op)
     fn = made_from(op, result)
@@ -137,19 +143,29 @@ def made_from(op: Op, result: type | None = None) -> Callable[..., Any]:
     file = f"<rlk operator {op.qualified}>"
     # so that tracebacks and debuggers show the lines
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    results, own = Results(name, op.returns, result), words(op)
+    given = {"op": op, "call": call, "results": results, "number": number, "integer": integer, "flag": flag,
+             "names_among": names_among, "is_choice": is_choice,
+             "float": float, "str": str, "type": type}  # fmt: skip
     names: dict[str, Any] = {
-        "op": op, "call": call, "results": Results(name, op.returns, result), "torch": torch,
-        "Literal": Literal, "number": number, "integer": integer, "flag": flag,
-        "names_among": names_among, "is_choice": is_choice,
+        "torch": torch, "Literal": Literal, **{own[word]: value for word, value in given.items()},
         **{f"choices_of_{f.name}": f.type.choices for f in op.formals if isinstance(f.type, StaticType)},
         **({} if result is None else {result.__name__: result}),
         **{f"default_of_{f.name}": f.default for f in op.formals if f.default is not inspect.Parameter.empty},
     }  # fmt: skip
     exec(compile(source, file, "exec"), names)
-    names["results"].named(shown_outputs(op))  # made here, so that no compiler has to trace it
+    results.named(shown_outputs(op))  # made here, so that no compiler has to trace it
     fn: Callable[..., Any] = names[name]
     fn.__module__, fn.__doc__ = op.fn.__module__, docstring(op)
     return fn
+
+
+@cache
+def words(op: Op) -> dict[str, str]:
+    """Return the identifiers of a callable's text: none is a parameter's name, or the function's."""
+    taken = {op.name, *(f.name for f in op.formals)}
+    longest = max(map(len, taken))
+    return {word: f"{word}_{'_' * longest}" if word in taken else word for word in _WORDS}
 
 
 def ordered(op: Op) -> tuple[Formal, ...]:
@@ -166,21 +182,23 @@ def _lines(op: Op, result: type | None) -> Iterator[str]:
         keywords.append(f"{MATH}: str | None = None")
     listed = ", ".join([*parameters, *(["*", *keywords] if keywords else [])])
     yield f"def {op.name}({listed}) -> {returned(op, result)}:"
-    yield f"    tensors = {{{', '.join(f'{f.name!r}: {f.name}' for f in required)}}}"
-    yield f"    scalars = {{{', '.join(_scalar(op, f) for f in others if _given(f, ScalarType))}}}"
+    own = words(op)
+    yield f"    {own['tensors']} = {{{', '.join(f'{f.name!r}: {f.name}' for f in required)}}}"
+    yield f"    {own['scalars']} = {{{', '.join(_scalar(op, f) for f in others if _given(f, ScalarType))}}}"
     for formal in others:
         if formal.optional:
             place, value = ("scalars", _checked(op, formal)) if isinstance(formal.type, ScalarType) else (
                 "tensors", formal.name)  # fmt: skip
             yield f"    if {formal.name} is not None:"
-            yield f"        {place}[{formal.name!r}] = {value}"
+            yield f"        {own[place]}[{formal.name!r}] = {value}"
     statics = ", ".join(f"{f.name!r}: {_checked(op, f)}" for f in others if isinstance(f.type, StaticType))
-    yield f"    made = call(op, tensors, scalars, {{{statics}}}{', math' if takes_math(op) else ''})"
+    given = f"{own['op']}, {own['tensors']}, {own['scalars']}, {{{statics}}}"
+    yield f"    {own['made']} = {own['call']}({given}{f', {MATH}' if takes_math(op) else ''})"
     match list(op.returns):
         case [only] if only in {decl.name for decl in outputs(op.trace(op.default_variant()))}:
-            yield f"    return made[{only!r}]"
+            yield f"    return {own['made']}[{only!r}]"
         case _:
-            yield "    return results(made)"
+            yield f"    return {own['results']}({own['made']})"
 
 
 def _given(formal: Formal, kind: type) -> bool:
@@ -201,28 +219,31 @@ def _default(formal: Formal) -> str:
 
 def _checked(op: Op, formal: Formal) -> str:
     """Return the expression that checks an option and returns its value."""
-    name = formal.name
+    name, own = formal.name, words(op)
     head = f"{op.qualified!r}, {name!r}, {name}"
     match formal.type:
         case ScalarType(dtype=dtype, least=least, most=most) if dtype in _INTEGERS:
             low, high = _INTEGERS[dtype]
-            return f"integer({head}, {low if least is None else least}, {high if most is None else most})"
+            low, high = low if least is None else least, high if most is None else most
+            return f"{own['integer']}({head}, {low}, {high})"
         case ScalarType(least=least, most=most):
             limits = [f"{word}={x!r}" for word, x in (("least", least), ("most", most)) if x is not None]
             low = max(-F32_MOST if least is None else least, -F32_MOST)
             high = min(F32_MOST if most is None else most, F32_MOST)
-            checked = f"number({', '.join((head, *limits))})"
+            checked = f"{own['number']}({', '.join((head, *limits))})"
             # a call less where nothing is wrong
-            return f"{name} if type({name}) is float and {low!r} <= {name} <= {high!r} else {checked}"
+            kind = f"{own['type']}({name}) is {own['float']}"
+            return f"{name} if {kind} and {low!r} <= {name} <= {high!r} else {checked}"
         case StaticType(choices=choices, several=True):
-            return f"names_among({head}, choices_of_{name})"
+            return f"{own['names_among']}({head}, choices_of_{name})"
         case StaticType(choices=choices) if set(map(type, choices)) == {bool}:
-            return f"flag({head})"
+            return f"{own['flag']}({head})"
         case StaticType(choices=choices) if set(map(type, choices)) == {str}:
-            checked = f"is_choice({head}, choices_of_{name})"
-            return f"{name} if type({name}) is str and {name} in choices_of_{name} else {checked}"
+            checked = f"{own['is_choice']}({head}, choices_of_{name})"
+            kind = f"{own['type']}({name}) is {own['str']}"
+            return f"{name} if {kind} and {name} in choices_of_{name} else {checked}"
         case StaticType(choices=choices) if choices:
-            return f"is_choice({head}, choices_of_{name})"
+            return f"{own['is_choice']}({head}, choices_of_{name})"
         case _:
             return name
 
@@ -241,7 +262,8 @@ class Results:
     """Makes the result of a call of its outputs by name: one tensor, or a named tuple of several."""
 
     def __init__(self, op: str, returns: Mapping[str, str], result: type | None) -> None:
-        self._type = "".join(part.capitalize() for part in op.split("_"))
+        made = "".join(part.capitalize() for part in op.split("_"))
+        self._type = f"{made}Result" if iskeyword(made) else made
         self._returns, self._result = returns, result
         self._types: dict[tuple[str, ...], Any] = {}
         self._makers: dict[tuple[str, ...], Callable[[Mapping[str, Any]], Any]] = {}

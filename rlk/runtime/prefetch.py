@@ -99,7 +99,7 @@ def without_values(invocation: Invocation, tensors: Tensors) -> Tensors:
     }
 
 
-def explain(op: Public, *args: Any, **options: Any) -> Decision:
+def explain(op: Public, /, *args: Any, **options: Any) -> Decision:
     """Return what `op(*args, **options)` would run: backend, numerics id, tiers, schedules.
 
     Nothing is launched. Raises what the call would raise.
@@ -176,7 +176,7 @@ def source_of(program: Program, schedules: Schedules, emitted: Emitted, on: Targ
     return f"compiled at the first call by {emitted.backend}" if present is None else present[1]
 
 
-def prefetch(op: Public, *args: Any, **options: Any) -> Future[Path | None]:
+def prefetch(op: Public, /, *args: Any, **options: Any) -> Future[Path | None]:
     """Start compiling what `op(*args, **options)` runs, in a worker process; nothing is launched.
 
     The tensors may be small as long as dtypes, static sizes and alignments are the real call's, and where it

@@ -9,7 +9,7 @@ import os
 import pkgutil
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
@@ -79,6 +79,8 @@ def register(
     python_name("rlk.register", "namespace", namespace)
     python_name("rlk.register", "op", op.name)
     name = f"{namespace}.{op.name}"
+    if op.name == "name":  # an attribute of torch.ops.<namespace>
+        raise LaunchError(Code.NAME_TAKEN, name=name, by=f"torch.ops.{namespace}.name is torch's own")
     if namespace in _TORCH or namespace in _names_of_ops():
         whose = "torch's own operators" if namespace in _TORCH else f"rlk.ops.{namespace}"
         raise LaunchError(Code.NAME_TAKEN, name=f"namespace {namespace}", by=whose)
@@ -295,8 +297,7 @@ def find(name: str) -> tuple[Op, ModuleType]:
     if not colon and not name.endswith(".py"):
         there = operators() if name in operators() else known()
         if name not in there:
-            choices = ", ".join(sorted(there))
-            raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
+            raise unknown(name, sorted(there))
         return there[name], sys.modules[there[name].fn.__module__]
     module = _module(Path(path if colon else name))
     there = {op.name: op for op in defined_in(module)}
@@ -306,6 +307,15 @@ def find(name: str) -> tuple[Op, ModuleType]:
         choices = ", ".join(f"{path or name}:{n}" for n in there) or "none: the file has no @op"
         raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=inside or name, choices=choices)
     return there[inside], module
+
+
+def unknown(name: str, choices: Iterable[str]) -> LaunchError:
+    """Return the error for an operator that none of these is, or for a namespace that is not there."""
+    space, dot, op = name.rpartition(".")
+    if dot and space != OWN and space not in namespaces():
+        there = ", ".join(namespaces()) or "none"
+        return LaunchError(Code.UNKNOWN_NAMESPACE, name=space, op=op, choices=there)
+    return LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(choices))
 
 
 def _module(path: Path) -> ModuleType:

@@ -28,7 +28,8 @@ NARROW = 64  # columns of a tile whose accumulators leave registers for an epilo
 SHORT = 256  # elements of a piece: the compiler unrolls shorter loops, which takes registers
 GROUP = 8  # row tiles of a cluster that are consecutive along the columns (L2 reuse)
 BEST = (128, 2)
-SHARED = 512  # mean rows of a segment from which two tiles of rows share loads: half a tile more is padding
+SHARED = 512  # mean rows of a segment from which two tiles of rows share loads
+EQUAL = 0.85  # least share of SMs that load at any time
 SPEEDS = {BEST: 1.0, (128, 1): 0.95, (64, 2): 0.92, (64, 1): 0.62}
 """Speeds by (rows of a tile, blocks of a cluster), relative to the best. 8192 x 128256 x 4096 took 13.37 ms
 without a cluster and 12.65 with; tiles of 64 rows had 0.90 to 0.93 of the speed for 256 to 1024 x 14336; 300
@@ -113,20 +114,13 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
 
 
 def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str, int]) -> Warpgroups:
-    """Return the tiles of rows in segments, whose lengths no host knows, by their mean number of rows.
-
-    A segment of few rows is the columns of an instruction: so it reads its factor once, in one tile of twice
-    the mean or more. Not measured yet.
-    """
+    """Return the tiles of rows in segments, whose lengths no host knows, by their mean number of rows."""
     rows, wide = sides
     count, length = indices_of(rows, extents), _extent(wide, extents, COLUMNS[0])
-    each = max(1, -(-count // max(1, extents.get(rows.over or "", 1))))
+    segments = max(1, extents.get(rows.over or "", 1))
+    each = max(1, -(-count // segments))
     if each <= FEW[-1] // 2:
-        few = next(n for n in FEW if n >= min(3 * each, FEW[-1]))
-        used = min(count, extents.get(rows.over or "", 1))
-        if used * -(-length // BEST[0]) >= target.cores:
-            return Warpgroups(few, BEST[0], most_stages(few, BEST[0]), GROUP)
-        return Warpgroups(few, FEW_ROWS, most_stages(few, FEW_ROWS, 2), GROUP, per_core=2)
+        return _of_few(each, min(count, segments), length, target)
     if each <= FEW_ROWS:
         return Warpgroups(FEW_ROWS, BEST[0], most_stages(FEW_ROWS, BEST[0]), GROUP)
     tiles = -(-count // BEST[0])
@@ -134,6 +128,24 @@ def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str,
     columns = next(filling, FEW_ROWS)
     cluster = 2 if each >= SHARED else 1
     return Warpgroups(BEST[0], columns, most_stages(BEST[0], columns), GROUP, cluster)
+
+
+def _of_few(each: int, segments: int, length: int, target: Target) -> Warpgroups:
+    """Return the tiles of segments of few rows, bound by loads of what the rows are multiplied with.
+
+    They are the columns of an instruction: a segment reads its factor once, in one tile of twice the mean.
+    SMs have equal shares of loads, or tiles are smaller, down to 32 rows of the factor as the columns.
+    """
+    few = next(n for n in FEW if n >= 2 * each)
+    cluster = 2 if few == FEW[-1] else 1  # of blocks that share the rows, a fifth of all loads
+    wide = Warpgroups(few, BEST[0], most_stages(few, BEST[0]), GROUP, cluster)
+    half = Warpgroups(few, FEW_ROWS, most_stages(few, FEW_ROWS, 2), GROUP, 1, 2)
+    narrow = Warpgroups(FEW_ROWS, COLUMNS[-1], most_stages(FEW_ROWS, COLUMNS[-1], 3), GROUP, 1, 3)
+    for use in (wide, half, narrow):
+        tiles = segments * -(-length // use.columns)
+        if tiles >= EQUAL * target.cores * -(-tiles // target.cores):
+            return use
+    return narrow
 
 
 def _in_loop(
@@ -173,6 +185,8 @@ def _looping(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
 
 def fits(use: Warpgroups, kernel: Kernel) -> bool:
     """Return whether blocks of a tiling have room for the accumulators of a kernel that loops over pieces."""
+    if any(isinstance(let.node, Loop) for let in kernel.body.lets):
+        return use.rows in ROWS and accumulators(use.columns, 2)[0] > 1
     if one_piece(kernel) is None:
         return True
     held, shared = accumulators(use.columns, _pieces(kernel))

@@ -5,5 +5,6 @@ from __future__ import annotations
 from rlk.sync.compare import Difference, check, compare
 from rlk.sync.digests import Digest, WeightDigest, digest
 from rlk.sync.parts import Part
+from rlk.sync.transfers import transfer
 
-__all__ = ["Difference", "Digest", "Part", "WeightDigest", "check", "compare", "digest"]
+__all__ = ["Difference", "Digest", "Part", "WeightDigest", "check", "compare", "digest", "transfer"]

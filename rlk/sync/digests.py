@@ -17,6 +17,7 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.blocks import Weight, digests_of
 from rlk.sync.parts import OP, Part, by_canonical_name, parts_of_model, resolved
+from rlk.sync.shards import check_shard, is_shard, whole
 
 FORMAT = b"rlk.sync 1"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -89,12 +90,16 @@ def digest(
     of a single word changes a block's digest; several changes cancel by accident only. It protects against
     mistakes, not against an adversary.
 
+    DTensors (FSDP2), and the shares of `rlk.parallel.parallelize` in a model, are gathered one by one: every
+    rank calls it, and gets the digest of the whole weights.
+
     Digests run on the current stream of each device: synchronize transfers on other streams first. Names are
     without the prefixes of wrappers (DDP, FSDP, torch.compile, activation checkpoints, peft). Raises
     LaunchError for parts that do not fit, two tensors of one name, tensors without memory or that are not
-    dense, and for shards of ranks where they can be told: DTensors, FSDP1's flat parameters, parameters that
-    ZeRO-3 has partitioned, layers of vLLM with a tp_size. Shards of Megatron, of FSDP1 with use_orig_params
-    and of ZeRO-3's state dict cannot be told from whole tensors, and are digested as they are.
+    dense, and for other shards of ranks where they can be told: FSDP1's flat parameters, parameters that
+    ZeRO-3 has partitioned, layers of vLLM with a tp_size, DTensors that are parts of a sum or of a share.
+    Shards of Megatron, of FSDP1 with use_orig_params and of ZeRO-3's state dict cannot be told from whole
+    tensors, and are digested as they are.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise wrong_value(OP, "dtype", dtype, "a float dtype, or None")
@@ -103,15 +108,18 @@ def digest(
             raise wrong_value(OP, "parts", "a map", "None for files, which hold Hugging Face's names")
         found = by_canonical_name(_digests_of_files(Path(source), dtype))
     else:
-        found = _digests_of_tensors(_weights(source, parts), dtype)
+        tensors, gathered = _weights(source, parts)
+        found = _digests_of_tensors(tensors, dtype) | _digests_of_shards(gathered, dtype)
     head = found.get(HEAD)
     if head is not None and head == found.get(EMBEDDING):
         del found[HEAD]
     return Digest(found)
 
 
-def _weights(source: Any, parts: Mapping[str, Part] | None) -> dict[str, torch.Tensor]:
-    """Return the tensors of a model or mapping by their Hugging Face names."""
+def _weights(
+    source: Any, parts: Mapping[str, Part] | None
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return tensors of a model or mapping by their Hugging Face names, and apart those to be gathered."""
     padding: dict[str, int] = {}
     if isinstance(source, torch.nn.Module):
         tensors = by_canonical_name(source.named_parameters(remove_duplicate=False))
@@ -127,13 +135,31 @@ def _weights(source: Any, parts: Mapping[str, Part] | None) -> dict[str, torch.T
         raise wrong_type(OP, "source", source, "a model, a state dict, or the path of safetensors files")
     for name, x in tensors.items():
         _check(name, x)
-    return resolved({name: x.detach() for name, x in tensors.items()}, parts or {}, padding)
+    given = parts or {}
+    shards = {name: x for name, x in tensors.items() if is_shard(x)}
+    for name, part in given.items():
+        if part.source in shards:
+            found = f"{part.source}, of which ranks have shards"
+            raise wrong_value(OP, f"parts[{name!r}].source", found, "a whole tensor: gather it first")
+    plain = {name: x.detach() for name, x in tensors.items() if name not in shards}
+    return resolved(plain, given, padding), shards
+
+
+def _digests_of_shards(
+    shards: Mapping[str, torch.Tensor], dtype: torch.dtype | None
+) -> dict[str, WeightDigest]:
+    """Return the digests of weights of which ranks have shards; one whole weight exists at a time."""
+    found: dict[int, WeightDigest] = {}
+    for x in shards.values():
+        if id(x) not in found:  # a tied head is the embedding
+            weight = _cast(whole(x), dtype)
+            found[id(x)] = _named(weight, *digests_of([weight]))
+    return {name: found[id(x)] for name, x in shards.items()}
 
 
 def _check(name: str, x: torch.Tensor) -> None:
     """Raise LaunchError for a shard of ranks that can be told, and for a tensor without dense memory."""
-    if type(x.data).__name__ == "DTensor":
-        raise wrong_value(OP, name, "a DTensor", "whole tensors: gather it (full_tensor) first")
+    check_shard(OP, name, x)
     if getattr(x, "_is_flat_param", False):
         raise wrong_value(OP, name, "a FlatParameter of FSDP1", "whole tensors: take a FULL_STATE_DICT first")
     if hasattr(x, "ds_id") and getattr(getattr(x, "ds_status", None), "name", None) != "AVAILABLE":

@@ -7,20 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlk.interp.floats import float8_from_bits
+
 SHOWN = 6
 
 # kind -> (magnitude bits, pattern of infinity, the one NaN)
 _FLOATS = {
+    "e4m3": (0x7F, 0x7E, 0x7F),  # no infinity: the largest number
+    "e5m2": (0x7F, 0x7C, 0x7E),
     "bf16": (0x7FFF, 0x7F80, 0x7FC0),
     "f16": (0x7FFF, 0x7C00, 0x7E00),
     "f32": (0x7FFFFFFF, 0x7F800000, 0x7FC00000),
     "f64": (0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000, 0x7FF8000000000000),
 }
-_KINDS = {"float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16"}
+_KINDS = {
+    "float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16",
+    "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
+}  # fmt: skip
 
 
 def kind_of(x: Any) -> str | None:
-    """Return "bf16", "f16", "f32" or "f64" for float data, None for integers and booleans."""
+    """Return "e4m3", "e5m2", "bf16", "f16", "f32" or "f64" for floats, None for integers and booleans."""
     return _KINDS.get(str(x.dtype).removeprefix("torch."))
 
 
@@ -32,6 +39,10 @@ def _as_numpy(x: Any) -> NDArray[Any]:
         import torch  # numpy has no bf16: its patterns travel as int16
 
         return np.asarray(x.view(torch.int16).numpy())
+    if _KINDS.get(str(x.dtype).removeprefix("torch.")) in ("e4m3", "e5m2"):
+        import torch
+
+        return np.asarray(x.view(torch.uint8).numpy())
     return np.asarray(x.numpy())
 
 
@@ -86,5 +97,7 @@ def assert_same_bits(got: Any, want: Any, name: str = "value", kind: str | None 
 def _value(bits: int, kind: str) -> float:
     if kind == "bf16":
         return float(np.array(bits << 16, np.uint32).view(np.float32))
+    if kind in ("e4m3", "e5m2"):
+        return float(float8_from_bits(np.array(bits, np.uint8), kind))
     width = int(kind[1:])
     return float(np.array(bits, f"u{width // 8}").view(f"f{width // 8}"))

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
+from inspect import signature
+from math import inf, prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,8 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import DType
-from rlk.lang.op import Op, Variant
-from rlk.lang.types import DTypeVar, StaticType, TensorType
+from rlk.lang.op import OWN, Op, Variant
+from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, statics
 from rlk.passes.pipeline import canonical
 from rlk.passes.walk import walk
@@ -89,11 +91,39 @@ def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:
         variant = Variant.of(dtypes, present, chosen)
         slope = Variant.of(dtypes, present, {k: _slope(example, k, v) for k, v in chosen.items()})
         if (variant.present, variant.statics) not in [(c.variant.present, c.variant.statics) for c in made]:
-            values = draw_all(op, variant, example.inputs(np.random.default_rng(seed)), seed)
+            values = draw_all(op, variant, given_by(op, example, seed), seed)
             alone = "=" in label and label.partition("=")[0] not in results
             static = alone and any(c.variant.present == present for c in made)
             made.append(Case(label, op, variant, slope, values, example, static))
     return tuple(made)
+
+
+def given_by(op: Op, example: Example, seed: int) -> Values:
+    """Return the inputs that an operator's author gives; raise LaunchError for what they cannot be."""
+    fn, at = example.inputs, f"the inputs of {op.qualified}"
+    try:
+        signature(fn).bind(None)
+    except TypeError as error:
+        wanted = "function of a generator of numpy, rng"
+        raise LaunchError(Code.ARG_TYPE, op=at, name=fn.__name__, wanted=wanted, got=str(error)) from None
+    made = fn(np.random.default_rng(seed))
+    if not isinstance(made, Mapping):
+        wanted = "function that returns a dict of arrays and numbers by name"
+        raise LaunchError(Code.ARG_TYPE, op=at, name=fn.__name__, wanted=wanted, got=type(made).__name__)
+    formals = {f.name: f for f in op.formals}
+    if op.fn.__module__.partition(".")[0] == OWN:  # rlk's share functions among operators
+        return made
+    for name in made.keys() - formals.keys():
+        raise LaunchError(Code.UNKNOWN_NAME, what=f"{at}: parameter", name=name, choices=", ".join(formals))
+    for name, value in made.items():
+        dtype = getattr(formals[name].type, "dtype", None)
+        array = np.asarray(value)
+        if isinstance(dtype, DType) and not dtype.is_float and array.dtype.kind == "f":
+            if (broken := array[array != np.floor(array)]).size:
+                wanted = f"whole numbers: it is a tensor of {dtype}"
+                first = float(broken.flat[0])
+                raise LaunchError(Code.ARG_VALUE, op=at, name=name, value=first, wanted=wanted)
+    return made
 
 
 def _variants(op: Op, example: Example) -> Iterator[tuple[str, frozenset[str], dict[str, object]]]:
@@ -133,7 +163,7 @@ def aligned(case: Case, seed: int = 0, extents: Mapping[str, int] | None = None)
     extents: those of some axes that no author fixes. Raises LaunchError for other axes.
     """
     program = forward_program(case.op, case.variant)
-    given = case.example.inputs(np.random.default_rng(seed))
+    given = given_by(case.op, case.example, seed)
     found = sizes(program, case.values, op=case.op)
     free = _free(program, given)
     known = {n: -(-found[n] // _VECTORS) * _VECTORS for n, axis in free.items() if not axis.dynamic}
@@ -151,7 +181,7 @@ def registered_extents(case: Case, seed: int = 0) -> dict[str, int]:
     of a kernel still have more than one element each, which they have not at the extents that are drawn.
     """
     program = forward_program(case.op, case.variant)
-    free = _free(program, case.example.inputs(np.random.default_rng(seed)))
+    free = _free(program, given_by(case.op, case.example, seed))
     made = {name: n for name, n in case.op.record.extents.items() if name in free}
     found = sizes(program, case.values, op=case.op)
     for decl in inputs_of(program).values():
@@ -181,7 +211,8 @@ def draw_all(
 
     Of the latter, those that types do not describe are left to the example's `gradient`.
     """
-    values = draw(forward_program(op, variant), given, seed, known)
+    scalars = {f.name: f.type for f in op.formals if isinstance(f.type, ScalarType)}
+    values = draw(forward_program(op, variant), given, seed, known, scalars=scalars)
     wanted, pulls = differentiable(op, variant), cotangents(op, variant)
     if op.gradient is None or not wanted or not pulls:
         return values
@@ -190,17 +221,17 @@ def draw_all(
     for name in inputs_of(program).keys() & formals - values.keys():
         extents = sizes(forward_program(op, variant), values, known, op)
         with suppress(LaunchError):
-            values |= draw(program, {**given, **values}, seed, extents, (name,))
+            values |= draw(program, {**given, **values}, seed, extents, (name,), scalars)
     return values
 
 
 def draw(
     program: Program, given: Mapping[str, Any], seed: int, known: Mapping[str, int] | None = None,
-    names: Collection[str] | None = None,
+    names: Collection[str] | None = None, scalars: Mapping[str, ScalarType] = MappingProxyType({}),
 ) -> Values:  # fmt: skip
-    """Draw missing inputs: normal floats, random bools, and integers inside the dim that they index.
+    """Draw missing inputs: normal floats, random bools and bytes, integers inside the dim that they index.
 
-    names: of these inputs alone.
+    names: of these inputs alone. scalars: those with a range.
     """
     decls = {n: d for n, d in inputs_of(program).items() if names is None or n in names}
     extents = sizes(program, given, known)
@@ -211,11 +242,25 @@ def draw(
         if name in given:
             made[name] = given[name]
         elif decl.role is Role.SCALAR:
-            made[name] = float(rng.uniform(0.5, 1.5)) if decl.type.dtype.is_float else 1
+            least, most = _range(scalars.get(name), decl.type.dtype)
+            made[name] = float(rng.uniform(least, most)) if decl.type.dtype.is_float else int(most)
         else:
             shape = tuple(extents[a.name] for a in decl.type.axes)
             made[name] = _drawn(program.name, decl, shape, domains.get(name), extents, rng)
     return made
+
+
+def _range(type: ScalarType | None, dtype: DType) -> tuple[float, float]:
+    """Return the range in which a scalar is drawn: around 1, as far as its declaration allows it."""
+    least, most = (0.5, 1.5) if dtype.is_float else (1, 1)
+    if type is None:
+        return least, most
+    low = -inf if type.least is None else type.least
+    high = inf if type.most is None else type.most
+    if max(least, low) <= min(most, high):
+        return max(least, low), min(most, high)
+    nearest = low if low > most else high  # all that is allowed is on one side
+    return (nearest, min(nearest + 1, high)) if nearest == low else (max(nearest - 1, low), nearest)
 
 
 def _drawn(
@@ -226,6 +271,9 @@ def _drawn(
         return rng.normal(size=shape)
     if decl.type.dtype is DType.BOOL:
         return rng.random(shape) < 0.7
+    if decl.type.dtype in (DType.I8, DType.U8):
+        limits = np.iinfo(arithmetic.storage(decl.type.dtype))
+        return rng.integers(limits.min, limits.max + 1, shape)
     if domain is None:
         why = f"by the check: write {op}_inputs(rng) beside the spec, returning arrays by name"
         raise LaunchError(Code.ARG_MISSING, op=op, name=decl.name, why=why)
@@ -314,13 +362,13 @@ def stored(values: Mapping[str, Any], program: Program) -> Values:
     exact = arithmetic.Exact()
     made: Values = {}
     for name, decl in inputs_of(program).items():
-        value, dtype = values[name], decl.type.dtype
+        dtype = decl.type.dtype
         if decl.role is Role.SCALAR:
-            made[name] = value
-        elif not dtype.is_float:
-            made[name] = np.asarray(value).astype(arithmetic.storage(dtype))
-        elif np.asarray(value).dtype == np.float64:
-            made[name] = arithmetic.encode(exact.cast(np.asarray(value, np.float32), dtype), dtype)
+            made[name] = values[name]
+            continue
+        value, kept = np.asarray(values[name]), arithmetic.storage(dtype)
+        if not dtype.is_float or value.dtype == kept:
+            made[name] = value.astype(kept, copy=False)
         else:
-            made[name] = value
+            made[name] = arithmetic.encode(exact.cast(value.astype(np.float32), dtype), dtype)
     return made

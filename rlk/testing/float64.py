@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from rlk.errors import Code, LaunchError
 from rlk.interp.run import run_wide
+from rlk.lang.op import Op
 from rlk.lang.variants import outputs
 from rlk.runtime.operator import ordered
 from rlk.testing.cases import Case, forward_program, sizes
@@ -43,14 +45,25 @@ def float64_outputs(case: Case) -> Mapping[str, Any]:
     statics = dict(case.variant.statics)
     given = {f.name: case.values[f.name] for f in ordered(op) if f.name in case.values}
     made = op.record.reference(**{n: _argument(x) for n, x in given.items()}, **statics)
-    if isinstance(made, Mapping):
-        return {n: x.detach().numpy() for n, x in made.items()}
     program = op.trace(case.variant)
     names = [d.name for d in outputs(program) if not op.returns or d.name in op.returns]
     if op.returns:
         names = [n for n in op.returns if n in names]
-    listed = [made] if isinstance(made, torch.Tensor) else [x for x in made if x is not None]
-    return dict(zip(names, (x.detach().numpy() for x in listed), strict=True))
+    if not isinstance(made, Mapping):
+        listed = [made] if isinstance(made, torch.Tensor) else [x for x in made if x is not None]
+        if len(listed) != len(names):
+            raise _other_results(op, f"{len(listed)} tensors", names)
+        made = dict(zip(names, listed, strict=True))
+    elif missing := [n for n in names if n not in made]:
+        raise _other_results(op, f"{', '.join(made)} without {', '.join(missing)}", names)
+    for name, value in made.items():
+        if not isinstance(value, torch.Tensor):
+            raise _other_results(op, f"a {type(value).__name__} for {name}", names)
+    return {name: value.detach().numpy() for name, value in made.items()}
+
+
+def _other_results(op: Op, got: str, names: Sequence[str]) -> LaunchError:
+    return LaunchError(Code.FLOAT64_RESULTS, op=op.qualified, got=got, wanted=", ".join(names))
 
 
 def _argument(value: Any) -> Any:

@@ -35,6 +35,10 @@ _NUMPY = {
     DType.I64: np.int64,
     DType.U32: np.uint32,
     DType.BOOL: np.bool_,
+    DType.I8: np.int8,
+    DType.U8: np.uint8,
+    DType.E4M3: np.uint8,
+    DType.E5M2: np.uint8,
 }
 
 
@@ -124,6 +128,8 @@ def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -
             given = np.ascontiguousarray(given)  # a last dim has stride 1
         if bf16 and given.dtype == np.float32:
             given = floats.bf16_bits(given)
+        if decl.type.dtype.is_float8 and given.dtype == np.float32:
+            given = floats.float8_bits(given, decl.type.dtype.value)
         tensor = torch.from_numpy(given.view(np.int16) if bf16 else given)
     else:
         shape = memory_shape(decl, extents)

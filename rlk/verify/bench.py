@@ -13,7 +13,7 @@ import torch
 
 from rlk.integrations.transformers import VERSIONS
 from rlk.resources import installing
-from rlk.verify.models import Subject, stock_model
+from rlk.verify.models import Subject, stock_model, unshared
 from rlk.verify.views import Sizes, random_sequences
 from rlk.verify.watched import First, Watched
 
@@ -130,6 +130,10 @@ class Bench:
             match need:
                 case "gpu":
                     why = None if self.device.type == "cuda" else "needs a GPU"
+                case "cpu":
+                    why = None if self.device.type == "cpu" else "needs --device cpu: ranks talk by gloo"
+                case "shares":
+                    why = unshared(self.run.model.config)
                 case "transformers":
                     here = installed_version("transformers")
                     why = None if here else f"needs transformers: {installing('models')}"

@@ -7,7 +7,7 @@ of the other kind: a changed model must be found to differ. What stock transform
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from rlk.nn import CausalLM
-from rlk.verify import peers, views
+from rlk.verify import peers, ranks, views
 from rlk.verify.bench import Bench, Outcome
 from rlk.verify.controls import split_k, with_leaves, with_product
+from rlk.verify.models import shared_leaves
 from rlk.verify.peers import PeerView
 from rlk.verify.rows import (
     accuracy,
@@ -35,6 +36,7 @@ GROUPS = {
     "decode": "token by token, several batches and pages, empty slots, preemption, CUDA graphs",
     "rollout": "log-probs of drawn tokens in a changing batch, against those of training",
     "patch": "a transformers model under rlk.patch, against rlk.nn",
+    "ranks": "two processes of a CPU that share weights, or micro-batches, against one",
     "accuracy": "errors against float64, beside those of transformers",
 }
 """Parts of the contract that can be asked for one by one."""
@@ -56,8 +58,9 @@ class Promise:
 
     operator: whose results are compared, of which dtype; "logits" stands for the chain of all operators, each
     of which is counted too (`CHAINS` says what is behind their names). against: what they are compared with.
-    unit: what is counted. share: of the time. needs: "gpu", "transformers", "patch" or "float64".
-    unseen: names of modules that the view computes without calling them, whose results are not compared.
+    unit: what is counted. share: of the time. needs: "cpu", "gpu", "transformers", "patch", "float64",
+    "shares" (ranks can share the model). unseen: names of modules that the view computes without calling
+    them, whose results are not compared.
     """
 
     group: str
@@ -86,7 +89,7 @@ LOGITS, LOGP, GRADIENTS = "logits", "linear_logp", "gradients"
 def contract(bench: Bench) -> tuple[Promise, ...]:
     """Return the rows of a model's contract at the sizes of a run; those of stock transformers apart."""
     return (*_training(bench), *_prefill(bench), *_decode(bench), *_rollout(bench), *_patch(bench),
-            *_accuracy(bench), *_controls(bench))  # fmt: skip
+            *_ranks(bench), *_accuracy(bench), *_controls(bench))  # fmt: skip
 
 
 def _bitwise(group: str, view: str, run: Any, **more: Any) -> Promise:
@@ -171,6 +174,18 @@ def _patch(bench: Bench) -> Iterator[Promise]:
         yield row(name, patched(view, most))
     rows = {"operator": GRADIENTS, "dtype": bench.dtype, "unit": "rows of gradients"}
     yield row("gradients", patched_gradients, **rows | {"against": "rlk.nn, packed"})
+
+
+def _ranks(bench: Bench) -> Iterator[Promise]:
+    leaves = shared_leaves(bench.run.model.config)
+    row = partial(_bitwise, "ranks", needs=("cpu", "shares"), against=f"one rank, {leaves} leaves")
+    rows = {"operator": GRADIENTS, "unit": "parameters' gradients"}
+    yield row("two share weights", ranks.row("weights"), share=3.0)
+    gradients = ranks.row("gradients of weights")
+    yield row("two share weights and tokens", gradients, dtype=bench.dtype, **rows)
+    yield row("two share micro-batches", ranks.row("micro-batches"), **rows)
+    view = "two share weights, parts rounded first"
+    yield replace(row(view, ranks.row("rounded first")), kind=Kind.CONTROL)
 
 
 def peer_views(bench: Bench) -> Iterator[tuple[str, PeerView, int | None]]:

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from rlk.digest import digest
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig
 from rlk.nn.checkpoint import VERSIONS
 from rlk.nn.config import FAMILIES
+from rlk.nn.ranks import Ranks
 from rlk.observe import TINY, randomize
+from rlk.parallel.plan import check_shares
 from rlk.sync import digest as digest_of_weights
 
+RANKS, LEAVES = 2, 8
+"""Ranks that share a model, and leaves of one whose own leaves they cannot share."""
 POSITIONS = 4096  # of random models: no sequence is longer
 OP, MODEL = "rlk verify", "MODEL"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -152,6 +157,25 @@ def identity(model: CausalLM) -> str:
     """Return a digest of a model's config and weights."""
     config = {name: str(getattr(model.config, name)) for name in model.config.__slots__}
     return digest({"config": config, "weights": digest_of_weights(model).total})[:16]
+
+
+# --- ranks --------------------------------------------------------------------------------------------------
+
+
+def shared_leaves(config: ModelConfig) -> int:
+    """Return the leaves of the model that ranks share: its own, if they can share those."""
+    return LEAVES if config.leaves % RANKS else config.leaves
+
+
+def unshared(config: ModelConfig) -> str | None:
+    """Return why ranks cannot share a model, None if they can."""
+    try:
+        like = replace(config, leaves=shared_leaves(config))
+        check_shares(like, Ranks(dist.ProcessGroup(0, RANKS), RANKS, 0, sequence=True))
+        CausalLM(like, device="meta")  # refuses extents that leaves do not divide
+    except LaunchError as error:
+        return error.diagnostics[0].message
+    return None
 
 
 # --- transformers -------------------------------------------------------------------------------------------

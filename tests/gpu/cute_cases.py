@@ -41,6 +41,8 @@ SHARED = (
     "varlen_attention_grad 2 x 4 heads of 128, ragged", "varlen_attention_grad 8 heads of 64 f16, window",
     "varlen_attention_grad 1 x 7 heads of 96, softcap and sinks", "paged_attention decode, one loop",
     "paged_attention decode, pieces apart", "varlen_attention 1 x 7 heads of 96, softcap and sinks",
+    "varlen_attention 2 x 2 heads of 256", "varlen_attention 2 heads of 192 and 128, no mask",
+    "varlen_attention_grad 2 x 2 heads of 256", "varlen_attention_grad 2 heads of 192 and 128, no mask",
     "prefix_attention 2 x 4 heads of 128", "prefix_attention decode of 8 heads of 64 f16, window",
 )  # fmt: skip
 """Elements, rows, merges and column folds, from the calls of all lowerings."""
@@ -100,16 +102,22 @@ CASES: dict[str, Case] = {
     "d w of 20000 x 64 x 256 onto a buffer": gradient("w", 20000, 64, 256, onto=True),
     "grouped_matmul of 6 experts, bias": grouped_product(ROUTED, 272, 528, present=("bias",), changes=None),
     "grouped_matmul of 8 experts of one row each": grouped_product((1,) * 8, 256, 512, changes=None),
-    "grouped_matmul of 40 experts of few rows": grouped_product((0, 3, 9, 1, 20) * 8, 256, 256, changes=None),
+    "grouped_matmul of 40 experts of few rows": grouped_product((0, 3, 9, 1, 20) * 8, 1088, 64, changes=None),
+    "grouped_matmul of 8 experts of one row each, narrow tiles": grouped_product(
+        (1,) * 8, 1536, 128, changes=None
+    ),
+    "grouped_matmul of 40 experts of few rows, clusters": grouped_product(
+        (0, 30, 9, 1, 40) * 8, 1088, 64, changes=None
+    ),
     "grouped_matmul of 30 experts of 40 rows": grouped_product((64, 7, 49) * 10, 192, 128, changes=None),
-    "grouped_matmul of 4 experts, clusters": grouped_product((520, 1, 600, 927), 2304, 64, changes=None),
+    "grouped_matmul of 4 experts, clusters": grouped_product((1040, 1, 1200, 1855), 2304, 64, changes=None),
     "grouped_matmul of 500 experts": grouped_product((1, 0, 4, 2, 3) * 100, 64, 64, changes=None),
     "grouped_matmul of 2 experts f16, f32 out": grouped_product(
         (7, 133), 48, 80, statics={"keep_f32": True}, f=DType.F16, changes=None
     ),
     "d x of 6 experts": grouped_product(ROUTED, 272, 528, wanted=("x",), changes=None),
     "d x of 40 experts of few rows": grouped_product(
-        (0, 3, 9, 1, 20) * 8, 256, 256, wanted=("x",), changes=None
+        (0, 3, 9, 1, 20) * 8, 64, 1088, wanted=("x",), changes=None
     ),
     "d w of 6 experts": grouped_product(ROUTED, 272, 528, wanted=("w",), changes=None),
     "d w of a long expert": grouped_product((5, 8200), 64, 112, wanted=("w",), changes=None),
@@ -140,6 +148,39 @@ CASES: dict[str, Case] = {
     ),
     "varlen_attention 8 heads of 64, no mask": attention(
         (260,) * 12, (512, 700, 63) * 4, (8, 1), 64, 64, statics={"causal": False}, sequences=3
+    ),
+    "varlen_attention 4 x 4 heads of 256, empty sequences": attention(
+        (300, 0, 70, 1) * 10, (300, 0, 1100, 900) * 10, (4, 4), 256, 256, sequences=4
+    ),
+    "varlen_attention 4 x 4 heads of 96, empty sequences": attention(
+        (300, 0, 70, 300) * 10, (300, 0, 1100, 900) * 10, (4, 4), 96, 96, sequences=4
+    ),
+    "varlen_attention 4 x 4 heads of 64 f16, window, empty sequences": attention(
+        (300, 0, 70, 300) * 10,
+        (300, 0, 1100, 900) * 10,
+        (4, 4),
+        64,
+        64,
+        {"window": 333},
+        f=DType.F16,
+        sequences=4,
+    ),
+    "varlen_attention 8 heads of 80": attention((260, 40) * 12, (512, 700) * 12, (8, 1), 80, 80, sequences=3),
+    "varlen_attention 8 heads of 112": attention(
+        (260, 40) * 12, (512, 700) * 12, (8, 1), 112, 112, sequences=3
+    ),
+    "varlen_attention 2 x 2 heads of 256, softcap": attention(
+        (150, 300), (700, 300), (2, 2), 256, 256, {"softcap": 20.0, "inv_softcap": 0.05}
+    ),
+    "paged_attention 2 x 8 heads of 256, chunked prefill": paged((900, 600), (100, 257), 16, (2, 8), 256),
+    "varlen_attention_grad 2 x 4 heads of 256, ragged": attention(
+        (300, 0, 70, 1), (300, 20, 310, 200), (2, 4), 256, 256, wanted=("q", "k", "v")
+    ),
+    "varlen_attention_grad 2 x 4 heads of 96, ragged": attention(
+        (300, 0, 70, 1), (300, 20, 310, 200), (2, 4), 96, 96, wanted=("q", "k", "v")
+    ),
+    "varlen_attention_grad 4 heads of 80 and 112": attention(
+        (150, 20, 1), (200, 20, 300), (4, 1), 80, 112, wanted=("q", "k", "v")
     ),
     "varlen_attention_grad 2 heads of 64 and 128, no mask": attention(
         (150, 20, 1), (200, 20, 300), (2, 1), 64, 128, statics={"causal": False}, wanted=("q", "k", "v")

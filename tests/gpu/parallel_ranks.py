@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rlk.nn import CausalLM
 from rlk.nn.ranks import Ranks
-from rlk.optim import AdamW
+from rlk.optim import AdamW, grad_norm
 from rlk.parallel import agree, global_count, parallelize
 
 LIMIT = timedelta(seconds=100)  # of one exchange: ranks compile their first calls at different times
@@ -52,8 +52,9 @@ def on_host(found: Any) -> Any:
 
 
 def trained(model: CausalLM) -> Found:
-    """Return what a forward and a backward give, and the weights after a step of AdamW."""
+    """Return what a forward and a backward give, the norm, and the weights after a step of AdamW."""
     found = cases.training(model)
+    found["stepped norm"] = grad_norm(model.named_parameters(), leaves=8)
     AdamW(model.parameters(), lr=1e-2, weight_decay=0.1).step()
     return found | {f"stepped {name}": p for name, p in model.named_parameters()}
 

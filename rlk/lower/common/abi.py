@@ -146,7 +146,9 @@ def _sizes(kernel: Kernel, signature: Signature) -> Iterator[CallArg]:
             case Load(param=name, index=index) | Store(param=name, index=index):
                 dims = [dim for dim, value in enumerate(index) if value not in zero]
                 yield from _strides(decls[name], dims, signature)
-            case Dot(a=a, b=b):
+            case Dot(a=a, b=b, over=over):
+                if not computed:
+                    yield from _extent(over, extents)
                 factors = (nodes.get(a), nodes.get(b))
                 for load in (factor for factor in factors if isinstance(factor, Load)):
                     yield from _factor(decls[load.param], signature, bounded=not computed)

@@ -30,15 +30,19 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import TileType
+from rlk.passes.prologue import elementwise, prologue
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
+from rlk.target.facts import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
     """A tensor that a contraction reads: the index of dim `at` runs along the contracted axis.
 
-    base: the sum of these scalars is its first index there. axes: of the other indices.
+    base: the sum of these scalars is its first index there. axes: of the other indices. prologue: what a
+    computed or gathered factor is made of along the contracted axis, in order, the factor itself last; its
+    load is one of several, and `at` and `base` say nothing.
     """
 
     load: Load
@@ -46,13 +50,15 @@ class Factor:
     axes: tuple[Axis, ...]
     name: str
     base: tuple[Value, ...] = ()
+    prologue: tuple[Let, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A `Dot` of two tensors in memory. stop: a scalar; from there on the axis has no elements.
+    """A `Dot` of two tensors in memory, or of values that are computed elementwise from such.
 
-    batched: every index of other axes has a contraction of its own.
+    stop: a scalar; from there on the axis has no elements. batched: every index of other axes has a
+    contraction of its own.
     """
 
     a: Factor
@@ -71,11 +77,33 @@ class Contractions:
     never_materialized: frozenset[Value]
 
 
+Refusal = Callable[[str, Target, Loc, str], LoweringError]
+"""Returns the error of a lowering, given what it lacks, a target, a place, and what to write instead."""
+
+
+def contractions_of_loads(kernel: Kernel, target: Target, refused: Refusal) -> Contractions:
+    """Return the contractions of a kernel; raise a lowering's error where a factor is computed."""
+    found = contractions(kernel)
+    lets = {let.value: let for let in walk(kernel.body)}
+    for value, contraction in found.of.items():
+        for factor in (contraction.a, contraction.b):
+            if factor.prologue:
+                last, dot = factor.prologue[-1], lets[value]
+                gathered = isinstance(last.node, Load)
+                error = gathered_error(last, dot) if gathered else computed_factor_error(dot, lets)
+                raise refused(error.lacks, target, error.loc, error.instead)
+    return found
+
+
 def contractions(kernel: Kernel) -> Contractions:
-    """Return the contractions of a kernel; raise LoweringError where a factor is no tensor in memory."""
+    """Return the contractions of a kernel.
+
+    Raises LoweringError where a factor is neither a tensor in memory nor computed elementwise from such.
+    """
     lets = {let.value: let for let in walk(kernel.body)}
     axes = {v: type.axes for v, type in types_of(kernel).items() if isinstance(type, TileType)}
     found = {v: _contraction(let, lets, axes) for v, let in lets.items() if isinstance(let.node, Dot)}
+    computed = {let.value for c in found.values() for f in (c.a, c.b) for let in f.prologue}
     over = {c.over for c in found.values()}
     never_materialized = frozenset(v for v in lets if not over.isdisjoint(axes.get(v, ())))
     for let in lets.values():
@@ -84,6 +112,8 @@ def contractions(kernel: Kernel) -> Contractions:
                 f"a kernel that contracts and reduces one axis, {let.node.over}", _APART, let.loc
             )
         if never_materialized.isdisjoint(operands(let.node)) or isinstance(let.node, Dot | Load):
+            continue
+        if let.value in computed:
             continue
         if (
             let.value not in never_materialized
@@ -134,8 +164,10 @@ def implies(nodes: Mapping[Value, Node], condition: Value, guard: Value) -> bool
 def _contraction(let: Let, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Contraction:
     assert isinstance(let.node, Dot)
     dot, over = let.node, let.node.over
-    stops = {_stop(dot, lets[v].node, lets, axes) for v in (dot.a, dot.b) if v in lets}
-    a, b = (_factor(let, v, lets, axes) for v in (dot.a, dot.b))
+    a, b = (_computed(v, dot, lets, axes) or _factor(let, v, lets, axes) for v in (dot.a, dot.b))
+    # a computed factor is 0 beyond an end, by the pass that made it
+    loaded = [v for v, factor in ((dot.a, a), (dot.b, b)) if not factor.prologue]
+    stops = {_stop(dot, lets[v].node, lets, axes) for v in loaded}
     for rows, gathered in ((a, b), (b, a)):
         _refuse_gathered(let, rows, gathered, lets, axes)
     if len(stops) > 1:
@@ -180,6 +212,20 @@ def _one_number(axes: tuple[Axis, ...], dot: Dot) -> bool:
     return all(axis.part is Part.PIECE or axis in (dot.each or ()) for axis in axes)
 
 
+def _computed(
+    value: Value, dot: Dot, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
+) -> Factor | None:
+    """Return a factor that is computed elementwise from loads; None for any other."""
+    made = prologue(value, dot.over, lets)
+    return _of_prologue(made, dot.over, axes) if made else None
+
+
+def _of_prologue(made: tuple[Let, ...], over: Axis, axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
+    load = next(let.node for let in made if isinstance(let.node, Load))
+    others = tuple(axis for axis in axes[made[-1].value] if axis != over)
+    return Factor(load, -1, others, made[-1].name or load.param, prologue=made)
+
+
 def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
     assert isinstance(dot.node, Dot)
     contraction, over, let = dot.node, dot.node.over, lets.get(value)
@@ -194,8 +240,10 @@ def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value,
     if bounded and not masked:
         load = replace(load, guard=None)
     if len(counted) != 1 or counted[0] is None or masked:
-        what = f"a contraction over {over} of elements of {load.param} that do not lie along one of its dims"
-        raise LoweringError(what, kept([] if let.name == load.param else [let.name], dot.loc), dot.loc)
+        made = elementwise(value, over, lets)
+        if not made:
+            raise gathered_error(let, dot)
+        return _of_prologue(made, over, axes)
     others = (axes[v] for i, v in enumerate(load.index) if i not in along)
     return Factor(load, along[0], union(*others), let.name or load.param, counted[0][0])
 
@@ -235,6 +283,14 @@ def kept(names: Iterable[str], loc: Loc) -> str:
     mine = [name for name in names if loc.mentions(name)]
     lines = "; ".join(f'{name} = L.keep({name}, "{name}")' for name in mine)
     return f"{lines} in the line before" if mine else 'y = L.keep(..., "y") of the factor, then L.dot(y, ...)'
+
+
+def gathered_error(let: Let, dot: Let) -> LoweringError:
+    """Return the error of a factor whose elements are gathered along the contracted axis, or have a fill."""
+    assert isinstance(let.node, Load) and isinstance(dot.node, Dot)
+    name, over = let.node.param, dot.node.over
+    lacks = f"a contraction over {over} of elements of {name} that do not lie along one of its dims"
+    return LoweringError(lacks, kept([] if let.name == name else [let.name], dot.loc), dot.loc)
 
 
 def computed_factor_error(dot: Let, lets: Mapping[Value, Let]) -> LoweringError:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from rlk.ir.portable import FUNCTIONS
+from rlk.ir.portable import definition as portable_definition
 from rlk.lower.common.lines import Function, Line
 
 
@@ -104,7 +104,7 @@ class TextMachine(ABC):
 
 def written(name: str, machine: TextMachine) -> Function:
     """Return the portable function of a name as a machine writes it."""
-    definition = FUNCTIONS[name]
+    definition = portable_definition(name)
     result = definition(machine, "x")
     lines = (*machine.lines, Line(f"return {result}"))
     about = (inspect.getdoc(definition) or name).splitlines()[0]

@@ -24,6 +24,10 @@ POINTERS = {
     DType.I64: "*i64",
     DType.U32: "*u32",
     DType.BOOL: "*i1",
+    DType.I8: "*i8",
+    DType.U8: "*u8",
+    DType.E4M3: "*u8",
+    DType.E5M2: "*u8",
 }
 SCALARS = {DType.F32: "fp32", DType.I32: "i32", DType.I64: "i64", DType.U32: "u32", DType.BOOL: "i1"}
 

@@ -135,7 +135,10 @@ def first_along_others(own: Sequence[ThreadValues], among: Sequence[ThreadValues
 
 def fewer_elements(axes: Iterable[Axis]) -> str:
     """Return what an author can write for a tile of so many elements that no thread's registers hold them."""
-    chunks = [axis for axis in axes if axis.part is Part.LANE]
+    chunks = [axis.whole for axis in axes if axis.part is Part.LANE]
+    if len(chunks) > 1:
+        named = " and ".join(map(str, chunks))
+        return f"chunks of one size for {named} if no value has both, or smaller ones"
     if chunks:
-        return f"a smaller chunk of {chunks[0].whole}, or one axis fewer beside it"
+        return f"a smaller chunk of {chunks[0]}, or one axis fewer beside it"
     return "a fold by chunks: Axis(..., chunk=256) and L.stream"

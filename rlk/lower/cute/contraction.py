@@ -65,6 +65,7 @@ class ContractionText:
     before: tuple[Line, ...]
     piece_before: tuple[Line, ...]  # the same of a piece whose length a tile counts
     piece_loop: str  # the head of the loop over pieces
+    has_rows: str  # whether a warpgroup multiplies: some tiles end inside of a segment's last
     init: str  # what their sums are added to, in a loop of a number that a tile counts
     length: str  # of the contracted axis, where tiles are cleared beyond it
     after: tuple[Line, ...]
@@ -153,6 +154,7 @@ def write(
         before=before,
         piece_before=piece_before,
         piece_loop=_piece_loop(plan, loop),
+        has_rows=emitter.has_rows(),
         init="" if plan.loop is None else emitter.literal(plan.loop.init, DType.F32),
         length=length,
         after=after,

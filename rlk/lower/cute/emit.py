@@ -19,6 +19,7 @@ from rlk.ir.nodes import (
     Dot,
     Extent,
     Fma,
+    Fn1,
     Keep,
     Let,
     Load,
@@ -216,7 +217,8 @@ class Emitter:
             case Map1(fn=fn1, x=x):
                 made = text.map1(fn1, self[x], self.tile(x).dtype, self.call)
                 if made is None:
-                    raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc)
+                    instead = "L.rsqrt(x) for 1.0 / L.sqrt(x)" if fn1 is Fn1.SQRT else ""
+                    raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc, instead)
                 return made
             case Map2(fn=fn2, a=a, b=b):
                 one, two = self.operand(a, b), self.operand(b, a)
@@ -230,6 +232,10 @@ class Emitter:
                 return self.call("fma", self[a], self[b], self[c])
             case Select(cond=cond, a=a, b=b):
                 return self.call("select", self[cond], self[a], self[b])
+            case Cast(x=x, dtype=dtype) if dtype.is_float8:
+                return f"{self.conversion(f'to_{dtype}')}({self[x]}).to({text.TYPES[dtype]})"
+            case Cast(x=x) if self.tile(x).dtype.is_float8:
+                return f"{self.conversion(f'from_{self.tile(x).dtype}')}({self.typed(x)}.to(Int32))"
             case Cast(x=x, dtype=dtype):
                 return f"{self.typed(x)}.to({text.TYPES[dtype]})"
             case Bits(x=x, dtype=dtype):
@@ -259,6 +265,12 @@ class Emitter:
             case _:
                 what = f"{fn.value} as {model.value} computes it"
                 raise refused(what, self.plan.target, instead='math="portable"')
+
+    def conversion(self, name: str) -> str:
+        """Return the name of a conversion of 8-bit floats, adding its definition to the helpers."""
+        made = portable(name)
+        self.helpers.add(made)
+        return made.name
 
     # --- combining ------------------------------------------------------------------------------------------
 

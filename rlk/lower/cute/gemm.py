@@ -41,7 +41,7 @@ from rlk.lower.cute.epilogue_vectorize import Vectors, vectors
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.memory import Span
-from rlk.lower.cute.plan import ContractionPlan, TmaTile
+from rlk.lower.cute.plan import ROWS_OF_WARPGROUP, ContractionPlan, TmaTile
 from rlk.passes.walk import backward_slice
 
 ROWS = 2  # accumulator rows of a thread
@@ -154,6 +154,16 @@ class GemmEmitter(Emitter):
         self.line(f"{owner}, {place} = {self.call('segment_of_tile', 'ends', tile)}")
         self.memory.coordinates[over] = owner
         return place
+
+    def has_rows(self) -> str:
+        """Return the condition that some row of a warpgroup is in the segment; empty where one always is."""
+        found, alone = self.plan.segments, self.plan.rows.tile * self.plan.cluster == ROWS_OF_WARPGROUP
+        if found is None or self.plan.columns_of_segments or alone or self.plan.steps is None:
+            return ""
+        owner = self.memory.coordinates[found.over]
+        begin, end = (f"{name}[{owner}].to(Int32)" for name in (found.begin, found.end))
+        first = f"{self.first} + {ROWS_OF_WARPGROUP} * (group - 1)"
+        return self.call("any_lane", f"{first} < {end} - {begin}")
 
     def needed(self, values: Sequence[Value]) -> list[Let]:
         """Return the lets that some values are made of, in order."""

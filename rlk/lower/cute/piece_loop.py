@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlk.ir.nodes import (
@@ -13,6 +14,7 @@ from rlk.ir.nodes import (
     Let,
     Loop,
     Map2,
+    Node,
     Param,
     Result,
     Role,
@@ -25,6 +27,7 @@ from rlk.ir.types import DType, TileType
 from rlk.lower.common.peel import peel
 from rlk.passes.rewrite import Replay
 from rlk.passes.walk import walk
+from rlk.schedule.axes import types_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +56,32 @@ def piece_loop(kernel: Kernel) -> PieceLoop | None:
     (outer,) = loops
     assert isinstance(outer.node, Loop)
     loop, nodes = outer.node, {let.value: let.node for let in lets}
-    added, init = nodes.get(loop.body.results[0]), nodes.get(loop.init[0])
-    if len(loop.init) != 1 or nodes.get(loop.start) != Const(0) or not isinstance(init, Const):
+    if len(loop.init) != 1 or loop.types[0].dtype is not DType.F32 or loop.exists is not None:
         return None
-    carried = loop.body.args[1]
-    alone = sum(carried in operands(let.node) for let in loop.body.lets) == 1
-    match added:
-        case Map2(fn=Fn2.ADD, a=a, b=product) if (
-            a == carried and isinstance(nodes.get(product), Dot) and alone
-        ):
-            pass
-        case _:
-            return None
-    readers = sum(product in operands(let.node) for let in loop.body.lets)
-    if readers != 1 or loop.types[0].dtype is not DType.F32:
+    init, product = nodes.get(loop.init[0]), _added(loop, nodes)
+    if product is None or nodes.get(loop.start) != Const(0) or not isinstance(init, Const):
+        return None
+    stop, dot = types_of(kernel)[loop.stop], nodes[product]
+    assert isinstance(stop, TileType) and isinstance(dot, Dot)
+    if not set(stop.axes) <= set(dot.each or ()):  # tiles would have pieces of several numbers
         return None
     index = Turn(loop.axis).index
     replay = Replay(kernel, _Flat(outer.value, loop, product, index))
     replay.block(kernel.body.lets)
     flat = Kernel(kernel.name, kernel.params, replay.builder.body())
     return PieceLoop(flat, index, replay[loop.stop], float(const_value(init.bits, DType.F32)))
+
+
+def _added(loop: Loop, nodes: Mapping[Value, Node]) -> Value | None:
+    """Return the product that a step adds to the carried sum, where neither has other readers."""
+    carried, last = loop.body.args[1], loop.body.results[0]
+    match nodes.get(last):
+        case Map2(fn=Fn2.ADD, a=a, b=product) if a == carried and isinstance(nodes.get(product), Dot):
+            others = [let.node for let in loop.body.lets if let.value != last]
+            read = {value for node in others for value in operands(node)}
+            return product if not read & {carried, product} else None
+        case _:
+            return None
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Kernel, Load, Loop, Store, Value
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
+from rlk.lower.common.contract import Contraction, Factor, contractions_of_loads, count_up, covered
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.names import stride_name
@@ -334,16 +334,14 @@ def _contraction(
         kernel = hoist_masks(kernel, first if transposed else last)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
-    (contraction,) = contractions(kernel).of.values()
+    (contraction,) = contractions_of_loads(kernel, target, refused).of.values()
     row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
     consumers = _consumers(schedule, rows, width, found.parallel, target, twice=loop is not None)
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
-    for side in (row_side, column_side):
-        _copyable(kernel, side.factor, signature, target)
-    dtype = next(d.type.dtype for d in kernel.params if d.name == row_side.factor.load.param)
+    _, dtype = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
@@ -352,7 +350,8 @@ def _contraction(
     stage = (tile + width) * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, stage, consumers, cluster, kept, target)
-    _sound(ring, consumers, cluster, tile * depth * dtype.bytes, width * depth * dtype.bytes)
+    idle = of_segments is not None and not transposed
+    _sound(ring, consumers, cluster, tile * depth * dtype.bytes, width * depth * dtype.bytes, idle)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -430,7 +429,7 @@ def _transposed(rows: int, columns: int) -> bool:
 
 def _checked(kernel: Kernel, target: Target) -> Contraction:
     """Return the only contraction of a kernel, if wgmma supports it."""
-    of = contractions(kernel).of
+    of = contractions_of_loads(kernel, target, refused).of
     if len(of) != 1 or any(isinstance(let.node, Loop) for let in walk(kernel.body)):
         lacks = "a kernel of more than one contraction, or of one beside a stream"
         raise refused(lacks, target, instead='z = L.keep(z, "z") of each product but one')
@@ -575,13 +574,17 @@ def _pieces(
     return Pieces(walked.index, count, steps, rest // INSTRUCTION, live, shared > 0)
 
 
-def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Target) -> None:
-    """Refuse a tensor that TMA cannot load: address and strides must be multiples of 16 bytes."""
+def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Target) -> DType:
+    """Return the dtype of a tensor; refuse one that TMA cannot load.
+
+    Its address and strides must be multiples of 16 bytes.
+    """
     decl = next(d for d in kernel.params if d.name == factor.load.param)
     strides = {stride_name(decl, dim) for dim in range(len(decl.type.axes) - 1)}
     if not {decl.name, *strides} <= signature.divisible:
         lacks = f"a factor {decl.name} whose rows do not lie at multiples of 16 bytes"
         raise refused(lacks, target, instead="rows of a multiple of 16 elements")
+    return decl.type.dtype
 
 
 def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, target: Target) -> Ring:
@@ -594,9 +597,11 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
 
 
 @cache
-def _sound(ring: Ring, consumers: int, cluster: int, own: int, shared: int) -> None:
+def _sound(ring: Ring, consumers: int, cluster: int, own: int, shared: int, idle: bool) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
-    protocol = gemm_protocol(ring.stages, consumers, cluster, own=own, shared=shared, arrivals=arrivals)
+    protocol = gemm_protocol(
+        ring.stages, consumers, cluster, own=own, shared=shared, arrivals=arrivals, idle=idle
+    )
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
     verify(replace(protocol, rings=(counted,)))

@@ -33,8 +33,11 @@ def gemm_protocol(
     own: int = 16384,
     shared: int = 32768,
     arrivals: int = 4,
+    idle: bool = False,
 ) -> Protocol:
     """Return the protocol of a GEMM: one pipeline, a producer, consumers with one wgmma group in flight.
+
+    idle: the last consumer has no rows in every other tile: it releases the stages unread.
 
     own, shared: bytes of A, and of B, of which a CTA loads 1 / cluster for all. arrivals: of one consumer.
     A few more than 2 * stages steps stand for any number: a slot has seen both parities after two rounds,
@@ -45,12 +48,17 @@ def gemm_protocol(
     first: tuple[Op, ...] = (Wait("ring"), Read("ring"))
     free = Release("ring", arrivals)
     body: list[Op] = []
+    part_time: list[Op] = []
     for begin in range(0, count, steps_per_tile):
         more = min(steps_per_tile, count - begin) - 1
-        body += [*first, Repeat(more, (*first, Drain(1), free)), Drain(), free]
+        tile = [*first, Repeat(more, (*first, Drain(1), free)), Drain(), free]
+        body += tile
+        rests = begin // steps_per_tile % 2 == 0
+        part_time += [Repeat(more + 1, (*first, Drain(), free))] if rests else tile
     fill = Fill("ring", (own,), (shared // cluster,))
     producer = Role("producer", (Repeat(count, (Acquire("ring"), fill)), Tail("ring")))
-    readers = (Role(f"consumer {i}", tuple(body)) for i in range(consumers))
+    last = part_time if idle else body
+    readers = (Role(f"consumer {i}", tuple(body if i + 1 < consumers else last)) for i in range(consumers))
     ring = Ring("ring", stages, own + shared // cluster * cluster, cluster * consumers * arrivals)
     return Protocol(cluster, (ring,), (producer, *readers))
 
@@ -158,9 +166,9 @@ def gradient_protocol(
     rows, factors = named("rows", owned), named("factor", streamed)
     own, others = list(chain.from_iterable(rows)), list(chain.from_iterable(factors))
     soon, late = others[:early], others[early:]
-    again = (*(Reread(name) for name in late), Drain()) if soon else ()
-    releases = ((Release(name, arrivals) for name in names) for names in (soon, late))
-    step = (*read(others), *next(releases), *again, *next(releases))
+    again: tuple[Op, ...] = (*(Reread(name) for name in late), Drain()) if soon else ()
+    first, last = (tuple(Release(name, arrivals) for name in names) for names in (soon, late))
+    step: tuple[Op, ...] = (*read(others), *first, *again, *last)
     copying = (*fill(rows), Repeat(steps, tuple(fill(factors))))
     multiplying = (*read(own), Repeat(steps, step))
     rings = tuple(Ring(n, stages if n in others else 1, 2, consumers * arrivals) for n in (*own, *others))

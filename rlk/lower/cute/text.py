@@ -18,6 +18,10 @@ TYPES = {
     DType.I64: "Int64",
     DType.U32: "Uint32",
     DType.BOOL: "Boolean",
+    DType.I8: "cutlass.Int8",  # the others are imported by name
+    DType.U8: "Uint8",
+    DType.E4M3: "Uint8",
+    DType.E5M2: "Uint8",
 }
 OF_SCALARS = {"fp32": "Float32", "i32": "Int32", "i64": "Int64", "u32": "Uint32", "i1": "Boolean"}
 _SIGNS = {

@@ -8,7 +8,7 @@ from rlk.ir.dims import fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Decl, Let, Loop, Reduce, Value
 from rlk.ir.types import DType
-from rlk.lower.common.contract import Contraction, Contractions, Factor, contractions
+from rlk.lower.common.contract import Contraction, Contractions, Factor, contractions_of_loads
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.one_hot import OneHotSum
@@ -91,7 +91,8 @@ class Dots(Factors):
     """Contractions of an emitter through shared memory."""
 
     def __init__(self, emitter: WithMemory) -> None:
-        super().__init__(emitter, contractions(emitter.plan.kernel))
+        plan = emitter.plan
+        super().__init__(emitter, contractions_of_loads(plan.kernel, plan.target, refused))
         emitter.names.taken |= OF_COPIES
 
     def run(self) -> None:

@@ -365,6 +365,10 @@ class Emitter:
                 return f"tl.Select({self[cond]}, {self[a]}, {self[b]})"
             case Cast(x=x, dtype=DType.F16) if self.tile(x).dtype is DType.F32:
                 return self.call("signed_half", self[x])
+            case Cast(x=x, dtype=dtype) if dtype.is_float8:
+                return f'tl.Cast("{text.TYPES[dtype]}", {self.conversion(f"to_{dtype}")}({self[x]}))'
+            case Cast(x=x) if self.tile(x).dtype.is_float8:
+                return f'{self.conversion(f"from_{self.tile(x).dtype}")}(tl.Cast("int32", {self[x]}))'
             case Cast(x=x, dtype=dtype):
                 return f'tl.Cast("{text.TYPES[dtype]}", {self[x]})'
             case Bits(x=x, dtype=dtype):
@@ -388,6 +392,12 @@ class Emitter:
             one = self[a] if b in self.consts else self.plain(a)
             return text.map2(fn, one, self.plain(b), dtype, self.call)
         return text.map2(fn, self[a], self[b], dtype, self.call)
+
+    def conversion(self, name: str) -> str:
+        """Return the name of a conversion of 8-bit floats, adding its definition to the helpers."""
+        made = portable(name)
+        self.helpers.add(made)
+        return made.name
 
     def function(self, fn: MathFn, model: MathModel) -> str:
         """Return the name of a transcendental function, adding its definition to the helpers."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rlk.ir.dims import fixed_extent
 from rlk.ir.nodes import Dot, Let, Reduce, Value
 from rlk.ir.types import DType
-from rlk.lower.common.contract import Contraction, Factor, contractions
+from rlk.lower.common.contract import Contraction, Factor, contractions_of_loads
 from rlk.lower.common.emitted import From
 from rlk.lower.common.lines import Line
 from rlk.lower.common.one_hot import one_hot_sums
@@ -46,7 +46,8 @@ class Ring(Factors):
     """The part of an emitter that writes a kernel around its one contraction."""
 
     def __init__(self, emitter: WithMemory) -> None:
-        super().__init__(emitter, contractions(emitter.plan.kernel))
+        plan = emitter.plan
+        super().__init__(emitter, contractions_of_loads(plan.kernel, plan.target, refused))
         emitter.names.taken |= OF_COPIES
         self.contraction = self.only()
         rows, columns = self.sides()

@@ -16,6 +16,10 @@ TYPES = {
     DType.I64: "int64",
     DType.U32: "uint32",
     DType.BOOL: "bool",
+    DType.I8: "int8",
+    DType.U8: "uint8",
+    DType.E4M3: "uint8",
+    DType.E5M2: "uint8",
 }
 OF_SCALARS = {"fp32": "float32", "i32": "int32", "i64": "int64", "u32": "uint32", "i1": "bool"}
 Call = Callable[..., str]

@@ -278,7 +278,7 @@ class Addresses(Arguments):
         pointer = self.widest(pointer, axes, union(axes, guarded))
         if mask is None:
             return self.e.let(let.name or load.param, f"tl.load({pointer})")
-        other = "0.0" if decl.type.dtype.is_float else "0"
+        other = "0.0" if decl.type.dtype.is_float and not decl.type.dtype.is_float8 else "0"
         if load.fill is not None:
             other = self.e[load.fill]
         return self.e.let(let.name or load.param, f"tl.load({pointer}, mask={mask}, other={other})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlk.errors import Code, LoweringError, ScheduleError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Fn2, Let, Loop, Map2, Param, Turn, Value
+from rlk.ir.nodes import Decl, Fn2, Let, Loop, Map2, Param, Pos, Turn, Value
 from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
@@ -38,7 +38,8 @@ class Dots:
         """Declare every stride and extent, and write the descriptors that all tiles of a program share."""
         for contraction in self.of.values():
             for factor in (contraction.a, contraction.b):
-                self.arguments(factor)
+                if not factor.prologue:
+                    self.arguments(factor)
         for value, contraction in self.of.items():
             if contraction.model is DotModel.CHAIN16:
                 for side, factor in enumerate(self.sides(contraction)):
@@ -131,6 +132,8 @@ class Dots:
 
     def describable(self, value: Value, contraction: Contraction, factor: Factor) -> bool:
         """Return whether a tile of a factor can be a TMA load: a rectangle of its tensor."""
+        if factor.prologue:
+            return False
         decl, load = self.decl(factor), factor.load
         signature, across = self.plan.signature, self.across(factor)
         used = self.plan.target.descriptors and self.plan.schedule.descriptors
@@ -164,6 +167,8 @@ class Dots:
         if length is not None and length % self.plan.schedule.depth == 0:
             return True
         factors = contraction.a, contraction.b
+        if any(f.prologue for f in factors):
+            return False
         ends = [not f.base and self.decl(f).type.axes[f.at] == contraction.over for f in factors]
         of_piece = [bool(f.base) and all(self.begins_piece(v, contraction) for v in f.base) for f in factors]
         return any(ends) and all(end or piece for end, piece in zip(ends, of_piece, strict=True))
@@ -197,11 +202,13 @@ class Dots:
 
     def chain(self, contraction: Contraction, name: str, length: str) -> None:
         """Write one fma an element of the axis."""
-        rows = [self.pointer(f) for f in (contraction.a, contraction.b)]
+        rows = ["" if f.prologue else self.pointer(f) for f in (contraction.a, contraction.b)]
         step = self.e.names.fresh(axis_name(contraction.over))
         with self.e.inner(f"for {step} in tl.range(0, {length}):"):
             tiles = [
-                self.load(f, at, step, self.mask(f, None))
+                self.computed(contraction, f, step, None)
+                if f.prologue
+                else self.load(f, at, step, self.mask(f, None))
                 for f, at in zip((contraction.a, contraction.b), rows, strict=True)
             ]
             self.e.line(f"{name} = tl.fma({tiles[0]}, {tiles[1]}, {name})")
@@ -212,7 +219,9 @@ class Dots:
         sides = self.sides(contraction)
         padded = self.zeros_beyond(contraction)
         every = {
-            i: self.pointer(f) for i, f in enumerate(sides) if (value, i) not in self.described or not padded
+            i: "" if f.prologue else self.pointer(f)
+            for i, f in enumerate(sides)
+            if (value, i) not in self.described or not padded
         }
         rows = {i: start for i, start in every.items() if (value, i) not in self.described}
         depth = self.plan.schedule.depth
@@ -240,6 +249,9 @@ class Dots:
                 else:
                     spread = f"{along}[{'None, :' if side == 0 else ':, None'}]"
                     within = None if end is None else f"({spread} < {end})"
+                    if factor.prologue:
+                        tiles.append(self.computed(contraction, factor, spread, within))
+                        continue
                     tiles.append(self.load(factor, rows[side], spread, self.mask(factor, within)))
             # with the option, which is for 8-bit floats, Triton does not fold a sum with the product into the
             # accumulator's initial value, as it would where a loop of one step is removed
@@ -269,6 +281,29 @@ class Dots:
         """Return the text of a sum of scalars."""
         terms = [self.e[s] for s in scalars if self.e[s] != "0"]
         return " + ".join([*terms, *([last] if last is not None else [])]) or "0"
+
+    # --- computed factors -----------------------------------------------------------------------------------
+
+    def computed(self, contraction: Contraction, factor: Factor, along: str, within: str | None) -> str:
+        """Write the loads of a factor at a step and what is computed of them; return its tile's name.
+
+        along: the indices of the step along the contracted axis, spread as the tile is. within: the mask of
+        those before the end, beyond which the tile is 0 whatever is computed of nothing.
+        """
+        over, hidden = contraction.over, self.never_materialized
+        self.never_materialized = frozenset()
+        inside = self.e.addresses.inside
+        if within is not None:
+            inside[over] = within
+        for let in factor.prologue:
+            if let.node == Pos(over):
+                self.e.text[let.value] = along
+            else:
+                self.e.block((let,))
+        inside.pop(over, None)
+        self.never_materialized = hidden
+        made = self.e[factor.prologue[-1].value]
+        return made if within is None else self.e.let(factor.name, f"tl.where({within}, {made}, 0.0)")
 
     # --- pointers -------------------------------------------------------------------------------------------
 

@@ -258,6 +258,10 @@ class Emitter:
                 return f"tl.where({self[cond]}, {one}, {self[b]})"
             case Cast(x=x, dtype=DType.F16) if self.plan.target.vendor == "amd" and self.is_product(x):
                 return self.helpers.call("signed_half", self[x])
+            case Cast(x=x, dtype=dtype) if dtype.is_float8:
+                return f"{self.conversion(f'to_{dtype}')}({self.receiver(x)}).to({text.TYPES[dtype]})"
+            case Cast(x=x) if self.tile(x).dtype.is_float8:
+                return f"{self.conversion(f'from_{self.tile(x).dtype}')}({self[x]}.to(tl.int32))"
             case Cast(x=x, dtype=dtype):
                 return f"{self.receiver(x)}.to({text.TYPES[dtype]})"
             case Bits(x=x, dtype=dtype):
@@ -324,6 +328,12 @@ class Emitter:
                 return made.name
             case MathModel.SOFTMAX:
                 raise InternalError(Code.INTERNAL, what="softmax folds are bound to no model")
+
+    def conversion(self, name: str) -> str:
+        """Return the name of a conversion of 8-bit floats, adding its definition to the helpers."""
+        made = portable(name)
+        self.helpers.add(made)
+        return made.name
 
     # --- combining ------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_loads import hoist_loads
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
+from rlk.lower.common.thread_values import fewer_elements
 from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.triton.tma_tiles import tma_tiles_of
 from rlk.passes.walk import walk
@@ -146,7 +147,7 @@ def plan(
         axes = " x ".join(f"{axis} ({n})" for axis, n in found.inside if n > 1)
         raise LoweringError(
             f"a tile of {whole} elements, {axes}, of which a program may have {LARGEST_TILE}",
-            "fold one of the axes by chunks: Axis(..., chunk=256) and L.stream",
+            fewer_elements(axis for axis, _ in found.inside),
             backend="triton",
             target=target.name,
         )

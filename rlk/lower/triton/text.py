@@ -15,6 +15,10 @@ TYPES = {
     DType.I64: "tl.int64",
     DType.U32: "tl.uint32",
     DType.BOOL: "tl.int1",
+    DType.I8: "tl.int8",
+    DType.U8: "tl.uint8",
+    DType.E4M3: "tl.uint8",
+    DType.E5M2: "tl.uint8",
 }
 COMMUTE = frozenset({Fn2.ADD, Fn2.MUL, Fn2.MAX, Fn2.MIN, Fn2.AND, Fn2.OR, Fn2.XOR, Fn2.EQ, Fn2.NE})
 

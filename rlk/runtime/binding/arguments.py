@@ -22,6 +22,10 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.I64: torch.int64,
     DType.U32: torch.uint32,
     DType.BOOL: torch.bool,
+    DType.I8: torch.int8,
+    DType.U8: torch.uint8,
+    DType.E4M3: torch.float8_e4m3fn,
+    DType.E5M2: torch.float8_e5m2,
 }
 RLK_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 VECTOR = 16  # bytes of the widest load, and the divisor that compilers are told of

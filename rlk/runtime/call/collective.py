@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
@@ -18,12 +19,23 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 Group: TypeAlias = "dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup] | None"
 """The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one behind the other."""
 SHARE = "tensor_model_parallel"
-"""The attribute of a parameter that is a rank's share of a weight, not the whole (Megatron's name)."""
+"""The attribute of a parameter that is a rank's `Share` of a weight, not the whole (Megatron's name)."""
 GATHERED = 2**23
 """Bytes of x on all ranks up to which every rank gathers all of it, and adds.
 
 Of 0.5 to 4 MiB of two H200s that took half the time of sending each other all of x."""
 SUMMED = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of the equal parts of a weight along a dim, which the ranks of a group have in their order."""
+
+    group: dist.ProcessGroup
+    dim: int
+
+    def __str__(self) -> str:
+        return f"a weight that {self.group.size()} ranks share along dim {self.dim}"
 
 
 def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
@@ -34,7 +46,7 @@ def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     chunks that others are added beside: on two H200s that took 1.1 to 1.7 times as long.
     """
     levels = tree_levels(op, x, group)
-    ranks, count = ranks_of(levels), x.numel()
+    ranks, count = rank_count(levels), x.numel()
     if ranks == 1 or not count:
         return _dense(x).clone(memory_format=torch.contiguous_format)
     flat = _dense(x).view(-1)
@@ -59,7 +71,7 @@ def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
 def scatter_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     """Return this rank's part of x [R * n, ...], [n, ...], summed as `sum_over_ranks` does."""
     levels = tree_levels(op, x, group)
-    ranks = ranks_of(levels)
+    ranks = rank_count(levels)
     if not x.dim() or len(x) % ranks:
         got, wanted = tuple(x.shape), f"a multiple of the {ranks} ranks of group as first dim"
         raise LaunchError(Code.ARG_VALUE, op=op, name="x.shape", value=got, wanted=wanted)
@@ -83,7 +95,7 @@ def scatter_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
 def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     """Return what `sum_over_ranks` does, from one gather of every rank's x: R times the bytes."""
     levels = tree_levels(op, x, group)
-    ranks = ranks_of(levels)
+    ranks = rank_count(levels)
     if ranks == 1 or not x.numel():
         return _dense(x).clone(memory_format=torch.contiguous_format)
     total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -114,7 +126,7 @@ def tree_levels(op: str, x: torch.Tensor, group: Group) -> tuple[dist.ProcessGro
     return levels
 
 
-def ranks_of(levels: tuple[dist.ProcessGroup, ...]) -> int:
+def rank_count(levels: tuple[dist.ProcessGroup, ...]) -> int:
     """Return the number of ranks of groups of groups."""
     return prod(members.size() for members in levels)
 
@@ -153,7 +165,7 @@ def sum_of_parts(parts: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> 
 def _gathered(x: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.Tensor:
     """Return the contiguous x of every rank, [R, ...], gathered inside nodes and then between them."""
     if not x.numel():
-        return x.new_empty(ranks_of(levels), *x.shape)
+        return x.new_empty(rank_count(levels), *x.shape)
     made = x.contiguous()
     for members in reversed(levels):
         flat = made.view(-1).view(torch.uint8)  # as bytes: a backend need not know the dtype

@@ -102,6 +102,7 @@ def observing() -> bool:
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_TRANSFORMED = (torch._C._functorch.is_gradtrackingtensor, torch._C._functorch.is_batchedtensor)
 _modes = torch._C._len_torch_dispatch_stack  # whether something watches, as selective checkpoints do
 _known: dict[object, tuple[Invocation, Run, dict[tuple[bool, ...], Recorded]]] = {}
 dispatch.forgets(_known.clear)
@@ -117,6 +118,8 @@ def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math:
     for name, t in zip(tensors, tensors.values(), strict=True):
         if isinstance(t, torch.Tensor) and t.layout is not torch.strided:
             raise LaunchError(Code.ARG_TYPE, op=op.name, name=name, wanted="dense tensor", got=t.layout)
+        if isinstance(t, torch.Tensor) and any(is_one(t) for is_one in _TRANSFORMED):
+            raise LaunchError(Code.TRANSFORMED, op=op.name, name=name)
     bind_dtypes(op, dict(dtypes_of(op, tensors)))
     check_names(op, tensors, scalars, statics)
     return _through_dispatcher(op, tensors, scalars, statics, math)

@@ -23,21 +23,27 @@ from rlk.runtime.binding.invocation import (
     outputs_of,
 )
 
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)  # NumPy has neither: their patterns are u8
+
 
 def to_numpy(tensor: torch.Tensor, rows: int) -> Any:
-    """Return a tensor as the oracle reads it: leading dims flattened, bf16 as its bits."""
+    """Return a tensor as the oracle reads it: leading dims flattened, bf16 and 8-bit floats as their bits."""
     tensor = tensor.detach()
     if rows != 1:
         tensor = tensor.reshape(-1, *tensor.shape[rows:])
     # by DLPack: Tensor.numpy() would forbid FSDP2 to free the memory of an unsharded parameter ever after
     if tensor.dtype is torch.bfloat16:
         return np.from_dlpack(tensor.contiguous().view(torch.int16)).view(np.uint16)
+    if tensor.dtype in FLOAT8:
+        return np.from_dlpack(tensor.contiguous().view(torch.uint8))
     return np.from_dlpack(tensor.contiguous())
 
 
 def memory_of(tensor: torch.Tensor) -> Any:
     """Return a tensor that the oracle writes, as an array: writable with every version of numpy."""
     tensor = tensor.detach().contiguous()
+    if tensor.dtype in FLOAT8:
+        return tensor.view(torch.uint8).numpy()
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
@@ -46,6 +52,8 @@ def from_numpy(array: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int
     array = np.ascontiguousarray(array)
     if dtype is torch.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).reshape(shape)
+    if dtype in FLOAT8:
+        return torch.from_numpy(array.view(np.uint8)).view(dtype).reshape(shape)
     return torch.from_numpy(array).to(dtype).reshape(shape)
 
 

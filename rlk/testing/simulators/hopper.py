@@ -375,15 +375,16 @@ class _Struct:
 
 
 def _pointer(tensor: Any) -> tuple[Array, DType]:
-    """Return the storage of a CPU tensor, bf16 as u16 patterns."""
+    """Return the storage of a CPU tensor, patterns of bf16 as u16; bools and 8-bit floats are bytes."""
     import torch
 
     names = {
         torch.float32: DType.F32, torch.bfloat16: DType.BF16, torch.float16: DType.F16,
-        torch.int32: DType.I32, torch.int64: DType.I64, torch.bool: DType.BOOL,
+        torch.int32: DType.I32, torch.int64: DType.I64, torch.int8: DType.I8, torch.uint8: DType.U8,
+        torch.bool: DType.U8, torch.float8_e4m3fn: DType.U8, torch.float8_e5m2: DType.U8,
     }  # fmt: skip
     dtype = names[tensor.dtype]
-    raw = tensor.view(torch.int16) if dtype is DType.BF16 else tensor
+    raw = tensor.view({DType.BF16: torch.int16, DType.U8: torch.uint8}.get(dtype, tensor.dtype))
     size = 1 + sum((n - 1) * s for n, s in zip(raw.shape, raw.stride(), strict=True)) if raw.numel() else 0
     flat = raw.as_strided((size,), (1,)).numpy()
     return flat.view(np.uint16) if dtype is DType.BF16 else flat, dtype
@@ -517,7 +518,7 @@ def _dsl() -> dict[str, Any]:
     )
     cutlass = SimpleNamespace(
         range=_range, range_constexpr=_range, min=simt.least, max=simt.most, select_=simt.select,
-        Constexpr=int, const_expr=bool,
+        Constexpr=int, const_expr=bool, Int8=simt.Int8,
     )  # fmt: skip
     utils = SimpleNamespace(
         SmemAllocator=lambda: SimpleNamespace(allocate=_shared, allocate_tensor=_shared_tensor),
@@ -527,10 +528,9 @@ def _dsl() -> dict[str, Any]:
         fence=lambda: None, commit_group=_commit_group, wait_group=_wait_group,
         Field=SimpleNamespace(ACCUMULATE="accumulate"), OperandSource=SimpleNamespace(RMEM="registers"),
     )  # fmt: skip
-    kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16)}
+    kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16) if k is not simt.Int8}
     return kinds | {
         "acting": _acting,
-        "Uint8": simt.Boolean,  # a truth value in memory
         "cuda": SimpleNamespace(CUstream=object),
         "cutlass": cutlass,
         "cute": _cute(),

@@ -236,6 +236,8 @@ _ELEMENTS = {
     "uint32": tl.uint32,
     "int64": tl.int64,
     "uint64": tl.uint64,
+    "float8_e4m3fn": tl.uint8,
+    "float8_e5m2": tl.uint8,
     "bfloat16": tl.bfloat16,
     "float16": tl.float16,
     "float32": tl.float32,

@@ -161,6 +161,14 @@ class Uint32(Number):
     dtype, held = DType.U32, np.uint32
 
 
+class Int8(Number):
+    dtype, held = DType.I8, np.int8
+
+
+class Uint8(Number):
+    dtype, held = DType.U8, np.uint8
+
+
 class Boolean(Number):
     dtype, held = DType.BOOL, np.bool_
 
@@ -170,7 +178,7 @@ class Int16(Number):
 
 
 KINDS: dict[DType, type[Number]] = {
-    k.dtype: k for k in (Float32, BFloat16, Float16, Int32, Int64, Uint32, Boolean)
+    k.dtype: k for k in (Float32, BFloat16, Float16, Int32, Int64, Uint32, Int8, Uint8, Boolean)
 }
 
 

@@ -63,7 +63,7 @@ NARROW = 192  # accumulator elements of a row up to which the producer keeps mor
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
-WIDE = 128  # elements of an accumulator row beyond which the block has its multiprocessor alone
+WIDE = 128  # elements of a row beyond which shared memory holds one block of two consumer warpgroups
 MOST_SUMS = 256  # accumulator elements of a row that each step of a gradient adds to, in registers
 FEWEST_STAGES = 2  # S of the next step is issued while V of this one is read; of sums alone, one is enough
 EPILOGUE_BYTES = 1024  # bytes of epilogue scratch of a warp
@@ -199,8 +199,8 @@ class AttentionPlan:
     @property
     def dynamic_schedule(self) -> bool:
         """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
-        fills = self.consumers >= FEW_REGISTERS or (self.consumers > 1 and self.sums[0].length > WIDE)
-        return self.ahead and self.by_tma and fills
+        wide = self.consumers > 1 and max(copies.elements for copies in self.copied) > WIDE
+        return self.ahead and self.by_tma and (wide or self.consumers >= FEW_REGISTERS)
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -275,15 +275,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
-    carried = [a for type in parts[-1].loop.types for a in type.axes]
-    elements = sum(fragment.length for fragment in sums for axis in carried if axis == fragment.axis)
-    if parts[-1].sums_alone and elements > MOST_SUMS:
-        raise refused(f"attention gradients that add to {elements} elements of a row", target)
-    wide = elements > NARROW
-    registers = ALONE if consumers == 1 else REGISTERS[consumers]
-    if consumers == 2 and not wide:
-        registers = NARROWER
-    claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
+    registers = _registers(parts[-1], sums, consumers, target)
     smem_accumulators = _smem_accumulators(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
     in_smem = len(smem_accumulators) * tile * sums[0].length * DType.F32.bytes
     fewest = 1 if parts[-1].sums_alone else FEWEST_STAGES
@@ -314,8 +306,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         target=target,
     )
     own, stepped = (tuple(map(len, made.batches(factors))) for factors in (resident, streamed))
-    batches = (own, (*stepped, *(1,) * made.statistics_pipelined))
-    _sound(stages, consumers, None if made.ahead else batches, made.dynamic_schedule, len(made.released_early))
+    batches = None if made.ahead else (own, (*stepped, *(1,) * made.statistics_pipelined))
+    _sound(stages, consumers, batches, made.dynamic_schedule, len(made.released_early))
     return made
 
 
@@ -360,6 +352,19 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
         if dot.model is not DotModel.CHAIN16:
             raise refused("fused attention of f32", target, let.loc, "factors of bf16 or f16")
     return step
+
+
+def _registers(step: Step, sums: tuple[Fragment, ...], consumers: int, target: Target) -> Registers:
+    """Return the registers of producer and consumers; refuse sums that do not fit in those."""
+    carried = [a for type in step.loop.types for a in type.axes]
+    elements = sum(fragment.length for fragment in sums for axis in carried if axis == fragment.axis)
+    if step.sums_alone and elements > MOST_SUMS:
+        raise refused(f"attention gradients that add to {elements} elements of a row", target)
+    registers = ALONE if consumers == 1 else REGISTERS[consumers]
+    if consumers == 2 and elements <= NARROW:
+        registers = NARROWER
+    claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
+    return registers
 
 
 def _released_first(step: Step) -> Step:

@@ -106,7 +106,8 @@ def memory_of(value: Any) -> Any:
 
     if not isinstance(value, torch.Tensor):
         return value
-    return (value.view(torch.int16) if value.dtype is torch.bfloat16 else value).numpy()
+    patterns = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+    return value.view(patterns.get(value.dtype, value.dtype)).numpy()
 
 
 def _value(parameter: Parameter, value: Any) -> Any:

@@ -125,6 +125,13 @@ _SIGNED: dict[str, Function] = {
     "min3_i32": lambda a, b, c: np.minimum(np.minimum(a, b), c),
     "med3_i32": _med3,
 }
+
+
+def _signed_half(x: Any) -> Any:
+    """Return the lower 16 bits as a signed number."""
+    return (x << U32(16)).astype(I32) >> I32(16)
+
+
 # Of 16 bits: the upper half of the destination becomes zero.
 _HALVES: dict[str, Function] = {
     "add_u16": lambda a, b: a + b,
@@ -132,6 +139,7 @@ _HALVES: dict[str, Function] = {
     "mul_lo_u16": lambda a, b: a * b,
     "lshlrev_b16": lambda a, b: b << (a & U32(15)),
     "lshrrev_b16": lambda a, b: (b & U32(0xFFFF)) >> (a & U32(15)),
+    "ashrrev_i16": lambda a, b: _signed_half(b) >> (a & U32(15)).astype(I32),
     "max_u16": lambda a, b: np.maximum(a & U32(0xFFFF), b & U32(0xFFFF)),
     "min_u16": lambda a, b: np.minimum(a & U32(0xFFFF), b & U32(0xFFFF)),
 }
@@ -146,7 +154,7 @@ def decode(i: Instruction) -> Step | None:
         return _mapped_signed(i, _SIGNED[name])
     if name in _HALVES:
         fn = _HALVES[name]
-        return _mapped(i, lambda *x: fn(*x) & U32(0xFFFF))
+        return _mapped(i, lambda *x: fn(*x).astype(U32) & U32(0xFFFF))
     if name in _WIDE:
         return _WIDE[name](i)
     if name in _LANES:

@@ -1,0 +1,48 @@
+"""Rows as int8 with a scale each: the activations, weights or cache entries of a quantised model."""
+
+from __future__ import annotations
+
+import torch
+
+import rlk
+from rlk.lang import Axis, DTypeVar, L, Outputs, Tensor, bf16, f16, f32, i8, op
+
+T = Axis("T", dynamic=True)
+N = Axis("N")
+F = DTypeVar("F", (bf16, f16, f32))
+
+
+@op(nonempty=(N,))
+def int8_rows(x: Tensor[F, T, N]) -> Outputs:
+    """scale = max |x| / 127 of a row; q = x / scale to the nearest integer, of two the even one.
+
+    A row of zeros has scale 0. A NaN becomes 0, and a row with an infinity has scale inf and q = 0.
+    """
+    xf = x.to(f32)
+    scale = L.max(abs(xf), over=N) / 127.0
+    return L.out(q=L.round(xf / L.where(scale > 0.0, scale, 1.0)).to(i8), scale=scale)
+
+
+def int8_rows_float64(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The same in float64."""
+    scale = x.abs().amax(-1) / 127.0
+    return {"q": torch.round(x / torch.where(scale > 0, scale, 1.0)[..., None]), "scale": scale}
+
+
+rlk.register(
+    int8_rows,
+    namespace="gallery",
+    reference=int8_rows_float64,
+    extents={"N": 4096},
+    usage="""
+        x = torch.randn(4, 64, dtype=torch.bfloat16)
+        q, scale = rlk.ops.gallery.int8_rows(x)
+        back = q.float() * scale[:, None]
+    """,
+    edges=[
+        ("the error", "half a step", "((back - x.float()).abs() <= 0.5001 * scale[:, None]).all()"),
+        ("the largest of a row", "127 or -127", "(q.abs().amax(-1) == 127).all()"),
+        ("a row alone or in a batch", "the same bits", "same(f(x[2:])[0], q[2:])"),
+        ("a row of zeros", "zeros", "f(torch.zeros(1, 8)).q.any().item() is False"),
+    ],
+)

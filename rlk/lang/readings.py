@@ -1,0 +1,97 @@
+"""The values that a traced program reads off its folds: log-sum-exps, means, entropies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rlk.ir.nodes import Fma, Fn1, Fn2, Let, Map1, Map2, Math, MathFn, Result, Stream, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value of a softmax fold. what: "lse", "entropy", or with a leading dot the mean of a payload."""
+
+    stream: Value
+    fold: int
+    what: str
+
+
+_NO_MEANS = (".", ".max", ".sum", ".centred")
+
+
+def component(stream: Stream, index: int) -> tuple[int | None, int]:
+    """Return the fold that yields a result of a stream, and the index in its state; None: a carried value."""
+    for i, fold in enumerate(stream.folds):
+        if index < len(fold.yielded):
+            return i, index
+        index -= len(fold.yielded)
+    return None, index
+
+
+def first_result(stream: Stream, fold: int) -> int:
+    """Return the index of the first component of a fold among the results of its stream."""
+    return sum(len(f.yielded) for f in stream.folds[:fold])
+
+
+def readings(lets: Mapping[Value, Let]) -> Iterator[tuple[Value, Reading]]:
+    """Yield the values that are computed as `lse`, `mean` and `entropy` of the language compute them.
+
+    lse: max + ln(sum), or fma(max, ln 2, ln(sum)). entropy: ln(sum) - centred / sum, or
+    fma(-(centred / sum), ln 2, ln(sum)). mean: payload / sum.
+    """
+    for value, let in lets.items():
+        match let.node:
+            case Map2(fn=Fn2.ADD, a=m, b=log) | Fma(a=m, c=log) if _state(lets, m, "max"):
+                fold, what = _same(_state(lets, m, "max"), _log_of_sum(lets, log)), "lse"
+            case Map2(fn=Fn2.SUB, a=log, b=mean):
+                fold, what = _same(_log_of_sum(lets, log), _centred(lets, mean)), "entropy"
+            case Fma(a=minus, c=log):
+                node = lets[minus].node
+                mean = node.x if isinstance(node, Map1) and node.fn is Fn1.NEG else minus
+                fold, what = _same(_log_of_sum(lets, log), _centred(lets, mean)), "entropy"
+            case Map2(fn=Fn2.DIV, a=a, b=b):
+                fold, what = _same(_state(lets, a), _state(lets, b, "sum")), f".{_named(lets, a)}"
+            case _:
+                continue
+        if fold is not None and what not in _NO_MEANS:
+            yield value, Reading(*fold, what)
+
+
+def _same(a: tuple[Value, int] | None, b: tuple[Value, int] | None) -> tuple[Value, int] | None:
+    return a if a == b else None
+
+
+def _log_of_sum(lets: Mapping[Value, Let], value: Value) -> tuple[Value, int] | None:
+    node = lets[value].node
+    return _state(lets, node.x, "sum") if isinstance(node, Math) and node.fn is MathFn.LOG else None
+
+
+def _centred(lets: Mapping[Value, Let], value: Value) -> tuple[Value, int] | None:
+    """Return the fold whose centred sum, divided by its sum, a value is."""
+    node = lets[value].node
+    if not isinstance(node, Map2) or node.fn is not Fn2.DIV:
+        return None
+    return _same(_state(lets, node.a, "centred"), _state(lets, node.b, "sum"))
+
+
+def _named(lets: Mapping[Value, Let], value: Value) -> str:
+    """Return the name of a component of a softmax fold's state; an empty text for other values."""
+    node = lets[value].node
+    stream = lets[node.of].node if isinstance(node, Result) else None
+    if not isinstance(node, Result) or not isinstance(stream, Stream):
+        return ""
+    fold, index = component(stream, node.index)
+    monoid = None if fold is None else stream.folds[fold].monoid
+    return monoid.state[index] if monoid is not None and monoid.weighs and index < len(monoid.state) else ""
+
+
+def _state(lets: Mapping[Value, Let], value: Value, named: str = "") -> tuple[Value, int] | None:
+    """Return the stream and the fold of which a value is a component, of any name if none is given."""
+    found, node = _named(lets, value), lets[value].node
+    if not found or named not in ("", found) or not isinstance(node, Result):
+        return None
+    stream = lets[node.of].node
+    assert isinstance(stream, Stream)
+    fold, _ = component(stream, node.index)
+    return None if fold is None else (node.of, fold)

@@ -1,0 +1,59 @@
+"""`rlk.sync.transfer`: the weights of one model put into another, however ranks shard either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from rlk.runtime.binding.checks import wrong_type, wrong_value
+from rlk.sync.compare import check
+from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest
+from rlk.sync.parts import by_canonical_name
+from rlk.sync.shards import check_shard, own, shape_of, whole
+
+OP = "sync.transfer"
+
+
+@torch.no_grad()
+def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
+    """Copy the weights of one model into another, and check that they arrived; return the target's digest.
+
+    source: such as the f32 shards of FSDP2; target: such as the bf16 shares of `rlk.parallel.parallelize`, or
+    a whole model. Names are Hugging Face's, without prefixes of wrappers; a weight is rounded to the target's
+    dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its part. The
+    digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are gathered
+    twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other shapes,
+    and a target of DTensors; and where weights did not arrive (`rlk.sync.check`).
+    """
+    given, taken = (_parameters(name, model) for name, model in (("source", source), ("target", target)))
+    for name, x in taken.items():
+        if isinstance(x, DTensor):
+            wanted = "a whole weight, or a share of rlk.parallel"
+            raise wrong_value(OP, f"target: {name}", "a DTensor", wanted)
+    tied = {HEAD, EMBEDDING}
+    if lacking := sorted((given.keys() ^ taken.keys()) - tied):
+        others = f"{len(lacking)} other names, {lacking[0]} first"
+        raise wrong_value(OP, "target", others, "those of the source")
+    dtypes = sorted({str(x.dtype) for x in taken.values()})
+    if len(dtypes) != 1:
+        raise wrong_value(OP, "target", f"weights of {', '.join(dtypes)}", "one dtype")
+    moved = [(name, x, given[name if name in given else EMBEDDING]) for name, x in taken.items()]
+    for name, x, weight in moved:
+        if shape_of(x) != shape_of(weight):
+            raise wrong_value(OP, f"target: {name}", shape_of(x), f"{shape_of(weight)}, that of the source")
+    for _, x, weight in moved:
+        x.copy_(own(x, whole(weight)))
+    found = digest(target)
+    check(digest(source, dtype=moved[0][1].dtype), found)
+    return found
+
+
+def _parameters(name: str, model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    if not isinstance(model, torch.nn.Module):
+        raise wrong_type(OP, name, model, "torch.nn.Module")
+    found = by_canonical_name(model.named_parameters())
+    for each, x in found.items():
+        check_shard(OP, f"{name}: {each}", x)
+    return found

@@ -1,0 +1,203 @@
+"""Factors of contractions that are computed elementwise: the bits of the same factors in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlk.errors import LoweringError
+from rlk.interp.run import run
+from rlk.lang import Axis, L, Outputs, Ragged, Static, Tensor, Tile, Variant, bf16, f32, i8, i32, op
+from rlk.lang.op import Op
+from rlk.passes import split_reduction
+from rlk.passes.pipeline import canonical, specialize
+from rlk.schedule.backend_choice import by_cute_first
+from rlk.target.facts import target
+from rlk.testing.bits import assert_same_bits, differing
+from rlk.testing.generated import run_generated
+
+M, N, K = Axis("M", dynamic=True), Axis("N"), Axis("K")
+S, P = Axis("S", split=4), Axis("P", piece=48, dynamic=True)
+V, D, G = Axis("V", chunk=32), Axis("D"), Axis("G")
+E = Axis("E")
+R = Ragged("R", over=E)
+T = Axis("T", dynamic=True)
+HOW = Static["computed", "kept"]
+LOADED = Static["computed", "loaded"]
+
+
+def held(x: Tile, how: object, name: str) -> Tile:
+    """Return a factor as it is, or in memory."""
+    return L.keep(x, name) if how == "kept" else x
+
+
+@op()
+def dequantised(
+    x: Tensor[bf16, M, K], w: Tensor[i8, N, K], scale: Tensor[f32, N], group: Tensor[f32, N, G],
+    how: HOW = "computed",
+) -> Outputs:  # fmt: skip
+    """Both factors are computed, and neither is 0 where nothing is loaded."""
+    a = held(L.exp(x.to(f32)).to(bf16), how, "a")
+    each = group.at(N, L.pos(K) // 16)  # a scale for 16 of K
+    b = held((w.to(f32) * scale * each + 1.0).to(bf16), how, "b")
+    return L.out(y=L.dot(a, b, over=K))
+
+
+@op()
+def in_pieces(x: Tensor[bf16, M, S], w: Tensor[i8, N, S], how: HOW = "computed") -> Outputs:
+    """The last piece of a split axis is short."""
+    b = held((w.to(f32) + 0.5).to(bf16), how, "b")
+    return L.out(y=L.dot(x, b, over=S))
+
+
+@op()
+def both_in_pieces(x: Tensor[bf16, P, M], w: Tensor[i8, P, N], how: HOW = "computed") -> Outputs:
+    """Rows are contracted by pieces of 48, factors with the contracted axis outside."""
+    a, b = (held((t.to(f32) - 0.5).to(bf16), how, n) for t, n in ((x, "a"), (w, "b")))
+    return L.out(y=L.dot(a, b, over=P))
+
+
+@op()
+def as_16_bits(x: Tensor[bf16, M, K], w: Tensor[bf16, N, K], how: LOADED = "computed") -> Outputs:
+    """A plain product, or one that squares a factor."""
+    b = (w.to(f32) * w.to(f32)).to(bf16) if how == "computed" else w
+    return L.out(y=L.dot(x, b, over=K).to(bf16))
+
+
+@op()
+def in_f32(x: Tensor[f32, M, K], w: Tensor[i8, N, K], how: HOW = "computed") -> Outputs:
+    """A chain of fma."""
+    return L.out(y=L.dot(x, held(w.to(f32) * 0.125, how, "b"), over=K))
+
+
+@op()
+def gathered(
+    x: Tensor[bf16, M, K], order: Tensor[i32, K], shift: Tensor[i32, N], w: Tensor[bf16, N, K],
+    how: HOW = "computed",
+) -> Outputs:  # fmt: skip
+    """Columns in another order, and others beyond whose end is a number."""
+    a = held(x.at(M, order), how, "a")
+    b = held(w.at(N, L.pos(K) + shift, fill=L.number(1.5, bf16)), how, "b")
+    return L.out(y=L.dot(a, b, over=K))
+
+
+@op()
+def head(hidden: Tensor[bf16, M, D], weight: Tensor[i8, V, D], scale: Tensor[f32, V]) -> Outputs:
+    """A chunk of an int8 head in each step."""
+    soft = L.softmax_sum()
+    for v in L.stream(V):
+        soft.absorb(L.dot(hidden, weight[v].to(bf16), over=D) * scale[v])
+    return L.out(lse=soft.lse())
+
+
+@op(bounds={R: (T,)})
+def grouped(
+    x: Tensor[bf16, T, K], w: Tensor[i8, E, N, K], scale: Tensor[f32, E, N], begin: Tensor[i32, E],
+    end: Tensor[i32, E],
+) -> Outputs:  # fmt: skip
+    """Experts with int8 weights."""
+    row, inside = begin + L.pos(R), L.pos(R) < end - begin
+    y = L.dot(x.at(row, K, when=inside, inside=True), w.at(E, N, K).to(bf16), over=K, each=(E,))
+    L.place("y", (T, N), ({T: row}, (y * scale).to(bf16)), when=inside)
+    return L.out()
+
+
+def small(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return bf16 patterns of normal numbers."""
+    x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    return (x.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def whole(*shape: int) -> np.ndarray:
+    return np.random.default_rng(9).integers(-128, 128, shape, np.int8)
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.random.default_rng(5).uniform(0.5, 1.5, shape).astype(np.float32)
+
+
+CASES: dict[str, tuple[Op, dict[str, Any]]] = {
+    "dequantised": (
+        dequantised,
+        {"x": small(19, 100), "w": whole(40, 100), "scale": ones(40) / 100, "group": ones(40, 7)},
+    ),
+    "in_pieces": (in_pieces, {"x": small(5, 75), "w": whole(33, 75)}),
+    "both_in_pieces": (both_in_pieces, {"x": small(110, 33), "w": whole(110, 20)}),
+    "in_f32": (in_f32, {"x": ones(7, 21), "w": whole(18, 21)}),
+    "gathered": (
+        gathered,
+        {
+            "x": small(9, 75), "w": small(20, 75), "shift": np.arange(20, dtype=np.int32) % 5 - 2,
+            "order": np.random.default_rng(3).permutation(75).astype(np.int32),
+        },
+    ),
+    "head": (head, {"hidden": small(9, 48), "weight": whole(77, 48), "scale": ones(77) / 100}),
+    "grouped": (
+        grouped,
+        {
+            "x": small(40, 64), "w": whole(3, 24, 64), "scale": ones(3, 24),
+            "begin": np.array([0, 7, 7], np.int32), "end": np.array([7, 7, 40], np.int32),
+        },
+    ),
+}  # fmt: skip
+
+
+def program(spec: Op, how: str = "computed") -> Any:
+    has = "how" in {formal.name for formal in spec.formals}
+    return canonical(spec.trace(Variant.of(statics={"how": how} if has else {})))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_computed_factor_has_the_bits_of_one_in_memory(name: str) -> None:
+    spec, given = CASES[name]
+    extents = {"R": 40} if name == "grouped" else {}
+    want = run(program(spec), given, extents=extents).tensors
+    out = next(iter(want))
+    if "how" in {formal.name for formal in spec.formals}:
+        assert_same_bits(run(program(spec, "kept"), given)[out], want[out])
+    pytest.importorskip("triton")
+    for on in ("sm_90a", "gfx942") if name != "grouped" else ("sm_90a",):
+        kind = "bf16" if want[out].dtype == np.uint16 else None
+        got = run_generated(program(spec), given, on=target(on), extents=extents).tensors[out]
+        assert_same_bits(got, want[out], f"{name} on {on}", kind)
+
+
+def test_calls_run_on_triton_at_once() -> None:
+    def by_cute(spec: Op, statics: str) -> bool:
+        made = specialize(program(spec, statics), {"N": 40, "K": 21}, target("sm_90a").softmax)
+        return by_cute_first(made, target("sm_90a"), {"M": 64, "N": 40, "K": 21})
+
+    assert not by_cute(as_16_bits, "computed") and by_cute(as_16_bits, "loaded")
+
+
+def test_what_is_computed_beyond_an_end_would_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, given = CASES["both_in_pieces"]
+    want = run(program(spec), given)["y"]
+    monkeypatch.setattr(split_reduction._Pieces, "factor", lambda self, b, factor, axis: factor)
+    assert differing(run(program(spec), given)["y"], want)
+    monkeypatch.undo()
+    pytest.importorskip("triton")
+    from rlk.lower.triton.contract import Dots
+
+    spec, given = CASES["dequantised"]
+    right = Dots.computed
+
+    def unmasked(self: Any, contraction: Any, factor: Any, along: str, within: str | None) -> str:
+        right(self, contraction, factor, along, within)
+        return str(self.e[factor.prologue[-1].value])
+
+    monkeypatch.setattr(Dots, "computed", unmasked)
+    assert differing(run_generated(program(spec), given).tensors["y"], run(program(spec), given)["y"])
+
+
+@pytest.mark.parametrize(("by", "on"), [("cute", "sm_90a"), ("tilelang", "sm_90a"), ("tilelang", "gfx942")])
+@pytest.mark.parametrize("name", ["dequantised", "head", "grouped"])
+def test_other_backends_refuse_them_at_the_line(name: str, by: str, on: str) -> None:
+    pytest.importorskip("triton")
+    spec, given = CASES[name]
+    with pytest.raises(LoweringError) as found:
+        run_generated(program(spec), given, backend=by, on=target(on), extents={"R": 40})
+    said = str(found.value)
+    assert "L.dot(" in said and "L.keep" in said and by in said, said
