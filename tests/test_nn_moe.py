@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import rlk
 from rlk import ops
+from rlk.drift import Nn, Patched, Sequences, compare_operators
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
 from rlk.ops import Routes
@@ -275,6 +276,15 @@ def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -
         assert_same_bits(logits, model.logits(model(IDS)))
         patched.logps(IDS[None]).logp.sum().backward()
         found = {name: p.grad for name, p in theirs.named_parameters()}
+        few = Sequences.of([IDS[:4].tolist()])
+        same = compare_operators(Nn(model), Patched(theirs), few)
+        assert not same.local and not same.changed and same.drift["model.layers.0.mlp.gate"] == 0.0
+        gate = theirs.get_parameter("model.layers.0.mlp.gate.weight")
+        with torch.no_grad():
+            gate.neg_()  # the control
+            (first, *_) = compare_operators(Nn(model), Patched(theirs), few).changed
+            gate.neg_()
+        assert first.router == "model.layers.0.mlp.gate" and first.tokens == first.own == (0, 1, 2, 3)
     model.logps(IDS).logp.sum().backward()
     for name, p in model.named_parameters():
         assert p.grad is not None

@@ -355,8 +355,8 @@ class CausalLM(torch.nn.Module):
         ids, at least one each. max_new_tokens, seed: of all requests, or of each. temperature, top_k, top_p,
         min_p: as of `ops.sample`, None is off. eos_ids: tokens that end a sequence, kept as its last.
         request_ids: by default the places in prompts. supports: return what draws ran over too. routes: of a
-        model with experts, return those of each token of a finished sequence too, as `RouteLog(replay=)` takes
-        them; the last token is read for that, so that a sequence has at most max_position_embeddings tokens.
+        model with experts, return those of each token of a finished sequence too, as `RouteLog(replay=)`
+        takes them; the last token is read for that, so a sequence has at most max_position_embeddings tokens.
 
         pages: of page_size tokens each, by default enough for max_batch of the longest sequences. A request
         is admitted when its tokens fit into free pages and fewer than max_batch run; prompts are read chunk
