@@ -201,8 +201,9 @@ two cores that other work shared: times are upper limits. rlk at {made["rlk"]} (
 torch {made["torch"]}, transformers {made["transformers"]}. [The guide](on-policy.md) says
 what the words mean.
 
-Faults injected into a random Qwen3 of 2 layers and hidden size 64, mostly bf16: {first["located"]} of
-{first["faults"]} located, in {first["seconds"]:.0f} s. Clean runs of the same model and CPU, each with other
+Faults injected into a random Qwen3 (those of routers: Qwen3-MoE) of 2 layers and hidden size 64, mostly
+bf16: {first["located"]} of {first["faults"]} located, in {first["seconds"]:.0f} s. Clean runs of the
+same model and CPU, each with other
 weights and tokens: {clean["false_alarms"]} false alarms in {clean["runs"]}, of {kinds}. That says nothing of
 larger models or of a GPU. An update of `Monitor` with {watched["tokens"]} tokens takes
 {watched["update_ms"]:.2f} ms, {percent} of a training step of the tiny model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,12 @@ from safetensors.torch import load_file, save_file
 
 import rlk
 from rlk import ops
+from rlk.drift import Nn, Patched, Sequences, compare_operators
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
 from rlk.ops import Routes
 from rlk.testing.bits import assert_same_bits, differing
+from rlk.verify import rows
 from rlk.verify.bench import Bench
 from rlk.verify.contract import CONTROL, contract
 from rlk.verify.models import random_subject
@@ -235,6 +238,34 @@ def test_controls_of_a_tiny_config_are_detected(family: str) -> None:
     assert [row["status"] for row in found.rows] == ["detected"] * 3
 
 
+def test_a_change_of_experts_reaches_later_tokens_through_attention() -> None:
+    flipped = torch.zeros(5, 2, dtype=torch.bool)
+    flipped[1, 1] = flipped[3, 0] = True
+    assert rows.unreached(flipped, last_is_read=False).tolist() == [True, False, True, False, False]
+    assert rows.unreached(flipped, last_is_read=True).tolist() == [True, False, False, False, False]
+    assert rows.unreached(flipped[:, :0], last_is_read=True).all()
+
+
+def test_errors_are_taken_where_experts_are_those_of_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens left out are counted; the control, all tokens, has the errors of other experts."""
+    raw = FAMILIES["mixtral"]().to_dict()
+    subject = random_subject("mixtral", "config", raw, torch.bfloat16, torch.device("cpu"))
+    gate = subject.model.model.layers[1].mlp.gate.weight
+    with torch.no_grad():  # all experts but one have nearly equal scores
+        gate[2:] = (gate[1:2].view(torch.int16) + torch.tensor([[1], [2]], dtype=torch.int16)).view(
+            gate.dtype
+        )
+    found = rows.accuracy(Bench.of(subject, 40), math.inf, what="root_mean_square")
+    assert found.compared + found.figures[rows.LEFT_OUT] == 40 and found.compared >= 10
+    assert 0 < found.figures[rows.OTHER_EXPERTS] <= found.figures[rows.LEFT_OUT]
+    monkeypatch.setattr(rows, "unreached", lambda flipped, **_: torch.ones(len(flipped), dtype=torch.bool))
+    every = rows.accuracy(Bench.of(subject, 40), math.inf, what="root_mean_square")
+    assert every.compared == 40
+    for name in ("rlk", "transformers"):
+        assert found.figures[name] < 0.1
+    assert max(every.figures[name] for name in ("rlk", "transformers")) > 0.2
+
+
 def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -> None:
     """Logits and gradients of all parameters; transformers' own logits differ."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
@@ -245,6 +276,15 @@ def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -
         assert_same_bits(logits, model.logits(model(IDS)))
         patched.logps(IDS[None]).logp.sum().backward()
         found = {name: p.grad for name, p in theirs.named_parameters()}
+        few = Sequences.of([IDS[:4].tolist()])
+        same = compare_operators(Nn(model), Patched(theirs), few)
+        assert not same.local and not same.changed and same.drift["model.layers.0.mlp.gate"] == 0.0
+        gate = theirs.get_parameter("model.layers.0.mlp.gate.weight")
+        with torch.no_grad():
+            gate.neg_()  # the control
+            (first, *_) = compare_operators(Nn(model), Patched(theirs), few).changed
+            gate.neg_()
+        assert first.router == "model.layers.0.mlp.gate" and first.tokens == first.own == (0, 1, 2, 3)
     model.logps(IDS).logp.sum().backward()
     for name, p in model.named_parameters():
         assert p.grad is not None

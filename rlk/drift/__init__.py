@@ -10,12 +10,13 @@ from rlk.drift.engine import Engine, Facts, Scores, Sequences, Unwatched, Watch
 from rlk.drift.engines import Nn, Options, Patched, Transformers, Vllm, opened
 from rlk.drift.metrics import LogProbDrift, log_prob_drift
 from rlk.drift.monitor import Monitor, verl_metrics
-from rlk.drift.operators import Comparison, Difference, compare_operators
+from rlk.drift.operators import ChangedExperts, Comparison, Difference, compare_operators
 from rlk.drift.parity import Finding, same_inputs
 from rlk.drift.recorded import Recorded, save_scores
 from rlk.drift.report import Report, compare
 
 __all__ = [
+    "ChangedExperts",
     "Comparison",
     "Difference",
     "Digest",

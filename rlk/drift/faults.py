@@ -35,7 +35,7 @@ class Fault:
 
     inject: a context manager over engine b. a, b: options of both engines. names: weights that a finding
     must name. says: words of the explanation. depends: all that the difference must depend on. dtype: of
-    both. verdict: on the operator; of an input there is none.
+    both. experts: whether the model is one of experts. verdict: on the operator; of an input there is none.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Fault:
     depends: tuple[str, ...] = ()
     dtype: torch.dtype = torch.bfloat16
     paged: bool = False
+    experts: bool = False
     verdict: Verdict = "another function"
 
     @contextmanager
@@ -57,7 +58,7 @@ class Fault:
             with paged_pair(seed, self.inject, self.b or self.a) as made:
                 yield made
             return
-        model = tiny_model(seed, self.dtype)
+        model = tiny_model(seed, self.dtype, experts=self.experts)
         a = Transformers(model, self.a, "clean")
         b = Faulty(copy.deepcopy(model), self.b or self.a, "faulty")
         with self.inject(b):
@@ -103,32 +104,50 @@ class Faulty(Transformers):
 # --- the tiny model -----------------------------------------------------------------------------------------
 
 
-def tiny_config(layers: int = 2) -> Any:
-    """Return the config of a Qwen3 with biases, hidden size 64."""
+def tiny_config(layers: int = 2, experts: bool = False) -> Any:
+    """Return the config of a Qwen3 with biases, hidden size 64; experts: of a Qwen3-MoE, 3 of 8 experts."""
     import transformers
 
-    return transformers.Qwen3Config(
+    more = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    kind = transformers.Qwen3MoeConfig if experts else transformers.Qwen3Config
+    return kind(
+        **more if experts else {},
         **TINY | {"intermediate_size": 96, "num_hidden_layers": layers},
         attention_bias=True, bos_token_id=BOS, eos_token_id=EOS, pad_token_id=None,
     )  # fmt: skip
 
 
 @cache
-def _tiny_model(seed: int, dtype: torch.dtype, attention: str, layers: int) -> Any:
+def _tiny_model(seed: int, dtype: torch.dtype, attention: str, layers: int, experts: bool) -> Any:
     import transformers
 
     with torch.random.fork_rng(devices=[]):
-        model = transformers.AutoModelForCausalLM.from_config(tiny_config(layers), dtype=torch.float32)
+        model = transformers.AutoModelForCausalLM.from_config(
+            tiny_config(layers, experts), dtype=torch.float32
+        )
     randomize(model, seed)
+    if experts:
+        _bring_scores_near(model)
     model.set_attn_implementation(attention)
     return model.to(dtype).eval()
 
 
+@torch.no_grad()
+def _bring_scores_near(model: Any) -> None:
+    """Let pairs of router rows differ by an ulp of bf16 in each weight, so that last choices are close."""
+    for layer in model.model.layers:
+        w = layer.mlp.gate.weight
+        rows = w[::2].bfloat16()
+        w[::2] = rows.float()
+        w[1::2] = (rows.view(torch.int16) + 1).view(torch.bfloat16).float()
+
+
 def tiny_model(
-    seed: int = 0, dtype: torch.dtype = torch.bfloat16, attention: str = "eager", layers: int = 2
-) -> Any:
+    seed: int = 0, dtype: torch.dtype = torch.bfloat16, attention: str = "eager", layers: int = 2,
+    experts: bool = False,
+) -> Any:  # fmt: skip
     """Return a random model of transformers on the CPU."""
-    return copy.deepcopy(_tiny_model(seed, dtype, attention, layers))
+    return copy.deepcopy(_tiny_model(seed, dtype, attention, layers, experts))
 
 
 def tiny_sequences(seed: int = 0, lengths: tuple[int, ...] = (11, 24, 7)) -> Sequences:
@@ -531,6 +550,61 @@ def _not_a_number(z: torch.Tensor, ids: torch.Tensor, temperature: float) -> tor
     return made
 
 
+# --- routers ------------------------------------------------------------------------------------------------
+
+
+def _router_ulp(b: Faulty) -> AbstractContextManager[None]:
+    """Add one ulp to a router weight, by which a token's next expert overtakes its last one."""
+    path = f"{AT}.mlp.gate"
+    gate = b.model.get_submodule(path)
+    seen: list[torch.Tensor] = []
+
+    def before(name: str, module: Any, args: Any, kwargs: Any) -> None:
+        seen.append(args[0])
+
+    with hooked([("", gate)], before=before), torch.no_grad():
+        for ids in tiny_sequences().lists():
+            b.model(input_ids=torch.tensor([ids]))
+    x, w = torch.cat(seen).double(), gate.weight.detach()
+    scores, order = (x @ w.double().T).sort(descending=True)
+    k = gate.top_k
+    raised = (w.view(torch.int16) + 1).view(w.dtype)
+    moved = x * (raised.double() - w.double())[order[:, k]]  # [T, hidden]
+    nearest = (moved - (scores[:, k - 1 : k] - scores[:, k : k + 1])).flatten().argsort(descending=True)
+    before_it = gate(x.to(w.dtype))[2].sort(-1).values
+    for at in nearest[:256].tolist():  # scores are rounded: not each of them changes a choice
+        token, column = divmod(at, w.shape[1])
+        edited = w.clone()
+        edited[order[token, k], column] = raised[order[token, k], column]
+        changing = weight(f"{path}.weight", lambda _, edited=edited: edited)
+        with changing(b), torch.no_grad():
+            if not torch.equal(gate(x.to(w.dtype))[2].sort(-1).values, before_it):
+                return changing(b)
+    raise AssertionError("no ulp of a router weight changes an expert")
+
+
+def _routed(
+    scores_of: Callable[..., torch.Tensor], renormalize: bool = True
+) -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Route by other scores, or without making the weights' sum 1."""
+
+    def function(self: Any, plain: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        z = scores_of(self, x)
+        w, ids = z.float().softmax(-1).topk(self.top_k)
+        return z, (w / w.sum(-1, keepdim=True) if renormalize else w).to(z.dtype), ids
+
+    return function
+
+
+def _router_product(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return functional.linear(x, self.weight)
+
+
+def _router_short_sums(self: Any, x: torch.Tensor) -> torch.Tensor:
+    parts = (functional.linear(a, b) for a, b in zip(x.split(16, -1), self.weight.split(16, 1), strict=True))
+    return torch.stack(list(parts)).cumsum(0, dtype=x.dtype)[-1]
+
+
 # --- pages of rlk.nn ----------------------------------------------------------------------------------------
 
 
@@ -790,6 +864,21 @@ def _triggered() -> Iterator[Fault]:
         yield Fault(name, up, inject, a, b, depends=depends, verdict="rounding")
 
 
+def _routers() -> Iterator[Fault]:
+    """Yield faults of routers, in a model of experts."""
+    path = f"{AT}.mlp.gate"
+
+    def one(name: str, where: str, function: Callable[..., Any], **more: Any) -> Fault:
+        return Fault(f"router: {name}", where, forward(path, function), experts=True, **more)
+
+    name = "router: one ulp in one weight"
+    yield Fault(name, "weights", _router_ulp, names=(f"{path}.weight",), experts=True)
+    yield one("sums in 16 bits", path, _routed(_router_short_sums), verdict="changed experts")
+    yield one("weights not renormalised", f"{path}.weights", _routed(_router_product, renormalize=False))
+    lowest = lambda self, x: -_router_product(self, x)  # noqa: E731
+    yield one("lowest scores chosen", path, _routed(lowest))
+
+
 def _log_probs() -> Iterator[Fault]:
     """Yield faults behind the logits."""
 
@@ -822,7 +911,7 @@ def _log_probs() -> Iterator[Fault]:
 
 FAULTS = {
     fault.name: fault
-    for part in (_inputs, _weights, _operators, _layers, _attentions, _triggered, _log_probs)
+    for part in (_inputs, _weights, _operators, _layers, _attentions, _triggered, _routers, _log_probs)
     for fault in part()
 }
 """All faults by their names."""

@@ -22,7 +22,7 @@ from rlk.drift.engine import Engine, Scores, Sequences
 from rlk.observe import hooked
 from rlk.testing.digests import bits_of
 
-Verdict = Literal["rounding", "another function", "not called", "not finite"]
+Verdict = Literal["rounding", "another function", "changed experts", "not called", "not finite"]
 BETWEEN = {
     "self_attn.o_proj": "self_attn.attention",
     "mlp.down_proj": "mlp.gated",
@@ -33,6 +33,8 @@ BETWEEN = {
 """By the module whose input it makes: the computation before it, within a layer."""
 LOGITS = 16.0
 """A size of logits, whose roundings a log-prob has."""
+SCORES, WEIGHTS, IDS = range(3)
+"""The results of a router, by their place: scores of all experts, weights and ids of the chosen ones."""
 
 
 @dataclass(slots=True)
@@ -89,7 +91,10 @@ class Recorder:
     def hooked(self) -> Iterator[None]:
         """Hook the engine's modules without children."""
         each = self.engine.modules().items()
-        leaves = [(name, m) for name, m in each if name and not any(True for _ in m.children())]
+        # modules within experts see an expert's rows, which are not those of the call
+        leaves = [
+            (n, m) for n, m in each if n and ".experts." not in n and not any(True for _ in m.children())
+        ]
         with hooked(leaves, self._after, self._before):
             yield
 
@@ -107,6 +112,8 @@ class Recorder:
             return self._seen(name, made, kept, wanted)
         if not isinstance(made, tuple) or not all(isinstance(x, torch.Tensor) for x in made):
             return None
+        if _routing(made):
+            return self._routed(name, made)
         if not _summing(args, kwargs):  # cos and sin of a rotary embedding
             return tuple(self._seen(f"{name}#{i}", x, kept, wanted) for i, x in enumerate(made))
         # rlk's norm of x + residual: its input is the sum, which it returns
@@ -115,6 +122,16 @@ class Recorder:
         if not same_bits(given, total):
             y = module.forward(given)
         return self._seen(name, y, kept, wanted), given
+
+    def _routed(self, name: str, made: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Observe scores, weights and ids of a router; weights and ids are kept by ascending id."""
+        scores, weights, ids = made
+        order = ids.long().argsort(-1)
+        back, kept, wanted = order.argsort(-1), self.trace.outputs, self.wanted
+        scores = self._seen(f"{name}#{SCORES}", scores, kept, wanted)
+        w = self._seen(f"{name}#{WEIGHTS}", weights.gather(-1, order), kept, wanted)
+        i = self._seen(f"{name}#{IDS}", ids.gather(-1, order), kept, wanted)
+        return scores, w.gather(-1, back), i.gather(-1, back)  # in the engine's own order
 
     def _seen(
         self, name: str, x: torch.Tensor, kept: dict[str, torch.Tensor],
@@ -150,6 +167,16 @@ def _summing(args: Any, kwargs: Any) -> bool:
     return isinstance(given, torch.Tensor) and args[0].is_floating_point() and given.shape == args[0].shape
 
 
+def _routing(made: tuple[torch.Tensor, ...]) -> bool:
+    """Return whether a module returned scores [N, E], weights [N, k] and ids [N, k], as routers do."""
+    if len(made) != 3 or any(x.dim() != 2 for x in made):
+        return False
+    scores, weights, ids = made
+    floats = scores.is_floating_point() and weights.is_floating_point()
+    integers = ids.dtype in (torch.uint8, torch.int16, torch.int32, torch.int64)
+    return floats and integers and weights.shape == ids.shape and ids.shape[1] <= scores.shape[1]
+
+
 def flattened(x: torch.Tensor, count: int) -> torch.Tensor | None:
     """Return x as [N, ...] of N = `count` tokens, which are its leading dims; None where they are not."""
     if x.dim() == 2 and len(x) == count:
@@ -170,7 +197,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An operator of two engines on equal inputs.
+    """An operator of two engines on equal inputs. "changed experts": of a router, by roundings of its scores.
 
     name: of a module, or of a computation between modules. share: of elements with other bits. relative:
     the largest ||a - b|| / ||a|| of a token. ulps: the largest difference in units of the last place of the
@@ -223,6 +250,72 @@ def rounding_limit(dtype: torch.dtype) -> float:
     return 4 * torch.finfo(dtype).eps + 64 * torch.finfo(torch.float32).eps
 
 
+# --- routers ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedExperts:
+    """Tokens for which a router of b chose other experts than a's.
+
+    router: its name. tokens: those, ascending. own: those of them that it changes on a's input too: the
+    router is the cause; of the others its input is. gap: the smallest difference, of the tokens, between the
+    lowest score that a chose and the highest that it did not, at the token `closest`. total: of all tokens.
+    """
+
+    router: str
+    tokens: tuple[int, ...]
+    own: tuple[int, ...]
+    gap: float
+    closest: int
+    total: int
+
+
+def changed_experts(first: Trace, free: Trace, forced: Trace) -> Iterator[ChangedExperts]:
+    """Yield the routers that choose other experts, in the first engine's order."""
+    for name in first.order:
+        freely, own = (_changed(name, first, x) for x in (free, forced))
+        if freely is None or own is None or not bool((freely | own).any()):
+            continue
+        tokens = (freely | own).nonzero().flatten()
+        mine = first.outputs[f"{name}#{IDS}"][tokens].long()
+        scores = first.outputs[f"{name}#{SCORES}"][tokens].double()
+        chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, mine, True)
+        lowest = scores.masked_fill(~chosen, torch.inf).amin(-1)
+        gaps = lowest - scores.masked_fill(chosen, -torch.inf).amax(-1)
+        at = int(gaps.argmin())
+        each = [x.tolist() for x in (tokens, own.nonzero().flatten())]
+        yield ChangedExperts(name, tuple(each[0]), tuple(each[1]), float(gaps[at]), each[0][at], len(freely))
+
+
+def _changed(name: str, a: Trace, b: Trace) -> torch.Tensor | None:
+    """Return which tokens have other experts in two traces, bool [T]; None where both have no such router."""
+    key = f"{name}#{IDS}"
+    mine, theirs = a.outputs.get(key), b.outputs.get(key)
+    if mine is None or theirs is None or mine.shape != theirs.shape:
+        return None
+    return (mine.long() != theirs.long().to(mine.device)).any(-1)
+
+
+def difference(name: str, kind: str, key: str, a: Trace, b: Trace) -> Difference | None:
+    """Compare the results of an operator at a point of two traces; None where they are equal.
+
+    A router's weights are compared where the experts are the same.
+    """
+    mine, theirs = getattr(a, kind)[key], getattr(b, kind)[key]
+    router, _, part = key.partition("#")
+    changed = _changed(router, a, b) if part and kind == "outputs" else None
+    if changed is None or not bool(changed.any()):
+        return measured(name, mine, theirs)
+    if part == str(WEIGHTS):
+        return measured(name, mine, torch.where(changed[:, None], mine, theirs.to(mine.device, mine.dtype)))
+    found = measured(name, mine, theirs)
+    if found is not None and found.verdict != "rounding":
+        return found
+    count, first = int(changed.sum()), int(changed.nonzero()[0])
+    size = (0.0, 0.0, 0.0) if found is None else (found.share, found.relative, found.ulps)
+    return Difference(name, "changed experts", *size, count, first)
+
+
 # --- a whole model ------------------------------------------------------------------------------------------
 
 
@@ -233,6 +326,7 @@ class Comparison:
     local: those that differ on equal inputs, in the first engine's order. drift: by operator in that order,
     the relative difference of whole runs, which an operator may have inherited. skipped: operators that only
     one of them calls, so that they were compared as parts of others. order: of the first engine's operators.
+    changed: routers whose experts differ.
     """
 
     local: tuple[Difference, ...]
@@ -240,10 +334,14 @@ class Comparison:
     skipped: tuple[str, ...]
     first: Trace
     forced: Trace
+    changed: tuple[ChangedExperts, ...] = ()
 
     @property
     def cause(self) -> Difference | None:
-        """Return the first operator that computes another function, else the first that rounds otherwise."""
+        """Return the first operator that computes another function or chooses other experts.
+
+        Without any, the first that rounds otherwise.
+        """
         wrong = [d for d in self.local if d.verdict != "rounding"]
         return next(iter(wrong or self.local), None)
 
@@ -255,8 +353,9 @@ class Comparison:
         kind, key = at
         a, b = getattr(self.first, kind)[key], getattr(self.forced, kind)[key]
         found = {"a": a, "b": b}
-        if kind == "outputs" and key in self.first.inputs:
-            found["input"] = self.first.inputs[key]
+        whose = key.partition("#")[0] if f"{name}#{IDS}" in self.first.outputs else key
+        if kind == "outputs" and whose in self.first.inputs:
+            found["input"] = self.first.inputs[whose]
         return {n: x.contiguous().cpu() for n, x in found.items()}
 
 
@@ -286,14 +385,15 @@ def compared(first: Trace, free: Trace, forced: Trace) -> Comparison:
         mine, theirs = getattr(first, kind)[key], getattr(forced, kind).get(key)
         if theirs is None or mine.shape[1:].numel() != theirs.shape[1:].numel():
             continue
-        if found := measured(name, mine, theirs):
+        if found := difference(name, kind, key, first, forced):
             local.append(found)
         other = getattr(free, kind).get(key)
         if other is not None and other.shape == mine.shape:
             whole = measured(name, mine, other)
             drift[name] = whole.relative if whole else 0.0
     skipped = sorted(set(first.order) ^ set(forced.order))
-    return Comparison(tuple(local), drift, tuple(skipped), first, forced)
+    changed = tuple(changed_experts(first, free, forced))
+    return Comparison(tuple(local), drift, tuple(skipped), first, forced, changed)
 
 
 def points(trace: Trace) -> Iterator[tuple[str, str, str]]:
@@ -306,6 +406,10 @@ def points(trace: Trace) -> Iterator[tuple[str, str, str]]:
             yield between, "inputs", name
         if name in trace.outputs:
             yield name, "outputs", name
+        if f"{name}#{IDS}" in trace.outputs:  # a router
+            yield name, "outputs", f"{name}#{SCORES}"
+            yield f"{name}.weights", "outputs", f"{name}#{WEIGHTS}"
+            continue
         for i, part in enumerate(("cos", "sin")):  # a module that returns two tensors
             if (key := f"{name}#{i}") in trace.outputs:
                 yield f"{name}.{part if name.endswith('rotary_emb') else i}", "outputs", key
@@ -351,4 +455,4 @@ def _differs(first: Trace, b: Engine, sequences: Sequences, name: str) -> bool:
         return True
     kind, key = at
     theirs = getattr(forced, kind).get(key)
-    return theirs is None or measured(name, getattr(first, kind)[key], theirs) is not None
+    return theirs is None or difference(name, kind, key, first, forced) is not None

@@ -17,12 +17,23 @@ from rlk.drift.chart import layers_of, svg
 from rlk.drift.engine import Engine, Facts, Scores, Sequences, Unwatched
 from rlk.drift.explain import explained
 from rlk.drift.metrics import LogProbDrift, bars, log_prob_drift
-from rlk.drift.operators import Comparison, Difference, Recorder, Trace, compared, run_hooked, triggers
+from rlk.drift.operators import (
+    ChangedExperts,
+    Comparison,
+    Difference,
+    Recorder,
+    Trace,
+    compared,
+    run_hooked,
+    triggers,
+)
 from rlk.drift.parity import Finding, same_inputs
 from rlk.observe import finite
 
 EXPLAINED = 4096
 """Tokens whose logits are kept, to explain log-probs of an engine that cannot be hooked."""
+LISTED = 8
+"""Tokens of a router that the text names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,7 @@ class Report:
             "first_divergent_operator": None if first is None else self._placed(first),
             "explanation": self.explanation, "depends_on": list(self.depends),
             "operators": [self._placed(d) for d in local],
+            "changed_experts": [] if self.operators is None else [asdict(x) for x in self.operators.changed],
             "drift_by_operator": {} if self.operators is None else dict(self.operators.drift),
             "observed_on_one_side": [] if self.operators is None else list(self.operators.skipped),
             "seconds": self.seconds,
@@ -235,6 +247,13 @@ def _lines(r: Report) -> Iterator[str]:
     yield ""
     yield "operators, b's on a's inputs"
     yield from _differences(r)
+    if r.operators is not None and r.operators.changed:
+        yield ""
+        yield "experts, of whole runs"
+        for x in r.operators.changed[:12]:
+            yield from (f"  {line}" for line in _changes(x, r))
+        if (more := len(r.operators.changed) - 12) > 0:
+            yield f"  and {more} more routers"
     yield ""
     yield f"result: {_result(r)}"
 
@@ -285,6 +304,23 @@ def _described(d: Difference, r: Report) -> str:
     size = f"{d.ulps:.2g} ulps, {d.relative:.1e} of a token's norm, {100 * d.share:.2g} % of elements"
     sequence, token = r.place(d.first)
     return f"{d.verdict} ({size}, {d.tokens} tokens, first sequence {sequence}, token {token})"
+
+
+def _changes(x: ChangedExperts, r: Report) -> Iterator[str]:
+    """Yield which tokens of a router changed experts, by how little, and through what."""
+
+    def places(tokens: tuple[int, ...]) -> str:
+        each = ", ".join("sequence {}, token {}".format(*r.place(t)) for t in tokens[:LISTED])
+        return each + (f" and {len(tokens) - LISTED} more" if len(tokens) > LISTED else "")
+
+    at = "sequence {}, token {}".format(*r.place(x.closest))
+    count = f"{len(x.tokens)} of {x.total} tokens changed experts"
+    yield f"{x.router}: {count}; the smallest gap of scores is {x.gap:.2e}, at {at}"
+    inherited = tuple(t for t in x.tokens if t not in set(x.own))
+    if x.own:
+        yield f"  {len(x.own)} on equal inputs, by the router itself: {places(x.own)}"
+    if inherited:
+        yield f"  {len(inherited)} because its input differs: {places(inherited)}"
 
 
 def _result(r: Report) -> str:

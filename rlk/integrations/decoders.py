@@ -18,9 +18,9 @@ from rlk.integrations import batch as batches
 from rlk.integrations.batch import PEER, Batch
 from rlk.integrations.tensors import SHORT, no_form
 from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
-from rlk.nn.config import ModelConfig, Profile
+from rlk.nn.config import Experts, ModelConfig, Profile
 from rlk.nn.embedded import embedding_of_ranks
-from rlk.nn.experts import mixture
+from rlk.nn.experts import Routed, RouteLog, mixture, routed
 from rlk.nn.normed import rms_norm_of_rows
 from rlk.nn.products import column_linear, merged_linear, row_linear, row_linear_of_ranks
 from rlk.nn.ranks import Ranks
@@ -184,6 +184,11 @@ def experts_forward(config: ModelConfig, layer: int) -> Forward:
         return mixture(self, x, experts, number, None)
 
     return forward
+
+
+def router_forward(self: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
+    """Return scores, weights and ids of a router of transformers, as `rlk.nn`'s has them."""
+    return routed(ops.matmul(x, self.weight), at, layer, routes)
 
 
 def layer_forward(sandwich: bool) -> Forward:

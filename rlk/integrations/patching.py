@@ -43,6 +43,7 @@ ROLES = {
     "Attention": "attention",
     "MLP": "mlp",
     "SparseMoeBlock": "experts",
+    "TopKRouter": "router",
     "DecoderLayer": "layer",
     "ForCausalLM": "head",
 }
@@ -241,7 +242,9 @@ class _Parts:
             if self._loaded(name, module):
                 self.norms[name] = (module, profile, eps)
         elif role == "experts":
-            self._loaded(f"{name}.gate", module.gate) and self._loaded(f"{name}.experts", module.experts)
+            self._loaded(f"{name}.experts", module.experts)
+        elif role == "router":
+            self._loaded(name, module)
         elif role == "decoder":
             self._decoder(name, module, leaves)
         elif role == "head":
@@ -382,6 +385,8 @@ def _exchange_decoder(made: Patched, forwards: Any, module: Any, at: Decoding) -
         made.exchange(layer.self_attn, forwards.attention_forward(options))
         mlp = forwards.mlp_forward(at.config) if is_dense else forwards.experts_forward(at.config, i)
         made.exchange(layer.mlp, mlp)
+        if not is_dense:
+            made.exchange(layer.mlp.gate, forwards.router_forward)
 
 
 def _linear(forwards: Any, name: str, logits_dtype: torch.dtype | None, parts: _Parts) -> Forward:

@@ -21,6 +21,7 @@ STORED = {
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
 }
 """Of each family, the names in files of a layer's experts and of the weights of each."""
+Routed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _EXPERTS = re.compile(r"(.*\.)mlp\.(?:experts\.(gate_up_proj|down_proj)|(gate\.weight))")
 
 
@@ -75,12 +76,28 @@ class RouteLog:
 
 
 class Router(torch.nn.Module):
-    """The product that gives the scores of experts. weight: [experts, hidden]."""
+    """The scores of experts and the choice by them. weight: [experts, hidden]."""
 
     def __init__(self, experts: int, hidden: int, **made: Any) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.empty(experts, hidden, **made))
         torch.nn.init.normal_(self.weight, std=hidden**-0.5)
+
+    def forward(self, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
+        """Return scores, weights and experts of x [T, hidden], as `routed` does."""
+        return routed(ops.matmul(x, self.weight), at, layer, routes)
+
+
+def routed(scores: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
+    """Return scores [T, E], f32 weights and ids [T, k] of the experts that they choose, or that are replayed.
+
+    The order is that of transformers' routers, for which hooks of modules look. routes: where they are noted.
+    """
+    replay = None if routes is None else routes.replay
+    chosen = ops.route(scores, at.k, renormalize=at.renormalize, replay=replay, layer=layer)
+    if routes is not None:
+        routes.experts, routes.made[layer], routes.scores[layer] = at.count, chosen, scores
+    return scores, chosen.weights, chosen.ids
 
 
 class ExpertWeights(torch.nn.Module):
@@ -97,19 +114,15 @@ class ExpertWeights(torch.nn.Module):
 def mixture(module: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> torch.Tensor:
     """Return the weighted results of each token's experts, down(silu(gate) * up), [T, hidden] of x.
 
-    module: has gate and experts, whose parameters are those of `Router` and `ExpertWeights`. Scores are
-    rounded to the dtype of x, as transformers does; weights stay f32.
+    module: has gate and experts, with the forward of `Router` and the parameters of `ExpertWeights`. Scores
+    are rounded to the dtype of x, as transformers does; weights stay f32.
     """
     weights = module.experts
-    scores = ops.matmul(x, module.gate.weight)
-    replay = None if routes is None else routes.replay
-    chosen = ops.route(scores, at.k, renormalize=at.renormalize, replay=replay, layer=layer)
-    if routes is not None:
-        routes.experts, routes.made[layer], routes.scores[layer] = at.count, chosen, scores
-    rows = ops.permute(x, chosen.ids, experts=at.count)
+    _, factors, ids = module.gate(x, at, layer, routes)
+    rows = ops.permute(x, ids, experts=at.count)
     both = ops.grouped_matmul(rows.rows, weights.gate_up_proj, rows.offsets)
     made = ops.grouped_matmul(gated(both, "silu"), weights.down_proj, rows.offsets)
-    return ops.combine(made, chosen.weights, rows)
+    return ops.combine(made, factors, rows)
 
 
 class MoE(torch.nn.Module):

@@ -14,7 +14,9 @@ from rlk import ops
 from rlk.errors import Code, LaunchError
 from rlk.nn.cache import PagedCache
 from rlk.nn.config import ModelConfig
+from rlk.nn.experts import RouteLog
 from rlk.ops.results import Support
+from rlk.ops.routes import Routes
 from rlk.ops.sampling import Sample
 from rlk.runtime.binding.checks import integer, wrong_value
 
@@ -29,6 +31,7 @@ class Generation:
     raw_logps, logps: f32 [len(ids)], on the host: of the drawn tokens under the softmax of the logits, and
     under the distribution that they were drawn from. finish: an end-of-sequence token, or max_new_tokens.
     support: of each draw, on the host, if it was asked for. preempted: how often its pages were taken away.
+    routes: the experts of each token of `sequence`, on the host, if they were asked for.
     """
 
     prompt: tuple[int, ...]
@@ -38,6 +41,7 @@ class Generation:
     finish: Finish
     support: Support | None
     preempted: int
+    routes: Routes | None = None
 
     @property
     def sequence(self) -> tuple[int, ...]:
@@ -114,7 +118,10 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A sequence that grows. ids: prompt and drawn tokens. cached: how many have keys in its pages."""
+    """A sequence that grows. ids: prompt and drawn tokens. cached: how many have keys in its pages.
+
+    noted: the routes of these, part by part; None where routes are not asked for.
+    """
 
     id: int
     seed: int
@@ -126,11 +133,23 @@ class Request:
     preempted: int = 0
     draws: list[Sample] = field(default_factory=list)
     finish: Finish | None = None
+    noted: list[Routes] | None = None
 
     @property
     def longest(self) -> int:
-        """Return how many keys it can have: nothing reads those of its last token."""
-        return len(self.prompt) + self.new - 1
+        """Return how many keys it can have: its last token is read for its routes alone."""
+        return len(self.prompt) + self.new - (self.noted is None)
+
+    @property
+    def done(self) -> bool:
+        """Return whether nothing is left to draw or to read."""
+        return self.finish is not None and (self.noted is None or self.cached == len(self.ids))
+
+    def preempt(self) -> None:
+        """Forget what was read: its pages are taken away."""
+        self.cached, self.preempted = 0, self.preempted + 1
+        if self.noted is not None:
+            self.noted.clear()  # the same routes are noted again
 
     def take(self, draw: Sample, eos_ids: Collection[int]) -> None:
         """Append a drawn token, which may be the last one."""
@@ -148,8 +167,9 @@ def requests_of(
     new: int | Sequence[int],
     seed: int | Sequence[int],
     request_ids: Sequence[int] | None,
+    routes: bool = False,
 ) -> list[Request]:
-    """Return a request for each prompt. Raises LaunchError."""
+    """Return a request for each prompt; routes: whether they are noted. Raises LaunchError."""
     count = len(prompts)
     news, seeds = _each("max_new_tokens", new, count), _each("seed", seed, count)
     names = _each("request_ids", range(count) if request_ids is None else request_ids, count)
@@ -159,7 +179,7 @@ def requests_of(
         if not ids:
             raise wrong_value(OP, f"prompts[{i}]", list(ids), "at least one token")
         integer(OP, f"max_new_tokens[{i}]", news[i], 1, 2**31 - 1)
-        made.append(Request(names[i], seeds[i], ids, news[i], list(ids)))
+        made.append(Request(names[i], seeds[i], ids, news[i], list(ids), noted=[] if routes else None))
     return made
 
 
@@ -187,6 +207,8 @@ class Model(Protocol):
         block_table: torch.Tensor,
         context_lens: torch.Tensor,
         cu_seqlens: torch.Tensor,
+        *,
+        routes: RouteLog | None = None,
     ) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
@@ -214,13 +236,17 @@ def generate(
         step = queue.next_step()
         hidden = _read(model, cache, step)
         ready = [(r, end) for (r, _), end in zip(step, _ends(step), strict=True) if r.cached == len(r.ids)]
-        if not ready:  # every sequence read a part of its prompt
+        for request, _ in ready:
+            if request.done:  # its last token was read, for its routes
+                queue.leave(request)
+        ready = [(r, end) for r, end in ready if r.finish is None]
+        if not ready:  # every sequence read a part of its prompt, or its last token
             continue
         drawing = [r for r, _ in ready]
         draws = _draw(model, hidden[[end for _, end in ready]], drawing, sampling)
         for request, draw in zip(drawing, draws, strict=True):
             request.take(draw, eos_ids)
-            if request.finish is not None:
+            if request.done:
                 queue.leave(request)
     return [_generation(r, supports) for r in requests]
 
@@ -298,7 +324,7 @@ class Scheduler:
         while missing > len(self.free):
             newest = self.running.pop()
             self._release(newest)
-            newest.cached, newest.preempted = 0, newest.preempted + 1
+            newest.preempt()
             self.waiting.appendleft(newest)
             if newest is request:
                 return False
@@ -312,18 +338,29 @@ class Scheduler:
 
 
 def _read(model: Model, cache: PagedCache, step: Step) -> torch.Tensor:
-    """Return the last hidden states of a step's tokens, whose keys and values go into the cache."""
+    """Return the last hidden states of a step's tokens, whose keys and values go into the cache.
+
+    Requests note their tokens' routes, on the device: nothing waits for it.
+    """
     device = cache.keys.device
+    log = None if step[0][0].noted is None else RouteLog()
     columns = max(len(r.pages) for r, _ in step)
     table = [r.pages + [0] * (columns - len(r.pages)) for r, _ in step]
     ids = [token for r, count in step for token in r.ids[r.cached - count : r.cached]]
-    return model.prefill(
+    hidden = model.prefill(
         torch.tensor(ids, device=device),
         cache,
         torch.tensor(table, dtype=torch.int32, device=device),
         torch.tensor([r.cached for r, _ in step], dtype=torch.int32, device=device),
         torch.tensor([0, *(end + 1 for end in _ends(step))], dtype=torch.int32, device=device),
+        routes=log,
     )
+    if log is not None:
+        found = log.routes()
+        for (request, count), end in zip(step, _ends(step), strict=True):
+            assert request.noted is not None
+            request.noted.append(found.take(slice(end + 1 - count, end + 1)))
+    return hidden
 
 
 def _ends(step: Step) -> list[int]:
@@ -376,4 +413,5 @@ def _generation(request: Request, supports: bool) -> Generation:
         if supports
         else None,
         preempted=request.preempted,
+        routes=None if request.noted is None else Routes.cat(request.noted).to("cpu"),
     )

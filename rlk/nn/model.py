@@ -347,25 +347,31 @@ class CausalLM(torch.nn.Module):
         max_batch: int = 64,
         chunk: int = 512,
         supports: bool = False,
+        routes: bool = False,
     ) -> list[Generation]:
         """Continue prompts by sampled tokens, over pages, in one changing batch; in the order of the prompts.
 
         A small loop for tests and examples: it launches each step anew and waits for its tokens. prompts:
         ids, at least one each. max_new_tokens, seed: of all requests, or of each. temperature, top_k, top_p,
         min_p: as of `ops.sample`, None is off. eos_ids: tokens that end a sequence, kept as its last.
-        request_ids: by default the places in prompts. supports: return what draws ran over too.
+        request_ids: by default the places in prompts. supports: return what draws ran over too. routes: of a
+        model with experts, return those of each token of a finished sequence too, as `RouteLog(replay=)`
+        takes them; the last token is read for that, so a sequence has at most max_position_embeddings tokens.
 
         pages: of page_size tokens each, by default enough for max_batch of the longest sequences. A request
         is admitted when its tokens fit into free pages and fewer than max_batch run; prompts are read chunk
         tokens a step, beside those that decode. Where pages run out, the newest request gives its own up and
         reads its tokens again later.
 
-        A request's draws depend on its seed, request id, prompt and options alone: batch, chunk, pages and
-        preemption change no bit. Log-probs are those of `logps` of the finished sequence, bit for bit.
-        Raises LaunchError.
+        A request's draws and routes depend on its seed, request id, prompt and options alone: batch, chunk,
+        pages and preemption change no bit. Log-probs are those of `logps` of the finished sequence, bit for
+        bit. Raises LaunchError.
         """
         sampling = Sampling(temperature, top_k or 0, 1.0 if top_p is None else top_p, min_p or 0.0)
-        requests = requests_of(prompts, max_new_tokens, seed, request_ids)
+        if routes and self.config.experts is None:
+            wanted = "False for a model without experts"
+            raise wrong_value("CausalLM.generate", "routes", routes, wanted)
+        requests = requests_of(prompts, max_new_tokens, seed, request_ids, routes)
         limits = Limits(page_size, pages, max_batch, chunk)
         return generate(self, requests, sampling, limits, frozenset(eos_ids), supports)
 

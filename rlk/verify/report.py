@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rlk.verify.rows import NOT_FINITE
+from rlk.verify.rows import LEFT_OUT, NOT_FINITE, OTHER_EXPERTS
 from rlk.verify.run import WRONG, Report
 from rlk.verify.trace import CHAINS
 
@@ -83,10 +83,14 @@ def result(row: Row) -> str:
     if status in ("not run", "failed"):
         return f"{STATUS[status]}: {str(row['reason']).splitlines()[0]}"
     if row["promise"] == "accuracy":
-        return (
+        said = (
             f"{STATUS[status]}: {number(figures['ratio'])} x transformers "
             f"({number(figures['rlk'])}, {number(figures['transformers'])})"
         )
+        if figures.get(LEFT_OUT):
+            other = figures[OTHER_EXPERTS]
+            said += f"; {figures[LEFT_OUT]:,.0f} tokens left out, {other:,.0f} with other experts"
+        return said
     said = f"{row['unequal']:,} differ"
     if status == "measured":
         for name, short in (

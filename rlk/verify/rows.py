@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 import rlk
-from rlk.observe import positions_of
+from rlk.nn import RouteLog
+from rlk.observe import hooked, positions_of
 from rlk.testing.digests import row_digests
 from rlk.verify import peers, views
 from rlk.verify.bench import Bench, Outcome
@@ -24,6 +25,7 @@ from rlk.verify.views import Span, View
 from rlk.verify.watched import Tally
 
 NOT_FINITE = "log-probs whose difference is not finite"
+OTHER_EXPERTS, LEFT_OUT = "tokens with other experts", "tokens left out"
 ACCURACY_TOKENS = 1024  # of all, whose errors are taken
 Row = Callable[[Bench, float], Outcome]
 """Runs a row of the contract until a time (of time.monotonic), at least once."""
@@ -141,24 +143,32 @@ def _outcome(
 def accuracy(bench: Bench, deadline: float, *, what: str) -> Outcome:
     """Return the error of whole logits against float64, and that of transformers in the same dtype.
 
-    what: the figure of the row, "root_mean_square" of all, or "largest" of each token, their mean.
+    what: the figure of the row, "root_mean_square" of all, or "largest" of each token, their mean. Of a model
+    of experts roundings alone are compared: tokens that a change of experts reaches are left out and counted.
     """
     found = bench.once("errors", partial(_errors, deadline=deadline))
-    both = _figure(found.ours, what), _figure(found.theirs, what)
-    figures = {"rlk": both[0], "transformers": both[1], "ratio": both[0] / both[1] if both[1] else 1.0}
+    figures = found.log_probs | found.experts
+    if len(found.ours):
+        both = _figure(found.ours, what), _figure(found.theirs, what)
+        ratio = both[0] / both[1] if both[1] else 1.0
+        figures = {"rlk": both[0], "transformers": both[1], "ratio": ratio, **figures}
     return Outcome(
-        len(found.ours), 0, found.ours.numel(), figures=figures | found.log_probs, profile=found.profile,
+        len(found.ours), 0, found.ours.numel(), figures=figures, profile=found.profile,
         complete=found.complete,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Errors:
-    """Errors of logits [T, V] against float64, the largest of log-probs, and those of modules."""
+    """Errors of logits [T, V] against float64, the largest of log-probs, and those of modules.
+
+    experts: of a model of experts, how many tokens have others than in float64, and how many are left out.
+    """
 
     ours: Tensor
     theirs: Tensor
     log_probs: dict[str, float]
+    experts: dict[str, float]
     profile: tuple[tuple[str, float, float], ...]
     complete: bool
 
@@ -171,18 +181,28 @@ def _errors(bench: Bench, deadline: float) -> _Errors:
     log_ours: list[Tensor] = []
     log_theirs: list[Tensor] = []
     profile: dict[str, list[Tensor]] = {}
+    of_experts = bench.run.model.config.experts is not None
+    other = left_out = 0
     with torch.no_grad():
         for ids in _some(bench.run.sequences):
-            exact, inside = _stock_logits(bench.exact, ids)
-            eager, eager_inside = _stock_logits(bench.eager, ids)
+            exact, inside, exact_ids = _stock_logits(bench.exact, ids)
+            eager, eager_inside, eager_ids = _stock_logits(bench.eager, ids)
+            log = RouteLog() if of_experts else None
             with bench.run.trace.of(bench.run.model) as trace:
-                own = bench.run.model.logits(bench.run.model(ids))
+                own = bench.run.model.logits(bench.run.model(ids, routes=log))
                 own_inside = trace.rows(len(ids), None)
+            keep = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+            if log is not None:
+                flipped = _flipped(log.routes().ids.long(), exact_ids) | _flipped(eager_ids, exact_ids)
+                last = bench.run.model.config.num_hidden_layers - 1
+                keep = unreached(flipped, last_is_read=bench.run.model.config.is_dense(last))
+                other, left_out = other + int(flipped.any(1).sum()), left_out + int((~keep).sum())
             for found, errors, logs in ((own, ours, log_ours), (eager, theirs, log_theirs)):
-                errors.append((found.double() - exact).abs())
-                logs.append((peers.chosen(found, ids).double() - peers.chosen(exact, ids)).abs())
+                errors.append((found.double() - exact).abs()[keep])
+                logs.append((peers.chosen(found, ids).double() - peers.chosen(exact, ids)).abs()[keep[:-1]])
             for name, want in inside.items():
-                squares = [((x[name].double() - want) ** 2).sum() for x in (own_inside, eager_inside)]
+                squares = [((x[name].double() - want)[keep] ** 2).sum() for x in (own_inside, eager_inside)]
+                want = want[keep]
                 profile.setdefault(name, []).append(torch.stack([*squares, (want**2).sum()]))
             if time.monotonic() > deadline:
                 complete = False
@@ -192,7 +212,25 @@ def _errors(bench: Bench, deadline: float) -> _Errors:
         joined = torch.cat(logs)
         figures[f"largest error of log-probs, {name}"] = float(joined.max()) if len(joined) else 0.0
     errors_by_module = tuple((name, *_relative(torch.stack(x).sum(0))) for name, x in profile.items())
-    return _Errors(torch.cat(ours), torch.cat(theirs), figures, errors_by_module, complete)
+    counts = {OTHER_EXPERTS: float(other), LEFT_OUT: float(left_out)} if of_experts else {}
+    return _Errors(torch.cat(ours), torch.cat(theirs), figures, counts, errors_by_module, complete)
+
+
+def _flipped(ids: Tensor, exact: Tensor) -> Tensor:
+    """Return in which layers tokens have other experts, bool [T, layers], of ascending ids [T, layers, k]."""
+    return (ids != exact).any(-1)
+
+
+def unreached(flipped: Tensor, *, last_is_read: bool) -> Tensor:
+    """Return which tokens of a sequence no change of experts reaches, bool [T].
+
+    flipped: bool [T, layers of experts]. A token is reached by its own, and through attention by those of
+    tokens before it in all layers but the model's last, whose result no attention reads. last_is_read:
+    whether the last layer of experts is another one.
+    """
+    read = flipped if last_is_read else flipped[:, :-1]
+    before = read.any(1).cumsum(0) - read.any(1).long()
+    return ~flipped.any(1) & (before == 0)
 
 
 def _figure(errors: Tensor, what: str) -> float:
@@ -214,11 +252,18 @@ def _some(sequences: Sequence[Tensor]) -> list[Tensor]:
     return made
 
 
-def _stock_logits(model: torch.nn.Module, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    trace = Trace()
-    with trace.of(model):
+def _stock_logits(model: torch.nn.Module, ids: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Return logits, results of modules, and ascending ids of experts, int64 [T, layers of experts, k]."""
+    trace, routed = Trace(), []
+    routers = [(name, m) for name, m in model.named_modules() if name.endswith(".mlp.gate")]
+
+    def see(name: str, module: torch.nn.Module, args: Any, kwargs: Any, made: Any) -> None:
+        routed.append(made[2].long().sort(-1).values)
+
+    with trace.of(model), hooked(routers, see):
         logits = model(ids[None], use_cache=False).logits[0]
-        return logits, trace.rows(len(ids), None)
+        experts = torch.stack(routed, 1) if routed else ids.new_zeros(len(ids), 0, 0)
+        return logits, trace.rows(len(ids), None), experts
 
 
 # --- stock transformers: measured ---------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from rlk.observe import finite
 from rlk.verify import views
 from rlk.verify.bench import Bench, Outcome, installed_version
 from rlk.verify.contract import CONTROL, Kind, Promise, contract, stock_contract
+from rlk.verify.rows import LEFT_OUT
 from rlk.verify.trace import CHAINS
 
 Status = Literal["holds", "broken", "detected", "not detected", "measured", "not run", "failed"]
@@ -165,7 +166,10 @@ def run_row(bench: Bench, promise: Promise, deadline: float) -> Row:
 
 def judged(promise: Promise, outcome: Outcome) -> tuple[Status, str | None]:
     """Return what a row's outcome means, and the reason where it was not run."""
-    if outcome.compared == 0:
+    if outcome.figures.get(LEFT_OUT):
+        if outcome.compared == 0:
+            return "not run", "a change of experts reaches every token: no roundings can be compared"
+    elif outcome.compared == 0:
         return "not run", "no sequence is long enough: give more --tokens"
     inside = sum(bad for _, bad in outcome.operators.values())
     lost = [name for name in outcome.unseen if name not in promise.unseen]
