@@ -62,8 +62,8 @@ a backend's are those of forward and gradient, with the functions that they call
 The last column compares the spec with the Triton text without these functions (trees, exp, log), which one
 would not write by hand.
 
-No time is measured yet: `benchmarks/bench_gallery.py` needs a GPU, and writes its rows to
-`benchmarks/results/<device>/authors.json`.
+Times beside torch.compile, of the operators that were measured so far, are in [performance](performance.md);
+`benchmarks/bench_gallery.py` writes them.
 """
 TAIL = """
 ## JSD, from logits and from heads
