@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SECTIONS = ("", "Install", "Use", "Commands", "Without compilers", "In TRL and verl")  # of the index
+SECTIONS = ("", "Install", "Use", "Commands", "Without compilers", "In TRL, verl and vLLM")  # of the index
 NAV = {
     "Get started": [
         "index.md",
