@@ -145,8 +145,8 @@ def made_from(op: Op, result: type | None = None) -> Callable[..., Any]:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     results, own = Results(name, op.returns, result), words(op)
     given = {"op": op, "call": call, "results": results, "number": number, "integer": integer, "flag": flag,
-             "names_among": names_among, "is_choice": is_choice,
-             "float": float, "str": str, "type": type}  # fmt: skip
+             "names_among": names_among, "is_choice": is_choice}  # fmt: skip
+    given |= {kind.__name__: kind for kind in (float, str, type) if own[kind.__name__] != kind.__name__}
     names: dict[str, Any] = {
         "torch": torch, "Literal": Literal, **{own[word]: value for word, value in given.items()},
         **{f"choices_of_{f.name}": f.type.choices for f in op.formals if isinstance(f.type, StaticType)},

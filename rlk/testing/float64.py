@@ -54,7 +54,8 @@ def float64_outputs(case: Case) -> Mapping[str, Any]:
         if len(listed) != len(names):
             raise _other_results(op, f"{len(listed)} tensors", names)
         made = dict(zip(names, listed, strict=True))
-    elif missing := [n for n in names if n not in made]:
+    elif made.keys() - set(names) and (missing := [n for n in names if n not in made]):
+        # a result that float64 does not have, such as one rounded at random, may be left out
         raise _other_results(op, f"{', '.join(made)} without {', '.join(missing)}", names)
     for name, value in made.items():
         if not isinstance(value, torch.Tensor):
