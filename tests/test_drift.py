@@ -484,7 +484,10 @@ def test_two_records_differ_in_token_ids_and_one_in_positions(tmp_path: Path) ->
 
 
 def test_the_faults_of_the_command_s_model_are_of_its_operators() -> None:
-    names = {n for n, _ in tiny_model().named_modules()} | {n for n, _ in tiny_model().named_parameters()}
-    wanted = {f.where.removesuffix(".residual") for f in FAULTS.values() if f.where.startswith("model.")}
-    computed = (".attention", ".gated", ".cos")
-    assert not {w for w in wanted if w not in names and not w.endswith(computed)}
+    for experts in (False, True):
+        model = tiny_model(experts=experts)
+        names = {n for n, _ in model.named_modules()} | {n for n, _ in model.named_parameters()}
+        faults = [f for f in FAULTS.values() if f.experts == experts and f.where.startswith("model.")]
+        wanted = {f.where.removesuffix(".residual") for f in faults}
+        computed = (".attention", ".gated", ".cos", ".gate.weights")
+        assert wanted and not {w for w in wanted if w not in names and not w.endswith(computed)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from nn_cases import model, texts
+from nn_cases import DEVICE, model, texts
 
 import rlk
 from rlk.errors import LaunchError
@@ -24,7 +24,7 @@ EXPERTS: dict[str, Any] = {
 
 def lm_of_experts() -> CausalLM:
     """Return a model whose router rows differ by pairs in the last bit: scores are near each other."""
-    made = model(**EXPERTS)
+    made = model(DEVICE, **EXPERTS)
     for layer in made.model.layers:
         w = layer.mlp.gate.weight
         w[1::2] = (w[::2].view(torch.int16) + 1).view(w.dtype)
@@ -46,12 +46,12 @@ def test_training_replays_the_routes_of_a_rollout() -> None:
         assert [x.ids for x in got] == [x.ids for x in want]
     assert sum(x.preempted for x in got) > 0
     assert [x.routes.tokens for x in want] == [len(x.sequence) for x in want]
-    routes = Routes.cat([x.routes for x in want])
+    routes = Routes.cat([x.routes for x in want]).to(DEVICE)
     assert routes.nbytes == routes.tokens * 2 * 3
 
-    ids = torch.tensor([token for x in want for token in x.sequence])
+    ids = torch.tensor([token for x in want for token in x.sequence], device=DEVICE)
     lengths = [len(x.sequence) for x in want]
-    layout = rlk.Layout.packed(torch.tensor([0, *lengths]).cumsum(0), tokens=len(ids))
+    layout = rlk.Layout.packed(torch.tensor([0, *lengths], device=DEVICE).cumsum(0), tokens=len(ids))
     free, log = RouteLog(), RouteLog(routes)
     with torch.no_grad():
         chosen = lm.logps(ids, layout, routes=free).logp
@@ -59,7 +59,7 @@ def test_training_replays_the_routes_of_a_rollout() -> None:
     assert free.routes().digest() == routes.digest() and log.flips().tokens == 0
     assert_same_bits(replayed, chosen)
     for x, row in zip(want, replayed.split(lengths), strict=True):
-        assert_same_bits(row[len(x.prompt) :], x.raw_logps)
+        assert_same_bits(row[len(x.prompt) :].cpu(), x.raw_logps)
     with torch.no_grad():  # a router whose product is rounded in between
         gate = lm.model.layers[1].mlp.gate
         gate.forward = lambda x, *more: split_router(gate, x, *more)
