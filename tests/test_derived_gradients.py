@@ -11,7 +11,7 @@ import derived_specs
 import numpy as np
 import pytest
 import torch
-from derived_specs import WRT, F, M, N, P, R
+from derived_specs import WRT, D, F, H, M, N, P, R
 
 import rlk
 from rlk.errors import SpecError
@@ -19,7 +19,7 @@ from rlk.interp.run import run, run_wide
 from rlk.ir.nodes import Load, MathFn, Program, Role, Store, Stream, Value, bounds_of, with_operands
 from rlk.ir.numerics import numerics_id
 from rlk.ir.text import print_program
-from rlk.lang import Axis, L, Outputs, Ragged, Static, Tensor, f32, i32, op, u32
+from rlk.lang import Axis, L, Outputs, Ragged, Static, Tensor, Tree, bf16, f32, i32, op, u32
 from rlk.lang import slopes as rules
 from rlk.lang.op import Op, Variant, axes_of
 from rlk.lang.recompute import tape_of
@@ -193,7 +193,7 @@ def recurrence(x: Tensor[f32, R, S]) -> Outputs:
     """A decayed sum."""
     state = L.carry(0.0, R)
     for s in L.stream(S):
-        L.emit(y=x[s] + state.value)
+        L.emit(y=state.value + x[s])
         state.hand(0.5 * state.value + x[s])
     return L.out()
 
@@ -234,11 +234,30 @@ def state(z: Tensor[f32, R, Z]) -> Outputs:
     return L.out(y=soft.sum)
 
 
+@op(saves=("z",))
+def weighed(z: Tensor[f32, R, Z]) -> Outputs:
+    """Another sum of a maximum and a logarithm than a log-sum-exp."""
+    soft = L.softmax_sum()
+    for v in L.stream(Z):
+        soft.absorb(z[v])
+    return L.out(y=L.fma(soft.max, 0.5, L.log(soft.sum)))
+
+
+@op(saves=("z",))
+def powers(z: Tensor[f32, R, Z]) -> Outputs:
+    """The log-sum-exp of another fold than this one."""
+    soft = L.power_sum()
+    for v in L.stream(Z):
+        soft.absorb(z[v])
+    return L.out(y=soft.max + L.log(soft.sum))
+
+
 REFUSED = [
     (rounded, "x", "VJP_DERIVED", ".bits(f32)"), (recurrence, "x", "VJP_DERIVED", "L.stream(S)"),
     (segments, "x", "VJP_DERIVED", "total.absorb"), (lookup, "table", "VJP_DERIVED", "table.at(ids, N)"),
     (unordered, "bias", "VJP_SUM", "x + bias"), (unsaved, "x", "VJP_SAVED", "x * w"),
-    (state, "z", "VJP_DERIVED", "soft.absorb"),
+    (state, "z", "VJP_DERIVED", "soft.absorb"), (weighed, "z", "VJP_DERIVED", "soft.absorb"),
+    (powers, "z", "VJP_DERIVED", "soft.absorb"),
 ]  # fmt: skip
 
 
@@ -319,6 +338,62 @@ def test_an_output_of_a_variant_that_was_not_tried_is_no_constant() -> None:
     assert derived.trace(plain).kernels
     with pytest.raises(SpecError, match="the output z, which no variant has"):
         derived.trace(more)
+
+
+@pytest.mark.parametrize("other", ["dtype", "dims"])
+def test_an_output_of_two_types_is_refused_where_its_cotangent_has_another(other: str) -> None:
+    @op(saves=("x",))
+    def several(x: Tensor[f32, R, N], plain: Static[True, False] = True) -> Outputs:
+        y = x * x
+        if not plain:
+            y = y.to(bf16) if other == "dtype" else L.sum(y, over=N, tree=Tree.halving)
+        return L.out(y=y)
+
+    derived = several.derive_vjp()
+    first, second = (
+        Variant.of(statics={"plain": each}, present={"d_y"}, wanted={"x"}) for each in (True, False)
+    )
+    assert derived.trace(first).kernels
+    with pytest.raises(SpecError, match="the output y, which is .* here and f32.R, N. in another variant"):
+        derived.trace(second)
+
+
+@op(saves=("z", "w"))
+def same_in_all(z: Tensor[f32, R, Z], w: Tensor[f32, R]) -> Outputs:
+    """A payload that is computed outside of its stream."""
+    soft, row = L.softmax_sum(), w * w
+    for v in L.stream(Z):
+        soft.absorb(z[v], x=row)
+    return L.out(y=soft.mean("x") * soft.mean("x") * soft.lse())
+
+
+@op(saves=("x", "w"))
+def over_batches(x: Tensor[bf16, H, M, D], w: Tensor[bf16, H, N, D]) -> Outputs:
+    """Products whose cotangents are the same in all of a batch, and in all rows of one factor."""
+    y = L.dot(x, w, over=D, each=(H,))
+    columns = L.sum(L.sum(y, over=M, tree=Tree.halving), over=H, tree=Tree.halving)
+    return L.out(y=L.sum(y, over=H, tree=Tree.halving), columns=columns)
+
+
+@op(saves=("x", "w"))
+def over_streamed_rows(x: Tensor[f32, S, N], w: Tensor[f32, N]) -> Outputs:
+    """Sums over rows, by column and of whole rows: no axis is left to run programs along."""
+    total, soft = L.total(), L.softmax_sum()
+    for s in L.stream(S):
+        total.absorb(x[s] * w)
+        soft.absorb(L.sum(x[s] * w, over=N, tree=Tree.halving))
+    return L.out(y=total.value * soft.lse())
+
+
+@pytest.mark.parametrize("spec", [same_in_all, over_batches, over_streamed_rows], ids=lambda spec: spec.name)
+def test_what_is_the_same_along_an_axis_is_differentiated(spec: Op) -> None:
+    spec.derive_vjp()
+    (case,) = cases(spec, Example())
+    found = check_slopes(case)
+    assert found.ok and found.count, found.note
+    (call,) = [c for c in calls(case, 0) if c.label == "gradient"]
+    found = check_source(call, H100)
+    assert found.ok and found.count, found.note
 
 
 def test_calls_are_differentiated() -> None:

@@ -34,6 +34,7 @@ def spec(x: Tensor[bf16, T, N], w: Tensor[f32, N], eps: Scalar[f32]) -> Outputs:
     return L.out({y}={local} * rstd * L.exp({local} - m), {m}=m, rstd=rstd)
 """
 T = Axis("T", dynamic=True)
+V = Axis("V", chunk=4)
 
 
 @op()
@@ -150,6 +151,19 @@ def test_an_operator_has_not_the_name_of_generated_kernels(name: str) -> None:
     with pytest.raises(SpecError, match=f"{name}: generated kernels use this name") as caught:
         made.trace(made.default_variant())
     assert is_free(f"my_{name}_op") and f"my_{name}_op" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["m", "max", "c", "sum_over_n"])
+def test_payloads_have_no_name_of_a_state_or_of_generated_kernels(name: str) -> None:
+    @op()
+    def made(z: Tensor[f32, T, V]) -> Outputs:
+        soft = L.softmax_sum()
+        for v in L.stream(V):
+            soft.absorb(z[v], **{name: z[v] * z[v]})
+        return L.out(y=soft.mean(name))
+
+    with pytest.raises(SpecError, match=f"{name}: generated kernels use this name"):
+        made.trace(made.default_variant())
 
 
 def test_reserved_names_and_keywords_are_not_free() -> None:

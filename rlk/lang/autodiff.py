@@ -289,6 +289,8 @@ class _Reverse:
             inner = let.node.body.lets if isinstance(let.node, Stream) else ()
             if let.value in used or any(isinstance(x.node, Store) for x in (let, *inner)):
                 used |= {v for x in (let, *inner) for v in operands(x.node)}
+                if isinstance(let.node, Stream):
+                    used |= {*let.node.body.results, *(v for fold in let.node.folds for v in fold.inputs)}
                 left.append(let)
         lets[:] = reversed(left)
 
@@ -414,6 +416,8 @@ class _Reverse:
         """
         if node.onto is not None:
             self.pull(node.onto, g, axes)
+        for axis in node.each or ():
+            g = self.along_axis(g, axis)  # both factors of a product have all batch axes
         for factor, other in ((node.a, node.b), (node.b, node.a)):
             if factor not in self.active:
                 continue
@@ -425,10 +429,17 @@ class _Reverse:
             if not own or own[0] not in g.axes:
                 made = self.summed(g * y.to(DType.F32), tuple(own))
             else:
-                made = self.product(self.factor(let, g, y.dtype), y, own[0], node.each or ())
+                rows = [a for a in _axes_of(self.f.lets[factor]) if a not in (node.over, *(node.each or ()))]
+                full = g if y.dtype is DType.F32 else reduce(self.along_axis, rows, g)  # no vector: a tile
+                made = self.product(self.factor(let, full, y.dtype), y, own[0], node.each or ())
                 if (own[0].split or own[0].piece) and self.f.uses(factor) > 1:  # one such product in a sum
                     made = self.materialized(made, f"d_{let.name or 'z'}_product")
             self.pull(factor, made, _axes_of(self.f.lets[factor]))
+
+    @staticmethod
+    def along_axis(g: Tile, axis: Axis) -> Tile:
+        """Return a cotangent that varies along an axis, in whose elements it is the same."""
+        return g if axis in g.axes else L.where(L.pos(axis) < L.extent(axis), g, 0.0)
 
     def factor(self, let: Let, g: Tile, dtype: DType) -> Tile:
         """Return a cotangent as a factor of a contraction: rounded, and in memory."""

@@ -8,9 +8,11 @@ from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import Fma, Fold, MathFn, MathModel, Merge, Value
 from rlk.ir.tree import Order, Rule, bind
 from rlk.ir.types import TileType
+from rlk.lang.reserved import is_free
 from rlk.lang.trace import Absorbing, Carrying, Folding, Number, TensorArg, Tile, Tracer, as_tile, tracer
 
 LN2 = 0.6931471805599453
+_STATES = ("max", "sum", "centred", "m", "l")  # of softmax folds, here and in generated kernels
 Operand = Tile | TensorArg | Number
 
 
@@ -128,6 +130,9 @@ class SoftmaxSum(_Fold):
         e, rounded to its dtype (O += P V): all chunks of a piece go into one accumulator.
         """
         self._names = tuple(payloads)
+        for name in payloads:
+            if name in _STATES or not is_free(name):
+                raise SpecError(Code.RESERVED_NAME, author(), name=name, instead=f"{name}_value")
         self._absorb(Monoid(self.kind, self._names, self._lanes, self._centred), z, *payloads.values())
 
     @property
@@ -226,6 +231,9 @@ class SoftmaxStates(SoftmaxSum):
         given = (m, s, *(() if centred is None else (centred,)), *payloads.values())
         states = tuple(t.use(as_tile(t, x)) for x in given)
         self._names = tuple(payloads)
+        for name in payloads:
+            if name in _STATES or not is_free(name):
+                raise SpecError(Code.RESERVED_NAME, author(), name=name, instead=f"{name}_value")
         monoid = Monoid(Kind.SOFTMAX_SUM, self._names, centred=self._centred)
         b = t.at()
         merged = b.let(Merge(monoid, states, over, Rule.PAIRWISE))

@@ -541,7 +541,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
         if vjp.fn is not None:
             vjp.fn(context, **arguments)
             return
-        _check_derived(vjp, forward.kernels[0])
+        _check_derived(vjp, forward.kernels[0], cotangents)
         given = {n.removeprefix("d_"): x for n, x in arguments.items() if isinstance(x, TensorArg)}
         wanted = [name for name in vjp.wrt if name in variant.wanted]
         kernel = forward.kernels[0]
@@ -552,13 +552,22 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     return program
 
 
-def _check_derived(vjp: Vjp, forward: Kernel) -> None:
-    """Raise for an output that depends on inputs of a derived gradient, and of which no variant told."""
+def _check_derived(vjp: Vjp, forward: Kernel, given: Mapping[str, Decl]) -> None:
+    """Raise for an output that depends on inputs of a derived gradient, and of which no variant told.
+
+    given: the cotangents that a variant has. Raises too where the type of one is not its output's.
+    """
     op, known = vjp.op, {f.name for f in vjp.formals}
+    types = {d.name: d.type for d in forward.params}
+    instead = f"list the choices of every static, or write the gradient: @{op.name}.vjp(...)"
     for name in reached(forward, vjp.wrt):
         if f"d_{name}" not in known and (not op.returns or name in op.returns):
             what = f"the output {name}, which no variant has that could be listed"
-            instead = f"list the choices of every static, or write the gradient: @{op.name}.vjp(...)"
+            raise SpecError(Code.VJP_DERIVED, op.loc, op=op.name, what=what, instead=instead)
+        cotangent = given.get(f"d_{name}")
+        if cotangent is not None and cotangent.type != types[name]:
+            what = f"the output {name}, which is {types[name]} here and {cotangent.type} in another variant"
+            instead = f"name outputs of two types apart, or write the gradient: @{op.name}.vjp(...)"
             raise SpecError(Code.VJP_DERIVED, op.loc, op=op.name, what=what, instead=instead)
 
 

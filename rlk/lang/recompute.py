@@ -279,9 +279,10 @@ class Forward:
         """Return the values outside of it that a node needs."""
         found = [*operands(let.node)]
         match let.node:
-            case Stream(body=body):
+            case Stream(body=body, folds=folds):
                 inner = {*body.args, *(x.value for x in body.lets)}
-                free = (v for x in body.lets if not isinstance(x.node, Store | Check) for v in self._reads(x))
+                free = [v for x in body.lets if not isinstance(x.node, Store | Check) for v in self._reads(x)]
+                free += [*body.results, *(v for fold in folds for v in fold.inputs)]
                 found += [v for v in free if v not in inner]
             case Load(param=name) if self.decls[name].role is Role.WORK:
                 found += [v for s in self.stores(name) for v in operands(s.node)]

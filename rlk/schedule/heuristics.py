@@ -65,7 +65,7 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
         placed = pieces_as_lanes(lanes, lengths, extents.get(lanes.name, 0))
         return placed if lanes.pieces in lengths else placed.with_tile(str(lanes.pieces), lanes.split or 1)
     match kind(kernel):
-        case "col_fold":
+        case "col_fold" if found.parallel:
             return _columns(found, extents)
         case "merge":
             return _partials(kernel, found, extents)
