@@ -95,7 +95,8 @@ class SoftmaxSum(_Fold):
 
     Shapes: scores have the streamed axis; a state has their other axes.
     Dtypes: f32; a payload may be 16-bit on an axis whose leaf is the piece.
-    Raises: FOLD_OUTSIDE, FOLD_TWICE, FOLD_UNUSED, FOLD_WITHOUT_ENTROPY, FOLD_AS_VALUE, FAN_IN_NEEDS_SUM.
+    Raises: FOLD_OUTSIDE, FOLD_TWICE, FOLD_UNUSED, FOLD_WITHOUT_ENTROPY, FOLD_AS_VALUE, FAN_IN_NEEDS_SUM,
+    RESERVED_NAME for a payload.
 
     >>> soft = L.softmax_sum(entropy=True)
     >>> for v in L.stream(V):

@@ -59,7 +59,9 @@ def _with_keeps(kernel: Kernel, axis: Axis, found: frozenset[Value]) -> Kernel:
     for let in kernel.body.lets:
         if let.value in found:
             replay.builder.loc = let.loc
-            replay.renamed[let.value] = replay.builder.let(Keep(replay[let.value]), let.name)
+            # a tensor's name: the author's variable has any, or none
+            name = f"kept_{let.name or 'value'}"
+            replay.renamed[let.value] = replay.builder.let(Keep(replay[let.value]), name)
     replay.block(tuple(let for let in kernel.body.lets if let.value in late))
     return Kernel(kernel.name, tuple(replay.builder.params.values()), replay.builder.body())
 
