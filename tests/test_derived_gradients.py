@@ -11,7 +11,7 @@ import derived_specs
 import numpy as np
 import pytest
 import torch
-from derived_specs import WRT, D, F, H, M, N, P, R
+from derived_specs import WRT, D, F, H, M, N, P, R, T
 
 import rlk
 from rlk.errors import SpecError
@@ -340,22 +340,42 @@ def test_an_output_of_a_variant_that_was_not_tried_is_no_constant() -> None:
         derived.trace(more)
 
 
-@pytest.mark.parametrize("other", ["dtype", "dims"])
-def test_an_output_of_two_types_is_refused_where_its_cotangent_has_another(other: str) -> None:
+@pytest.mark.parametrize(("other", "refused"), [("wider", True), ("narrower", False), ("dims", True)])
+def test_an_output_of_two_types_is_refused_where_its_cotangent_cannot_be_held(
+    other: str, refused: bool
+) -> None:
     @op(saves=("x",))
     def several(x: Tensor[f32, R, N], plain: Static[True, False] = True) -> Outputs:
         y = x * x
-        if not plain:
-            y = y.to(bf16) if other == "dtype" else L.sum(y, over=N, tree=Tree.halving)
-        return L.out(y=y)
+        if other != "dims":
+            return L.out(y=y.to(bf16) if plain == (other == "wider") else y)
+        return L.out(y=y if plain else L.sum(y, over=N, tree=Tree.halving))
 
     derived = several.derive_vjp()
     first, second = (
         Variant.of(statics={"plain": each}, present={"d_y"}, wanted={"x"}) for each in (True, False)
     )
     assert derived.trace(first).kernels
-    with pytest.raises(SpecError, match="the output y, which is .* here and f32.R, N. in another variant"):
+    if not refused:  # the cotangents of all variants are f32
+        assert derived.trace(second).kernels
+        return
+    with pytest.raises(SpecError, match="the output y, which is .* here and .* in another variant"):
         derived.trace(second)
+
+
+def test_rows_without_elements_add_nothing_to_what_else_there_is() -> None:
+    @op(saves=("x", "w"))
+    def both(x: Tensor[f32, T, N], w: Tensor[f32, N]) -> Outputs:
+        total = L.total()
+        for t in L.stream(T):
+            total.absorb(L.sum(x[t] * w, over=N, tree=Tree.halving))
+        return L.out(y=total.value + L.sum(w * w, over=N, tree=Tree.halving))
+
+    both.derive_vjp()
+    w = torch.arange(5.0, requires_grad=True)
+    y = both(torch.zeros(0, 5), w)
+    y.backward()
+    assert y == 30.0 and torch.equal(w.grad, 2 * w.detach())
 
 
 @op(saves=("z", "w"))

@@ -555,7 +555,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
 def _check_derived(vjp: Vjp, forward: Kernel, given: Mapping[str, Decl]) -> None:
     """Raise for an output that depends on inputs of a derived gradient, and of which no variant told.
 
-    given: the cotangents that a variant has. Raises too where the type of one is not its output's.
+    given: the cotangents of a variant. Raises too for one that has other dims or a narrower dtype than its output.
     """
     op, known = vjp.op, {f.name for f in vjp.formals}
     types = {d.name: d.type for d in forward.params}
@@ -565,7 +565,9 @@ def _check_derived(vjp: Vjp, forward: Kernel, given: Mapping[str, Decl]) -> None
             what = f"the output {name}, which no variant has that could be listed"
             raise SpecError(Code.VJP_DERIVED, op.loc, op=op.name, what=what, instead=instead)
         cotangent = given.get(f"d_{name}")
-        if cotangent is not None and cotangent.type != types[name]:
+        exact = {DType.F32, types[name].dtype}  # what holds every cotangent of the output
+        same_dims = cotangent is not None and cotangent.type.axes == types[name].axes
+        if cotangent is not None and not (same_dims and cotangent.type.dtype in exact):
             what = f"the output {name}, which is {types[name]} here and {cotangent.type} in another variant"
             instead = f"name outputs of two types apart, or write the gradient: @{op.name}.vjp(...)"
             raise SpecError(Code.VJP_DERIVED, op.loc, op=op.name, what=what, instead=instead)

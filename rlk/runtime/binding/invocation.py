@@ -211,16 +211,18 @@ def is_empty(invocation: Invocation, geometry: Geometry) -> bool:
     """Return whether the results are zeros that nothing needs to be launched for.
 
     An empty axis is not enough: a result that has elements may depend on other inputs. It is enough for
-    gradients, which are sums over nothing then, and for axes whose extents kernels are compiled for.
+    gradients by hand, which are sums over nothing then, and for axes whose extents kernels are compiled for.
     """
     empty = {name for name, size in geometry.extents.items() if size == 0}
-    if not empty or not isinstance(invocation.spec, Op):
+    is_derived = isinstance(invocation.spec, Vjp) and invocation.spec.fn is None
+    if not empty or not isinstance(invocation.spec, Op) and not is_derived:
         return bool(empty)
     found = interface(invocation)
     if not empty <= found.dynamic:
-        _check_static_extents(invocation, geometry, empty - found.dynamic)
+        if not is_derived:
+            _check_static_extents(invocation, geometry, empty - found.dynamic)
         return True
-    if all(decl.name.startswith("d_") for decl in found.outputs):
+    if not is_derived and all(decl.name.startswith("d_") for decl in found.outputs):
         return True
     return all(0 in output_shape(decl, geometry) for decl in found.outputs)
 
