@@ -555,7 +555,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
 def _check_derived(vjp: Vjp, forward: Kernel, given: Mapping[str, Decl]) -> None:
     """Raise for an output that depends on inputs of a derived gradient, and of which no variant told.
 
-    given: the cotangents of a variant. Raises too for one of other dims, or a narrower dtype, than its output.
+    given: the cotangents of a variant. Raises too for one of other dims, or narrower dtype, than its output.
     """
     op, known = vjp.op, {f.name for f in vjp.formals}
     types = {d.name: d.type for d in forward.params}
