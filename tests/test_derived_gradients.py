@@ -363,6 +363,18 @@ def test_an_output_of_two_types_is_refused_where_its_cotangent_cannot_be_held(
         derived.trace(second)
 
 
+def test_an_input_that_is_not_read_has_a_gradient_of_0() -> None:
+    @op(saves=("x",))
+    def squares(x: Tensor[f32, R, N], unread: Tensor[f32, N]) -> Outputs:
+        return L.out(y=x * x)
+
+    squares.derive_vjp()
+    assert check_slopes(cases(squares, Example())[0]).ok
+    unread = torch.ones(5, requires_grad=True)
+    squares(torch.ones(3, 5, requires_grad=True), unread).sum().backward()
+    assert torch.equal(unread.grad, torch.zeros(5))
+
+
 def test_rows_without_elements_add_nothing_to_what_else_there_is() -> None:
     @op(saves=("x", "w"))
     def both(x: Tensor[f32, T, N], w: Tensor[f32, N]) -> Outputs:

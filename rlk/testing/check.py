@@ -252,7 +252,8 @@ def check_float64(case: Case) -> Verdict:
 def check_slopes(case: Case, wide: Oracle = run_wide, tolerance: float = TOLERANCE) -> Verdict:
     """Compare the vjp of every input, from each output alone and from all, with differences in f64."""
     op = case.op
-    wanted, given = differentiable(op, case.variant), cotangents(op, case.variant)
+    given = cotangents(op, case.variant)
+    wanted = tuple(n for n in differentiable(op, case.variant) if n in case.values)  # what no spec reads: 0
     if not wanted or not given:
         return verdict(Law.SLOPE, None, note="no gradient")
     forward = forward_program(op, case.slope)
