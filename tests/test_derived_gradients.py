@@ -375,6 +375,19 @@ def test_an_input_that_is_not_read_has_a_gradient_of_0() -> None:
     assert torch.equal(unread.grad, torch.zeros(5))
 
 
+def test_an_output_that_does_not_depend_on_an_input_pulls_at_nothing() -> None:
+    @op(saves=("x", "w"))
+    def two(x: Tensor[f32, T, N], w: Tensor[f32, R, N]) -> Outputs:
+        return L.out(y=x * x, z=w * w)
+
+    two.derive_vjp()
+    x = torch.ones(2, 3, requires_grad=True)
+    two(x, torch.ones(4, 3)).z.sum().backward()
+    assert x.grad is None
+    two(x, torch.ones(4, 3)).y.sum().backward()
+    assert torch.equal(x.grad, 2 * x.detach())
+
+
 def test_rows_without_elements_add_nothing_to_what_else_there_is() -> None:
     @op(saves=("x", "w"))
     def both(x: Tensor[f32, T, N], w: Tensor[f32, N]) -> Outputs:
