@@ -367,7 +367,7 @@ def named(cotangent: str) -> Op:
     def grad(ctx, d_y: Tensor[f32, T], other: Tensor[f32, T] | None) -> Outputs:
         return L.out(d_x=(2.0 * ctx.x) * d_y)
 
-    grad.formals = (grad.formals[0], replace(grad.formals[1], name=cotangent))
+    grad.written = (grad.written[0], replace(grad.written[1], name=cotangent))
     grad.fn = lambda ctx, d_y, **given: L.out(d_x=(2.0 * ctx.x) * d_y)
     return sums
 
