@@ -315,14 +315,14 @@ def test_inputs_that_the_gradient_alone_reads_are_drawn_or_asked_for() -> None:
 
 
 def test_registered_extents_reach_layouts_that_small_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault: elements of a thread that are 128 apart are written 64 apart; 64 columns have none such."""
+    """The fault: vectors of a thread that are 512 apart are written 256 apart; 64 columns have none such."""
     from rlk.lower import cute
 
     lower = cute.lower
 
     def closer(*args: Any, **options: Any) -> Emitted:
         emitted = lower(*args, **options)
-        return replace(emitted, source=emitted.source.replace("thread + c * 128", "thread + c * 64"))
+        return replace(emitted, source=emitted.source.replace("c // 4 * 512", "c // 4 * 256"))
 
     def failed(extents: dict[str, int] | None = None) -> list[str]:
         found = list(check(half_of, Example(), [H100], (Law.SIMULATED,), extents=extents))
