@@ -21,11 +21,18 @@ def merged(old: Mapping[str, Any] | None, new: Sequence[Mapping[str, Any]]) -> d
     rows: dict[tuple[str, str], Row] = {}
     for record in (*([old] if old else []), *new):
         for row in record["rows"]:
-            rows[label(row), row["backend"]] = {"rlk": record["versions"]["rlk"], **row}
+            rows[name(row)] = {"rlk": record["versions"]["rlk"], **row}
     last = new[-1]
     commit = last["versions"]["rlk"]
     found = [{k: v for k, v in row.items() if (k, v) != ("rlk", commit)} for row in rows.values()]
-    return {**last, "rows": sorted(found, key=lambda row: row["backend"] != "triton")}
+    return {**last, "rows": sorted(found, key=lambda row: row.get("backend", "triton") != "triton")}
+
+
+def name(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name and the backend of a row; of one of engines, which has neither, their names."""
+    if "pass" in row:
+        return label(row), row["backend"]
+    return " ".join(str(row[key]) for key in ("op", "a", "b", "shape") if key in row), ""
 
 
 def merge(folders: Iterable[Path], into: Path) -> list[Path]:

@@ -172,6 +172,16 @@ def test_new_rows_take_the_places_of_their_names_and_backends() -> None:
     assert [r.get("rlk") for r in again["rows"]] == ["one", "two", None]
 
 
+def test_rows_of_compared_engines_are_taken_by_their_engines() -> None:
+    def record(commit: str, *rows: tuple[str, float]) -> dict[str, Any]:
+        made = [{"op": "drift", "a": "rlk.nn", "b": b, "exact": exact} for b, exact in rows]
+        return {"device": "d", "versions": {"rlk": commit}, "command": commit, "rows": made}
+
+    found = merged(record("one", ("x", 0.5), ("y", 0.5)), [record("two", ("y", 1.0))])
+    rows = [(r["b"], r["exact"], r.get("rlk")) for r in found["rows"]]
+    assert rows == [("x", 0.5, "one"), ("y", 1.0, None)]
+
+
 def test_backends_of_a_row_are_drawn_in_one_panel() -> None:
     plot = pytest.importorskip("benchmarks.plot", reason="needs matplotlib")
     one = {"op": "logp", "pass": "fwd", "shape": {"N": 1}, "backend": "triton", "ms": 2.0}

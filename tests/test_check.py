@@ -315,14 +315,14 @@ def test_inputs_that_the_gradient_alone_reads_are_drawn_or_asked_for() -> None:
 
 
 def test_registered_extents_reach_layouts_that_small_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault: elements of a thread that are 128 apart are written 64 apart; 64 columns have none such."""
+    """The fault: vectors of a thread that are 512 apart are written 256 apart; 64 columns have none such."""
     from rlk.lower import cute
 
     lower = cute.lower
 
     def closer(*args: Any, **options: Any) -> Emitted:
         emitted = lower(*args, **options)
-        return replace(emitted, source=emitted.source.replace("thread + c * 128", "thread + c * 64"))
+        return replace(emitted, source=emitted.source.replace("c // 4 * 512", "c // 4 * 256"))
 
     def failed(extents: dict[str, int] | None = None) -> list[str]:
         found = list(check(half_of, Example(), [H100], (Law.SIMULATED,), extents=extents))
@@ -347,7 +347,7 @@ def test_extents_that_inputs_fix_cannot_be_given() -> None:
 def test_a_variant_that_no_backend_lowers_fails() -> None:
     @op()
     def chained(x: Tensor[bf16, T, N], w: Tensor[bf16, M, N]) -> Outputs:
-        return L.out(y=L.dot((x.to(f32) * 2.0).to(bf16), w, over=N))
+        return L.out(y=L.dot(L.dot(x, w, over=N).to(bf16), w, over=M))
 
     found = list(check(chained, Example(), [H100], (Law.LOWERS,)))
     assert {v.backend: v.ok for v in found} == {"triton": False, "cute": None, "tilelang": None}
@@ -367,7 +367,7 @@ def named(cotangent: str) -> Op:
     def grad(ctx, d_y: Tensor[f32, T], other: Tensor[f32, T] | None) -> Outputs:
         return L.out(d_x=(2.0 * ctx.x) * d_y)
 
-    grad.formals = (grad.formals[0], replace(grad.formals[1], name=cotangent))
+    grad.written = (grad.written[0], replace(grad.written[1], name=cotangent))
     grad.fn = lambda ctx, d_y, **given: L.out(d_x=(2.0 * ctx.x) * d_y)
     return sums
 

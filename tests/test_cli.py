@@ -350,8 +350,8 @@ def test_check_says_why_no_backend_lowers_a_variant(rlk: Rlk, tmp_path: Path) ->
         "T, N, K = Axis('T', dynamic=True), Axis('N'), Axis('K')\n"
         "@op()\n"
         "def proj(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]):\n"
-        "    y = (x.to(f32) * 2.0).to(bf16)\n"
-        "    return L.out(z=L.dot(y, w, over=K))\n"
+        "    y = L.dot(x, w, over=K).to(bf16)\n"
+        "    return L.out(z=L.dot(y, w, over=N))\n"
     )
     status, out, _ = rlk("check", str(path), "--target", "sm_90a", "--law", "lowers")
     assert status == 1

@@ -15,6 +15,7 @@ import torch
 
 from rlk.drift.engines import Options
 from rlk.drift.faults import CHUNKS, FAULTS, LEFT, TEMPERATURE, Fault, engine, located
+from rlk.drift.operators import Trace, difference
 from rlk.drift.report import Report, compare
 
 CLEAN = (
@@ -84,6 +85,21 @@ def test_a_wrong_name_is_not_taken_for_the_right_one() -> None:
     assert not located(replace(right, verdict="rounding"), found)
     assert not located(replace(right, depends=("batch",)), found)
     assert not located(right, replace(found, depends=("batch",)))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_weights_of_a_router_in_two_dtypes_are_equal_where_experts_are(order: int) -> None:
+    """One of three tokens changed experts; the control: a weight of another token is another one."""
+
+    def gate(ids: list[list[int]], weights: torch.Tensor) -> Trace:
+        return Trace(3, ["gate"], outputs={"gate#1": weights, "gate#2": torch.tensor(ids)})
+
+    w = torch.tensor([[0.7, 0.3], [0.6, 0.4], [0.8, 0.2]])
+    other = torch.tensor([[0.7, 0.3], [0.4, 0.6], [0.8, 0.2]])
+    for theirs, verdict in ((w, None), (other, "another function")):
+        pair = gate([[0, 2], [1, 3], [0, 1]], w), gate([[0, 2], [1, 3], [0, 2]], theirs.bfloat16())
+        found = difference("gate.weights", "outputs", "gate#1", *pair[::order])
+        assert (found and found.verdict) == verdict
 
 
 def test_changed_experts_are_named_with_their_router_tokens_and_reason() -> None:

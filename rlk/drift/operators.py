@@ -307,7 +307,8 @@ def difference(name: str, kind: str, key: str, a: Trace, b: Trace) -> Difference
     if changed is None or not bool(changed.any()):
         return measured(name, mine, theirs)
     if part == str(WEIGHTS):
-        return measured(name, mine, torch.where(changed[:, None], mine, theirs.to(mine.device, mine.dtype)))
+        theirs = theirs.to(mine.device)  # in its own dtype, which says what roundings explain
+        return measured(name, mine, torch.where(changed[:, None], mine.to(theirs.dtype), theirs))
     found = measured(name, mine, theirs)
     if found is not None and found.verdict != "rounding":
         return found

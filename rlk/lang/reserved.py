@@ -37,7 +37,8 @@ RESERVED = (
         # Python's functions that kernels call
         "range len float int tuple zip enumerate type min max sum abs "
         # functions of preludes
-        "acquire_from across add any_lane bits_of by_rows combine commit_from copy_either_vector div divided "
+        "acquire_from across add any_lane bits_of by_rows clear_end combine commit_from copy_either_vector "
+        "div divided segment_ends segment_of_tile "
         "earlier epilogue_offsets exchanged exp2 fma fmax fmin folded from_vectors halved halves held "
         "high_product imax imin is_nan larger magnitude memory merged merged_across merged_lanes mul mulhi "
         "multiply negative_zero next_work_tile number_of of_rows philox publish_work_tile put_sum "

@@ -64,7 +64,8 @@ def ordered_reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
 
     x: f32, bf16 or f16 [R * n, ...] for R ranks, any strides; rank r gets [n, ...], rows r * n to (r + 1) * n
     of the sum, contiguous, of x's dtype. group, the order of the sum and its rounding: as in
-    `ordered_all_reduce`, of which it is the first half: each rank sends (R - 1) / R of x's bytes.
+    `ordered_all_reduce`, of which it is the first half: each rank sends (R - 1) / R of x's bytes. Where all
+    ranks' x have 8 MiB or less together, each gathers all of them.
 
     Differentiable in x: its gradient is the cotangents of all ranks, one behind the other (an all-gather,
     which adds nothing). Raises LaunchError before anything is sent.

@@ -25,7 +25,8 @@ def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
     dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its part. The
     digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are gathered
     twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other shapes,
-    and a target of DTensors; and where weights did not arrive (`rlk.sync.check`).
+    and a target of DTensors; and, with the rest copied, where weights did not arrive (`rlk.sync.check`), as a
+    head that is not the embedding does not in a target that ties them.
     """
     given, taken = (_parameters(name, model) for name, model in (("source", source), ("target", target)))
     for name, x in taken.items():

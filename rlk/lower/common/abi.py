@@ -147,7 +147,7 @@ def _sizes(kernel: Kernel, signature: Signature) -> Iterator[CallArg]:
                 dims = [dim for dim, value in enumerate(index) if value not in zero]
                 yield from _strides(decls[name], dims, signature)
             case Dot(a=a, b=b, over=over):
-                if not computed:
+                if not computed and over.over is None:  # offsets bound the rows of a segment
                     yield from _extent(over, extents)
                 factors = (nodes.get(a), nodes.get(b))
                 for load in (factor for factor in factors if isinstance(factor, Load)):
