@@ -317,12 +317,12 @@ class Op:
     def derive_vjp(self, *wrt: str) -> Vjp:
         """Derive the gradient with respect to the named inputs from the spec, and register it.
 
-        wrt: names of floating inputs; none: all of them.
+        wrt: names of floating inputs; none: all of them but those of 8 bits, whose gradients would saturate.
         It reads the inputs and outputs that `saves=` lists, and computes all else again. A gradient that
         is written with `vjp`, before or after, is the operator's; this one is then only returned.
         """
-        floats = (f for f in self.formals if isinstance(f.type, TensorType) and _is_float(f.type.dtype))
-        wrt = wrt or tuple(f.name for f in floats)
+        floats = {f.name: f.type.dtype for f in self.formals if isinstance(f.type, TensorType)}
+        wrt = wrt or tuple(n for n, x in floats.items() if _is_float(x) and not getattr(x, "is_storage", False))
         self._check_wrt(wrt, author())
         derived = Vjp(self, wrt, None)
         if self.gradient is None or self.gradient.fn is None:
