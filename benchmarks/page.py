@@ -70,7 +70,8 @@ number here is typed by hand.
 
 Times are sustained medians in milliseconds on one GPU (0.2 to 1 s of launches of each variant alone), but for
 sums over ranks, which have two. A row has the fastest peer of the same run: rlk and its peers are measured in
-one process, the reference first and last; engines have a process each, on one machine. `roofline` is the time that the counted bytes or floating-point operations need at the measured
+one process, the reference first and last; engines have a process each, on one machine.
+`roofline` is the time that the counted bytes or floating-point operations need at the measured
 ceilings of the device, divided by the time taken; the sustained clock varies between runs, so that products
 reach a little over 100 %. `bits` says whether sampled rows had the oracle's bits: `exact` means that none
 differed. `MiB` is workspace beyond arguments and results. A bar is the limit that the project set for a

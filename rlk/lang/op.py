@@ -322,7 +322,8 @@ class Op:
         is written with `vjp`, before or after, is the operator's; this one is then only returned.
         """
         floats = {f.name: f.type.dtype for f in self.formals if isinstance(f.type, TensorType)}
-        wrt = wrt or tuple(n for n, x in floats.items() if _is_float(x) and not getattr(x, "is_storage", False))
+        wide = (n for n, x in floats.items() if _is_float(x) and not getattr(x, "is_storage", False))
+        wrt = wrt or tuple(wide)
         self._check_wrt(wrt, author())
         derived = Vjp(self, wrt, None)
         if self.gradient is None or self.gradient.fn is None:
