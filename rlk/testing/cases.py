@@ -368,7 +368,7 @@ def stored(values: Mapping[str, Any], program: Program) -> Values:
             continue
         value, kept = np.asarray(values[name]), arithmetic.storage(dtype)
         if not dtype.is_float or value.dtype == kept:
-            made[name] = value.astype(kept, copy=False)
+            made[name] = value.astype(kept)  # a copy: views of one array overlap
         else:
             made[name] = arithmetic.encode(exact.cast(value.astype(np.float32), dtype), dtype)
     return made

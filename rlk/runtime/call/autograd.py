@@ -17,7 +17,7 @@ from rlk.lang.variants import cotangents as cotangents_in
 from rlk.runtime.binding.arguments import TORCH_DTYPES, collapse
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, inputs_of, outputs_of
 from rlk.runtime.binding.selection import public_name
-from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.call.dispatch import dispatch, look_up
 
 Extra = Callable[[Invocation, Tensors, Scalars], torch.Tensor]
 
@@ -235,7 +235,10 @@ def gradients(
     scalars: Scalars,
     wanted: list[str],
 ) -> Tensors:
-    """Return the gradients of the wanted inputs by name, given cotangents; none of those that read none."""
+    """Return the gradients of the wanted inputs by name, given cotangents of outputs.
+
+    Inputs on which no output with a cotangent depends have none.
+    """
     op = invocation.spec
     assert isinstance(op, Op) and op.gradient is not None
     takes = cotangents_of(op)
@@ -254,8 +257,10 @@ def gradients(
         tensors |= op.calls.prepare(saved, scalars)
     for group in [[n] for n in rest] if _separate(op) is not None else [rest] if rest else []:
         backward = _backward(invocation, frozenset(there), frozenset(group))
-        if not any(d.role is Role.IN for d in inputs_of(backward)):
-            continue  # no output that pulls depends on these inputs
+        if op.gradient.fn is None:
+            look_up(backward, tensors)
+            if not any(d.role is Role.IN for d in inputs_of(backward)):
+                continue  # no output that pulls depends on these inputs
         made = dispatch(backward, tensors, scalars)
         found |= {n: made[f"d_{n}"] for n in group}
     return found
