@@ -22,8 +22,7 @@ class ColumnParallelLinear(Linear):
     in_features, out_features: of the whole. leaves: as of `rlk.nn.Linear`, more than 1 and a multiple of the
     number of ranks. The gradient of x is summed over all ranks' leaves, pairwise, and rounded once. Under
     sequence parallelism x has the rank's own tokens, `ranks.rows(ranks.tokens)`, and the result those of all
-    ranks: set `ranks.tokens` where no `VocabParallelEmbedding` does. options: device, dtype. Raises
-    LaunchError.
+    ranks: set `ranks.tokens` where no `VocabParallelEmbedding` does. Raises LaunchError.
     """
 
     shares = MappingProxyType({"weight": 0, "bias": 0})
@@ -36,10 +35,12 @@ class ColumnParallelLinear(Linear):
         *,
         ranks: Ranks,
         leaves: int,
-        **options: Any,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         _check_leaves("ColumnParallelLinear", leaves, ranks, "out_features", out_features)
-        super().__init__(in_features, ranks.share(out_features), bias, leaves=leaves, **options)
+        own = ranks.share(out_features)
+        super().__init__(in_features, own, bias, leaves=leaves, device=device, dtype=dtype)
         self.ranks = ranks
 
     @product_alone
@@ -53,7 +54,7 @@ class RowParallelLinear(Linear):
 
     x: the rank's own columns [T, in_features / ranks]. leaves: as of `ColumnParallelLinear`. A rank sums its
     leaves, ranks continue the pairwise tree, bias is added after it, and the sum is rounded once. Under
-    sequence parallelism the result has the rank's own tokens. options: device, dtype. Raises LaunchError.
+    sequence parallelism the result has the rank's own tokens. Raises LaunchError.
     """
 
     shares = MappingProxyType({"weight": 1})
@@ -66,11 +67,12 @@ class RowParallelLinear(Linear):
         *,
         ranks: Ranks,
         leaves: int,
-        **options: Any,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         _check_leaves("RowParallelLinear", leaves, ranks, "in_features", in_features)
         own = ranks.share(in_features)
-        super().__init__(own, out_features, bias, parallel="rows", leaves=leaves, **options)
+        super().__init__(own, out_features, bias, parallel="rows", leaves=leaves, device=device, dtype=dtype)
         self.ranks = ranks
 
     @product_alone
@@ -82,18 +84,27 @@ class RowParallelLinear(Linear):
 class VocabParallelEmbedding(Embedding):
     """Rows of a weight of which each rank has an equal range: weight [num_embeddings / ranks, embedding_dim].
 
-    num_embeddings: of all ranks. options: scale, device, dtype of `rlk.nn.Embedding`. Under sequence
-    parallelism a rank gets the rows of its own tokens, and `ranks.tokens` is set to the number of all, which
-    the layers behind need. Raises LaunchError.
+    num_embeddings: of all ranks. Under sequence parallelism a rank gets the rows of its own tokens, and
+    `ranks.tokens` is set to the number of all, which the layers behind need. Raises LaunchError.
     """
 
     shares = MappingProxyType({"weight": 0})
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, *, ranks: Ranks, **options: Any) -> None:
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        ranks: Ranks,
+        scale: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         if num_embeddings % ranks.size:
             wanted = f"a multiple of {ranks.size}, the number of ranks"
             raise wrong_value("VocabParallelEmbedding", "num_embeddings", num_embeddings, wanted)
-        super().__init__(ranks.share(num_embeddings), embedding_dim, **options)
+        own = ranks.share(num_embeddings)
+        super().__init__(own, embedding_dim, scale=scale, device=device, dtype=dtype)
         self.ranks = ranks
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
