@@ -322,7 +322,7 @@ class Op:
         is written with `vjp`, before or after, is the operator's; this one is then only returned.
         """
         floats = {f.name: f.type.dtype for f in self.formals if isinstance(f.type, TensorType)}
-        wide = (n for n, x in floats.items() if _is_float(x) and not getattr(x, "is_storage", False))
+        wide = (n for n, x in floats.items() if _is_float(x) and not any(d.is_storage for d in _choices(x)))
         wrt = wrt or tuple(wide)
         self._check_wrt(wrt, author())
         derived = Vjp(self, wrt, None)
@@ -800,8 +800,12 @@ def _loc(fn: SpecFunction) -> Loc:
     return Loc(fn.__code__.co_filename, fn.__code__.co_firstlineno)
 
 
+def _choices(dtype: DType | DTypeVar) -> tuple[DType, ...]:
+    return dtype.choices if isinstance(dtype, DTypeVar) else (dtype,)
+
+
 def _is_float(dtype: DType | DTypeVar) -> bool:
-    return all(d.is_float for d in (dtype.choices if isinstance(dtype, DTypeVar) else (dtype,)))
+    return all(d.is_float for d in _choices(dtype))
 
 
 def axes_of(formals: tuple[Formal, ...]) -> tuple[Axis, ...]:
