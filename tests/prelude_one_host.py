@@ -1,4 +1,4 @@
-"""What `rlk/lower/triton/prelude_ranks.py` has, for processes of one host that share memory: no PTX.
+"""The functions of `rlk/lower/triton/prelude_ranks.py` for processes of one host that share memory: no PTX.
 
 Text that `lower_sums(memory=)` copies, for the interpreter; never imported. x86 keeps the order of stores.
 """

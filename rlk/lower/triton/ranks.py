@@ -97,27 +97,29 @@ def _tree(terms: list[str]) -> str:
     """Return the pairwise sum of terms: neighbours first."""
     while len(terms) > 1:
         terms = [f"({a} + {b})" for a, b in zip(terms[0::2], terms[1::2], strict=True)]
-    return terms[0].removeprefix("(").removesuffix(")")
+    return terms[0]
 
 
-def _kernel(name: str, parameters: dict[str, str], body: list[str], warps: int, aligned: bool) -> _Kernel:
-    known = {"x_ptr", "y_ptr", "n", "stride"}
-    args = tuple(
-        KernelArg(p, t, divisible=(aligned if p in known else t.startswith("*")))
-        for p, t in parameters.items()
-    )
-    lines = ["@triton.jit", f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in body)]
-    return _Kernel("\n".join([*lines, ""]), KernelBuild(name, args, warps, 1))
+def _kernel(name: str, args: list[KernelArg], body: list[str], warps: int) -> _Kernel:
+    signature = ", ".join(arg.name for arg in args)
+    lines = ["@triton.jit", f"def {name}({signature}):", *(f"    {line}" for line in body)]
+    return _Kernel("\n".join([*lines, ""]), KernelBuild(name, tuple(args), warps, 1))
 
 
-def _given(dtype: str) -> dict[str, str]:
-    return {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "n": "i64", "stride": "i64", "limit": "i64"}
+def _given(dtype: str, *, aligned: bool) -> list[KernelArg]:
+    tensors = [KernelArg(name, f"*{dtype}", divisible=aligned) for name in ("x_ptr", "y_ptr")]
+    sizes = [KernelArg(name, "i64", divisible=aligned) for name in ("n", "stride")]
+    return [*tensors, *sizes, KernelArg("limit", "i64")]
+
+
+def _shared(name: str, kind: str) -> KernelArg:
+    return KernelArg(name, f"*{kind}", divisible=True)
 
 
 def _words(sizes: Exchange, rank: int, others: list[int], dtype: str) -> _Kernel:
     to_bits, of_bits = _WORD_BITS[dtype]
-    parameters = _given(dtype) | {"calls_ptr": "*i32"}
-    parameters |= {f"words_{r}_ptr": "*i64" for r in range(sizes.ranks)}
+    args = [*_given(dtype, aligned=False), _shared("calls_ptr", "i32")]
+    args += [_shared(f"words_{r}_ptr", "i64") for r in range(sizes.ranks)]
     body = [
         f"at = tl.program_id(0).to(tl.int64) * {BLOCK} + tl.arange(0, {BLOCK})",
         "here = at < n",
@@ -146,15 +148,15 @@ def _words(sizes: Exchange, rank: int, others: list[int], dtype: str) -> _Kernel
         "    tl.store(calls_ptr + 1, 0)",
         "    tl.store(calls_ptr, call + 1)",
     ]
-    return _kernel(WORDS, parameters, body, BLOCK // 32, aligned=False)
+    return _kernel(WORDS, args, body, BLOCK // 32)
 
 
 def _chunks(name: str, sizes: Exchange, rank: int, others: list[int], dtype: str) -> _Kernel:
     chunk, ring = sizes.chunk // ITEMSIZE[dtype], sizes.ring // ITEMSIZE[dtype]
     ranks, programs, slots, ahead = sizes.ranks, sizes.programs, sizes.slots, sizes.ahead
-    parameters = _given(dtype) | {"counts_ptr": "*i32"}
+    args = [*_given(dtype, aligned=name == CHUNKS), _shared("counts_ptr", "i32")]
     for r in range(ranks):
-        parameters |= {f"ring_{r}_ptr": f"*{dtype}", f"flags_{r}_ptr": "*i32"}
+        args += [_shared(f"ring_{r}_ptr", dtype), _shared(f"flags_{r}_ptr", "i32")]
     at = f"(program + step * {programs}).to(tl.int64) * {chunk} + lanes"
     slot = f"(program * {slots} + (first + step) % {slots}) * {chunk} + lanes"
     send, add = [], []
@@ -190,4 +192,4 @@ def _chunks(name: str, sizes: Exchange, rank: int, others: list[int], dtype: str
         *(f"        {line}" for line in [*placed, *add]),
         "tl.store(counts_ptr + program, first + steps)",
     ]
-    return _kernel(name, parameters, body, sizes.warps, aligned=name == CHUNKS)
+    return _kernel(name, args, body, sizes.warps)
