@@ -131,6 +131,51 @@ def test_ranks_that_share_memory_have_the_bits_of_the_tree(ranks: int, tmp_path:
         assert wrong > 1000
 
 
+# --- slots: every order in which ranks may go on ---
+
+
+def overwritten(ranks: int, slots: int, ahead: int, calls: int = 2, chunks: int = 9) -> bool:
+    """Return whether, in some order of steps, a chunk goes into a slot that its receiver has not consumed.
+
+    A rank sends chunk t and then consumes chunk t - ahead of every other one, or waits for it; when a call
+    ends it has consumed all. With `ahead` 0 and a chunk for each call, this is `sum_words`.
+    """
+    steps: list[tuple[str, int]] = []
+    for call in range(calls):
+        first = call * chunks
+        for turn in range(chunks + ahead):
+            steps += [("send", first + turn)] if turn < chunks else []
+            steps += [("add", first + turn - ahead)] if turn >= ahead else []
+    sent, added = (
+        [sum(s[0] == kind for s in steps[:at]) for at in range(len(steps) + 1)] for kind in ("send", "add")
+    )
+    seen, waiting = set(), [(0,) * ranks]
+    while waiting:
+        state = waiting.pop()
+        if state in seen:
+            continue
+        seen.add(state)
+        for rank, at in enumerate(state):
+            if at == len(steps):
+                continue
+            kind, chunk = steps[at]
+            others = [state[r] for r in range(ranks) if r != rank]
+            if kind == "add" and any(sent[other] <= chunk for other in others):
+                continue
+            if kind == "send" and any(added[other] <= chunk - slots for other in others):
+                return True
+            waiting.append((*state[:rank], at + 1, *state[rank + 1 :]))
+    assert (len(steps),) * ranks in seen  # all end
+    return False
+
+
+@pytest.mark.parametrize(("ranks", "ahead"), [(2, 0), (2, 1), (2, 2), (2, 4), (3, 1)])
+def test_no_slot_is_used_before_it_was_read(ranks: int, ahead: int) -> None:
+    slots = Exchange(ranks, ahead=ahead).slots
+    assert not overwritten(ranks, slots, ahead)
+    assert overwritten(ranks, slots - 1, ahead)  # the control
+
+
 # --- selection ---
 
 ABLE = [Facts("a", 0, (1, 2)), Facts("a", 1, (0,))]
