@@ -308,8 +308,11 @@ def _share(count: int, ranks: int, itemsize: int) -> int:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    # a lazily negated view (the imaginary part of a conjugate) has other bits in memory than it shows
-    return x.detach().resolve_conj().resolve_neg().contiguous()
+    x = x.detach()
+    if x.is_conj() or x.is_neg():
+        # a lazily negated view (the imaginary part of a conjugate) has other bits in memory than it shows
+        x = x.resolve_conj().resolve_neg()
+    return x.contiguous()
 
 
 def _all_gather(out: torch.Tensor, x: torch.Tensor, group: dist.ProcessGroup) -> None:
