@@ -113,7 +113,7 @@ def all_reduce(kib: int, dtype: torch.dtype, *, graph: bool = False) -> Case:
 
     every = {
         "nccl": partial(dist.all_reduce, place),
-        "rlk_by_nccl": partial(collective.sum_by_backend, x, (world(),)),
+        "rlk_by_nccl": partial(collective.sum_by_backend, x, (world(),), dtype),
     }
     return of_sums("all_reduce", kib, dtype, partial(ordered_all_reduce, x, None), every, 2.0, check, graph)
 
@@ -139,7 +139,7 @@ def reduce_scatter(kib: int, dtype: torch.dtype, *, graph: bool = False) -> Case
 
     every = {
         "nccl": partial(dist.reduce_scatter_tensor, place, x.view(-1)),
-        "rlk_by_nccl": partial(collective.part_by_backend, x.view(-1), (world(),)),
+        "rlk_by_nccl": partial(collective.part_by_backend, x.view(-1), (world(),), dtype),
     }
     ours, moved = partial(ordered_reduce_scatter, x, None), 1 + 1 / ranks
     return of_sums("reduce_scatter", kib, dtype, ours, every, moved, check, graph)

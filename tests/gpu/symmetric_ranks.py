@@ -56,12 +56,18 @@ def everything(rank: int, device: torch.device) -> Found:
         for count in COUNTS[:-2] if dtype is torch.float16 else COUNTS:
             x = given(count + 1, dtype, rank, device)
             for name, each in (("", x[:-1]), ("unaligned ", x[1:])):
-                whole, part = sum_by_backend(each, (group,)), part_by_backend(each, (group,))
+                whole, part = (by(each, (group,), dtype) for by in (sum_by_backend, part_by_backend))
                 made = {
                     "all": unlike(ordered_all_reduce(each, None), whole),
                     "gathered": unlike(ordered_gather_sum(each, None), whole),
                     "part": unlike(ordered_reduce_scatter(each, None), part),
                 }
+                if dtype is torch.float32 and count < 1 << 22:
+                    for out in DTYPES[1:]:
+                        short = ordered_all_reduce(each, None, out_dtype=out)
+                        made[f"to {out}"] = unlike(short, whole.to(out))
+                        short = ordered_reduce_scatter(each, None, out_dtype=out)
+                        made[f"part to {out}"] = unlike(short, part.to(out))
                 found["differing"] |= {f"{name}{key} {count} {dtype}": n for key, n in made.items()}
     terms = given(4096, torch.float32, rank, device)
     found["small"] = ordered_all_reduce(terms, None).cpu()

@@ -66,20 +66,26 @@ class Exchange:
         return self.programs * self.slots * self.chunk
 
 
-def lower_sums(sizes: Exchange, rank: int, dtype: str, *, memory: Path = DEVICE_MEMORY) -> Emitted:
-    """Return the module of one rank's kernels. dtype: "fp32", "bf16" or "fp16", as Triton spells it.
+def lower_sums(
+    sizes: Exchange, rank: int, dtype: str, out_dtype: str, *, memory: Path = DEVICE_MEMORY
+) -> Emitted:
+    """Return the module of one rank's kernels.
 
-    memory: the file of the functions that reach other devices' memory; others stand in for an interpreter.
+    dtype: of terms, "fp32", "bf16" or "fp16", as Triton spells it. out_dtype: of sums, that of terms or one
+    of 16 bits. memory: the file of the functions that reach other devices' memory; others stand in for an
+    interpreter.
     """
     others = [r for r in range(sizes.ranks) if r != rank]
-    kernels = [_words(sizes, rank, others, dtype)]
-    kernels += [_chunks(name, sizes, rank, others, dtype) for name in (CHUNKS, UNALIGNED)]
+    kernels = [_words(sizes, rank, others, (dtype, out_dtype))]
+    kernels += [_chunks(name, sizes, rank, others, (dtype, out_dtype)) for name in (CHUNKS, UNALIGNED)]
     functions = [each.source for each in prelude(memory).values()]
     text = "\n\n".join(
         ["import triton\nimport triton.language as tl\n", *functions, *(k.source for k in kernels), _CALL]
     )
-    title = f'"""Sums over {sizes.ranks} ranks, for rank {rank}, of {dtype}."""\n\n'
-    return Emitted(title + text, tuple(k.build for k in kernels), (), (), f"rlk/ranks/{rank}_{dtype}.py")
+    title = f'"""Sums over {sizes.ranks} ranks, for rank {rank}: {dtype} to {out_dtype}."""\n\n'
+    return Emitted(
+        title + text, tuple(k.build for k in kernels), (), (), f"rlk/ranks/{rank}_{dtype}_{out_dtype}.py"
+    )
 
 
 _CALL = """def call(kernels, name, programs, *arguments):
@@ -106,8 +112,9 @@ def _kernel(name: str, args: list[KernelArg], body: list[str], warps: int) -> _K
     return _Kernel("\n".join([*lines, ""]), KernelBuild(name, tuple(args), warps, 1))
 
 
-def _given(dtype: str, *, aligned: bool) -> list[KernelArg]:
-    tensors = [KernelArg(name, f"*{dtype}", divisible=aligned) for name in ("x_ptr", "y_ptr")]
+def _given(dtypes: tuple[str, str], *, aligned: bool) -> list[KernelArg]:
+    named = zip(("x_ptr", "y_ptr"), dtypes, strict=True)
+    tensors = [KernelArg(name, f"*{dtype}", divisible=aligned) for name, dtype in named]
     sizes = [KernelArg(name, "i64", divisible=aligned) for name in ("n", "stride")]
     return [*tensors, *sizes, KernelArg("limit", "i64")]
 
@@ -116,9 +123,9 @@ def _shared(name: str, kind: str) -> KernelArg:
     return KernelArg(name, f"*{kind}", divisible=True)
 
 
-def _words(sizes: Exchange, rank: int, others: list[int], dtype: str) -> _Kernel:
-    to_bits, of_bits = _WORD_BITS[dtype]
-    args = [*_given(dtype, aligned=False), _shared("calls_ptr", "i32")]
+def _words(sizes: Exchange, rank: int, others: list[int], dtypes: tuple[str, str]) -> _Kernel:
+    to_bits, of_bits = _WORD_BITS[dtypes[0]]
+    args = [*_given(dtypes, aligned=False), _shared("calls_ptr", "i32")]
     args += [_shared(f"words_{r}_ptr", "i64") for r in range(sizes.ranks)]
     body = [
         f"at = tl.program_id(0).to(tl.int64) * {BLOCK} + tl.arange(0, {BLOCK})",
@@ -151,10 +158,11 @@ def _words(sizes: Exchange, rank: int, others: list[int], dtype: str) -> _Kernel
     return _kernel(WORDS, args, body, BLOCK // 32)
 
 
-def _chunks(name: str, sizes: Exchange, rank: int, others: list[int], dtype: str) -> _Kernel:
+def _chunks(name: str, sizes: Exchange, rank: int, others: list[int], dtypes: tuple[str, str]) -> _Kernel:
+    dtype, _ = dtypes
     chunk, ring = sizes.chunk // ITEMSIZE[dtype], sizes.ring // ITEMSIZE[dtype]
     ranks, programs, slots, ahead = sizes.ranks, sizes.programs, sizes.slots, sizes.ahead
-    args = [*_given(dtype, aligned=name == CHUNKS), _shared("counts_ptr", "i32")]
+    args = [*_given(dtypes, aligned=name == CHUNKS), _shared("counts_ptr", "i32")]
     for r in range(ranks):
         args += [_shared(f"ring_{r}_ptr", dtype), _shared(f"flags_{r}_ptr", "i32")]
     at = f"(program + step * {programs}).to(tl.int64) * {chunk} + lanes"

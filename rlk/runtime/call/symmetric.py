@@ -70,19 +70,27 @@ class Memory:
 class Transport:
     """Sums of one group, whose calls follow each other on the device, on whatever stream they are made.
 
-    host: returns the host function of the kernels for an element type.
+    host: returns the host function of the kernels for the types of terms and sums.
     """
 
     rank: int
     sizes: Exchange
     memory: Memory
-    host: Callable[[str], Host]
-    hosts: dict[torch.dtype, tuple[Host, tuple[torch.Tensor, ...]]] = field(default_factory=dict)
+    host: Callable[[str, str], Host]
+    hosts: dict[tuple[torch.dtype, torch.dtype], tuple[Host, tuple[torch.Tensor, ...]]] = field(
+        default_factory=dict
+    )
     last: Any = None
 
     def add(self, x: torch.Tensor, out: torch.Tensor, stride: int) -> None:
-        """Write the sum over ranks of x[r * stride : r * stride + n] of flat x, out [n], on rank r."""
-        if out.nbytes <= SIZES[self.sizes.ranks].words and out.numel() <= self.sizes.words:
+        """Write the sum over ranks of x[r * stride : r * stride + n] of flat x, out [n], on rank r.
+
+        out: of x's dtype, or of 16 bits.
+        """
+        if (
+            out.numel() * x.element_size() <= SIZES[self.sizes.ranks].words
+            and out.numel() <= self.sizes.words
+        ):
             self.by_words(x, out, stride)
         else:
             self.by_chunks(x, out, stride)
@@ -90,56 +98,59 @@ class Transport:
     def by_words(self, x: torch.Tensor, out: torch.Tensor, stride: int) -> None:
         """Do what `add` does, of at most `sizes.words` elements."""
         n, memory = out.numel(), self.memory
-        host, _ = self._ready(x)
+        host, _ = self._ready(x, out)
         host(WORDS, -(-n // BLOCK), x, out, n, stride, memory.limit, memory.calls, *memory.words)
 
     def by_chunks(self, x: torch.Tensor, out: torch.Tensor, stride: int) -> None:
         """Do what `add` does, of any number of elements."""
         n, memory, chunk = out.numel(), self.memory, self.sizes.chunk // x.element_size()
-        host, buffers = self._ready(x)
+        host, buffers = self._ready(x, out)
         aligned = not (x.data_ptr() | out.data_ptr() | n | stride) % VECTOR
         name, programs = CHUNKS if aligned else UNALIGNED, min(self.sizes.programs, -(-n // chunk))
         host(name, programs, x, out, n, stride, memory.limit, memory.counts, *buffers)
 
-    def total(self, flat: torch.Tensor, gather: Callable[[torch.Tensor, torch.Tensor], None]) -> torch.Tensor:
+    def total(
+        self, flat: torch.Tensor, dtype: torch.dtype, gather: Callable[[torch.Tensor, torch.Tensor], None]
+    ) -> torch.Tensor:
         """Return the sum of flat [n] over ranks, all of it; gather(out, part) gathers parts of ranks."""
         count, ranks = flat.numel(), self.sizes.ranks
         limit = SIZES[ranks].whole
         if limit is None or flat.nbytes <= limit:
-            return self.whole(flat)
+            return self.whole(flat, dtype)
         vector = VECTOR * ranks
         padded = -(-count // vector) * vector
         if padded > count:
             longer = flat.new_zeros(padded)
             longer[:count] = flat
             flat = longer
-        shares = flat.new_empty(ranks, padded // ranks)
+        shares = flat.new_empty(ranks, padded // ranks, dtype=dtype)
         mine = shares[self.rank]
         self.add(flat, mine, len(mine))
         gather(shares.view(-1), mine)
         return shares.view(-1)[:count]
 
-    def whole(self, flat: torch.Tensor) -> torch.Tensor:
+    def whole(self, flat: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return the sum of flat [n] over ranks, of which this rank adds all elements."""
-        out = torch.empty_like(flat)
+        out = torch.empty_like(flat, dtype=dtype)
         self.add(flat, out, 0)
         return out
 
-    def part(self, flat: torch.Tensor) -> torch.Tensor:
+    def part(self, flat: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return this rank's part [n] of the sum of flat [R * n] over ranks."""
-        out = flat.new_empty(flat.numel() // self.sizes.ranks)
+        out = flat.new_empty(flat.numel() // self.sizes.ranks, dtype=dtype)
         self.add(flat, out, len(out))
         return out
 
-    def _ready(self, x: torch.Tensor) -> tuple[Host, tuple[torch.Tensor, ...]]:
+    def _ready(self, x: torch.Tensor, out: torch.Tensor) -> tuple[Host, tuple[torch.Tensor, ...]]:
         """Return the kernels for x, and their rings and flags; this stream has the buffers next."""
         if x.is_cuda:
             self._follow(x.device)
-        if x.dtype not in self.hosts:
+        dtypes = x.dtype, out.dtype
+        if dtypes not in self.hosts:
             pairs = zip(self.memory.rings, self.memory.flags, strict=True)
             buffers = tuple(t for ring, flags in pairs for t in (ring.view(x.dtype), flags))
-            self.hosts[x.dtype] = self.host(_TYPES[x.dtype]), buffers
-        return self.hosts[x.dtype]
+            self.hosts[dtypes] = self.host(_TYPES[x.dtype], _TYPES[out.dtype]), buffers
+        return self.hosts[dtypes]
 
     def _follow(self, device: torch.device) -> None:
         """Let this stream wait for the last one that used the buffers; who captures orders the replays."""
@@ -253,21 +264,22 @@ def _facts(sizes: Exchange, rank: int, device: torch.device) -> Facts:
         if torch.version.hip:
             lacks = "symmetric memory is used on NVIDIA's devices alone"
         import_module(MEMORY)
-        _host(sizes, rank, device)("fp32")
+        _host(sizes, rank, device)("fp32", "fp32")
     except (ImportError, RlkError) as error:
         lacks = str(error).partition("\n")[0]
     return Facts(node, index, reached, lacks)
 
 
-def _host(sizes: Exchange, rank: int, device: torch.device) -> Callable[[str], Host]:
-    """Return the function that obtains the kernels of an element type, from the store or compiled."""
+def _host(sizes: Exchange, rank: int, device: torch.device) -> Callable[[str, str], Host]:
+    """Return the function that obtains the kernels of two types, from the store or compiled."""
 
-    def host(dtype: str) -> Host:
+    def host(dtype: str, out_dtype: str) -> Host:
         on = target_of(device)
         assert on is not None
-        ir = digest({"sums over ranks": asdict(sizes), "rank": rank, "dtype": dtype})
+        ir = digest({"sums over ranks": asdict(sizes), "rank": rank, "dtypes": [dtype, out_dtype]})
         key = kernel_key("triton", ir, {}, on.name)
-        folder = obtain(key, lambda: lower_sums(sizes, rank, dtype), label=f"sums over {sizes.ranks} ranks")
+        label = f"sums over {sizes.ranks} ranks"
+        folder = obtain(key, lambda: lower_sums(sizes, rank, dtype, out_dtype), label=label)
         return load(folder, on.vendor, device.index)[0]
 
     return host
