@@ -42,14 +42,18 @@ def test_candidates_are_measured_and_have_the_shipped_bits(name: str, backend: s
 
 
 def test_an_operator_of_another_package_is_tuned_into_a_users_table(tmp_path: Path) -> None:
-    """In a process of its own, whose registry has the package's operators."""
+    """The package is found as an installed one is: by the entry points of its distribution."""
+    site = tmp_path / "gallery_ops-0.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: gallery_ops\nVersion: 0\n")
+    (site / "entry_points.txt").write_text("[rlk.operators]\ngallery = gallery_ops\n")
     out, table = tmp_path / "tune.json", tmp_path / "table.toml"
-    code = "import sys, gallery_ops; from rlk import cli; sys.exit(cli.main(sys.argv[1:]))"
     argv = ["tune", "gallery.layer_norm", "--shape", "T=4096,N=4096", "--seconds", "0.02"]
+    found = [str(GALLERY), str(tmp_path), os.environ.get("PYTHONPATH", "")]
     made = subprocess.run(
-        [sys.executable, "-c", code, *argv, "--out", str(out), "--write", str(table)],
+        [sys.executable, "-m", "rlk.cli", *argv, "--out", str(out), "--write", str(table)],
         capture_output=True, text=True, timeout=200, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(GALLERY), os.environ.get("PYTHONPATH", "")])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(found)},
     )  # fmt: skip
     assert made.returncode == 0, made.stdout + made.stderr
     (row,) = json.loads(out.read_text())["rows"]
