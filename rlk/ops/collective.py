@@ -41,13 +41,14 @@ def ordered_all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
 
     The sum is `Tree.pairwise` over ranks in the group's order: ranks 0 + 1 and 2 + 3, then those two sums,
     and so on, each addition rounded once to f32; 16-bit sums are rounded once at the end. The bits do not
-    depend on the backend (NCCL and gloo only carry them), on the topology, on how many ranks share a host or
+    depend on the transport (NCCL and gloo only carry them), on the topology, on how many ranks share a host or
     on whether two groups were given, and equal those of one rank that adds the same terms in this order. One
     rank gives a copy.
 
-    Each rank sends and receives 2 (R - 1) / R of x's bytes, as a ring all-reduce does: two ranks all of x,
-    more of them shares of x, then their sums. Where all ranks' x have 8 MiB or less together, each gathers
-    all of them. Between nodes of n ranks go 1 / n of the bytes, the shares as f32. Extra memory: the bytes of
+    Between devices of one node terms go through memory that these share, if they can (RLK_TRANSPORT, see
+    docs/parallel.md), else through the group's backend. Each rank sends and receives 2 (R - 1) / R of x's
+    bytes, as a ring all-reduce does: two ranks all of x, more of them shares of x, then their sums. Where all
+    ranks' x have 8 MiB or less together, each gathers all of them. Between nodes of n ranks go 1 / n of the bytes, the shares as f32. Extra memory: the bytes of
     x, twice where x is not contiguous, and those of all ranks where they are gathered. It runs on the current
     stream and waits for no device.
 

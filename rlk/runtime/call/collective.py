@@ -1,8 +1,12 @@
-"""Collectives with rlk's order of additions: the communication backend moves data and adds nothing."""
+"""Collectives with rlk's order of additions: the communication backend moves data and adds nothing.
+
+Ranks that reach each other's memory need no backend for sums (`symmetric.py`), with the same bits.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TypeAlias
 
@@ -12,6 +16,7 @@ import torch.distributed as dist
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import is_power_of_two
 from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.call.symmetric import transport
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -41,16 +46,27 @@ class Share:
 def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     """Return the f32 sum of x over the ranks, by a pairwise tree in rank order, rounded once to x's dtype.
 
-    Every rank gets the same bits. Few elements are gathered and summed by all. Else two ranks send each other
-    all of x, and both add; of more ranks each sums one share and sends it to the others. Nothing is sent in
-    chunks that others are added beside: on two H200s that took 1.1 to 1.7 times as long.
+    Every rank gets the same bits, by symmetric memory or by the backend.
     """
     levels = tree_levels(op, x, group)
-    ranks, count = rank_count(levels), x.numel()
-    if ranks == 1 or not count:
+    if rank_count(levels) == 1 or not x.numel():
         return _dense(x).clone(memory_format=torch.contiguous_format)
     flat = _dense(x).view(-1)
-    if ranks * x.nbytes <= GATHERED:
+    shared = transport(levels, flat, op)
+    if shared is None:
+        return sum_by_backend(flat, levels).view(x.shape)
+    return shared.total(flat, partial(_all_gather, group=levels[0])).view(x.shape)
+
+
+def sum_by_backend(flat: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.Tensor:
+    """Return the sum [n] of flat [n] over ranks, whose terms the backend sends.
+
+    Few elements are gathered and summed by all. Else two ranks send each other all of x, and both add; of
+    more ranks each sums one share and sends it to the others. Nothing is sent in chunks that others are added
+    beside: on two H200s that took 1.1 to 1.7 times as long.
+    """
+    ranks, count = rank_count(levels), flat.numel()
+    if ranks * flat.nbytes <= GATHERED:
         total = flat.new_empty(count)
         pairwise_sum(_gathered(flat, levels), out=total)
     elif len(levels) == 1 and ranks == 2:
@@ -59,13 +75,13 @@ def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     elif len(levels) == 1:
         total = _summed_in_shares(flat, levels[0])
     else:
-        share = _share(count, ranks, x.element_size())
+        share = _share(count, ranks, flat.element_size())
         padded = flat
         if share * ranks > count:
             padded = flat.new_zeros(share * ranks)
             padded[:count] = flat
-        total = _gathered(sum_of_parts(padded.view(ranks, share), levels).to(x.dtype), levels)
-    return total.view(-1)[:count].view(x.shape)
+        total = _gathered(sum_of_parts(padded.view(ranks, share), levels).to(flat.dtype), levels)
+    return total.view(-1)[:count]
 
 
 def scatter_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
@@ -78,26 +94,39 @@ def scatter_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     shape = (len(x) // ranks, *x.shape[1:])
     if ranks == 1 or not x.numel():
         return _dense(x[: shape[0]]).clone(memory_format=torch.contiguous_format)
-    if ranks * x.nbytes <= GATHERED:
-        total = x.new_empty(shape)
-        share = total.numel()
-        first = share * _rank_in(levels)
-        pairwise_sum(_gathered(_dense(x).view(-1), levels)[:, first : first + share], out=total.view(-1))
+    flat = _dense(x).view(-1)
+    shared = transport(levels, flat, op)
+    if shared is not None:
+        return shared.part(flat).view(shape)
+    return part_by_backend(flat, levels).view(shape)
+
+
+def part_by_backend(flat: torch.Tensor, levels: tuple[dist.ProcessGroup, ...]) -> torch.Tensor:
+    """Return this rank's part [n] of the sum of flat [R * n] over ranks, whose terms the backend sends."""
+    ranks = rank_count(levels)
+    share = flat.numel() // ranks
+    if ranks * flat.nbytes <= GATHERED:
+        total, first = flat.new_empty(share), share * _rank_in(levels)
+        pairwise_sum(_gathered(flat, levels)[:, first : first + share], out=total)
         return total
     if len(levels) == 1 and ranks == 2:
-        halves = _dense(x).view(2, -1)
-        rank, total = levels[0].rank(), halves.new_empty(shape)
-        _add_pair(halves[rank], halves[1 - rank], levels[0], out=total.view(-1))
+        halves = flat.view(2, -1)
+        rank, total = levels[0].rank(), flat.new_empty(share)
+        _add_pair(halves[rank], halves[1 - rank], levels[0], out=total)
         return total
-    return sum_of_parts(_dense(x).view(ranks, -1), levels).to(x.dtype).view(shape)
+    return sum_of_parts(flat.view(ranks, -1), levels).to(flat.dtype)
 
 
 def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
-    """Return what `sum_over_ranks` does, from one gather of every rank's x: R times the bytes."""
+    """Return what `sum_over_ranks` does, of which every rank adds all of x: R times the bytes."""
     levels = tree_levels(op, x, group)
     ranks = rank_count(levels)
     if ranks == 1 or not x.numel():
         return _dense(x).clone(memory_format=torch.contiguous_format)
+    flat = _dense(x).view(-1)
+    shared = transport(levels, flat, op)
+    if shared is not None:
+        return shared.whole(flat).view(x.shape)
     total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     pairwise_sum(_gathered(_dense(x), levels), out=total)
     return total
@@ -279,8 +308,11 @@ def _share(count: int, ranks: int, itemsize: int) -> int:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    # a lazily negated view (the imaginary part of a conjugate) has other bits in memory than it shows
-    return x.detach().resolve_conj().resolve_neg().contiguous()
+    x = x.detach()
+    if x.is_conj() or x.is_neg():
+        # a lazily negated view (the imaginary part of a conjugate) has other bits in memory than it shows
+        x = x.resolve_conj().resolve_neg()
+    return x.contiguous()
 
 
 def _all_gather(out: torch.Tensor, x: torch.Tensor, group: dist.ProcessGroup) -> None:
