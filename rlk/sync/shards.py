@@ -25,6 +25,15 @@ def check_shard(op: str, name: str, x: torch.Tensor) -> None:
         raise wrong_value(op, name, f"a DTensor of {x.placements}", "shards or copies, not parts of a sum")
 
 
+def part_of(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return rows of a shard, marked as it is: of merged weights, whose rows ranks share."""
+    if rows is x:
+        return x
+    made = rows.detach()
+    setattr(made, SHARE, getattr(x, SHARE))
+    return made
+
+
 def shape_of(x: torch.Tensor) -> tuple[int, ...]:
     """Return the shape of a whole weight."""
     share: Share | None = getattr(x, SHARE, None)
