@@ -11,7 +11,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.runtime.binding.checks import wrong_value
-from rlk.runtime.call.collective import SHARE
+from rlk.runtime.call.collective import share_of
 
 OP = "sync.digest"
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
@@ -95,7 +95,7 @@ def _covered(source: str, first: int, last: int, how: str) -> LaunchError:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the weights of a model lie in its tensors, by the names of weights and of tensors.
+    """The places of a model's weights in its tensors, by the names of weights and of tensors.
 
     padding: the row of a tensor from which on there is no weight. rows: of whole weights that ranks share,
     whose last ones are padding.
@@ -124,9 +124,9 @@ def layout_of_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor])
             holder, _, last = canonical(path).rpartition(".")
             merged = last in packed and hasattr(module, "output_sizes")
             rows = getattr(module, "org_vocab_size", None)
-            share = getattr(p, SHARE, None)
+            share = share_of(p)
             if size > 1 and share is None and (merged or rows is not None or p.dim() > 1):
-                wanted = '1, or the shares of LLM(quantization="rlk")'
+                wanted = '1, or shards of ranks of LLM(quantization="rlk")'
                 raise wrong_value(OP, f"{path}.tp_size", size, wanted)
             if merged:
                 sizes = [n // size for n in module.output_sizes]
