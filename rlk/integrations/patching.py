@@ -154,7 +154,8 @@ def patch(
 
     model: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (text), Qwen3-MoE, Mixtral or GPT-OSS, in bf16 or
     f16, or a module that holds one: peft's, a reward model. Parameters keep identity, names and values;
-    weights of one input are moved behind each other in memory. Use it as `with rlk.patch(model):` or keep the result and call `.undo()`.
+    weights of one input are moved behind each other in memory. Use it as `with rlk.patch(model):` or keep the
+    result and call `.undo()`.
 
     leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; by default `config.rlk_leaves`, or 1.
     strict: raise UnsupportedError, which lists everything that cannot be exchanged, with nothing exchanged;
