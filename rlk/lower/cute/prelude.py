@@ -397,6 +397,23 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
         cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))
 
 
+def stage_pair(tiles, row, k, stage, along: cutlass.Constexpr):
+    # Elements k and k + 1 of a row of a tile; along: whether they are contiguous.
+    pair = cute.make_rmem_tensor((2,), tiles.element_type)
+    if along:
+        at = cute.assume(cute.crd2idx((row, k, stage), tiles.layout), divby=2)
+        cute.autovec_copy(cute.make_tensor(tiles.iterator + at, (2,)), pair)
+    else:
+        pair[0], pair[1] = tiles[row, k, stage], tiles[row, k + 1, stage]
+    return [pair[0], pair[1]]
+
+
+def put_pairs(to, x):
+    # Fill the registers of A: for each 8 columns, a pair of each of a thread's two rows.
+    for i in range(len(x)):
+        to[i // 2 % 2, i // 4 * 2 + i % 2] = x[i]
+
+
 def clear_end(tiles, stage, first, mine, rows: cutlass.Constexpr, depth: cutlass.Constexpr):
     # Zero an MN-major tile from `first` of the contracted axis on, by the threads of a warpgroup.
     across = rows // 8

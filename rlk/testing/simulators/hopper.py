@@ -49,7 +49,7 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     """Return the names that a module defines; its host functions take CPU tensors for pointers."""
     scope: dict[str, Any] = dict(_dsl())
     exec(_code(source, filename), scope)
-    made = OVERRIDDEN | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
+    made = OVERRIDDEN | {"stage_pair": _stage_pair} | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
     scope.update({name: each for name, each in made.items() if name in scope})
     return SimpleNamespace(**scope)
 
@@ -183,7 +183,8 @@ def _copy(atom: Any, box: Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any
         raise Fault("a copy for a cluster without a cluster, or none for one")
     tile = box.box()
     ring.filled[tma_bar_ptr][to.name] = tile
-    ring.landed[tma_bar_ptr] += tile.size * 2
+    ring.kinds[to.name] = box.memory.element_type
+    ring.landed[tma_bar_ptr] += tile.size * box.memory.dtype.bytes
 
 
 def _local_tile(of: Any, shape: tuple[int, int], index: tuple[int, None]) -> Rows:
@@ -324,16 +325,31 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
         _products(unit, to, a, b)
         return
     ring: TmaRing = _now.ring[0]
-    step, index = a.index
-    if a.index != b.index or index != ring.reading % ring.stages:
+    step, index = b.index
+    in_registers = isinstance(a, _Fragment)
+    if (a.step if in_registers else a.index) != (step if in_registers else b.index):
+        raise Fault("other elements of A than of B")
+    if index != ring.reading % ring.stages:
         raise Fault("factors of a stage that is not read")
     pipelines.check_cleared(ring)
     tiles = ring.filled[ring.reading]
     part = slice(step * DEPTH_OF_INSTRUCTION, (step + 1) * DEPTH_OF_INSTRUCTION)
     start = onto.matrix if unit.accumulates else None
-    _now.given.append(to.matrix)
+    _now.given += [to.matrix, *([a.matrix] if in_registers else [])]
     _now.read.add((id(ring), ring.reading))
-    to.matrix[...] = dot(tiles["a"][:, part], tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+    one = (a.matrix if in_registers else tiles["a"])[:, part]
+    to.matrix[...] = dot(one, tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+
+
+def _stage_pair(tiles: _Stage, row: Number, k: Number, stage: int, along: bool) -> list[Number]:
+    """Read two elements of a row of the stage that is read."""
+    ring = tiles.ring
+    if stage != ring.reading % ring.stages or ring.taken > ring.reading:
+        raise Fault("an element of a stage that is not read")
+    if along != (tiles.layout.inner == 1) or (k.data % 2).any():
+        raise Fault("two elements that do not follow each other, or are not aligned")
+    tile, kind = tiles.reading, ring.kinds[tiles.name]
+    return [kind.of(tile[row.data, k.data + i].astype(kind.held, copy=False)) for i in range(2)]
 
 
 def _products(unit: _Unit, to: _Fragment, a: Any, b: pipelines.Tiles) -> None:
@@ -431,7 +447,7 @@ def _sync_warp() -> None:
 
 def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tuple[Any, Memory]:
     strides = sorted(s for each in tensor.strides for s in (each if isinstance(each, tuple) else (each,)))
-    if strides[0] != 1 or strides[1] * 2 % 16:
+    if strides[0] != 1 or strides[1] * tensor.dtype.bytes % 16:
         raise Fault("rows that do not lie at multiples of 16 bytes")
     return SimpleNamespace(box=box, shared=shared), tensor
 
