@@ -172,6 +172,8 @@ def write(
         emitter.uses("clear_end")
     if plan.prologue:
         emitter.uses("by_rows")
+    if plan.of_bytes:
+        emitter.uses("byte_places")
     limit = plan.programs // plan.cluster * plan.cluster
     return KernelText(
         template="contraction.py.j2",

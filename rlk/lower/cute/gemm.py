@@ -46,12 +46,13 @@ from rlk.passes.walk import backward_slice
 
 ROWS = 2  # accumulator rows of a thread
 MOST_PARTS = 4  # column parts of an epilogue
+MAGIC = {DType.BF16: 0x43004300, DType.F16: 0x64006400}  # 128 and 1024: 7 bits lower are whole numbers
 PLACE = "8 * (c // 2) + c % 2"  # column of element c, from the thread's first column
 OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
     "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
-    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left made pair a_rows".split()
+    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left made pair a_rows at places a_bytes".split()
 )
 
 
@@ -241,21 +242,33 @@ class GemmEmitter(Emitter):
         """
         plan, kept = self.plan, (dict(self.text), dict(self.consts))
         tile, over = plan.tma_tiles[0], plan.contraction.over
+        casts = plan.of_bytes
+        whole = casts[-1].value if casts else None
         self.uses("put_pairs")
         self.line("made = []")
+        if whole is not None:
+            size = tile.rows * plan.depth
+            self.line(f"at = [place + {size} * get.index for place in places]")
         ends = fixed_extent(over, dict(plan.signature.extents)) or 0
         with self.inner(f"for i in cutlass.range_constexpr({plan.depth // 8}):"):
             with self.inner(f"for r in cutlass.range_constexpr({ROWS}):"):
-                given = "a_tiles", "row + 8 * r", "8 * i + quad", "get.index", str(not tile.transposed)
-                self.line(f"pair = {self.call('stage_pair', *given)}")
+                if whole is not None:
+                    word = self.call("byte_pair", "a_bytes", f"at[i // 2] + ({8 * plan.depth} * r + i % 2 * 8)")
+                    magic, kind = MAGIC[self.tile(whole).dtype], text.TYPES[self.tile(whole).dtype]
+                    self.line(f"pair = {self.call('bytes_as_floats', word, f'{magic:#x}', kind)}")
+                else:
+                    given = "a_tiles", "row + 8 * r", "8 * i + quad", "get.index", str(not tile.transposed)
+                    self.line(f"pair = {self.call('stage_pair', *given)}")
                 with self.inner("for c in cutlass.range_constexpr(2):"):
                     at = f"({first} + 8 * i + quad + c)"
                     for let in plan.prologue:
                         self.at(let)
                         if let.node == Pos(over):
                             self.text[let.value] = at
-                        elif isinstance(let.node, Load):
+                        elif let.value == whole or isinstance(let.node, Load):
                             self.text[let.value] = "pair[c]"
+                        elif let in casts:
+                            pass
                         else:
                             self.node(let)
                     last = plan.prologue[-1]

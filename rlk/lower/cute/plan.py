@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Dot, Kernel, Let, Load, Loop, Store, Value
+from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Store, Value, operands
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import (
@@ -187,6 +187,27 @@ class ContractionPlan:
         return self.tma_tiles[0].factor.prologue
 
     @property
+    def of_bytes(self) -> tuple[Let, ...]:
+        """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if A has them.
+
+        They are the prologue's first, and no other value needs what is between them.
+        """
+        if not self.prologue or self.tma_tiles[0].dtype is not DType.I8 or self.tma_tiles[0].transposed:
+            return ()
+        load = next(let for let in self.prologue if isinstance(let.node, Load))
+        found, last = [], load.value
+        while True:
+            users = [let for let in self.prologue if last in operands(let.node)]
+            if len(users) != 1 or not isinstance(users[0].node, Cast):
+                return ()
+            found.append(users[0])
+            last, dtype = users[0].value, users[0].node.dtype
+            if dtype in (DType.BF16, DType.F16):
+                return tuple(found)
+            if dtype not in (DType.I32, DType.F32):
+                return ()
+
+    @property
     def columns(self) -> int:
         return self.fragment.length
 
@@ -345,6 +366,8 @@ def _contraction(
     computed = any(side.factor.prologue for side in (one, other))
     if computed:
         transposed = bool(other.factor.prologue)  # registers hold A
+        if transposed and last not in found.parallel:
+            raise _computed_refused(kernel, target)
     else:
         tile_of = schedule.tile
         transposed = last in found.parallel and _transposed(tile_of(str(first)), tile_of(str(last)))
@@ -459,9 +482,7 @@ def _checked(kernel: Kernel, target: Target) -> Contraction:
         raise refused(lacks, target, instead='z = L.keep(z, "z") of each product but one')
     ((value, contraction),) = of.items()
     if contraction.a.prologue and contraction.b.prologue:
-        dot = next(let for let in walk(kernel.body) if let.value == value)
-        error = computed_factor_error(dot, {let.value: let for let in walk(kernel.body)})
-        raise refused(error.lacks, target, error.loc, error.instead)
+        raise _computed_refused(kernel, target)
     if target.name != "sm_90a":
         raise refused("contractions for this target", target)
     if contraction.model is not DotModel.CHAIN16:
@@ -472,6 +493,14 @@ def _checked(kernel: Kernel, target: Target) -> Contraction:
             lacks = f"a factor {factor.name} whose elements have a condition that does not mask the result"
             raise refused(lacks, target, instead="L.where(condition, product, 0.0)")
     return contraction
+
+
+def _computed_refused(kernel: Kernel, target: Target) -> LoweringError:
+    """Return the error of a computed factor that is not the rows of an instruction, or one of two."""
+    lets = {let.value: let for let in walk(kernel.body)}
+    dot = next(let for let in lets.values() if isinstance(let.node, Dot))
+    error = computed_factor_error(dot, lets)
+    return refused(error.lacks, target, error.loc, error.instead)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from rlk.interp import arithmetic as ops
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
@@ -33,6 +34,7 @@ BARRIER_OF_PRODUCER = 4  # behind those of up to three consumer warpgroups
 EPILOGUE_WORDS = 256  # of a warp
 KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
+DEPTH = 64  # bytes of a row of a tile of bytes
 OVERRIDDEN = {
     made.__name__: made
     for made in (
@@ -49,7 +51,7 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     """Return the names that a module defines; its host functions take CPU tensors for pointers."""
     scope: dict[str, Any] = dict(_dsl())
     exec(_code(source, filename), scope)
-    made = OVERRIDDEN | {"stage_pair": _stage_pair} | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
+    made = OVERRIDDEN | OF_STAGES | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
     scope.update({name: each for name, each in made.items() if name in scope})
     return SimpleNamespace(**scope)
 
@@ -168,8 +170,8 @@ class _Stage:
     def get_tensor(self, outer: Any, *, swizzle: Any) -> _Stage:
         return replace(self, layout=outer)
 
-    def data_ptr(self) -> None:
-        return None
+    def data_ptr(self) -> _Stage | None:
+        return None if self.name == "ring" else self
 
     def __getitem__(self, index: tuple[Any, ...]) -> _Stage:
         return _Stage(self.name, index[1:] if len(index) == 2 else index[2:])
@@ -364,6 +366,39 @@ def _products(unit: _Unit, to: _Fragment, a: Any, b: pipelines.Tiles) -> None:
     to.matrix[rows] = dot(one[rows], two, DotModel.CHAIN16, unit.dtype, start)
 
 
+def _byte_pair(tiles: _Stage, at: Number) -> Number:
+    """Read two bytes of a row of the stage that is read, where the hardware's 64-byte swizzle puts them."""
+    ring, tile = tiles.ring, tiles.reading
+    stage, place = np.divmod(at.data, tile.size)
+    row, k = np.divmod(place, DEPTH)
+    k = k ^ (row // 2 % 4 * 16)
+    if (stage != ring.reading % ring.stages).any() or ring.taken > ring.reading or (k % 2).any():
+        raise Fault("bytes of a stage that is not read, or not aligned")
+    low, high = (tile[row, k + i].astype(np.uint8).astype(np.int32) for i in range(2))
+    found: Number = Int32.of(low | high << 8)
+    return found
+
+
+def _prmt(a: Number, b: Number, pick: Number) -> Number:
+    """Pick four of the eight bytes of two words: PTX 9.7.9.7, without its modes."""
+    every = [(w.data.view(np.uint32) >> 8 * i) & 0xFF for w in (a, b) for i in range(4)]
+    made = sum(every[int(pick) >> 4 * i & 7] << np.uint32(8 * i) for i in range(4))
+    found: Number = Int32.of(np.asarray(made, np.uint32).view(np.int32))
+    return found
+
+
+def _sub_pair(a: Number, b: Number, kind: type[Number]) -> list[Number]:
+    """Subtract two 16-bit floats in a word, each rounded once."""
+    made = []
+    for shift in (0, 16):
+        x, y = (
+            ops.decode((w.data.view(np.uint32) >> shift).astype(ops.storage(kind.dtype)), kind.dtype)
+            for w in (a, b)
+        )
+        made.append(kind(Float32.of(x - y)))
+    return made
+
+
 def _commit_group() -> None:
     _now.groups.append((_now.given, _now.read))
     _now.given, _now.read = [], set()
@@ -407,6 +442,8 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
 
 
 def _make_tensor(of: Any, layout: Any) -> Any:
+    if isinstance(of, _Stage):
+        return of
     if isinstance(of, tile_scheduler.WorkTilePipeline):
         of.size = layout.shape
     if isinstance(of, tile_scheduler.WorkTilePipeline | tile_scheduler.NextTile):
@@ -470,6 +507,7 @@ def _cute() -> SimpleNamespace:
         sync_warp=_sync_warp,
         elect_one=_elected,
         fence_view_async_shared=lambda: pipelines.fence(_rings()),
+        prmt=_prmt,
         fmax=simt.fmax,
         fmin=simt.fmin,
         shuffle_sync_bfly=simt.shuffled,
@@ -557,6 +595,10 @@ def _dsl() -> dict[str, Any]:
         "cpasync": cpasync,
         "warpgroup": warpgroup,
     }
+
+
+OF_STAGES = {"stage_pair": _stage_pair, "byte_pair": _byte_pair, "sub_pair": _sub_pair}
+"""Helpers that read a stage's elements, or what the DSL's vectors do."""
 
 
 class _Layout:
