@@ -371,9 +371,11 @@ def _contraction(
     else:
         tile_of = schedule.tile
         transposed = last in found.parallel and _transposed(tile_of(str(first)), tile_of(str(last)))
-    if (transposed or computed) and (walked is not None or loop is not None):
-        what = "a computed factor" if computed else "fewer rows than a wgmma instruction"
-        raise refused(f"pieces in sequence with {what}", target)
+    if walked is not None or loop is not None:
+        if computed:
+            raise _computed_refused(kernel, target)
+        if transposed:
+            raise refused("pieces in sequence with fewer rows than a wgmma instruction", target)
     if loop is None:  # which names values of the kernel
         kernel = hoist_masks(kernel, first if transposed else last)
     if walked is not None:  # the number of a piece is no argument
@@ -398,7 +400,7 @@ def _contraction(
     _sound(ring, consumers, cluster, own, shared, idle, computed)
     steps = _steps(contraction, depth, extents) if pieces is None else pieces.copied
     if computed and steps is None:
-        raise refused("a computed factor of a product whose length a tile counts", target)
+        raise _computed_refused(kernel, target)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -496,7 +498,10 @@ def _checked(kernel: Kernel, target: Target) -> Contraction:
 
 
 def _computed_refused(kernel: Kernel, target: Target) -> LoweringError:
-    """Return the error of a computed factor that is not the rows of an instruction, or one of two."""
+    """Return the error of a computed factor where registers cannot hold it.
+
+    That is one of two, one whose axis a block reduces, and one along an axis whose length a tile counts.
+    """
     lets = {let.value: let for let in walk(kernel.body)}
     dot = next(let for let in lets.values() if isinstance(let.node, Dot))
     error = computed_factor_error(dot, lets)

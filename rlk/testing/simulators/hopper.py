@@ -392,7 +392,7 @@ def _sub_pair(a: Number, b: Number, kind: type[Number]) -> list[Number]:
     made = []
     for shift in (0, 16):
         x, y = (
-            ops.decode((w.data.view(np.uint32) >> shift).astype(ops.storage(kind.dtype)), kind.dtype)
+            ops.decode((w.data >> shift).astype(np.uint16).view(ops.storage(kind.dtype)), kind.dtype)
             for w in (a, b)
         )
         made.append(kind(Float32.of(x - y)))
