@@ -119,10 +119,12 @@ def weighed(x: Tensor[F, M, K], w: Tensor[i8, N, K], scale: Tensor[f32, N]) -> O
 
 
 @op()
-def scaled_rows(x: Tensor[bf16, M, K], w: Tensor[i8, N, K], scale: Tensor[f32, N]) -> Outputs:
+def scaled_rows(
+    x: Tensor[bf16, M, K], w: Tensor[i8, N, K], scale: Tensor[f32, N], how: HOW = "computed"
+) -> Outputs:
     """Numbers of a row, and an index: NaN where nothing is loaded."""
     left = (64 - L.pos(K) % 64).to(f32) - (L.pos(K) // 112).to(f32) * 16.0
-    return L.out(y=L.dot(x, (w.to(f32) * scale / left).to(bf16), over=K))
+    return L.out(y=L.dot(x, held((w.to(f32) * scale / left).to(bf16), how, "b"), over=K))
 
 
 @op()
@@ -288,11 +290,17 @@ def test_what_is_computed_beyond_an_end_would_count(monkeypatch: pytest.MonkeyPa
     assert differing(run_generated(program(spec), given).tensors["y"], run(program(spec), given)["y"])
 
 
-@pytest.mark.parametrize(("by", "on"), [("cute", "sm_90a"), ("tilelang", "sm_90a"), ("tilelang", "gfx942")])
-@pytest.mark.parametrize("name", ["dequantised", "head", "gathered"])
+@pytest.mark.parametrize(
+    ("name", "by", "on"),
+    [
+        *((name, "cute", "sm_90a") for name in ("dequantised", "head", "gathered")),
+        *((name, "tilelang", "gfx942") for name in ("dequantised", "gathered")),
+        ("weighed", "tilelang", "sm_90a"),
+    ],
+)
 def test_other_backends_refuse_them_at_the_line(name: str, by: str, on: str) -> None:
     pytest.importorskip("triton")
-    spec, given = CASES[name]
+    spec, given = tiled(name, 70) if name in TILED else CASES[name]
     with pytest.raises(LoweringError) as found:
         run_generated(program(spec), given, backend=by, on=target(on), extents={"R": 40})
     said = str(found.value)
