@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rlk.ir.dims import Axis, union
@@ -18,7 +18,7 @@ from rlk.lower.common.contract import implies
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
-from rlk.lower.triton.plan import Shared, TritonPlan
+from rlk.lower.triton.plan import ALIGNED, Dim, Shared, TritonPlan
 from rlk.lower.triton.writer import Writer
 from rlk.passes.walk import walk
 
@@ -229,7 +229,25 @@ class Addresses(Arguments):
         self.owned[s.axis] = self.e.let(name, indices)
         if not s.exact:
             end = self.extent(s.axis) if s.length is None else str(s.length)
+            if s is self.plan.remainder:
+                end = f"{end} // {ALIGNED} * {ALIGNED}"
             self.inside[s.axis] = self.e.let(f"{name}_inside", f"{self.owned[s.axis]} < {end}")
+
+    @contextmanager
+    def last_elements(self) -> Iterator[None]:
+        """Restrict the last program to the elements behind the last vector of the plan's remainder."""
+        before, owned, inside, whole = self.plan, dict(self.owned), dict(self.inside), self.plan.remainder
+        assert whole is not None
+        few = replace(whole, tile=ALIGNED)
+        shared = tuple(few if s is whole else s for s in before.shared)
+        end = self.extent(whole.axis) if whole.length is None else str(whole.length)
+        with self.e.inner(f"if tl.program_id(0) == {end} // {whole.tile}:"):
+            dims = (Dim(whole.axis, 0, ALIGNED.bit_length() - 1),)
+            self.e.plan = self.plan = replace(before, shared=shared, dims=dims, remainder=None)
+            self.place(few, f"{end} // {ALIGNED} * {ALIGNED} + {self.indices(whole.axis)}")
+            yield
+        self.e.plan = self.plan = before
+        self.owned, self.inside = owned, inside
 
     @contextmanager
     def part(self, plan: TritonPlan, axis: Axis, offset: int) -> Iterator[None]:

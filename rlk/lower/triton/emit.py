@@ -158,7 +158,19 @@ class Emitter:
                 in_parts(self, self.plan.kernel.body.lets)
             else:
                 self.block(self.plan.kernel.body.lets)
+            if self.plan.remainder is not None:
+                self.remainder(self.plan.remainder.axis)
         return live(self.lines)
+
+    def remainder(self, axis: Axis) -> None:
+        """Write once more what a kernel computes along an axis, for its last elements."""
+        along: set[Value] = {v for v, t in self.types.items() if isinstance(t, TileType) and axis in t.axes}
+        lets = self.plan.kernel.body.lets
+        for let in lets:  # words of random numbers, stores and checks have no axes of their own
+            if any(v in along for v in operands(let.node)):
+                along.add(let.value)
+        with self.addresses.last_elements():
+            self.block(tuple(let for let in lets if let.value in along))
 
     def block(self, lets: tuple[Let, ...]) -> None:
         for let in lets:

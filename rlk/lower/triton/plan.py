@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlk.errors import Code, LoweringError, ScheduleError
-from rlk.ir.dims import Axis, fixed_extent
-from rlk.ir.nodes import Dot, Kernel, Load, Value
+from rlk.ir.dims import Axis, Part, fixed_extent
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Merge, Reduce, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import unfused_error
@@ -27,6 +27,7 @@ from rlk.target.facts import Target
 SMALLEST_TILE = 16  # of a factor of tl.dot
 MOST_LISTED = 1024  # segments whose bounds a program reads at once
 LARGEST_TILE = 1 << 17  # elements of a tensor; Triton refuses 2**20, registers end long before
+ALIGNED = 16  # elements of a whole vector of any dtype: of 16 bytes at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class TritonPlan:
 
     segments: those of the rows, if another axis has a segment of rows per index. outer: the axis of query
     rows of fused attention. tma_tiles: its streamed factors, if they are TMA loads; its loops are not peeled
-    then.
+    then. remainder: the only axis of a kernel's tensors, if its last elements, too few for a vector, have a
+    tile of their own: Triton loads vectors only where it can prove that a mask is one for all elements of each.
     """
 
     kernel: Kernel
@@ -79,6 +81,7 @@ class TritonPlan:
     segments: Segments | None = None
     outer: Axis | None = None
     tma_tiles: Mapping[Value, TmaTile] = field(default_factory=dict)
+    remainder: Shared | None = None
 
     @property
     def listed(self) -> int | None:
@@ -158,7 +161,22 @@ def plan(
     placed = {d.axis for d in dims}
     ordered = hoist_loads(peeled, lambda type: placed.isdisjoint(type.axes))
     rows = segments(ordered, found.parallel)
-    return TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
+    apart = _remainder(ordered, shared, dims, signature) if nest != "back_to_back_gemm" else None
+    return TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles, apart)
+
+
+def _remainder(
+    kernel: Kernel, shared: tuple[Shared, ...], dims: tuple[Dim, ...], signature: Signature
+) -> Shared | None:
+    """Return the axis of an elementwise kernel of one dimension whose extent no vector divides."""
+    if len(shared) != 1 or shared[0].tile <= ALIGNED or {dim.axis for dim in dims} != {shared[0].axis}:
+        return None
+    axis, known = shared[0].axis, shared[0].length
+    even = axis.name in signature.divisible if known is None else known % ALIGNED == 0
+    nodes = [let.node for let in walk(kernel.body)]
+    if even or axis.part is not Part.ALL or any(isinstance(node, Loop | Reduce | Merge | Dot) for node in nodes):
+        return None
+    return shared[0]
 
 
 def _chained(kernel: Kernel, shared: tuple[Shared, ...], found: Roles, extents: dict[str, int]) -> list[Dim]:
@@ -186,7 +204,7 @@ def outer_axis(kernel: Kernel, shared: tuple[Shared, ...]) -> Shared:
             if not isinstance(nodes[factor], Load) and isinstance(type, TileType):
                 tiled = [s for s in shared if s.axis in type.axes and s.tile > 1]
                 if len(tiled) == 1:
-                    return tiled[0]
+                    return shared[0]
     if not any(s.axis.over is not None for s in shared):
         raise unfused_error(kernel)
     raise ScheduleError(
