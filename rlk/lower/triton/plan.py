@@ -174,7 +174,11 @@ def _remainder(
     axis, known = shared[0].axis, shared[0].length
     even = axis.name in signature.divisible if known is None else known % ALIGNED == 0
     nodes = [let.node for let in walk(kernel.body)]
-    if even or axis.part is not Part.ALL or any(isinstance(node, Loop | Reduce | Merge | Dot) for node in nodes):
+    if (
+        even
+        or axis.part is not Part.ALL
+        or any(isinstance(node, Loop | Reduce | Merge | Dot) for node in nodes)
+    ):
         return None
     return shared[0]
 
@@ -204,7 +208,7 @@ def outer_axis(kernel: Kernel, shared: tuple[Shared, ...]) -> Shared:
             if not isinstance(nodes[factor], Load) and isinstance(type, TileType):
                 tiled = [s for s in shared if s.axis in type.axes and s.tile > 1]
                 if len(tiled) == 1:
-                    return shared[0]
+                    return tiled[0]
     if not any(s.axis.over is not None for s in shared):
         raise unfused_error(kernel)
     raise ScheduleError(
