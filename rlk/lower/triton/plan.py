@@ -68,7 +68,7 @@ class TritonPlan:
     segments: those of the rows, if another axis has a segment of rows per index. outer: the axis of query
     rows of fused attention. tma_tiles: its streamed factors, if they are TMA loads; its loops are not peeled
     then. remainder: the only axis of a kernel's tensors, if its last elements, too few for a vector, have a
-    tile of their own: Triton loads vectors only where it can prove that a mask is one for all elements of each.
+    tile of their own: Triton loads vectors where it can prove that their elements share a mask.
     """
 
     kernel: Kernel
