@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 from test_machine_code import DISASSEMBLER
 
 from benchmarks import machine_code
+from rlk.interp.floats import bf16_bits
 from rlk.interp.run import run
-from rlk.lang import Axis, L, Outputs, Tensor, f32, i32, op
+from rlk.ir.nodes import MathModel
+from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, bf16, f32, i32, op
 from rlk.lower.triton.emit import Emitter
+from rlk.passes import rotation
 from rlk.passes.pipeline import canonical
 from rlk.runtime.registry import operators
 from rlk.testing.bits import differing
@@ -71,3 +75,74 @@ def test_an_optimizer_loads_vectors_of_a_weight_of_any_size(tmp_path: Path) -> N
     narrow = replace(source, source=source.source.replace("t < T // 16 * 16", "t < T // 15 * 15"))
     code = next(machine_code.codes(narrow, schedules, tmp_path))
     assert 128 not in code.loads and 128 not in code.stores
+
+
+# --- rows that start between vectors ---------------------------------------------------------------------
+
+V = Axis("V", chunk=256, split=8)
+WIDTH = 8211  # pieces of 1027 and 1022 elements: steps that are full, and one that is masked
+ROWS = 5
+
+
+@op()
+def of_logits(logits: Tensor[bf16, T, V], bias: Tensor[bf16, V]) -> Outputs:
+    soft, best, far = L.softmax_sum(entropy=True), L.argmax(), L.total(lanes=Tree.halving)
+    for v in L.stream(V):
+        z = logits[v].to(f32) + bias[v].to(f32)
+        soft.absorb(z)
+        best.absorb(z)
+        far.absorb(z * v.pos.to(f32))
+    return L.out(lse=soft.lse(), entropy=soft.entropy(), best=best.index, far=far.value)
+
+
+@op()
+def by_neighbours(logits: Tensor[f32, T, V]) -> Outputs:
+    """A tree that is not the same for rotated chunks."""
+    total = L.total(lanes=Tree.pairwise)
+    for v in L.stream(V):
+        total.absorb(logits[v])
+    return L.out(total=total.value)
+
+
+def outcome(of: Op, inputs: dict[str, np.ndarray]) -> tuple[int, str]:
+    """Return how many results differ from the oracle's, and the source of aligned tensors."""
+    program = canonical(of.trace(of.default_variant()))
+    aligned, want = frozenset(inputs), run(program, inputs)
+    got = run_generated(program, inputs, softmax=MathModel.PORTABLE, divisible=aligned)
+    return sum(differing(got.tensors[name], want[name]) for name in want.tensors), got.emitted.source
+
+
+def logits(*shape: int) -> np.ndarray:
+    return 3 * np.random.default_rng(shape[-1]).standard_normal(shape, np.float32)
+
+
+def test_rows_between_vectors_are_rotated() -> None:
+    inputs = {"logits": bf16_bits(logits(ROWS, WIDTH)), "bias": bf16_bits(logits(WIDTH))}
+    differ, source = outcome(of_logits, inputs)
+    assert differ == 0 and source.count("logits_after = ") == 2  # full and masked steps
+
+
+def test_trees_that_a_rotation_changes_are_not_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = {"logits": logits(ROWS, WIDTH)}
+    differ, source = outcome(by_neighbours, inputs)
+    assert differ == 0 and "logits_after" not in source
+    monkeypatch.setattr(rotation, "_is_rotation_free", lambda *_: True)
+    differ, source = outcome(by_neighbours, inputs)
+    assert differ > 0 and "logits_after" in source
+
+
+@pytest.mark.skipif(DISASSEMBLER is None, reason="Triton came without a disassembler")
+def test_logits_of_an_odd_vocabulary_are_loaded_by_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: without windows every load of logits is narrow."""
+    extents = {"V": 151937, "T": 4096}
+
+    def loads() -> Mapping[int, int]:
+        source = machine_code.emitted(operators()["logp"], grad=False, extents=extents)
+        return next(machine_code.codes(*source, tmp_path)).loads
+
+    # 4 vectors of a lane and the one after them, in both loops; the last row's masked step, and the id's
+    assert (loads()[128], loads()[16]) == (10, 33)
+    monkeypatch.setattr(rotation, "_needed", lambda *_: False)
+    assert 128 not in loads()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlk.errors import Code, LoweringError, ScheduleError
 from rlk.ir.dims import Axis, Part, fixed_extent
-from rlk.ir.nodes import Dot, Kernel, Load, Loop, Merge, Reduce, Value
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Merge, Pos, Reduce, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import unfused_error
@@ -19,6 +19,7 @@ from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import fewer_elements
 from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.triton.tma_tiles import tma_tiles_of
+from rlk.passes.rotation import Window, windows
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
@@ -68,7 +69,8 @@ class TritonPlan:
     segments: those of the rows, if another axis has a segment of rows per index. outer: the axis of query
     rows of fused attention. tma_tiles: its streamed factors, if they are TMA loads; its loops are not peeled
     then. remainder: the only axis of a kernel's tensors, if its last elements, too few for a vector, have a
-    tile of their own: Triton loads vectors where it can prove that their elements share a mask.
+    tile of their own: Triton loads vectors where it can prove that their elements share a mask. windows:
+    chunks that are read by whole vectors and rotated, by the value of their load and that of their indices.
     """
 
     kernel: Kernel
@@ -82,6 +84,7 @@ class TritonPlan:
     outer: Axis | None = None
     tma_tiles: Mapping[Value, TmaTile] = field(default_factory=dict)
     remainder: Shared | None = None
+    windows: Mapping[Value, Window] = field(default_factory=dict)
 
     @property
     def listed(self) -> int | None:
@@ -161,8 +164,27 @@ def plan(
     placed = {d.axis for d in dims}
     ordered = hoist_loads(peeled, lambda type: placed.isdisjoint(type.axes))
     rows = segments(ordered, found.parallel)
-    apart = _remainder(ordered, shared, dims, signature) if nest != "back_to_back_gemm" else None
-    return TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles, apart)
+    made = TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
+    if outer is not None:
+        return made
+    return replace(made, remainder=_remainder(ordered, shared, dims, signature), windows=_windows(made))
+
+
+def _windows(plan: TritonPlan) -> dict[Value, Window]:
+    """Return the chunks that are read by whole vectors, by their loads and by their indices."""
+    lets = {let.value: let for let in walk(plan.kernel.body)}
+    found: dict[Value, Window] = {}
+    for window in windows(plan.kernel, dict(plan.signature.extents)):
+        load = lets[window.load].node
+        assert isinstance(load, Load)
+        row = lets[load.index[0]]
+        one_row = (
+            len(load.index) == 2 and isinstance(row.node, Pos) and plan.schedule.tile(str(row.node.axis)) == 1
+        )
+        near = load.param not in plan.signature.strided and load.param in plan.signature.divisible
+        if one_row and near:
+            found |= {window.load: window, window.place: window}
+    return found
 
 
 def _remainder(
