@@ -21,9 +21,9 @@ from rlk.interp import arithmetic
 from rlk.interp.memory import unwritten
 from rlk.interp.run import Outcome, run, run_wide
 from rlk.ir import dotmodel
-from rlk.ir.dims import extent_of
+from rlk.ir.dims import extent_of, steps_of
 from rlk.ir.nodes import Decl, Dot, Kernel, Program
-from rlk.ir.text import parse_program, print_program
+from rlk.ir.text import axes_in, parse_program, print_program
 from rlk.ir.types import DType
 from rlk.ir.verify import verify
 from rlk.lang.op import Op
@@ -468,6 +468,7 @@ def check_rows(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
     index_rows = lead and lead[0] in indexed(call.program).values()
     elsewhere = [n for n, d in inputs.items() if lead and lead[0] in d.type.axes[1:]]
     dependent = index_rows or elsewhere or (lead and counts(call.program, lead[0]))
+    dependent = dependent or (lead and lead[0].name in steps_of(axes_in(call.program)))
     if not rows or not lead[0].dynamic or not with_rows or dependent:
         return verdict(Law.ROWS, None, note="its rows are not independent by definition")
     total = call.extents[lead[0].name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from rlk.runtime.binding.invocation import (
     Invocation,
     Scalars,
     Tensors,
+    all_extents,
     check_nonempty,
     inputs_of,
     of_one_stride,
@@ -197,6 +199,7 @@ def fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
     invocation = invoke(op, tensors, scalars, statics, math)
     tensors = of_one_stride(tensors, scattered(invocation, tensors))
     geometry = measure(op.name, row_axis(op), inputs_of(invocation), tensors)
+    geometry = replace(geometry, extents=all_extents(invocation, geometry.extents))
     check_nonempty(op, geometry.extents)
     first = next(iter(tensors.values()))
     return [
