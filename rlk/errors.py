@@ -188,6 +188,14 @@ class Code(Enum):
         "parameter {name}: a call may not give its default, {value!r}",
         "write a default that is {accepted}",
     )
+    INTO_WRONG = (
+        "output {name} cannot be written into {input}: {why}",
+        "an output has the dtype and dims of the input that it is written into; an input takes one",
+    )
+    INTO_GRADIENT = (
+        "{op} writes {name} into its input {input}, so it has no gradient",
+        "leave into= out, and write a second operator that returns its outputs",
+    )
     VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
     VJP_OF_NOTHING = ("vjp of {op} names no input", 'name those that it is differentiable in: @{op}.vjp("x")')
     VJP_TWICE = ("vjp of {op} names {name!r} twice", "name each input once")
@@ -280,6 +288,10 @@ class Code(Enum):
     ARG_SHAPE = ("{op}: {name} has shape {got}, expected {wanted} {why}",)
     ARG_DEVICE = ("{op}: {name} is on {got}, but {other} is on {wanted}", "move it before the call")
     ARG_STRIDE = ("{op}: {name} has last-dim stride {got}, expected 1", "call .contiguous() on it")
+    ARG_OVERLAP = (
+        "{op}: {name} is written, and its memory overlaps {other}",
+        "pass a tensor of its own, such as {name}.clone()",
+    )
     ARG_MISSING = ("{op}: {name} is required {why}",)
     COTANGENT_MISSING = (
         "{op}: {name} is required, but the result that is differentiated does not depend on {output}",

@@ -344,8 +344,10 @@ def completed(
                 why = f", which is {declared} where {other} = {of}"
                 wanted = declared.of(of)
                 if wanted is None:
-                    fields = {"axis": other, "got": of, "step": declared.step, "of": name, "share": declared}
-                    raise LaunchError(Code.ARG_EXTENT_STEP, op=op, **fields)
+                    raise LaunchError(
+                        Code.ARG_EXTENT_STEP, op=op, axis=other, got=of, step=declared.step, of=name,
+                        share=declared,
+                    )  # fmt: skip
             assert wanted is not None
             if found.setdefault(name, wanted) != wanted:
                 who, got = owners.get(name, "a tensor"), found[name]

@@ -65,6 +65,7 @@ class Tracer:
         self.outputs: list[str] = []
         self.names: dict[Value, str] = {}  # what the author's variables call values
         self.states: dict[Value, str] = {}  # and states of folds
+        self.into: dict[str, tuple[Axis, ...]] = {}  # dims of the outputs that are written into inputs
         self.place: Loc | None = None  # in place of the author's running line, for a derived gradient
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -15,6 +15,7 @@ from rlk.ir.numerics import Tier, home, numerics_id, tier
 from rlk.ir.text import axes_in
 from rlk.lang.op import OWN, Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
+from rlk.passes.in_place import in_place
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.shard import shard
 from rlk.passes.walk import walk
@@ -97,7 +98,8 @@ class Interface:
     inputs: the tensors and scalars that its kernels read, each once. outputs: in the order in which the spec
     writes them. dynamic: the axes whose extents never enter a key. pieces: of axes by name, the sizes of the
     pieces that they are cut into. one_stride: whether rows need one stride, because a kernel contracts them.
-    sized: the axes whose extents the spec declares.
+    sized: the axes whose extents the spec declares. in_place: outputs whose kernels may write the input that
+    they go to.
     """
 
     inputs: tuple[Decl, ...]
@@ -106,6 +108,7 @@ class Interface:
     pieces: tuple[tuple[str, tuple[int, ...]], ...]
     one_stride: bool
     sized: tuple[Axis, ...] = ()
+    in_place: frozenset[str] = frozenset()
 
 
 interfaces: dict[Invocation, Interface] = {}
@@ -143,7 +146,14 @@ def _interface(invocation: Invocation) -> Interface:
         tuple((name, tuple(sorted(sizes))) for name, sizes in sorted(pieces.items())),
         _contracts_rows(invocation.spec, program),
         sized,
+        in_place(program, written_into(invocation.spec, written)),
     )
+
+
+def written_into(spec: Spec, outputs: Container[str]) -> dict[str, str]:
+    """Return, of these outputs, those that are written into inputs, each with its input."""
+    into = spec.into if isinstance(spec, Op) else {}
+    return {name: source for name, source in into.items() if name in outputs}
 
 
 def _contracts_rows(spec: Spec, program: Program) -> bool:

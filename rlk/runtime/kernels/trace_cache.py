@@ -178,7 +178,8 @@ def write_interface(name: str, found: Interface) -> dict[str, Any]:
     kernel = Kernel(name, (*found.inputs, *found.outputs, *sized), Block((), (), ()))
     text = print_program(Program(name, (kernel,)))
     dynamic = sorted(found.dynamic)
-    return {"program": text, "dynamic": dynamic, "pieces": found.pieces, "one_stride": found.one_stride}
+    rest = {"one_stride": found.one_stride, "in_place": sorted(found.in_place)}
+    return {"program": text, "dynamic": dynamic, "pieces": found.pieces, **rest}
 
 
 def read_interface(kept: dict[str, Any]) -> Interface:
@@ -191,6 +192,7 @@ def read_interface(kept: dict[str, Any]) -> Interface:
         tuple((axis, tuple(sizes)) for axis, sizes in kept["pieces"]),
         bool(kept["one_stride"]),
         tuple(a for d in kernel.params if d.role is Role.WORK for a in d.type.axes),
+        frozenset(kept["in_place"]),
     )
 
 
