@@ -872,7 +872,7 @@ def _store(t: Tracer, name: str, tile: Tile) -> None:
     value = t.use(tile)
     b = t.at()
     axes = tuple(sorted((a for a in tile.axes if a in t.dims or a.extent is not None), key=t.place_of))
-    if {*tile.axes} <= {*t.into.get(name, ())}:
+    if name in t.into and {*tile.axes} <= {*t.into[name]}:
         axes = t.into[name]  # a tile without an axis is written along all of it
     for axis in (*tile.axes, *t.streamed()):
         if axis not in axes:
