@@ -268,7 +268,7 @@ def _host(sizes: Exchange, rank: int, device: torch.device) -> Callable[[str], H
         ir = digest({"sums over ranks": asdict(sizes), "rank": rank, "dtype": dtype})
         key = kernel_key("triton", ir, {}, on.name)
         folder = obtain(key, lambda: lower_sums(sizes, rank, dtype), label=f"sums over {sizes.ranks} ranks")
-        return load(folder, on.vendor, device.index)[0]
+        return load(folder, "hip" if on.vendor == "amd" else "cuda", device.index)[0]
 
     return host
 
