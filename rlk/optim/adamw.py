@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain
 from math import sqrt
 from typing import Any
@@ -12,17 +11,13 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.optim.shards import MAIN, Place, gradient, local, place
-from rlk.runtime.binding.arguments import VECTOR
 from rlk.runtime.binding.checks import integer, number
-from rlk.runtime.binding.invocation import Run, Scalars, Tensors
-from rlk.runtime.binding.selection import invoke
-from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
-from rlk.runtime.call.entry import call, observing, watched
+from rlk.runtime.binding.invocation import Scalars
+from rlk.runtime.call.entry import call
 from rlk.specs import optim as spec
 
 NAME = "AdamW"
 STATES = ("exp_avg", "exp_avg_sq", "master")
-WRITTEN = {name: f"{name}_out" for name in ("weight", *STATES)}
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 GROUP = {"lr": 0.0, "eps": 0.0, "weight_decay": 0.0}
 """Numbers of a group, and the least that they may be."""
@@ -109,8 +104,8 @@ class AdamW(torch.optim.Optimizer):
         if self.seed is not None and p.dtype is torch.bfloat16:
             at = place(NAME, "params", p)
             scalars |= _counters(self.seed, state["step"], index, at)
-        run_step({name: t.detach().view(-1) for name, t in here.items()}, scalars)
-        torch.autograd.graph.increment_version(p)  # a graph that saved it before the step raises
+        call(spec.adamw, {name: t.detach().view(-1) for name, t in here.items()}, scalars, {})
+        torch.autograd.graph.increment_version(p)  # of a DTensor it is not that of its local tensor
 
     def _state(self, p: torch.Tensor) -> dict[str, Any]:
         """Return the state of a parameter; a new one is zero, and holds its master weight."""
@@ -213,30 +208,3 @@ def _power(base: float, exponent: int) -> float:
 def _counters(seed: int, step: int, parameter: int, at: Place) -> Scalars:
     where = {"first": at.first, "width": at.width, "stride": at.stride}
     return {"seed": seed, "step": step, "parameter": parameter, **where}
-
-
-_known: dict[object, Run] = {}
-dispatch.forgets(_known.clear)
-
-
-def run_step(tensors: Tensors, scalars: Scalars) -> None:
-    """Run the spec on flat tensors [T], which its outputs are, with the scalars of a step."""
-    if observing():
-        call(spec.adamw, tensors, scalars, {})
-        return
-    if watched(*tensors.values()):
-        made = call(spec.adamw, tensors, scalars, {})
-        for name in WRITTEN.keys() & tensors.keys():
-            tensors[name].copy_(made[WRITTEN[name]])
-        return
-    sizes = [(t.dtype, t.shape, t.device, t.data_ptr() % VECTOR) for t in tensors.values()]
-    key = (*tensors, *scalars, *sizes)
-    given = tensors | {WRITTEN[name]: t for name, t in tensors.items() if name in WRITTEN}
-    run = _known.get(key)
-    if run is None:
-        memory = frozenset(given.keys() - tensors.keys())
-        invocation = replace(invoke(spec.adamw, tensors, scalars, {}, None), into=memory)
-        if len(_known) >= MOST_SHAPES:
-            _known.clear()
-        run = _known[key] = dispatch.find(invocation, given)
-    run(given, scalars)

@@ -353,6 +353,7 @@ def docstring(op: Op) -> str:
 def said_of(op: Op, formal: Formal) -> str:
     """Return a parameter in words: dims and dtypes, range or choices."""
     optional = ", optional" if formal.optional else ""
+    optional += ", written" if formal.name in op.into.values() else ""
     match formal.type:
         case TensorType(dtype=dtype, axes=axes):
             choices = dtype.choices if isinstance(dtype, DTypeVar) else (dtype,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from importlib.util import find_spec
@@ -21,14 +21,15 @@ from rlk.interp import arithmetic
 from rlk.interp.memory import unwritten
 from rlk.interp.run import Outcome, run, run_wide
 from rlk.ir import dotmodel
-from rlk.ir.dims import extent_of
+from rlk.ir.dims import extent_of, steps_of
 from rlk.ir.nodes import Decl, Dot, Kernel, Program
-from rlk.ir.text import parse_program, print_program
+from rlk.ir.text import axes_in, parse_program, print_program
 from rlk.ir.types import DType
 from rlk.ir.verify import verify
 from rlk.lang.op import Op
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.lower.common.emitted import Emitted, Signature
+from rlk.passes.in_place import in_place
 from rlk.passes.pack_gqa import indices_of
 from rlk.passes.pipeline import CANONICAL, canonical, launched
 from rlk.passes.walk import walk
@@ -346,6 +347,7 @@ class Call:
     """A canonical program with its inputs as memory holds them, and the extents of all its axes.
 
     placed: the same program with the chunks side by side that a lowering wants so; same bits, other kernels.
+    into: outputs that are written into inputs, with the input of each.
     """
 
     label: str
@@ -353,6 +355,24 @@ class Call:
     inputs: Values
     extents: dict[str, int]
     placed: Program
+    into: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> Values:
+        """Its inputs, and a copy of each that an output is written into: the memory of that output."""
+        return self.over(self.inputs)
+
+    def over(self, inputs: Values) -> Values:
+        """Return these inputs, and copies of those that outputs are written into."""
+        return inputs | {out: inputs[name].copy() for out, name in self.into.items() if name in inputs}
+
+    @property
+    def shared(self) -> Values:
+        """Its inputs, and memory of outputs: the input itself where kernels may write that, else a copy."""
+        own = in_place(self.placed, self.into)
+        made = self.whole
+        made |= {name: made[out] for out, name in self.into.items() if out in own and out in made}
+        return made | _sized_by_outputs(self)
 
     @property
     def stores(self) -> tuple[Decl, ...]:
@@ -387,7 +407,8 @@ def _call(op: Op, label: str, traced: Program, values: Values, known: Mapping[st
     extents = sizes(program, values, known, op)
     names = apart(program, extents)
     placed = canonical(traced, apart=names) if names else program
-    return Call(label, program, stored(values, program), extents, placed)
+    into = {out: name for out, name in op.into.items() if out in [d.name for d in outputs(program)]}
+    return Call(label, program, stored(values, program), extents, placed, into)
 
 
 def _edges(value: Any, rng: np.random.Generator) -> Any:
@@ -428,10 +449,10 @@ def check_tiles(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
     whole: dict[str, int] = {}
     for kernel in call.program.kernels:
         whole |= parallel(kernel, call)
-    want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents, tile={})
+    want = oracle(call.program, call.whole, softmax=on.softmax, extents=call.extents, tile={})
     count, wrong, note = 0, 0, ""
     for cut in tile_cuts(whole):
-        got = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents, tile=cut)
+        got = oracle(call.program, call.whole, softmax=on.softmax, extents=call.extents, tile=cut)
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (got.errors != want.errors)
         count += 1
@@ -468,16 +489,17 @@ def check_rows(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
     index_rows = lead and lead[0] in indexed(call.program).values()
     elsewhere = [n for n, d in inputs.items() if lead and lead[0] in d.type.axes[1:]]
     dependent = index_rows or elsewhere or (lead and counts(call.program, lead[0]))
+    dependent = dependent or (lead and lead[0].name in steps_of(axes_in(call.program)))
     if not rows or not lead[0].dynamic or not with_rows or dependent:
         return verdict(Law.ROWS, None, note="its rows are not independent by definition")
     total = call.extents[lead[0].name]
-    want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents)
+    want = oracle(call.program, call.whole, softmax=on.softmax, extents=call.extents)
     reverse, some = np.arange(total)[::-1], np.arange(total)[1 : max(2, total // 2)]
     wrong, note = 0, ""
     for pick, what in ((reverse, "rows reversed"), (some, "fewer rows"), (some[:1], "one row")):
         given = {n: np.ascontiguousarray(v[pick]) if n in with_rows else v for n, v in call.inputs.items()}
         extents = {**call.extents, lead[0].name: len(pick)}
-        got = oracle(call.program, given, softmax=on.softmax, extents=extents)
+        got = oracle(call.program, call.over(given), softmax=on.softmax, extents=extents)
         picked = {d.name: want[d.name][pick] for d in rows}
         found = compared(rows, got.tensors, picked)
         wrong += sum(found.values())
@@ -501,11 +523,11 @@ def check_source(call: Call, on: Target, generated: Generated | None = None, ora
         from rlk.testing.generated import run_generated
 
         generated = run_generated
-    want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents)
+    want = oracle(call.program, call.whole, softmax=on.softmax, extents=call.extents)
     wrong, note = 0, ""
     plans = schedules(call, on)
     for plan in plans:
-        given = call.inputs | _sized_by_outputs(call)
+        given = call.shared
         got = generated(call.placed, given, schedules=plan, on=on, extents=call.extents)
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
@@ -529,7 +551,7 @@ def check_simulated(call: Call, on: Target, by: Backend, oracle: Oracle = run) -
     from rlk.runtime.reference import divisible
     from rlk.testing.generated import run_generated
 
-    given = call.inputs | _sized_by_outputs(call)
+    given = call.shared
     try:
         program, signature = bound(call, on)
         whole = divisible(program, signature, call.extents)
@@ -538,7 +560,7 @@ def check_simulated(call: Call, on: Target, by: Backend, oracle: Oracle = run) -
         where = f"{by.name} on {on.name} was not run, {call.label} at {named_extents(call.extents)}"
         return verdict(Law.SIMULATED, None, note=f"{where}: {one_line(error)}")
     dots = dotmodel.native(on.name)
-    want = oracle(call.program, call.inputs, softmax=on.softmax, dots=dots, extents=call.extents)
+    want = oracle(call.program, call.whole, softmax=on.softmax, dots=dots, extents=call.extents)
     found = compared(call.stores, got.tensors, want.tensors)
     wrong = sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
     return verdict(Law.SIMULATED, not wrong, 1, wrong, _first_wrong(found, by.name))
@@ -678,11 +700,11 @@ def _executed(
     from rlk.testing.machine import Emulated, compiled, described
 
     dots = dotmodel.native(sums or on.name)
-    want = run(call.program, call.inputs, softmax=on.softmax, dots=dots, extents=call.extents)
+    want = run(call.program, call.whole, softmax=on.softmax, dots=dots, extents=call.extents)
     wrong, notes, ran = 0, [], ""
     for order in (*orders, len(orders)):
         device = Emulated(on.name, order, order if order == len(orders) else None, compiler, sums=sums)
-        given = call.inputs | _sized_by_outputs(call)
+        given = call.shared
         got = run_generated(call.placed, given, on=on, device=device, extents=call.extents)
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.ir.dims import Axis
+from rlk.ir.dims import Axis, completed
 from rlk.ir.nodes import Decl, Dot, MathModel, Program, Role
 from rlk.ir.numerics import Tier, home, numerics_id, tier
 from rlk.ir.text import axes_in
 from rlk.lang.op import OWN, Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
+from rlk.passes.in_place import in_place
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.shard import shard
 from rlk.passes.walk import walk
@@ -97,6 +98,8 @@ class Interface:
     inputs: the tensors and scalars that its kernels read, each once. outputs: in the order in which the spec
     writes them. dynamic: the axes whose extents never enter a key. pieces: of axes by name, the sizes of the
     pieces that they are cut into. one_stride: whether rows need one stride, because a kernel contracts them.
+    sized: the axes whose extents the spec declares. in_place: outputs whose kernels may write the input that
+    they go to.
     """
 
     inputs: tuple[Decl, ...]
@@ -104,6 +107,8 @@ class Interface:
     dynamic: frozenset[str]
     pieces: tuple[tuple[str, tuple[int, ...]], ...]
     one_stride: bool
+    sized: tuple[Axis, ...] = ()
+    in_place: frozenset[str] = frozenset()
 
 
 interfaces: dict[Invocation, Interface] = {}
@@ -129,16 +134,26 @@ def _interface(invocation: Invocation) -> Interface:
     axes = (a for d in (*every, *shape_givers(invocation)) for a in d.type.axes)
     bounds = (name for name, _ in operator_of(invocation.spec).bounds)
     pieces: dict[str, set[int]] = {}
-    for axis in axes_in(program):
+    used = axes_in(program)
+    sized = tuple(a for a in used if a.extent is not None)
+    for axis in used:
         if axis.piece is not None:
             pieces.setdefault(axis.name, set()).add(axis.piece)
     return Interface(
         tuple({d.name: d for d in read}.values()),
         tuple(written[name] for name in order),
-        frozenset({*(a.name for a in axes if a.whole.dynamic), *bounds}),
+        frozenset({*(a.name for a in (*axes, *sized) if a.whole.dynamic), *bounds}),
         tuple((name, tuple(sorted(sizes))) for name, sizes in sorted(pieces.items())),
         _contracts_rows(invocation.spec, program),
+        sized,
+        in_place(program, written_into(invocation.spec, written)),
     )
+
+
+def written_into(spec: Spec, outputs: Container[str]) -> dict[str, str]:
+    """Return, of these outputs, those that are written into inputs, each with its input."""
+    into = spec.into if isinstance(spec, Op) else {}
+    return {name: source for name, source in into.items() if name in outputs}
 
 
 def _contracts_rows(spec: Spec, program: Program) -> bool:
@@ -252,7 +267,14 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     found = replace(found, strides={**found.strides, **apart}) if apart else found
     if isinstance(invocation.spec, Op):  # whose gradient is not asked for where a call was refused
         check_nonempty(invocation.spec, found.extents)
-    return replace(found, extents=operator_of(invocation.spec).bounded(found.extents))
+    return replace(found, extents=all_extents(invocation, found.extents))
+
+
+def all_extents(invocation: Invocation, extents: Mapping[str, int]) -> dict[str, int]:
+    """Return extents with those that follow from them: bounds of segments, and what axes declare."""
+    made = operator_of(invocation.spec).bounded(extents)
+    sized = interface(invocation).sized
+    return completed(invocation.spec.name, sized, made) if sized else made
 
 
 def sized_by(invocation: Invocation, tensors: Tensors) -> tuple[Decl, ...]:

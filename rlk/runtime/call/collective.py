@@ -5,6 +5,7 @@ Ranks that reach each other's memory need no backend for sums (`symmetric.py`), 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -41,6 +42,16 @@ class Share:
 
     def __str__(self) -> str:
         return f"a weight that {self.group.size()} ranks share along dim {self.dim}"
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Leave ranks out of a saved parameter, which torch.load takes with weights_only."""
+        return OrderedDict, ()
+
+
+def share_of(x: torch.Tensor) -> Share | None:
+    """Return a parameter's place among the shares of a weight, None for a whole one."""
+    found = getattr(x, SHARE, None)
+    return found if isinstance(found, Share) else None
 
 
 def sum_over_ranks(
@@ -304,6 +315,38 @@ def scatter_chain(
         torch.add(total, parts[0], out=out)
     for term in parts[1:ranks]:
         out.add_(term)
+
+
+def scatter_chain_of_replicas(
+    x: torch.Tensor,
+    total: torch.Tensor | None,
+    groups: tuple[dist.ProcessGroup, dist.ProcessGroup],
+    ranks: int,
+    *,
+    out: torch.Tensor,
+) -> None:
+    """Write a piece of what `scatter_chain` writes, whose sum over replicas is all of it, in any order.
+
+    groups: of the replicas of a shard, and of the shards of a replica; ranks of a replica are neighbours. x:
+    f32 [shards * n], total and out: f32 [n]. Of out each replica writes an equal piece, and -0.0, which
+    changes no number that it is added to, elsewhere.
+    """
+    between, inside = groups
+    count, replicas = len(out), between.size()
+    share = -(-count // replicas)
+    own = torch.empty_like(x)
+    dist.all_to_all_single(own, x, group=inside)
+    sent = own.new_zeros(inside.size(), share * replicas)
+    sent[:, :count] = own.view(inside.size(), count)
+    sent = sent.view(inside.size(), replicas, share).transpose(0, 1).contiguous()
+    terms = torch.empty_like(sent)
+    dist.all_to_all_single(terms.view(-1), sent.view(-1), group=between)
+    begin = min(between.rank() * share, count)
+    mine = out.fill_(-0.0)[begin : begin + share]
+    if total is not None:
+        mine.copy_(total[begin : begin + share])
+    for term in terms.flatten(0, 1)[:ranks]:
+        mine.add_(term[: len(mine)])
 
 
 def ordered_gather(

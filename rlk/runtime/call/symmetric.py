@@ -280,7 +280,7 @@ def _host(sizes: Exchange, rank: int, device: torch.device) -> Callable[[str, st
         key = kernel_key("triton", ir, {}, on.name)
         label = f"sums over {sizes.ranks} ranks"
         folder = obtain(key, lambda: lower_sums(sizes, rank, dtype, out_dtype), label=label)
-        return load(folder, on.vendor, device.index)[0]
+        return load(folder, "cuda", device.index)[0]
 
     return host
 
