@@ -41,9 +41,9 @@ class Factor:
     """A tensor that a contraction reads: the index of dim `at` runs along the contracted axis.
 
     base: the sum of these scalars is its first index there. axes: of the other indices. prologue: what a
-    computed or gathered factor is made of along the contracted axis, in order, the factor itself last. `load`,
-    `at` and `base` are then those of the only tensor that it loads there; `at` is -1 where there are several,
-    or one whose elements do not lie along a dim.
+    computed or gathered factor is made of along the contracted axis, in order, the factor itself last.
+    `load`, `at` and `base` are then those of the only tensor that it loads there; `at` is -1 where there are
+    several, or one whose elements do not lie along a dim.
     """
 
     load: Load
@@ -90,8 +90,8 @@ def contractions_of_loads(kernel: Kernel, target: Target, refused: Refusal) -> C
 def contractions_of_tiles(kernel: Kernel, target: Target, refused: Refusal) -> Contractions:
     """Return the contractions of a kernel, each of whose factors is one tile of a tensor at a step.
 
-    Factors may be computed from their tile, from its indices and from numbers of its rows. Raises a lowering's
-    error where one needs several tiles, or a gathered one.
+    Factors may be computed from their tile, from its indices and from numbers of its rows. Raises a
+    lowering's error where one needs several tiles, or a gathered one.
     """
     return _without(kernel, target, refused, lambda factor: factor.at < 0)
 
