@@ -121,7 +121,12 @@ def contractions(kernel: Kernel) -> Contractions:
     computed = {let.value for c in found.values() for f in (c.a, c.b) for let in f.prologue}
     over = {c.over for c in found.values()}
     never_materialized = frozenset(v for v in lets if not over.isdisjoint(axes.get(v, ())))
+    batches = {axis for let in lets.values() if isinstance(let.node, Dot) for axis in let.node.each or ()}
     for let in lets.values():
+        if isinstance(let.node, Reduce) and let.node.over in batches:
+            axis, x = let.node.over, lets.get(let.node.x)
+            what = f"a reduction over {axis} in the kernel of contractions, of which every index of {axis} has one"
+            raise LoweringError(what, kept([x.name] if x is not None else [], let.loc, _PRODUCTS), let.loc)
         if isinstance(let.node, Reduce) and let.node.over in over:
             raise LoweringError(
                 f"a kernel that contracts and reduces one axis, {let.node.over}", _APART, let.loc
@@ -295,6 +300,8 @@ def count_up(
             return None
 
 
+_FACTOR = 'y = L.keep(..., "y") of the factor, then L.dot(y, ...)'
+_PRODUCTS = 'y = L.keep(..., "y") of what is reduced, and the reduction of y'
 _APART = (
     'a kernel of its own for the other result: s = L.keep(s, "s"); '
     "or the tensor once more, as a parameter whose axis has another name"
@@ -305,14 +312,15 @@ def _reads(let: Let, axis: Axis, axes: Mapping[Value, tuple[Axis, ...]]) -> bool
     return any(axis in axes.get(v, ()) for v in operands(let.node))
 
 
-def kept(names: Iterable[str], loc: Loc) -> str:
-    """Return what to write for factors that are not in memory as a contraction reads them.
+def kept(names: Iterable[str], loc: Loc, otherwise: str = _FACTOR) -> str:
+    """Return what to write for values that are not in memory as another nest reads them.
 
-    names: of values; those that the line does not mention are no names of the author.
+    names: of values; those that the line does not mention are no names of the author. otherwise: what to
+    write without one.
     """
     mine = [name for name in names if loc.mentions(name)]
     lines = "; ".join(f'{name} = L.keep({name}, "{name}")' for name in mine)
-    return f"{lines} in the line before" if mine else 'y = L.keep(..., "y") of the factor, then L.dot(y, ...)'
+    return f"{lines} in the line before" if mine else otherwise
 
 
 def gathered_error(let: Let, dot: Let) -> LoweringError:
