@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlk.ir.nodes import Decl, Role
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Decl
 from rlk.ir.types import DType
 from rlk.lower.common import lists
 from rlk.lower.common.emitted import CallArg, From, KernelArg, KernelBuild
@@ -10,7 +11,6 @@ from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.spelling import argument_type
 from rlk.lower.triton import text
 from rlk.lower.triton.emit import Emitter
-from rlk.ir.dims import Axis
 
 
 def prologue(emitter: Emitter, axis: Axis, listed: frozenset[str]) -> tuple[Line, ...]:
@@ -32,7 +32,8 @@ def _column(at: int, argument: CallArg, decls: dict[str, Decl], divisible: bool)
     value, name = f"tl.load({lists.ROW} + {at})", argument.name
     match argument.kind:
         case From.TENSOR:
-            name, value = f"{name}_ptr", f"{value}.to(tl.pointer_type({text.TYPES[decls[argument.source].type.dtype]}))"
+            pointed = text.TYPES[decls[argument.source].type.dtype]
+            name, value = f"{name}_ptr", f"{value}.to(tl.pointer_type({pointed}))"
         case From.EXTENT:
             value = f"{value}.to(tl.int32)"
         case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -55,10 +55,14 @@ def call_each(
     """Run an operator on each item of lists and return the outputs of each by name.
 
     items: the tensors of each. scalars: those that all items share; own: lists of the others. The bits are
-    those of one call after the other; what an item writes must not overlap another's tensors. Items run by one
-    launch where the operator is elementwise along the one dim of its tensors, for all that have dtypes and
-    alignments in common.
+    those of one call after the other; what an item writes must not overlap another's tensors. Items run by
+    one launch where the operator is elementwise along the one dim of its tensors, for all that have dtypes
+    and alignments in common. Raises LaunchError.
     """
+    lengths = {name: len(values) for name, values in own.items() if len(values) != len(items)}
+    for name, length in lengths.items():
+        wanted = f"one for each of {len(items)} items"
+        raise LaunchError(Code.ARG_VALUE, op=op.name, name=name, value=f"{length} numbers", wanted=wanted)
     numbers = [scalars | {name: values[i] for name, values in own.items()} for i in range(len(items))]
     made: list[Tensors | None] = [None] * len(items)
     for group, members in _groups(op, items).items():
@@ -66,7 +70,6 @@ def call_each(
             check_scalars(op, numbers[i])
         launch = _launch_of(op, group, items[members[0]], numbers[members[0]], own, statics, math)
         if launch is not None:
-            _check_apart(op, [items[i] for i in members])
             found = launch.run([items[i] for i in members], scalars, [numbers[i] for i in members])
             for i, outputs in zip(members, found or (), strict=False):
                 made[i] = outputs
@@ -127,7 +130,11 @@ class _Launch:
     def run(
         self, items: Sequence[Tensors], scalars: Scalars, numbers: Sequence[Scalars]
     ) -> list[Tensors] | None:
-        """Launch the kernel for some items and return their outputs; None while a graph that lacks the tables is captured."""
+        """Launch the kernel for some items and return their outputs.
+
+        None, and nothing launched, while a graph is captured for other tensors than the last: a table that is
+        copied to the device once would be gone when the graph is replayed.
+        """
         made = [self._outputs(item) for item in items]
         counts = tuple(-(-next(iter(item.values())).numel() // self.tile) for item in items)
         first = [0, *accumulate(counts)]
@@ -138,9 +145,13 @@ class _Launch:
         if self.tables is None or rows != self.rows or counts != self.counts:
             if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 return None
-            of_program = torch.repeat_interleave(torch.arange(len(items), dtype=torch.int32), torch.tensor(counts))
-            kept = self.tables[0] if self.tables is not None and counts == self.counts else self._sent(of_program)
-            self.tables = kept, self._sent(torch.tensor(rows, dtype=torch.int64))
+            _check_apart(self.op, items, {*self.into.values()})
+            if self.tables is None or counts != self.counts:
+                every = torch.arange(len(items), dtype=torch.int32)
+                of_program = self._sent(torch.repeat_interleave(every, torch.tensor(counts)))
+            else:
+                of_program = self.tables[0]
+            self.tables = of_program, self._sent(torch.tensor(rows, dtype=torch.int64))
             self.counts, self.rows = counts, rows
         self.host(*self.tables, first[-1], *(scalars[name] for name in self.shared))
         written = [item[name] for item in items for name in self.into.values()]
@@ -183,8 +194,9 @@ dispatch.forgets(_known.clear)
 
 
 def _launch_of(
-    op: Op, group: tuple[Any, ...], item: Tensors, scalars: Scalars, own: Own, statics: Statics, math: str | None
-) -> _Launch | None:
+    op: Op, group: tuple[Any, ...], item: Tensors, scalars: Scalars, own: Own, statics: Statics,
+    math: str | None,
+) -> _Launch | None:  # fmt: skip
     """Return what launches the items of a group; None where each has launches of its own."""
     key = (id(op), group, tuple(scalars), tuple(own), tuple(statics.items()), math)
     if key not in _known:
@@ -206,7 +218,7 @@ def _made(
     into = written_into(invocation.spec, [d.name for d in known.outputs])
     if not into.keys() <= known.in_place or (device.type != "cpu" and by.name not in asked_for(on)):
         return None
-    many = {name: n << 10 for name, n in geometry.extents.items()}  # a list fills a device, whatever one item does
+    many = {name: n << 10 for name, n in geometry.extents.items()}  # a list fills a device
     sizes = sizes_of(invocation, replace(geometry, extents=many))
     model = model_of(invocation, device)
     program, chosen = dispatch.remembered(formed, invocation, model, sizes, on, None)
@@ -238,9 +250,8 @@ def _host(
     return load(folder, kind_of(on), index_of(device))[0]
 
 
-def _check_apart(op: Op, items: Sequence[Tensors]) -> None:
+def _check_apart(op: str, items: Sequence[Tensors], written: Collection[str]) -> None:
     """Raise LaunchError where what an item writes overlaps another tensor of any item."""
-    written = {*op.into.values()}
     spans = sorted(
         (t.data_ptr(), t.data_ptr() + t.nbytes, name in written, f"{name}[{i}]")
         for i, item in enumerate(items)
@@ -250,6 +261,6 @@ def _check_apart(op: Op, items: Sequence[Tensors]) -> None:
     for start, stop, is_written, name in spans:
         if start < end and (is_written or writes):
             here, other = (name, latest) if is_written else (latest, name)
-            raise LaunchError(Code.ARG_OVERLAP, op=op.name, name=here, other=other)
+            raise LaunchError(Code.ARG_OVERLAP, op=op, name=here, other=other)
         if stop > end:
             end, latest, writes = stop, name, is_written
