@@ -19,6 +19,9 @@ from rlk.runtime.call.dispatch import dispatch
 from rlk.schedule.heuristics import choose
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits
+from rlk.testing.cases import cases
+from rlk.testing.check import calls, check_source
+from rlk.testing.examples import Example
 from rlk.testing.simulators.interpreter import InterpreterFault, reaching
 
 T = Axis("T", dynamic=True)
@@ -127,8 +130,8 @@ def test_items_are_checked(interpreted: list[int]) -> None:
 
 def test_addresses_outside_of_the_items_are_found(interpreted: list[int], monkeypatch: Any) -> None:
     """The control of the interpreter: a wrong address in a table is a fault."""
-    value = lists._Launch._value
-    monkeypatch.setattr(lists._Launch, "_value", lambda *a: value(*a) + (2**20 if a[1].name == "g" else 0))
+    value = lists.value_of
+    monkeypatch.setattr(lists, "value_of", lambda c, *rest: value(c, *rest) + 2**20 * (c.name == "g"))
     x, g = drawn()
     with pytest.raises(InterpreterFault, match="outside every argument"):
         moved.each(x[:1], g[:1], rate=1.0, shift=0)
@@ -149,3 +152,14 @@ def test_other_lowerings_refuse_lists_with_the_place() -> None:
             assert "test_lists.py" in str(caught.value)
             refused += 1
     assert refused == 3
+
+
+def test_the_law_of_source_tries_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong extent in a table breaks the law: the control."""
+    (case, *_), on = cases(moved, Example()), target("sm_90a")
+    (call,) = calls(case)
+    good = check_source(call, on)
+    value = lists.value_of
+    monkeypatch.setattr(lists, "value_of", lambda c, *rest: value(c, *rest) - (c.name == "T"))
+    bad = check_source(call, on)
+    assert good.ok and not bad.ok and "lists of tensors" in bad.note

@@ -299,8 +299,8 @@ class Op:
 
         Tensors are given as lists of equal length; numbers of the host as one for all items, or as a list of
         one for each; statics as in a call. Where the operator is elementwise along the one dim of its tensors
-        (`x.view(-1)`), all items of the same dtypes run by one launch, with the same bits. Gradients are those
-        of calls. Memory that is written overlaps no other item's. Raises LaunchError.
+        (`x.view(-1)`), all items of the same dtypes run by one launch, with the same bits. Gradients are of
+        calls. Memory that is written overlaps no other item's. Raises LaunchError.
         """
         found: list[Any] = importlib.import_module("rlk.runtime.operator").each(self, args, options)
         return found

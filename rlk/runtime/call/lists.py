@@ -98,7 +98,7 @@ def _groups(op: Op, items: Sequence[Tensors]) -> dict[tuple[Any, ...], list[int]
 
 
 def _is_flat(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether tensors have one dim of one length, without gaps, on one device that launches kernels."""
+    """Return whether tensors have one dim of one length, no gaps, and a device that launches kernels."""
     first = tensors[0] if tensors else None
     if first is None or first.dim() != 1 or not first.numel():
         return False
@@ -111,7 +111,8 @@ def _is_flat(tensors: Sequence[torch.Tensor]) -> bool:
 class _Launch:
     """The kernel of a group, and the tables that it was last launched with.
 
-    tile: elements of a program. outs: outputs with dtypes; into: those that go into inputs.
+    tile: elements of a program. outs: outputs with dtypes; into: those that go into inputs. rows: what the
+    tables say. stream: on which they were copied to the device.
     """
 
     op: str
@@ -123,9 +124,9 @@ class _Launch:
     outs: tuple[tuple[str, torch.dtype], ...]
     into: Mapping[str, str]
     device: torch.device
-    counts: tuple[int, ...] = ()
     rows: list[tuple[int, ...]] = field(default_factory=list)
-    tables: tuple[torch.Tensor, torch.Tensor] | None = None
+    tables: tuple[torch.Tensor, ...] = ()
+    stream: int | None = None
 
     def run(
         self, items: Sequence[Tensors], scalars: Scalars, numbers: Sequence[Scalars]
@@ -136,24 +137,22 @@ class _Launch:
         copied to the device once would be gone when the graph is replayed.
         """
         made = [self._outputs(item) for item in items]
-        counts = tuple(-(-next(iter(item.values())).numel() // self.tile) for item in items)
-        first = [0, *accumulate(counts)]
-        rows = [
-            (*(self._value(c, item | outputs, own) for c in self.columns), at)
-            for item, outputs, own, at in zip(items, made, numbers, first, strict=False)
-        ]
-        if self.tables is None or rows != self.rows or counts != self.counts:
-            if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        extents = [next(iter(item.values())).numel() for item in items]
+        counts = tuple(-(-n // self.tile) for n in extents)
+        memory = [item | outputs for item, outputs in zip(items, made, strict=True)]
+        rows = rows_of_table(self.columns, self.decls, memory, extents, numbers, counts)
+        on_device = self.device.type == "cuda"
+        capturing = on_device and torch.cuda.is_current_stream_capturing()
+        stream = torch.cuda.current_stream(self.device).cuda_stream if on_device and not capturing else None
+        if rows != self.rows or not (capturing or stream == self.stream):
+            if capturing:
                 return None
             _check_apart(self.op, items, {*self.into.values()})
-            if self.tables is None or counts != self.counts:
-                every = torch.arange(len(items), dtype=torch.int32)
-                of_program = self._sent(torch.repeat_interleave(every, torch.tensor(counts)))
-            else:
-                of_program = self.tables[0]
-            self.tables = of_program, self._sent(torch.tensor(rows, dtype=torch.int64))
-            self.counts, self.rows = counts, rows
-        self.host(*self.tables, first[-1], *(scalars[name] for name in self.shared))
+            self.tables = tuple(map(self._sent, as_tables(rows, counts)))
+            self.rows, self.stream = rows, stream
+        if capturing:
+            _captured.append(self.tables)
+        self.host(*self.tables, sum(counts), *(scalars[name] for name in self.shared))
         written = [item[name] for item in items for name in self.into.values()]
         torch.autograd.graph.increment_version([t for t in written if not t.is_inference()])
         return made
@@ -166,19 +165,51 @@ class _Launch:
             for name, dtype in self.outs
         }
 
-    def _value(self, column: CallArg, tensors: Tensors, scalars: Scalars) -> int:
-        """Return an item's number in a column of the table."""
-        match column.kind:
-            case From.TENSOR:
-                return tensors[column.source].data_ptr()
-            case From.EXTENT:
-                return next(iter(tensors.values())).numel()
-            case _:
-                return _as_integer(scalars[column.source], self.decls[column.source].type.dtype)
-
     def _sent(self, table: torch.Tensor) -> torch.Tensor:
         """Return a table on the device; the copy is ordered before the launch, and the host goes on."""
         return table.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else table
+
+
+_captured: list[tuple[torch.Tensor, ...]] = []
+"""Tables that CUDA graphs read, as long as the process lives."""
+
+
+def rows_of_table(
+    columns: Sequence[CallArg],
+    decls: Mapping[str, Decl],
+    memory: Sequence[Tensors],
+    extents: Sequence[int],
+    scalars: Sequence[Scalars],
+    counts: Sequence[int],
+) -> list[tuple[int, ...]]:
+    """Return the rows of the table of `rlk.lower.common.lists`.
+
+    memory: the tensors of each item, outputs too. scalars: its own, at least. counts: of its programs.
+    """
+    each = zip(memory, extents, scalars, accumulate(counts, initial=0), strict=False)
+    return [
+        (*(value_of(c, decls, tensors, extent, own) for c in columns), first)
+        for tensors, extent, own, first in each
+    ]
+
+
+def value_of(
+    column: CallArg, decls: Mapping[str, Decl], tensors: Tensors, extent: int, scalars: Scalars
+) -> int:
+    """Return an item's number in a column of the table."""
+    match column.kind:
+        case From.TENSOR:
+            return tensors[column.source].data_ptr()
+        case From.EXTENT:
+            return extent
+        case _:
+            return _as_integer(scalars[column.source], decls[column.source].type.dtype)
+
+
+def as_tables(rows: Sequence[tuple[int, ...]], counts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the item of each program, and the table of items."""
+    of_program = torch.repeat_interleave(torch.arange(len(counts), dtype=torch.int32), torch.tensor(counts))
+    return of_program, torch.tensor(rows, dtype=torch.int64)
 
 
 def _as_integer(number: float | int, dtype: DType) -> int:
