@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -163,6 +164,10 @@ def plain(module: torch.nn.Module) -> bool:
     Its forward must be a `product_alone` and have no hooks, its weight a parameter of its own: adapters,
     wrappers, parametrizations and torch's own product are called.
     """
+    return _plain_at(id(module)) if torch.compiler.is_compiling() else _plain(module)
+
+
+def _plain(module: torch.nn.Module) -> bool:
     if (
         module._forward_hooks
         or module._forward_pre_hooks
@@ -177,6 +182,12 @@ def plain(module: torch.nn.Module) -> bool:
     return found is not None and getattr(found, "product_alone", None) is found
 
 
+def _plain_at(address: int) -> bool:
+    """Return what `plain` says of the module at an address, which its caller holds."""
+    return _plain(ctypes.cast(address, ctypes.py_object).value)
+
+
 # a graph of torch.compile cannot compare functions of modules, and would call each layer: other bits of d x;
-# the attribute of torch.compiler.assume_constant_result, which imports the compiler (1.3 s)
-plain._dynamo_marked_constant = True  # type: ignore[attr-defined]
+# the attribute of torch.compiler.assume_constant_result, which imports the compiler (1.3 s). torch 2.11 takes
+# no module as an argument of such a function, but its id, by which it guards the graph
+_plain_at._dynamo_marked_constant = True  # type: ignore[attr-defined]
