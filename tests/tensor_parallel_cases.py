@@ -186,7 +186,8 @@ def products(of: Ranks, device: Device = "cpu") -> Found:
     narrow = d_y.clone().requires_grad_()
     column(narrow).backward(x[:, own])
     found["column"] = narrow.grad
-    found["tree"] = of.total(ops.matmul(x[:, own], w[:, own], leaves=4, part=of.part(4)))
+    part = ops.matmul(x[:, own], w[:, own], leaves=4, part=of.part(4))
+    found["tree"] = of.total(part, torch.float32)
     plain = ops.matmul(x[:, own], w[:, own], out_dtype=torch.float32)
     dist.all_reduce(plain, group=of.group)
     return found | {"plain": plain}
@@ -284,10 +285,10 @@ def normed_heads(of: Ranks | None, device: Device = "cpu") -> Found:
 # --- controls ---
 
 
-def other_tree(self: Ranks, partial: torch.Tensor) -> torch.Tensor:
+def other_tree(self: Ranks, partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Sum over ranks in another order: halves first."""
     a, b, c, d = ordered_gather(partial.detach(), self.group)
-    return ((a + c) + (b + d))[self.rows(len(partial))]
+    return ((a + c) + (b + d))[self.rows(len(partial))].to(dtype)
 
 
 def another_tree(line: DeviceMesh) -> Found:

@@ -59,11 +59,11 @@ def trained(model: CausalLM) -> Found:
     return found | {f"stepped {name}": p for name, p in model.named_parameters()}
 
 
-def rounded_first(self: Ranks, partial_sum: torch.Tensor) -> torch.Tensor:
+def rounded_first(self: Ranks, partial_sum: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Sum over ranks as Megatron-LM does: parts of 16 bits, by the backend. The control."""
     part = partial_sum.detach().bfloat16()
     dist.all_reduce(part, group=self.group)
-    return part.float()[self.rows(len(part))]
+    return part.to(dtype)[self.rows(len(part))]
 
 
 def tensor_parallel(group: dist.ProcessGroup, device: Device) -> Found:
