@@ -57,8 +57,7 @@ def test_two_ranks_have_the_trainers_log_probs_id_and_weights(runner: str, both:
         assert found["unseeded"] == ranks[0][runner]["unseeded"]
 
 
-@pytest.mark.parametrize("runner", ["V1", "V2"])
-def test_plain_sums_of_ranks_do_not(runner: str, both: Both) -> None:
+def test_plain_sums_of_ranks_do_not(both: Both) -> None:
     """The control."""
     policies, ranks = both
-    assert all(min(differing(policies[runner], each[runner]["plain sums"])) > 0 for each in ranks)
+    assert all(min(differing(policies["V1"], each["V1"]["plain sums"])) > 0 for each in ranks)
