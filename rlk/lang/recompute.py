@@ -313,11 +313,11 @@ class Forward:
         """Tell the author where a value is computed again that a stream of products was needed for."""
         streams = [self.lets[v].node for v in self._upstream(let.value)]
         if any(isinstance(x.node, Dot) for s in streams if isinstance(s, Stream) for x in s.body.lets):
-            what = name or "a value of its stream"
+            what, short = name or "a value of its stream", name or "v"
             text = (
-                f"{self.name}: the derived gradient computes {what} again, and with it all products of its stream, "
-                f"in a kernel that not every size has a schedule for: save it, L.out(..., {name or 'v'}=...) and "
-                f'saves=(..., "{name or "v"}")'
+                f"{self.name}: the derived gradient computes {what} again, and with it all products of its "
+                "stream, in a kernel that not every size has a schedule for: save it, "
+                f'L.out(..., {short}=...) and saves=(..., "{short}")'
             )
             warnings.warn_explicit(text, UserWarning, let.loc.file, let.loc.line, registry=_WARNED)
 
