@@ -207,7 +207,7 @@ def _looping(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
 
 
 def fits(use: Warpgroups, kernel: Kernel) -> bool:
-    """Return whether blocks of a tiling have room for a kernel's accumulators, and for a factor in registers."""
+    """Return whether blocks of a tiling have room for a kernel's accumulators, or a factor in registers."""
     if any(isinstance(let.node, Loop) for let in kernel.body.lets):
         return use.rows in ROWS and accumulators(use.columns, 2)[0] > 1
     if one_piece(kernel) is None:
