@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 
 import derived_specs
 import numpy as np
 import pytest
 import torch
-from derived_specs import WRT, D, F, H, M, N, P, R, T
+from derived_specs import WRT, D, F, H, M, N, P, R, T, W
 
 import rlk
 from rlk.errors import SpecError
@@ -471,3 +473,23 @@ def test_calls_are_differentiated() -> None:
     exact = z.detach().double().requires_grad_()
     torch.softmax(exact, -1).backward(pull.double())
     torch.testing.assert_close(z.grad.double(), exact.grad, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_author_is_told_to_save_what_needs_products(saved: bool) -> None:
+    @op(saves=("x", "w", "lse") if saved else ("x", "w"), returns=("lse",))
+    def total(x: Tensor[bf16, P, D], w: Tensor[bf16, W, D]) -> Outputs:
+        soft = L.softmax_sum()
+        for v in L.stream(W):
+            soft.absorb(L.dot(x, w[v], over=D))
+        lse = soft.lse()
+        return L.out(lse=lse)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        derived = total.derive_vjp("x")
+        derived.trace(Variant.of(present={"d_lse"}, wanted={"x"}))
+    assert bool(said) is not saved
+    for each in said:
+        assert each.filename == __file__ and 'saves=(..., "lse")' in str(each.message)
+        assert "lse = soft.lse()" in Path(__file__).read_text().splitlines()[each.lineno - 1]

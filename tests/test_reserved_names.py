@@ -128,6 +128,17 @@ def test_an_output_of_a_name_of_the_kernels_own_would_break_it(monkeypatch: pyte
         wrong(NEUTRAL | {"y": "c"}, "cute")
 
 
+@pytest.mark.parametrize(("name", "backend"), [("block", "cute"), ("programs", "triton")])
+def test_an_axis_of_a_name_of_the_kernels_own_would_break_it(
+    name: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: numbers that kernels and their launches count by are refused for a reason."""
+    assert not is_free(name)
+    monkeypatch.setattr(import_module("rlk.lang.op"), "check_free", lambda *_: None)
+    monkeypatch.setattr("rlk.lang.trace.check_free", lambda *_: None)
+    assert wrong(NEUTRAL | {"row": name}, backend) > 0
+
+
 @pytest.mark.parametrize(
     "name", ["tl", "cute", "kernels", "programs", "sum_over_n", "y_ptr", "shared", "_", "T", "new"]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +36,7 @@ from rlk.lang.readings import component, readings
 from rlk.lang.surface import L
 from rlk.lang.trace import TensorArg, Tile, Tracer
 
+_WARNED: dict[str | tuple[str, type[Warning], int], int] = {}  # what was said, and of which lines
 _BOUNDS = ("begin", "end", "when", "since", "until", "row", "kept", "after")
 
 
@@ -304,7 +306,30 @@ class Forward:
         if let.value in self.found:
             read = self.readings.get(let.value)
             name = let.name or ("" if read is None else read.what.removeprefix("."))
+            self._warn_of_products(let, name)
             self.env[let.value] = self.in_memory(self.t.wrap(self.env[let.value]), name).value
+
+    def _warn_of_products(self, let: Let, name: str) -> None:
+        """Tell the author where a value is computed again that a stream of products was needed for."""
+        streams = [self.lets[v].node for v in self._upstream(let.value)]
+        if any(isinstance(x.node, Dot) for s in streams if isinstance(s, Stream) for x in s.body.lets):
+            what, short = name or "a value of its stream", name or "v"
+            text = (
+                f"{self.name}: the derived gradient computes {what} again, and with it all products of its "
+                "stream, in a kernel that not every size has a schedule for: save it, "
+                f'L.out(..., {short}=...) and saves=(..., "{short}")'
+            )
+            warnings.warn_explicit(text, UserWarning, let.loc.file, let.loc.line, registry=_WARNED)
+
+    def _upstream(self, value: Value) -> set[Value]:
+        """Return all values of the forward that a value depends on, up to those that are saved."""
+        found, left = set[Value](), [value]
+        while left:
+            each = left.pop()
+            if each not in found and each in self.lets and each not in self.saved:
+                found.add(each)
+                left += operands(self.lets[each].node)
+        return found
 
     def _provide(self, let: Let) -> None:
         """Declare what a load reads: an input that is saved, or a table, which is written first."""

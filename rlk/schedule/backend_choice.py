@@ -29,8 +29,8 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
       than a warpgroup. With few rows, as in decoding, Triton is chosen: it is faster below 2048 keys and
       slower above;
     - grouped products: 0.67 to 0.97 of Triton's time, their gradients 0.72 to 0.92;
-    - batched products of other kinds run on Triton: CuTe's are not measured yet; so do products of computed
-      factors, for which CuTe has no form;
+    - batched products of other kinds, and products of computed factors, run on Triton: CuTe's are not
+      measured yet;
     - kernels without a contraction are equal in both, and Triton compiles them faster.
     """
     kinds = [kind(kernel) for kernel in program.kernels]

@@ -55,7 +55,7 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
         use = _of_segments(sides, target, extents)
     else:
         use = tabled(facts) or _filling(kernel, target, extents)
-    if _computes(kernel, sides[1]):
+    if sides[1] in _of_computed(kernel):
         use = _in_registers(use)
     return scheduled(use, kernel, chosen, target, extents)
 
@@ -134,13 +134,13 @@ def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str,
     return Warpgroups(BEST[0], columns, most_stages(BEST[0], columns), GROUP, cluster)
 
 
-def _computes(kernel: Kernel, side: Axis) -> bool:
-    """Return whether the factor with an axis is computed from its tiles."""
+def _of_computed(kernel: Kernel) -> frozenset[Axis]:
+    """Return the axes of factors that are computed from their tiles."""
     lets = {let.value: let for let in walk(kernel.body)}
     dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
     made = [prologue(v, dot.over, lets) for dot in dots for v in (dot.a, dot.b)]
     types = [each[-1].type for each in made if each]
-    return any(isinstance(type, TileType) and side in type.axes for type in types)
+    return frozenset(axis for type in types if isinstance(type, TileType) for axis in type.axes)
 
 
 def _in_registers(use: Warpgroups) -> Warpgroups:
@@ -207,11 +207,11 @@ def _looping(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
 
 
 def fits(use: Warpgroups, kernel: Kernel) -> bool:
-    """Return whether blocks of a tiling have room for the accumulators of a kernel that loops over pieces."""
+    """Return whether blocks of a tiling have room for a kernel's accumulators, or a factor in registers."""
     if any(isinstance(let.node, Loop) for let in kernel.body.lets):
         return use.rows in ROWS and accumulators(use.columns, 2)[0] > 1
     if one_piece(kernel) is None:
-        return True
+        return use.columns <= BEST[0] or not _of_computed(kernel)
     held, shared = accumulators(use.columns, _pieces(kernel))
     return use.rows in ROWS and held > 1 and shared < 2
 

@@ -125,7 +125,7 @@ def contractions(kernel: Kernel) -> Contractions:
     for let in lets.values():
         if isinstance(let.node, Reduce) and let.node.over in batches:
             axis, x = let.node.over, lets.get(let.node.x)
-            what = f"a reduction over {axis} in the kernel of contractions, of which every index of {axis} has one"
+            what = f"a reduction over {axis} in the kernel of contractions, one for every index of {axis}"
             raise LoweringError(what, kept([x.name] if x is not None else [], let.loc, _PRODUCTS), let.loc)
         if isinstance(let.node, Reduce) and let.node.over in over:
             raise LoweringError(

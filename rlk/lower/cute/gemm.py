@@ -259,8 +259,9 @@ class GemmEmitter(Emitter):
                     magic, kind = MAGIC[self.tile(whole).dtype], text.TYPES[self.tile(whole).dtype]
                     self.line(f"a_pair = {self.call('bytes_as_floats', word, f'{magic:#x}', kind)}")
                 else:
-                    given = "a_tiles", "row + 8 * r", "8 * i + quad", "get.index", str(not tile.transposed)
-                    self.line(f"a_pair = {self.call('stage_pair', *given)}")
+                    reads = "pair_across" if tile.transposed else "pair_along"
+                    given = "a_tiles", "row + 8 * r", "8 * i + quad", "get.index"
+                    self.line(f"a_pair = {self.call(reads, *given)}")
                 with self.inner("for c in cutlass.range_constexpr(2):"):
                     at = f"({first} + 8 * i + quad + c)"
                     for let in plan.prologue:

@@ -397,15 +397,17 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
         cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))
 
 
-def stage_pair(tiles, row, k, stage, along: cutlass.Constexpr):
-    # Elements k and k + 1 of a row of a tile; along: whether they are contiguous.
+def pair_along(tiles, row, k, stage):
+    # Elements k and k + 1 of a row of a tile, which are contiguous.
     pair = cute.make_rmem_tensor((2,), tiles.element_type)
-    if along:
-        at = cute.assume(cute.crd2idx((row, k, stage), tiles.layout), divby=2)
-        cute.autovec_copy(cute.make_tensor(tiles.iterator + at, (2,)), pair)
-    else:
-        pair[0], pair[1] = tiles[row, k, stage], tiles[row, k + 1, stage]
+    at = cute.assume(cute.crd2idx((row, k, stage), tiles.layout), divby=2)
+    cute.autovec_copy(cute.make_tensor(tiles.iterator + at, (2,)), pair)
     return [pair[0], pair[1]]
+
+
+def pair_across(tiles, row, k, stage):
+    # Elements k and k + 1 of a row of a tile whose rows are contiguous.
+    return [tiles[row, k, stage], tiles[row, k + 1, stage]]
 
 
 def byte_places(row, quad):

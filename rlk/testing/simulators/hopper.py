@@ -347,7 +347,7 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
     to.matrix[...] = dot(one, tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
 
 
-def _stage_pair(tiles: _Stage, row: Number, k: Number, stage: int, along: bool) -> list[Number]:
+def _stage_pair(tiles: _Stage, row: Number, k: Number, stage: int, *, along: bool) -> list[Number]:
     """Read two elements of a row of the stage that is read."""
     ring = tiles.ring
     if stage != ring.reading % ring.stages or ring.taken > ring.reading:
@@ -601,7 +601,12 @@ def _dsl() -> dict[str, Any]:
     }
 
 
-OF_STAGES = {"stage_pair": _stage_pair, "byte_pair": _byte_pair, "sub_pair": _sub_pair}
+OF_STAGES = {
+    "pair_along": partial(_stage_pair, along=True),
+    "pair_across": partial(_stage_pair, along=False),
+    "byte_pair": _byte_pair,
+    "sub_pair": _sub_pair,
+}
 """Helpers that read a stage's elements, or what the DSL's vectors do."""
 
 
