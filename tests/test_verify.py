@@ -334,6 +334,18 @@ def test_two_ranks_are_compared_with_one(partly_trained: run.Report) -> None:
     assert [row["compared"] for row in equal] == [tokens, parameters, parameters]
 
 
+def test_ranks_compare_fewer_sequences_where_time_ends() -> None:
+    of = bench()
+    given = {"config": of.run.model.config, "dtype": torch.bfloat16, "weights": of.run.model.state_dict()}
+    given |= {"sequences": of.run.sequences, "sizes": replace(of.run.sizes, call=32)}
+    found = ranks.one_rank(given, -math.inf)
+    assert 0 < len(found["digests"]) < len(of.run.sequences)
+    of.run.want = [torch.zeros(len(ids)) for ids in of.run.sequences]
+    for fewer in (0, 1):
+        of.kept["ranks"] = [{"weights": torch.zeros(sum(map(len, of.run.want)) - fewer, dtype=torch.bool)}]
+        assert ranks.row("weights")(of, math.inf).complete == (not fewer)
+
+
 def test_a_rank_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     python.write_text(

@@ -190,7 +190,8 @@ def experts_forward(config: ModelConfig, layer: int) -> Forward:
 
 def router_forward(self: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
     """Return scores, weights and ids of a router of transformers, as `rlk.nn`'s has them."""
-    return routed(ops.matmul(x, self.weight), at, layer, routes)
+    bias = getattr(self, "bias", None)
+    return routed(ops.matmul(x, self.weight, bias=bias), at, layer, routes)
 
 
 def layer_forward(sandwich: bool) -> Forward:

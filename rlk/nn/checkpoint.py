@@ -325,7 +325,9 @@ def write_checkpoint(
         names = [SINGLE]
     for name, keys in zip(names, shards, strict=True):
         save_file(
-            {key: tensors[key].detach() for key in keys}, at / f"{name}.part", metadata={"format": "pt"}
+            {key: tensors[key].detach().contiguous() for key in keys},
+            at / f"{name}.part",
+            metadata={"format": "pt"},
         )
     for old in at.iterdir():  # before the new ones have their names: a reader takes SINGLE first
         if old.name in (SINGLE, INDEX) or SHARD.fullmatch(old.name):
