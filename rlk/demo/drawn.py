@@ -1,4 +1,4 @@
-"""Tokens drawn by transformers' continuous batching: are their log-probs those that training gives them?"""
+"""Compare log-probs of tokens that continuous batching of transformers draws with those of training."""
 
 from __future__ import annotations
 
