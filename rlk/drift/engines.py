@@ -467,7 +467,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an engine's name asks for. model: a folder or a name on the hub, None where only the caller knows.
+    """The parts of an engine's name. model: a folder or a name on the hub, None where only the caller knows.
 
     memory: the share of a device's memory that vLLM takes, None for its default. file: of a record.
     """
