@@ -654,7 +654,7 @@ def test_other_models_are_refused() -> None:
     (said,) = problems(made("Qwen3").float()).split("[PATCH_PART]")[:-1]  # not one for each module
     assert "model.embed_tokens and 24 more: parameters of torch.float32" in said
     dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
-    (said,) = problems(made("Qwen2", rope_parameters=dynamic)).split("[PATCH_PART]")[:-1]  # its decoder is known
+    (said,) = problems(made("Qwen2", rope_parameters=dynamic)).split("[PATCH_PART]")[:-1]
     assert "rope_type='dynamic'" in said
 
     class Own(transformers.Qwen3ForCausalLM):
