@@ -236,7 +236,10 @@ def _backend(variables: Mapping[str, str]) -> str | None:
     if value and value not in (*BACKENDS, *_registered):
         # packages are looked through only for a name that nothing else explains
         _registered.extend(each.name for each in metadata.entry_points(group=ENTRY_POINTS, name=value))
-    return _choice(variables, "RLK_BACKEND", (*BACKENDS, *_registered))
+    if value and value not in (*BACKENDS, *_registered):  # whoever mistyped a name sees all of them
+        there = dict.fromkeys(each.name for each in metadata.entry_points(group=ENTRY_POINTS))
+        raise _bad("RLK_BACKEND", value, "one of " + ", ".join((*BACKENDS, *_registered, *there)))
+    return value or None
 
 
 def _switch(variables: Mapping[str, str], name: str) -> bool:

@@ -375,9 +375,9 @@ class Code(Enum):
     PATCH_TWICE = ("{where} is patched already", "undo the first patch")
     # checkpoints of models
     CHECKPOINT_FILE = ("{path}: {what}", "{instead}")
-    CHECKPOINT_LACKS = ("{path}: {count} tensors are missing: {names}", "a {model} model has them")
+    CHECKPOINT_LACKS = ("{path}: missing tensors, {count} in all: {names}", "a {model} model has them")
     CHECKPOINT_EXTRA = (
-        "{path}: {count} tensors are unknown: {names}",
+        "{path}: unknown tensors, {count} in all: {names}",
         "a {model} model with this config has no such tensors",
     )
     CHECKPOINT_SHAPE = ("{path}: {name} has shape {got}, expected {wanted}", "the config says so")

@@ -21,6 +21,7 @@ from rlk.backends import registry
 from rlk.backends.interface import Backend
 from rlk.backends.registry import register, unregister
 from rlk.cache import Store
+from rlk.cli import main
 from rlk.env import Env
 from rlk.errors import Code, InternalError, LaunchError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
@@ -203,7 +204,9 @@ def test_the_environment_names_registered_backends_only(monkeypatch: pytest.Monk
         Env.read(variables)
 
 
-def test_an_entry_point_registers_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_registers_its_backend(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     loaded = []
 
     def load() -> Backend:
@@ -214,13 +217,21 @@ def test_an_entry_point_registers_its_backend(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         registry.metadata,
         "entry_points",
-        lambda group, name: [point] * (name == "numpy" and group == "rlk.backends"),
+        lambda group, name="numpy": [point] * (name == "numpy" and group == "rlk.backends"),
     )
     registry._from_entry_point.cache_clear()
     assert Env.read({"HOME": "/home/x", "RLK_BACKEND": "numpy"}).backend == "numpy" and not loaded
     assert registry.find("jax") is None
     assert registry.of_name("numpy") is registry.of_name("numpy") is BACKEND and loaded == [1]
+    assert registry.installed() == {"numpy": point.value}
+    assert main(["show", "swiglu", "--source", "numpy", "--target", "cpu"]) == 0  # its own target
+    assert "import numpy as np" in capsys.readouterr().out
     unregister("numpy")
+    point.load = lambda: numpy_backend.NOTHING
+    with pytest.raises(LaunchError, match="entry point='numpy_backend:BACKEND' .*\n.*no attribute 'NOTHING'"):
+        registry.find("numpy")
+    with pytest.raises(LaunchError, match="one of triton, cute, tilelang, oracle, numpy"):
+        Env.read({"HOME": "/home/x", "RLK_BACKEND": "nunpy"})
     registry._from_entry_point.cache_clear()
 
 

@@ -295,6 +295,7 @@ def test_shown_source_is_what_is_checked_in(backend: str, on: str, rlk: Rlk) -> 
     ("options", "message"),
     [
         (("nothing",), "operator 'nothing' is unknown"),
+        (("rmsnorm",), "choose one of: rms_norm; rlk list has all"),
         (("logp", "--dtype", "F=f64"), "choose one of: bf16, f16, f32"),
         (("logp", "--dtype", "G=f32"), "dtype variable 'G' is unknown"),
         (("rms_norm", "--static", "profile=llama"), "choose one of: hf_llama, gemma, vllm"),

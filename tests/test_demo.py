@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ pytest.importorskip("transformers", reason="the demo extra is not installed")
 pytest.importorskip("matplotlib", reason="the demo extra is not installed")
 
 from rlk import ops
-from rlk.demo import chain, invariance, model, report, run, text
+from rlk.demo import chain, drawn, invariance, model, report, run, text
 from rlk.demo.batch import Case, make_batch
 from rlk.demo.step import Tokens, grpo
 
@@ -37,7 +39,8 @@ def test_the_demo_reports_no_differing_bit(tmp_path: Path) -> None:
     measured = run.demo(options)
     assert measured.differing == 0
     assert all(row.compared > 0 for row in measured.bits)
-    assert len(measured.chain) == 3 and all(row.rlk_differing == 0 for row in measured.chain)
+    known = version("transformers") in drawn.VERSIONS
+    assert len(measured.chain) == 3 + known and all(row.rlk_differing == 0 for row in measured.chain)
     assert (tmp_path / report.CHAIN).read_bytes().startswith(b"\x89PNG")
     assert all(row.rlk <= 2e-5 for row in measured.errors)
     assert all(row.rlk_ms > 0 < row.torch_ms for row in measured.costs)
@@ -91,6 +94,19 @@ def test_a_split_chosen_by_the_batch_is_seen_in_the_chain(monkeypatch: pytest.Mo
     stock = model.make_model(TINY_CHAIN, 0, "cpu")
     found = chain.rows(chain.both(stock, text.cut(TINY.shape, 0), "cpu"))
     assert [row.rlk_differing > 0 for row in found] == [False, False, True]
+
+
+def test_a_log_prob_that_the_engine_gives_otherwise_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control of continuous batching: one of its log-probs moved by the last bit."""
+    monkeypatch.setattr(drawn, "known_version", lambda *_: None)
+    trained = torch.linspace(-3, -1, 9)
+    moved = trained.clone()
+    moved[4] = torch.nextafter(moved[4], torch.tensor(torch.inf))
+    arms = iter([(trained + 1, trained), (moved, trained)])
+    monkeypatch.setattr(drawn, "_both", lambda *_: next(arms))
+    monkeypatch.setattr("rlk.patch", lambda net: nullcontext(net))
+    row = drawn.row(None, text.cut(TINY.shape, 0), 0)
+    assert row is not None and (row.compared, row.stock_differing, row.rlk_differing) == (9, 9, 1)
 
 
 def test_inactive_tokens_give_exact_zeros(case: Case) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 from benchmarks import drift
 from rlk.cli import main
 from rlk.drift.faults import FAULTS
+from rlk.drift.recorded import Recorded
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs/on-policy.md").read_text(encoding="utf-8")
@@ -55,11 +56,13 @@ def test_the_python_of_the_guide_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     outputs: list[Any] = []
-    own, record, monitor = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    own, record, any_engine, monitor = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     exec(compile(own, "own.py", "exec"), {})
     assert "result: model.layers.0.self_attn.attention" in capsys.readouterr().out
     with pytest.raises(ValueError, match="no sequence"):
         exec(compile(record, "record.py", "exec"), {"outputs": outputs})
+    exec(compile(any_engine, "any_engine.py", "exec"), {})
+    assert Recorded("mine.safetensors").sequences.lists() == [[1, 5, 7], [3, 8]]
     exec(compile(monitor, "monitor.py", "exec"), {})
     assert json.loads(capsys.readouterr().out)["tokens_above"][0]["id"] == 8
 

@@ -165,6 +165,8 @@ def test_tokens_of_a_tool_have_no_log_prob(tmp_path: Path, kind: str) -> None:
 
 def test_wrong_rollouts_are_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="give a pair for each"):  # ids and log-probs as two lists
+        writers.write_rollouts(path, "x", [[1, 2, 3], [-1.0, -2.0, -3.0]])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="sequence 1 has 2 ids and 1 log-probs"):
         writers.write_rollouts(path, "x", [([1], [0.0]), ([1, 2], [0.0])])
     with pytest.raises(ValueError, match="no sequence"):

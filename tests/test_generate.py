@@ -158,6 +158,8 @@ def test_no_prompts_give_no_generations(lm: CausalLM) -> None:
 @pytest.mark.parametrize(
     ("prompts", "options", "said"),
     [
+        ("text", {}, r"prompts\[0\]='t' .*\n.*a list of lists"),
+        ([1, 2], {}, r"prompts\[0\]=1 .*\n.*a list of lists"),
         ([[1], []], {}, r"prompts\[1\]=\[\] .*at least one token"),
         ([[1, 96]], {}, r"prompts\[0\]=96 .*ids from 0 to 95"),
         ([[1]], {"max_new_tokens": 0}, r"max_new_tokens\[0\]=0 .*1 to"),

@@ -162,7 +162,7 @@ def test_all_that_is_wrong_with_tensors_is_one_message(copy: Callable[[str], Pat
 
     error = refusal(rewritten(copy("qwen3"), change))
     assert codes(error) == [Code.CHECKPOINT_LACKS, Code.CHECKPOINT_EXTRA, Code.CHECKPOINT_SHAPE]
-    for words in ("2 tensors are missing: model.layers.{0..1}.mlp.up_proj.weight", "score.weight",
+    for words in ("missing tensors, 2 in all: model.layers.{0..1}.mlp.up_proj.weight", "score.weight",
                   "model.norm.weight has shape [32], expected [64]"):  # fmt: skip
         assert words in str(error)
 
@@ -260,6 +260,13 @@ def test_a_repository_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     said = str(refusal("no-such-owner/no-such-model"))  # type: ignore[arg-type]
     assert "there is no such folder" in said and "connect" in said and "no config.json" not in said
+
+
+def test_options_that_would_be_ignored_are_refused(folders: dict[str, Path]) -> None:
+    assert "'device_map' is unknown" in str(refusal(folders["llama"], device_map="auto"))
+    if not torch.cuda.is_available():
+        assert "device='cuda' is not allowed" in str(refusal(folders["llama"], device="cuda"))
+    assert CausalLM.from_pretrained(folders["llama"], local_files_only=True).lm_head is not None
 
 
 def test_a_shard_that_is_missing_is_named(folders: dict[str, Path], tmp_path: Path) -> None:

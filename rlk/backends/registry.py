@@ -75,7 +75,10 @@ def find(name: str) -> Backend | None:
 @cache
 def _from_entry_point(name: str) -> Backend | None:
     for point in metadata.entry_points(group=ENTRY_POINTS, name=name):
-        backend = point.load()
+        try:
+            backend = point.load()
+        except (ImportError, AttributeError) as error:
+            raise _refused("entry point", point.value, f"a Backend that can be imported: {error}") from error
         if isinstance(backend, Backend) and backend.name == name:
             register(backend)
             return backend
@@ -94,6 +97,11 @@ def of_name(name: str) -> Backend:
 def registered() -> tuple[Backend, ...]:
     """Return all backends, in the order in which they are offered."""
     return tuple(_backends.values())
+
+
+def installed() -> dict[str, str]:
+    """Return the entry points of other packages by the names of their backends, loaded or not."""
+    return {point.name: point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
 
 
 def complete() -> Backend:

@@ -12,7 +12,7 @@ import torch
 
 from rlk import __version__
 from rlk.backends.interface import Backend
-from rlk.backends.registry import complete, in_wheels, registered
+from rlk.backends.registry import complete, in_wheels, installed, registered
 from rlk.cache import Reader, Store
 from rlk.cli.places import unusable
 from rlk.cli.text import Progress, fields, size
@@ -109,8 +109,10 @@ def _compilers() -> Lines:
     lines: Lines = [(name, _version(name)) for name in packages]
     ready = {b.name: [on.name for on in KNOWN.values() if _compiles(b, on)] for b in registered()}
     said = [f"{backend} for {', '.join(names)}" for backend, names in ready.items() if names]
+    others = [f"{name} ({value}): RLK_BACKEND={name} asks for it" for name, value in installed().items()]
     none = f"none can be compiled here: {complete().install()}, or install a wheel of kernels"
-    return [*lines, ("GPU kernels", "\n".join(said) or none)]
+    lines.append(("GPU kernels", "\n".join(said) or none))
+    return [*lines, *([("other backends", "\n".join(others))] if others else [])]
 
 
 def _compiles(by: Backend, on: Target) -> bool:

@@ -6,7 +6,7 @@ import argparse
 import ast
 from collections.abc import Iterable
 
-from rlk.backends.registry import registered
+from rlk.backends.registry import installed, of_name, registered
 from rlk.cli.listing import choices_of, parts
 from rlk.cli.text import fields, given_extents, pairs, table
 from rlk.errors import Code, LaunchError, RlkError
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--ir", action="store_true", help="the canonical tile IR, each line with its spec line")
     what.add_argument("--after", choices=PASSES, help="the tile IR after this pass")
-    backends = sorted(each.name for each in registered())
+    backends = sorted({each.name for each in registered()} | set(installed()))
     what.add_argument("--spec", action="store_true", help="with --grad: the gradient as an author writes it")
     what.add_argument("--source", choices=backends, help="the generated source for --target")
     parser.add_argument("--grad", action="store_true", help="of the gradient, not of the operator")
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for, of an operator or of each part that it runs."""
-    on, found = target(arguments.target), parts(arguments.op)
+    on, found = _target(arguments), parts(arguments.op)
     if len(found) == 1:
         _show(found[0], arguments, on)
         return 0
@@ -79,6 +79,12 @@ def run(arguments: argparse.Namespace) -> int:
     if len(refused) == len(found):
         raise refused[0]
     return 0
+
+
+def _target(arguments: argparse.Namespace) -> Target:
+    """Return the target of a name: a known one, or the one as which a backend runs CPU tensors."""
+    own = of_name(arguments.source).cpu if arguments.source else None
+    return own if own is not None and own.name == arguments.target else target(arguments.target)
 
 
 def _show(op: Op, arguments: argparse.Namespace, on: Target) -> None:

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from rlk import __version__, ops
-from rlk.demo import chain, invariance, measure, model, plain, probe, report, text, wide
+from rlk.demo import chain, drawn, invariance, measure, model, plain, probe, report, text, wide
 from rlk.demo.batch import Batch, Case, make_batch
 from rlk.demo.step import Step, Tokens, grpo, log_probs
 
+DRAWN = 4  # prompts that continuous batching continues
 DRIFT = 0.02  # deviation of the noise on each matrix, relative to its own, in place of optimiser steps
 OPERATORS = ("logp", "ratio_kl", "policy_loss")
 
@@ -59,8 +60,12 @@ def demo(options: Options) -> report.Report:
     """Run every stage, write the picture of the first, and return the measurements."""
     stages = Stages()
     with stages("log-probs of the same tokens, by transformers and by rlk, in four ways"):
-        views = _chain(options)
-        compared = chain.rows(views)
+        chain_model = model.make_model(options.chain, options.seed, options.device)
+        compared = chain.rows(_chain(options, chain_model))
+    with stages("log-probs of tokens that continuous batching draws, and of training"):
+        generated = drawn.row(chain_model, text.cut(options.chain.shape, options.seed)[:DRAWN], options.seed)
+        compared += () if generated is None else (generated,)
+        del chain_model
     with stages("cutting prompts and completions from the text"):
         shape = options.size.shape
         batch = make_batch(text.cut(shape, options.seed), shape.group_size, options.device)
@@ -92,14 +97,13 @@ def demo(options: Options) -> report.Report:
         contrast=contrast,
         errors=tuple(errors),
         costs=tuple(costs),
-        notes=(*notes, *_notes(options)),
+        notes=(*notes, *([drawn.NOT_RUN] if generated is None else []), *_notes(options)),
         seconds=stages.seconds(),
     )
 
 
-def _chain(options: Options) -> tuple[chain.View, ...]:
+def _chain(options: Options, net: Any) -> tuple[chain.View, ...]:
     """Run the chain from tokens to log-probs in every way, and draw how they differ."""
-    net = model.make_model(options.chain, options.seed, options.device)
     views = chain.both(net, text.cut(options.chain.shape, options.seed), options.device)
     options.out.mkdir(parents=True, exist_ok=True)
     chain.picture(views, options.out / report.CHAIN)

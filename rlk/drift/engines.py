@@ -467,7 +467,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an engine's name asks for. model: a folder or a name on the hub, None where only the caller knows.
+    """The parts of an engine's name. model: a folder or a name on the hub, None where only the caller knows.
 
     memory: the share of a device's memory that vLLM takes, None for its default. file: of a record.
     """
@@ -557,9 +557,11 @@ def _build(asked: Asked, path: str, name: str, stack: ExitStack) -> Any:
             return Nn(CausalLM.from_pretrained(path, dtype=dtype, device=asked.device), options, name)
         case "vllm":
             vllm = _imported("vllm", name)
-            more = {} if asked.memory is None else {"gpu_memory_utilization": asked.memory}
+            more: dict[str, Any] = {"skip_tokenizer_init": True, "use_tqdm_on_load": False}
+            if asked.memory is not None:
+                more["gpu_memory_utilization"] = asked.memory
             try:
-                llm = vllm.LLM(model=path, dtype=dtype_name(dtype), skip_tokenizer_init=True, **more)
+                llm = vllm.LLM(model=path, dtype=dtype_name(dtype), **more)
             except (RuntimeError, AssertionError, NotImplementedError) as error:  # such as no device
                 raise _unmade(name, error) from error
             return Vllm(llm, options, name)

@@ -48,7 +48,12 @@ def write_rollouts(
     positions: those that the engine gave its model; without them they are not compared.
     settings: temperature=, stage=, dtype= and the other metadata of the format. Raises ValueError.
     """
-    rows = [([int(i) for i in ids], [float(x) for x in logps]) for ids, logps in sequences]
+    try:
+        rows = [([int(i) for i in ids], [float(x) for x in logps]) for ids, logps in sequences]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"sequences: give a pair for each, its ids and as many log-probs ({error})"
+        ) from error
     for number, (ids, logps) in enumerate(rows):
         if not ids or len(ids) != len(logps):
             raise ValueError(f"sequence {number} has {len(ids)} ids and {len(logps)} log-probs")

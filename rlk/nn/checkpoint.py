@@ -25,6 +25,8 @@ NO_PARAMETER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 """Buffers that older versions of transformers wrote; rlk computes them."""
 ROWS = 4096  # of two tensors compared at once
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+RESOLVE = ("revision", "cache_dir", "token", "local_files_only", "force_download", "subfolder", "proxies")
+"""Options by which transformers finds files."""
 VERSIONS = {"transformers": ">=5.0", "safetensors": ">=0.6"}
 
 
@@ -54,9 +56,13 @@ def read_checkpoint(
 ) -> tuple[Checkpoint, ModelConfig]:
     """Return what a folder, or a repository of the Hugging Face hub, holds; no weights are read.
 
-    resolve: as transformers takes it to find files: revision, cache_dir, token, local_files_only. Raises
-    LaunchError with every finding about config.json and the files.
+    resolve: as transformers takes it to find files: RESOLVE. Raises LaunchError for other options, and with
+    every finding about config.json and the files.
     """
+    for option in resolve:
+        if option not in RESOLVE:  # such as device_map, which would be ignored
+            what, choices = "option of from_pretrained", ", ".join(("dtype", "leaves", "device", *RESOLVE))
+            raise LaunchError(Code.UNKNOWN_NAME, what=what, name=option, choices=choices)
     name = os.fspath(path)
     raw, given = _read_config(name, resolve)
     try:

@@ -175,12 +175,22 @@ def requests_of(
     names = _each("request_ids", range(count) if request_ids is None else request_ids, count)
     made = []
     for i, prompt in enumerate(prompts):
-        ids = tuple(int(x) for x in prompt)
-        if not ids:
-            raise wrong_value(OP, f"prompts[{i}]", list(ids), "at least one token")
+        ids = _ids(i, prompt)
         integer(OP, f"max_new_tokens[{i}]", news[i], 1, 2**31 - 1)
         made.append(Request(names[i], seeds[i], ids, news[i], list(ids), noted=[] if routes else None))
     return made
+
+
+def _ids(i: int, prompt: object) -> tuple[int, ...]:
+    """Return the tokens of a prompt; raise LaunchError for text, a number, or no tokens."""
+    try:
+        ids = tuple(int(x) for x in prompt)  # type: ignore[attr-defined]  # of a list, an array or a tensor
+    except (TypeError, ValueError):
+        wanted = "token ids: prompts is a list of lists, as tokenizer(texts).input_ids"
+        raise wrong_value(OP, f"prompts[{i}]", prompt, wanted) from None
+    if not ids:
+        raise wrong_value(OP, f"prompts[{i}]", [], "at least one token")
+    return ids
 
 
 def _each(name: str, given: int | Sequence[int], count: int) -> list[int]:

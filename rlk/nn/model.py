@@ -48,6 +48,12 @@ def check_dtype(dtype: object) -> None:
         raise wrong_value("CausalLM", "dtype", dtype, wanted)
 
 
+def check_device(device: torch.device | str | None) -> None:
+    """Raise LaunchError for a GPU where torch finds none."""
+    if device is not None and torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise wrong_value("CausalLM", "device", str(device), "a device that is here: torch finds no GPU")
+
+
 class Decoder(torch.nn.Module):
     """Embedding, decoder layers and the last norm: `model.` in the names of Hugging Face's parameters."""
 
@@ -143,6 +149,7 @@ class CausalLM(torch.nn.Module):
         packages transformers and safetensors.
         """
         check_dtype(dtype)
+        check_device(device)
         found, config = read_checkpoint(path, leaves, **resolve)
         model = cls(config, device="meta", dtype=dtype)
         sources = check_tensors(found, stored(dict(model.named_parameters()), config), config)

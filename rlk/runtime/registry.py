@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cache
 from importlib import metadata
 from importlib.machinery import SourceFileLoader
@@ -315,7 +316,10 @@ def unknown(name: str, choices: Iterable[str]) -> LaunchError:
     if dot and space != OWN and space not in namespaces():
         there = ", ".join(namespaces()) or "none"
         return LaunchError(Code.UNKNOWN_NAMESPACE, name=space, op=op, choices=there)
-    return LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(choices))
+    every = list(choices)
+    near = get_close_matches(name, every, 3)
+    said = f"{', '.join(near)}; rlk list has all" if near else ", ".join(every)
+    return LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=said)
 
 
 def _module(path: Path) -> ModuleType:
