@@ -14,7 +14,9 @@ from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.identity import describe
 from benchmarks.peers import Launch
 from rlk.optim import AdamW
-from rlk.optim.adamw import factors, run_step
+from rlk.optim.adamw import factors
+from rlk.runtime.call.entry import call
+from rlk.specs.optim import adamw
 from rlk.testing.bits import differing
 
 SIZES = (10**9, 2**20)
@@ -95,7 +97,7 @@ def on_device(few: dict[str, Tensor]) -> dict[str, Tensor]:
 def described(dtype: torch.dtype, seed: int | None) -> Mapping[str, str]:
     """Return what a step runs."""
     few, scalars = arguments(dtype, seed)
-    return describe(rlk.explain(run_step, on_device(few), scalars))
+    return describe(rlk.explain(call, adamw, on_device(few), scalars, {}))
 
 
 def check(dtype: torch.dtype, seed: int | None) -> Checked:
@@ -103,8 +105,8 @@ def check(dtype: torch.dtype, seed: int | None) -> Checked:
     few, scalars = arguments(dtype, seed)
     there = on_device(few)
     w, g, m, v = (few[name].double() for name in ("weight", "grad", "exp_avg", "exp_avg_sq"))
-    run_step(there, scalars)
-    run_step(few, scalars)
+    call(adamw, there, scalars, {})
+    call(adamw, few, scalars, {})
     s = scalars
     m = m + (g - m) * s["rest1"]
     v = v * s["beta2"] + s["rest2"] * g * g
@@ -149,6 +151,7 @@ def cases() -> Iterator[Case]:
     yield case(whole, PARAMETERS, torch.bfloat16, None, None)
     yield case(whole, PARAMETERS, torch.bfloat16, 1, None)
     yield case(SIZES[1], 1, torch.float32, None, None)
+    yield case(2**26, 1024, torch.float32, None, Bar(1.0, "torch_fused"))  # many small ones: launches count
 
 
 if __name__ == "__main__":
