@@ -29,6 +29,7 @@ SQUARE = 1 << 14  # elements of a step of a row along two axes: 32 registers a l
 SQUARE_THREADS = 512
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
+MERGED_AHEAD = 16  # steps whose states of few rows are in flight together
 THREADS = 1024  # the most of a program
 LONGEST_LANE = 64  # elements of a row that a lane has
 WIDEST_LANE = 32  # elements of a lane that has a row, the next ones and a sum of them: with more it spills
@@ -72,7 +73,7 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
         case "col_fold" if found.parallel:
             return _columns(found, extents)
         case "merge":
-            return _partials(kernel, found, extents)
+            return _partials(kernel, found, target, extents)
         case _:
             return _rows(kernel, found, target, extents)
 
@@ -399,17 +400,22 @@ def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:
     return Schedule(tiles=((str(axis), tile),), warps=warps(_held(found) * tile))
 
 
-def _partials(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
+def _partials(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
     """Return the schedule of a merge of states: few columns per program, loads of many steps in flight."""
     # with segments, a program has one row, and a vector of its sums
     near = [a for a in found.parallel if rows_axis(found) is None or not a.dynamic]
-    tiles = [(str(a), min(32, padded(_extent(a, extents, 32)))) for a in near[-1:]]
     bodies = [len(let.node.body.lets) for let in walk(kernel.body) if isinstance(let.node, Loop)]
     # a merge of softmax states is long: 64 of them in a row take minutes to compile
-    steps = UNROLLED // padded(max(bodies, default=1))
-    many = _held(found) >= 8
+    steps = max(1, min(64, UNROLLED // padded(max(bodies, default=1))))
+    held = _held(found)
+    many, columns = held >= 8, 32
+    alone = many and math.prod(extents.get(a.name, 1) for a in found.parallel) < ROWS_ALONE
+    if alone:
+        # by one warp, ptxas loads the states of all unrolled steps before it merges the first
+        columns, steps = max(1, target.warp // held), max(steps, MERGED_AHEAD)
+    tiles = [(str(a), min(columns, padded(_extent(a, extents, columns)))) for a in near[-1:]]
     return Schedule(
-        tiles=tuple(t for t in tiles if t[1] > 1), warps=8 if many else 1, unroll=max(1, min(64, steps))
+        tiles=tuple(t for t in tiles if t[1] > 1), warps=8 if many and not alone else 1, unroll=steps
     )
 
 

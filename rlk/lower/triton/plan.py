@@ -167,7 +167,7 @@ def plan(
     made = TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
     if outer is not None:
         return made
-    return replace(made, remainder=_remainder(ordered, shared, dims, signature), windows=_windows(made))
+    return replace(made, remainder=_remainder(made), windows=_windows(made))
 
 
 def _windows(plan: TritonPlan) -> dict[Value, Window]:
@@ -187,22 +187,17 @@ def _windows(plan: TritonPlan) -> dict[Value, Window]:
     return found
 
 
-def _remainder(
-    kernel: Kernel, shared: tuple[Shared, ...], dims: tuple[Dim, ...], signature: Signature
-) -> Shared | None:
+def _remainder(plan: TritonPlan) -> Shared | None:
     """Return the axis of an elementwise kernel of one dimension whose extent no vector divides."""
-    if len(shared) != 1 or shared[0].tile <= ALIGNED or {dim.axis for dim in dims} != {shared[0].axis}:
+    if len(plan.shared) != 1 or plan.schedule.programs or plan.schedule.parts > 1:
         return None
-    axis, known = shared[0].axis, shared[0].length
-    even = axis.name in signature.divisible if known is None else known % ALIGNED == 0
-    nodes = [let.node for let in walk(kernel.body)]
-    if (
-        even
-        or axis.part is not Part.ALL
-        or any(isinstance(node, Loop | Reduce | Merge | Dot) for node in nodes)
-    ):
+    (only,) = plan.shared
+    if only.tile <= ALIGNED or {dim.axis for dim in plan.dims} != {only.axis}:
         return None
-    return shared[0]
+    axis, known = only.axis, only.length
+    even = axis.name in plan.signature.divisible if known is None else known % ALIGNED == 0
+    combines = any(isinstance(x.node, Loop | Reduce | Merge | Dot) for x in walk(plan.kernel.body))
+    return None if even or combines or axis.part is not Part.ALL else only
 
 
 def _chained(kernel: Kernel, shared: tuple[Shared, ...], found: Roles, extents: dict[str, int]) -> list[Dim]:
