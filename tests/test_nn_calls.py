@@ -11,10 +11,11 @@ from model_families import FAMILIES, LONGEST, VOCABULARY, equal
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
-from rlk.nn import CausalLM, ModelConfig, packed, products
+from rlk.nn import CausalLM, ModelConfig, WholeSequences, packed, products
 from rlk.nn.packed import pack_tokens
 from rlk.ops.offsets import all_good
 from rlk.specs.packing import POSITIONS
+from rlk.testing.bits import assert_same_bits
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +153,22 @@ def test_weights_that_lie_adjacent_are_read_where_they_are(
             weights[1].zero_()  # not the one whose version the joined tensor has
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             late.float().sum().backward()
+
+
+def test_a_compiled_decoder_has_the_bits_of_the_eager_one(model: CausalLM) -> None:
+    """Gradients too: the graph keeps the one product of q, k and v; three would have another d x."""
+    tokens, found = WholeSequences.of(torch.tensor([0, 15, 40]), 40), {}
+    decoder = model.model.requires_grad_(True)
+    calls = {"eager": decoder, "compiled": torch.compile(decoder, backend="aot_eager", dynamic=True)}
+    try:
+        for name, call in calls.items():
+            hidden = call(ids(40), tokens)
+            hidden.float().square().sum().backward()
+            found[name] = {"hidden": hidden.detach()} | {n: p.grad for n, p in decoder.named_parameters()}
+            decoder.zero_grad()
+    finally:
+        decoder.requires_grad_(False)
+        torch.compiler.reset()
+    for name, want in found["eager"].items():
+        assert want.abs().max() > 0
+        assert_same_bits(found["compiled"][name], want, name)

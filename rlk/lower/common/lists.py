@@ -17,7 +17,7 @@ from rlk.passes.walk import walk
 
 ITEMS, TABLE, PROGRAMS = "item_of_program", "item_table", "programs"
 ROW, FIRST = "item_row_ptr", "tile_of_item"
-_OWN = frozenset({ITEMS, TABLE, PROGRAMS, FIRST, ROW.removesuffix("_ptr")})
+_OWN = frozenset({ITEMS, TABLE, PROGRAMS, FIRST, "item_row"})  # kernels call a tensor NAME_ptr
 
 
 def rows_of(program: Program) -> Axis:
