@@ -22,7 +22,7 @@ from rlk.testing.bits import differing
 SIZES = (10**9, 2**20)
 """Elements of all parameters together, and of one weight alone (what a launch for each parameter costs)."""
 PARAMETERS = 64  # of about 16 million elements each, as the weights of a model of 8 billion
-ALIGNED = 64  # elements of a weight are a multiple of it, as a model's are: loads are wide
+ALIGNED = 64  # elements of a weight are a multiple of it, as a model's are
 LR, DECAY = 1e-4, 0.1
 COPY_RATE = 0.9
 SAMPLED = 4096
@@ -41,9 +41,9 @@ class Inputs:
         return sum(w.numel() for w in self.weights)
 
 
-def inputs(elements: int, count: int, dtype: torch.dtype) -> Inputs:
-    """Draw weights and gradients."""
-    each = -(-elements // count // ALIGNED) * ALIGNED
+def inputs(elements: int, count: int, dtype: torch.dtype, odd: bool) -> Inputs:
+    """Draw weights and gradients; the number of elements of each is a multiple of `ALIGNED`, or odd."""
+    each = elements // count | 1 if odd else -(-elements // count // ALIGNED) * ALIGNED
     weights = tuple(
         torch.nn.Parameter(torch.randn(each, device="cuda").to(dtype) * 0.02) for _ in range(count)
     )
@@ -115,10 +115,13 @@ def check(dtype: torch.dtype, seed: int | None) -> Checked:
     return Checked(float((got - want).abs().max()), sum(differing(there[n].cpu(), few[n]) for n in few))
 
 
-def case(elements: int, count: int, dtype: torch.dtype, seed: int | None, bar: Bar | None) -> Case:
+def case(
+    elements: int, count: int, dtype: torch.dtype, seed: int | None, bar: Bar | None, odd: bool = False
+) -> Case:
     """Return one step: of f32 weights, of bf16 ones with masters, or of bf16 ones rounded stochastically."""
-    i = inputs(elements, count, dtype)
+    i = inputs(elements, count, dtype, odd)
     rounding = "stochastic" if seed is not None else "master" if dtype is not torch.float32 else "f32"
+    rounding += ", odd" * odd
     peers: dict[str, Callable[[], Launch]] = {
         "torch_fused": partial(torchs, i, True),
         "torch_foreach": partial(torchs, i, False),
@@ -144,6 +147,7 @@ def cases() -> Iterator[Case]:
     """Yield a step of 10^9 parameters in each form, then of one small weight."""
     whole = SIZES[0] // PARAMETERS * PARAMETERS
     yield case(whole, PARAMETERS, torch.float32, None, Bar(1.0, "torch_fused"))
+    yield case(whole, PARAMETERS, torch.float32, None, Bar(1.0, "torch_fused"), odd=True)
     yield case(whole, PARAMETERS, torch.bfloat16, None, None)
     yield case(whole, PARAMETERS, torch.bfloat16, 1, None)
     yield case(SIZES[1], 1, torch.float32, None, None)

@@ -232,17 +232,17 @@ def is_empty(invocation: Invocation, geometry: Geometry) -> bool:
     gradients by hand, which are sums over nothing then, and for axes whose extents kernels are compiled for.
     """
     empty = {name for name, size in geometry.extents.items() if size == 0}
-    is_derived = isinstance(invocation.spec, Vjp) and invocation.spec.fn is None
-    if not empty or not isinstance(invocation.spec, Op) and not is_derived:
+    spec = invocation.spec
+    if not empty or isinstance(spec, Vjp) and spec.fn is not None:
         return bool(empty)
     found = interface(invocation)
-    if not empty <= found.dynamic:
-        if not is_derived:
-            _check_static_extents(invocation, geometry, empty - found.dynamic)
-        return True
-    if not is_derived and all(decl.name.startswith("d_") for decl in found.outputs):
-        return True
-    return all(0 in output_shape(decl, geometry) for decl in found.outputs)
+    static = empty - found.dynamic
+    if isinstance(spec, Op):  # a derived gradient has the extents that its operator took
+        if static:
+            _check_static_extents(invocation, geometry, static)
+        if all(decl.name.startswith("d_") for decl in found.outputs):
+            return True
+    return bool(static) or all(0 in output_shape(decl, geometry) for decl in found.outputs)
 
 
 def _check_static_extents(invocation: Invocation, geometry: Geometry, empty: set[str]) -> None:
