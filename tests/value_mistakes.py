@@ -9,7 +9,7 @@ from spec_pairs import F, N, T, U, V, of_row, of_stream, pair, trace
 
 from rlk.errors import Code
 from rlk.ir.nodes import Program
-from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i32, i64, op, u32
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i8, i32, i64, op, u32
 from rlk.lang.op import Variant
 from rlk.passes.pipeline import canonical
 
@@ -417,6 +417,25 @@ class OntoWhole:
         @op()
         def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], z: Tensor[f32, T, U]) -> Outputs:
             return L.out(y=z + L.dot(x, w, over=N))
+
+        return trace(spec)
+
+
+@pair(Code.DOT_PIECES)
+class PiecesOfIntegers:
+    def wrong():
+        P = Axis("P", piece=64)
+
+        @op()
+        def spec(x: Tensor[i8, T, P], w: Tensor[i8, U, P]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=P))  # <-
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[i8, T, N], w: Tensor[i8, U, N]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=N))
 
         return trace(spec)
 
