@@ -16,6 +16,7 @@ from rlk.passes.pipeline import canonical
 KINDS = ("one", "two")
 K = Axis("K", chunk=16, leaf="segment")
 ROWS = Axis("T", chunk=1, piece=64, dynamic=True)
+PIECES = Axis("P", piece=64)
 
 
 # --- sums of products ---
@@ -424,11 +425,9 @@ class OntoWhole:
 @pair(Code.DOT_PIECES)
 class PiecesOfIntegers:
     def wrong():
-        P = Axis("P", piece=64)
-
         @op()
-        def spec(x: Tensor[i8, T, P], w: Tensor[i8, U, P]) -> Outputs:
-            return L.out(y=L.dot(x, w, over=P))  # <-
+        def spec(x: Tensor[i8, T, PIECES], w: Tensor[i8, U, PIECES]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=PIECES))  # <-
 
         return trace(spec)
 
@@ -726,6 +725,40 @@ class GradientOfNothing:
             return L.out(d_x=d_y)
 
     right = GradientOfInts.right
+
+
+@pair(Code.INTO_GRADIENT)
+class GradientOfAnUpdate:
+    def wrong():
+        @op(into={"y": "x"})
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * x)
+
+        return spec.derive_vjp()  # <-
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * x)
+
+        return spec.derive_vjp()
+
+
+@pair(Code.INTO_WRONG)
+class UpdateOfAnotherDtype:
+    def wrong():
+        @op(into={"y": "x"})  # <-
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x.to(bf16))
+
+        return trace(spec)
+
+    def right():
+        @op(into={"y": "x"})
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * x)
+
+        return trace(spec)
 
 
 @pair(Code.VJP_TWICE)
