@@ -248,6 +248,10 @@ class Code(Enum):
         "dot: both factors have axis {axis}, which is not contracted",
         "give one factor another axis, or name the axis in each=: one contraction for each of its indices",
     )
+    DOT_PIECES = (
+        "a contraction of i8 over {axis}, which has pieces",
+        "use an axis without split and piece: sums of integers have no order",
+    )
     DOT_ONTO = (
         "dot over {axis} adds onto a sum, but the axis has no pieces in ascending order",
         "declare Axis({axis!s}, piece=...), or add the sum afterwards",

@@ -133,7 +133,6 @@ def test_stored_bits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda q, w: abs(q),
         lambda q, w: q.bits(i8),
         lambda q, w: L.max(q, over=N),
-        lambda q, w: L.dot(q, w, over=N),
         lambda q, w: L.exp(q),
     ],
 )
@@ -147,6 +146,18 @@ def test_storage_is_cast_before_it_is_computed_with(wrong, dtype) -> None:  # ty
         spec.trace(Variant.of({"S": dtype}))
     assert found.value.code in (Code.DTYPE_WANTED, Code.QUOTIENT)
     assert "test_storage_dtypes.py" in str(found.value)
+
+
+def test_only_i8_is_contracted() -> None:
+    @op()
+    def spec(q: Tensor[S, T, N], w: Tensor[S, K, N]) -> Outputs:
+        return L.out(y=L.dot(q, w, over=N))
+
+    for dtype in (u8, e4m3, e5m2):
+        with pytest.raises(SpecError) as found:
+            spec.trace(Variant.of({"S": dtype}))
+        assert found.value.code is Code.DTYPE_WANTED
+    assert spec.trace(Variant.of({"S": i8}))
 
 
 def test_the_definition_of_a_cast_is_part_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,14 @@ from spec_pairs import F, N, T, U, V, of_row, of_stream, pair, trace
 
 from rlk.errors import Code
 from rlk.ir.nodes import Program
-from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i32, i64, op, u32
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i8, i32, i64, op, u32
 from rlk.lang.op import Variant
 from rlk.passes.pipeline import canonical
 
 KINDS = ("one", "two")
 K = Axis("K", chunk=16, leaf="segment")
 ROWS = Axis("T", chunk=1, piece=64, dynamic=True)
+PIECES = Axis("P", piece=64)
 
 
 # --- sums of products ---
@@ -421,6 +422,23 @@ class OntoWhole:
         return trace(spec)
 
 
+@pair(Code.DOT_PIECES)
+class PiecesOfIntegers:
+    def wrong():
+        @op()
+        def spec(x: Tensor[i8, T, PIECES], w: Tensor[i8, U, PIECES]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=PIECES))  # <-
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[i8, T, N], w: Tensor[i8, U, N]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=N))
+
+        return trace(spec)
+
+
 @pair(Code.PIECES_COMBINED)
 class PiecesReduced:
     def wrong():
@@ -707,6 +725,40 @@ class GradientOfNothing:
             return L.out(d_x=d_y)
 
     right = GradientOfInts.right
+
+
+@pair(Code.INTO_GRADIENT)
+class GradientOfAnUpdate:
+    def wrong():
+        @op(into={"y": "x"})
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * x)
+
+        return spec.derive_vjp()  # <-
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * x)
+
+        return spec.derive_vjp()
+
+
+@pair(Code.INTO_WRONG)
+class UpdateOfAnotherDtype:
+    def wrong():
+        @op(into={"y": "x"})  # <-
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x.to(bf16))
+
+        return trace(spec)
+
+    def right():
+        @op(into={"y": "x"})
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=x * x)
+
+        return trace(spec)
 
 
 @pair(Code.VJP_TWICE)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlk.errors import Code, UnsupportedError
 from rlk.interp import floats
-from rlk.interp.dot import dot
+from rlk.interp.dot import dot, integer
 from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Combine, Fn1, Fn2, MathFn, MathModel, const_value
@@ -163,6 +163,8 @@ class Wide:
         return self.cast(narrow, dtype)
 
     def dot(self, a: Array, b: Array, model: DotModel, dtype: DType, onto: Array | None) -> Array:
+        if model is DotModel.INTEGER:
+            return integer(a, b, onto)
         return np.asarray(a @ b.T if onto is None else onto + a @ b.T)
 
     def fma(self, a: Array, b: Array, c: Array) -> Array:

@@ -25,8 +25,10 @@ F32 = NDArray[np.float32]
 NARROW = 32  # columns below which b takes the place of a: vectors advance along columns
 
 
-def dot(a: Array, b: Array, model: DotModel, dtype: DType, acc: Array | None = None) -> F32:
+def dot(a: Array, b: Array, model: DotModel, dtype: DType, acc: Array | None = None) -> Array:
     """Return acc[M, N] + a[M, K] b[N, K]^T as a model computes it, f32[M, N]; acc is +0.0 if not given.
+
+    Of the model of integers acc and the result are i32.
 
     dtype: the factors' type, which all models but fma depend on. Operands are f32 arrays of numbers that fit
     it (as everywhere in the oracle), f16 arrays, or u16 patterns of bf16. Raises ValueError for other
@@ -35,6 +37,8 @@ def dot(a: Array, b: Array, model: DotModel, dtype: DType, acc: Array | None = N
     """
     if dtype not in FACTORS[model]:
         raise ValueError(f"{model.value} is no rule for factors of {dtype}")
+    if model is DotModel.INTEGER:
+        return integer(a, b, acc)
     x, y = _operand(a), _operand(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
         raise ValueError(f"a[M, K] and b[N, K] expected, got {list(x.shape)} and {list(y.shape)}")
@@ -53,6 +57,13 @@ def dot(a: Array, b: Array, model: DotModel, dtype: DType, acc: Array | None = N
             return _wide_enough(x, y, start, partial(cdna2, dtype=dtype))
         case _:
             assert_never(model)
+
+
+def integer(a: Array, b: Array, acc: Array | None = None) -> Array:
+    """Return acc[M, N] + a[M, K] b[N, K]^T of i8, i32[M, N], modulo 2**32."""
+    # products of 14 bits: sums in f64 are exact for K below 2**39
+    made = (np.asarray(a, np.float64) @ np.asarray(b, np.float64).T).astype(np.int64)
+    return (made if acc is None else made + acc).astype(np.int32)
 
 
 def leaf8(a: Array, b: Array, dtype: DType) -> F32:

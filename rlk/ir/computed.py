@@ -133,7 +133,7 @@ def dot_rule(model: DotModel) -> Content:
             return {**cut, "floors": floors}
         case DotModel.CDNA3:
             return {"step": dotmodel.STEP[model], "floors": floors}
-        case DotModel.FMA | DotModel.CDNA2:
+        case DotModel.FMA | DotModel.CDNA2 | DotModel.INTEGER:
             return {"step": dotmodel.STEP[model]}
 
 

@@ -15,9 +15,9 @@ LEAVES = 8
 class DotModel(Enum):
     """A rule for the bits of c[m, n] = acc[m, n] + sum over k of a[m, k] b[n, k].
 
-    In every model one f32 accumulator (acc, or +0.0) takes k in ascending order, so a contraction may be
-    cut where the model allows and continued from the accumulator. Tiles of m and n are never part of a rule.
-    All NaNs are equal.
+    In every model but integer one f32 accumulator (acc, or +0.0) takes k in ascending order, so a contraction
+    may be cut where the model allows and continued from the accumulator. Tiles of m and n are never part of a
+    rule. All NaNs are equal.
 
     chain16: the tensor core of sm_90 on bf16 or f16 factors (both of wgmma and of mma.sync). k advances in
     groups of 16; a last, shorter group is filled with zeros. One group makes c of the 17 terms c and a b:
@@ -55,6 +55,9 @@ class DotModel(Enum):
       5. With an infinity or a NaN the result is IEEE's; products beyond 2**128 are infinite.
     So a group of zeros is the identity on every accumulator but -0.0, and K may be cut at multiples of 8.
 
+    integer: i8 factors, an i32 accumulator from 0, modulo 2**32. Sums of integers have no order: every target
+    has these bits, and K may be cut anywhere. Nothing wraps for K up to 131071.
+
     cdna2: k advances in groups of 4. Factors and c that are subnormal in their type count as +0.0. Products
     are rounded to f32 (none is -0.0), added in pairs, the pairs added, their sum added to c; each result is
     rounded to nearest even, and subnormal results are flushed to a zero of their sign.
@@ -64,6 +67,7 @@ class DotModel(Enum):
     FMA = "fma"
     CDNA3 = "cdna3"
     CDNA2 = "cdna2"
+    INTEGER = "integer"
 
 
 NATIVE: dict[str, DotModel] = {"gfx90a": DotModel.CDNA2, "gfx942": DotModel.CDNA3}
@@ -86,21 +90,28 @@ FACTORS: dict[DotModel, frozenset[DType]] = {
     DotModel.FMA: frozenset({DType.F32}),
     DotModel.CDNA3: frozenset({DType.BF16, DType.F16}),
     DotModel.CDNA2: frozenset({DType.BF16, DType.F16}),
+    DotModel.INTEGER: frozenset({DType.I8}),
 }
-"""The dtypes of factors that a model covers; both factors have one dtype, the accumulator is f32."""
+"""The dtypes of factors that a model covers; both factors have one dtype, the accumulator is f32, or i32."""
 
 
-STEP: dict[DotModel, int] = {DotModel.CHAIN16: GROUP, DotModel.FMA: 1, DotModel.CDNA3: 8, DotModel.CDNA2: 4}
+STEP: dict[DotModel, int] = {
+    DotModel.CHAIN16: GROUP,
+    DotModel.FMA: 1,
+    DotModel.CDNA3: 8,
+    DotModel.CDNA2: 4,
+    DotModel.INTEGER: 1,
+}
 """A contraction continued from its accumulator at multiples of this has the bits of an uncut one."""
 
 
 VALIDATED: dict[str, frozenset[DotModel]] = {"sm_90a": frozenset({DotModel.CHAIN16})}
 """The models that a target's matrix units have been compared with, bit by bit (`rlk doctor --probe-dot`).
 
-fma is valid on every target: a lowering executes it as a chain of `Fma`.
+fma is valid on every target: a lowering executes it as a chain of `Fma`. So is integer, whose sums are exact.
 """
 
 
 def validated(target: str) -> frozenset[DotModel]:
     """Return the models whose bits are known on a target."""
-    return VALIDATED.get(target, frozenset()) | {DotModel.FMA}
+    return VALIDATED.get(target, frozenset()) | {DotModel.FMA, DotModel.INTEGER}

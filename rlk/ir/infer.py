@@ -240,7 +240,7 @@ def _memory(node: Load | Store | Check, known: _Known) -> TileType | NoType:
 
 
 def _dot(node: Dot, known: _Known) -> TileType:
-    """Return the type of a contraction: f32 over the other axes of both factors, batch axes once."""
+    """Return the type of a contraction over the other axes of both factors, batch axes once: f32, or i32."""
     a, b = known.reduced(node.a, node.over), known.reduced(node.b, node.over)
     if a.dtype is not b.dtype:
         raise SpecError(Code.DTYPE_MIX, known.loc, what="dot", a=known.tile(node.a), b=known.tile(node.b))
@@ -259,7 +259,7 @@ def _dot(node: Dot, known: _Known) -> TileType:
         onto = known.tile(node.onto)
         fits = onto.dtype is DType.F32 and set(onto.axes) == set(axes)
         known.want("onto", node.onto, fits, f"f32 over {', '.join(map(str, axes))}")
-    return TileType(DType.F32, axes)
+    return TileType(DType.I32 if node.model is DotModel.INTEGER else DType.F32, axes)
 
 
 def _combines(fn: Combine, x: Value, known: _Known) -> None:

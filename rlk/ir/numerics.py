@@ -133,7 +133,7 @@ def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | Non
     the target only if an output is pinned or a model is not the same on every target.
     """
     pinned = any(t is Tier.PINNED for p in programs for t in tier(p, target).values())
-    anywhere = {MathModel.PORTABLE, DotModel.FMA}
+    anywhere = {MathModel.PORTABLE, DotModel.FMA, DotModel.INTEGER}
     portable = all(_models(k.body) <= anywhere for p in programs for k in p.kernels)
     content = {
         "programs": [computed(p) for p in programs],

@@ -273,9 +273,10 @@ class L(metaclass=_Names):
     def dot(
         a: Operand, b: Operand, over: Axis, onto: Operand | None = None, each: tuple[Axis, ...] = ()
     ) -> Tile:
-        """Return the contraction over an axis of two 16-bit tiles (chain16) or two f32 ones (an fma chain).
+        """Return the contraction over an axis of two tiles: 16-bit (chain16), f32 (an fma chain), i8 (exact).
 
-        f32: one accumulator takes the axis in ascending order; `rlk.ir.dotmodel` has the rules. An axis
+        i8: an i32 accumulator, modulo 2**32: integer sums have no order. f32 accumulators take the axis in
+        ascending order; `rlk.ir.dotmodel` has the rules. An axis
         with `split` or `piece` is contracted piece by piece: pieces of a split merge pairwise, others
         ascending.
         onto: for an axis with `piece`, the f32 initial value of the ascending sum over pieces.
@@ -288,14 +289,16 @@ class L(metaclass=_Names):
 
         Shapes: both have `over`; the result has the other axes of both. No axis needs a transpose: factors
         are contracted over the axis of this name, wherever it is among their dims.
-        Dtypes: bf16 with bf16, f16 with f16, f32 with f32; the result is f32.
-        Raises: DTYPE_MIX, DTYPE_WANTED, DOT_SHARES_AXIS, DOT_ONTO, and CANNOT_LOWER where no backend has
-        the form.
+        Dtypes: bf16 with bf16, f16 with f16, f32 with f32, to f32; i8 with i8, to i32.
+        Raises: DTYPE_MIX, DTYPE_WANTED, DOT_SHARES_AXIS, DOT_ONTO, DOT_PIECES for i8 over an axis with
+        pieces, and CANNOT_LOWER where no backend has the form.
 
         >>> L.dot(h, w, over=N)                         # [T, N] and [K, N]: h @ w.T
         [[10, 4], [9.75, 0.5]]
         >>> L.dot(h, L.maximum(w.to(f32) - y * 0.05, 0.0).to(bf16), over=N)
         [[0.5, 2], [0.25, 0.25]]
+        >>> L.dot(n.to(i8), L.where(w > 1.0, L.number(3, i8), L.number(0, i8)), over=N)
+        [[0, 3], [0, 18]]
         >>> L.dot(h, w.to(f32), over=N)
         [DTYPE_MIX]
         """
@@ -303,7 +306,9 @@ class L(metaclass=_Names):
         for axis in (over, *each):
             an_axis("L.dot", axis)
         x, y = as_tile(t, a), as_tile(t, b)
-        model = DotModel.FMA if x.dtype is DType.F32 else DotModel.CHAIN16
+        model = {DType.F32: DotModel.FMA, DType.I8: DotModel.INTEGER}.get(x.dtype, DotModel.CHAIN16)
+        if model is DotModel.INTEGER and (over.split is not None or over.piece is not None):
+            raise SpecError(Code.DOT_PIECES, author(), axis=over)
         begin = None if onto is None else t.use(as_tile(t, onto))
         if begin is not None and over.piece is None:
             raise SpecError(Code.DOT_ONTO, author(), axis=over)

@@ -209,7 +209,8 @@ def _tiled(
     tiles: dict[str, int] = {}
     dots = [let.node for let in walk(kernel.body) if isinstance(let.node, Dot)]
     by_fma = all(dot.model is DotModel.FMA for dot in dots)
-    reviewed = None if by_fma else tabled(facts)
+    integers = any(dot.model is DotModel.INTEGER for dot in dots)
+    reviewed = None if by_fma or integers else tabled(facts)
     if reviewed is not None:
         return _by(reviewed, kernel, found, sides, facts, target, extents)
     accumulators = padded(len(dots) + len(_sums_of_products(kernel)))
@@ -218,8 +219,9 @@ def _tiled(
     rows = held.get(sides[0]) or _dot_tile(sides[0], min(DOT_ROWS, room // columns), extents)
     tiles.update({str(a): n for a, n in zip(sides, (rows, columns), strict=True) if a not in held})
     lengths = [extents.get(a.name, 0) for a in found.contracted if not a.dynamic]
-    depth = next((d for d in (64, 32, 16) if lengths and all(n % d == 0 for n in lengths)), 64)
-    programs = target.cores if target.descriptors and not by_fma else 0
+    depths = (128, 64, 32) if integers else (64, 32, 16)  # of i8 a step has at least 32
+    depth = next((d for d in depths if lengths and all(n % d == 0 for n in lengths)), 64)
+    programs = target.cores if target.descriptors and not (by_fma or integers) else 0
     stage = 2 * depth * (rows + columns) / 1024
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
@@ -490,9 +492,11 @@ def _contraction_variety(
     chosen = _contraction(kernel, found, target, extents)
     sides = factor_tiles(kernel, found)
     parallel = [str(a) for a in sides or () if a in found.parallel]
+    integers = any(isinstance(x.node, Dot) and x.node.model is DotModel.INTEGER for x in walk(kernel.body))
     made = [chosen]
     for tile, depth, group, programs, warps in ((16, 16, 1, 0, 4), (64, 32, 2, 3, 4), (32, 64, 3, 0, 8)):
         tiles = tuple(sorted((name, tile) for name in parallel))
         flat = programs > 0
+        depth = max(depth, 32) if integers else depth
         made.append(Schedule(tiles, warps=warps, depth=depth, group=group, programs=programs, flat=flat))
     return tuple(dict.fromkeys(made))

@@ -16,8 +16,8 @@ from rlk.passes.places import place_of
 from rlk.passes.walk import walk
 
 ITEMS, TABLE, PROGRAMS = "item_of_program", "item_table", "programs"
-ROW, FIRST = "item_row_ptr", "tile_of_item"
-_OWN = frozenset({ITEMS, TABLE, PROGRAMS, FIRST, "item_row"})  # kernels call a tensor NAME_ptr
+ROW, FIRST = "item_row", "tile_of_item"
+_OWN = frozenset({ITEMS, TABLE, PROGRAMS, FIRST, ROW})
 
 
 def rows_of(program: Program) -> Axis:

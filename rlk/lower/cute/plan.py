@@ -500,7 +500,8 @@ def _checked(kernel: Kernel, target: Target) -> Contraction:
     if target.name != "sm_90a":
         raise refused("contractions for this target", target)
     if contraction.model is not DotModel.CHAIN16:
-        raise refused("contractions of f32", target, instead="factors of bf16 or f16")
+        kind = "i8" if contraction.model is DotModel.INTEGER else "f32"
+        raise refused(f"contractions of {kind}", target, instead="factors of bf16 or f16")
     for factor in (contraction.a, contraction.b):
         guard = factor.load.guard
         if guard is not None and not covered(kernel, value, guard):

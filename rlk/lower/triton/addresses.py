@@ -65,7 +65,7 @@ class Addresses(Arguments):
         found = self.plan.segments
         if not self.plan.schedule.programs or not self.plan.shared:
             if found is None:
-                self.places("tl.program_id(0)" if self.plan.signature.listed is None else lists.FIRST)
+                self.places(self.program)
             else:
                 tile = self.segment("tl.program_id(0)", found)
                 with self.e.inner(f"if {tile.first} >= {tile.length}:"):
@@ -89,6 +89,11 @@ class Addresses(Arguments):
                 with self.e.inner(f"if {tile.first} < {tile.length}:"):
                     self.own_segment(tile, found)
                     yield
+
+    @property
+    def program(self) -> str:
+        """The number of a program; of one on lists of tensors, that of its tile in its item."""
+        return "tl.program_id(0)" if self.plan.signature.listed is None else lists.FIRST
 
     def product(self, indices: Iterable[int]) -> str:
         """Return the number of tiles of some parallel axes together, as an operand."""
@@ -245,8 +250,7 @@ class Addresses(Arguments):
         few = replace(whole, tile=ALIGNED)
         shared = tuple(few if s is whole else s for s in before.shared)
         end = self.extent(whole.axis) if whole.length is None else str(whole.length)
-        number = "tl.program_id(0)" if before.signature.listed is None else lists.FIRST
-        with self.e.inner(f"if {number} == {end} // {whole.tile}:"):
+        with self.e.inner(f"if {self.program} == {end} // {whole.tile}:"):
             dims = (Dim(whole.axis, 0, ALIGNED.bit_length() - 1),)
             self.e.plan = self.plan = replace(before, shared=shared, dims=dims, remainder=None)
             self.place(few, f"{end} // {ALIGNED} * {ALIGNED} + {self.indices(whole.axis)}")

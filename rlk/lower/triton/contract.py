@@ -10,6 +10,7 @@ from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.names import axis_name
+from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addressed
 from rlk.lower.triton.plan import SMALLEST_TILE
 from rlk.lower.triton.tma_tiles import LARGEST_TMA_TILE
@@ -191,12 +192,13 @@ class Dots:
         """Write a contraction and return the accumulator's name."""
         contraction = self.of[let.value]
         shape = self.plan.shape(self.e.tile(let.value).axes)
-        name = self.e.let(let.name or "acc", f"tl.zeros({shape}, tl.float32)")
+        kind = text.TYPES[self.e.tile(let.value).dtype]
+        name = self.e.let(let.name or "acc", f"tl.zeros({shape}, {kind})")
         length = self.extent(contraction.over) if contraction.stop is None else self.e[contraction.stop]
         match contraction.model:
             case DotModel.FMA:
                 self.chain(contraction, name, length)
-            case DotModel.CHAIN16 | DotModel.CDNA3 | DotModel.CDNA2:
+            case DotModel.CHAIN16 | DotModel.CDNA3 | DotModel.CDNA2 | DotModel.INTEGER:
                 self.groups(let.value, contraction, name, length)
         return name
 
@@ -255,7 +257,9 @@ class Dots:
                     tiles.append(self.load(factor, rows[side], spread, self.mask(factor, within)))
             # with the option, which is for 8-bit floats, Triton does not fold a sum with the product into the
             # accumulator's initial value, as it would where a loop of one step is removed
-            self.e.line(f"{name} = tl.dot({tiles[0]}, {tiles[1]}, {name}, max_num_imprecise_acc=1)")
+            integer = contraction.model is DotModel.INTEGER
+            apart = ", out_dtype=tl.int32" if integer else ", max_num_imprecise_acc=1"
+            self.e.line(f"{name} = tl.dot({tiles[0]}, {tiles[1]}, {name}{apart})")
         self.e.names.taken.discard(first)
 
     def copied(self, contraction: Contraction, factor: Factor, step: str, turned: bool) -> str:
@@ -302,8 +306,9 @@ class Dots:
                 self.e.block((let,))
         inside.pop(over, None)
         self.never_materialized = hidden
-        made = self.e[factor.prologue[-1].value]
-        return made if within is None else self.e.let(factor.name, f"tl.where({within}, {made}, 0.0)")
+        last = factor.prologue[-1].value
+        made, zero = self.e[last], "0.0" if self.e.tile(last).dtype.is_float else "0"
+        return made if within is None else self.e.let(factor.name, f"tl.where({within}, {made}, {zero})")
 
     # --- pointers -------------------------------------------------------------------------------------------
 
@@ -318,7 +323,8 @@ class Dots:
         decl = self.decl(factor)
         if factor.at < len(decl.type.axes) - 1:
             along = f"{along}.to(tl.int64) * {self.e.addresses.stride(decl, factor.at)}"
-        masked = "" if mask is None else f", mask={mask}, other=0.0"
+        zero = "0.0" if decl.type.dtype.is_float else "0"
+        masked = "" if mask is None else f", mask={mask}, other={zero}"
         return self.e.let(factor.name, f"tl.load({start} + {along}{masked})")
 
     def mask(self, factor: Factor, within: str | None) -> str | None:

@@ -41,7 +41,6 @@ from rlk.target.facts import HOPPER, Target, target
 
 Own = Mapping[str, Sequence[float | int]]
 """The scalars of which each item has its own, by name."""
-WIDE = 16  # elements: what the number of a tensor's is a multiple of, where compilers are told so
 
 
 def call_each(
@@ -90,9 +89,8 @@ def _groups(op: Op, items: Sequence[Tensors]) -> dict[tuple[Any, ...], list[int]
             continue
         if torch.is_grad_enabled() and any(t.requires_grad for t in values):
             continue
-        device, count = values[0].device, values[0].numel()
         aligned = tuple(t.data_ptr() % VECTOR == 0 for t in values)
-        key = (tuple(item), tuple(t.dtype for t in values), device, aligned, count % WIDE == 0)
+        key = (tuple(item), tuple(t.dtype for t in values), values[0].device, aligned)
         found.setdefault(key, []).append(i)
     return found
 
@@ -258,7 +256,7 @@ def _made(
     except LoweringError:
         return None
     names = dict(zip(item, group[3], strict=True))
-    aligned = {n for n, fits in names.items() if fits} | ({axis.name} if group[4] else set())
+    aligned = {n for n, fits in names.items() if fits}  # lengths are of any number: their ends are apart
     aligned |= {d.name for d in known.outputs if names.get(into.get(d.name, ""), d.name not in into)}
     signature = replace(sizes.signature, divisible=frozenset(aligned), listed=own)
     emitted = by.lower(program, chosen, on, signature, numerics_id=judged(invocation, model, on.name)[0])

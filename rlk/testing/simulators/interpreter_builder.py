@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from triton._C.libtriton import ir
 from triton.runtime import interpreter as base
 
-from rlk.interp.dot import dot
+from rlk.interp.dot import dot, integer
 from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.interp.scalar import fma
 from rlk.ir.dotmodel import DotModel
@@ -149,6 +149,11 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(fma(*operands), tl.float32)
 
     def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+        if a.dtype.scalar == b.dtype.scalar == tl.int8 and d.dtype.scalar == tl.int32:
+            total = d.data.copy()
+            for at in np.ndindex(total.shape[:-2]):
+                total[at] = integer(a.data[at], b.data[at].T, d.data[at])
+            return TensorHandle(total, tl.int32)
         model, dtype = _dot_model(a.dtype.scalar, b.dtype.scalar, d.dtype.scalar, input_precision)
         left, right = (f32_from_bf16(x.data) if x.dtype.scalar == tl.bfloat16 else x.data for x in (a, b))
         out = np.empty(d.data.shape, np.float32)

@@ -34,6 +34,7 @@ SHAPES = {
     "f16": {(16, 16), (32, 8)},
     "bf16": {(16, 16), (32, 8)},
     "f32": {(16, 4), (32, 2)},
+    "i8": {(16, 32), (32, 16)},
 }  # fmt: skip
 """Rows (and columns), and depth, of the instructions with one block, by the factors' type."""
 DEEP = {(16, 32), (32, 16)}
@@ -55,7 +56,12 @@ class Shape:
     @property
     def registers(self) -> int:
         """Registers of a factor."""
-        return max(1, self.own // (1 if self.kind == "f32" else 2))
+        return max(1, self.own // {"f32": 1, "i8": 4}.get(self.kind, 2))
+
+    @property
+    def sums(self) -> type[np.generic]:
+        """The type of the accumulator."""
+        return np.int32 if self.kind == "i8" else np.float32
 
     @property
     def results(self) -> int:
@@ -65,11 +71,11 @@ class Shape:
 
 def decode(i: Instruction, target: str, sums: str) -> Step | None:
     """Return what a matrix instruction does to a wave, by the sums of a target; None for one not known."""
-    match = re.match(r"v_mfma_f32_(\d+)x\d+x(\d+)_?(f16|bf16|f32)(_1k)?$", i.name)
+    match = re.match(r"v_mfma_(?:f32|i32)_(\d+)x\d+x(\d+)_?(f16|bf16|f32|i8)(_1k)?$", i.name)
     if match is None or any(i.number(m) for m in ("cbsz", "abid", "blgp")):
         return None
     shape = Shape(int(match[1]), int(match[2]), match[3])
-    deep = DEEP if target == TARGET and shape.kind != "f32" else set()
+    deep = DEEP if target == TARGET and shape.kind in ("f16", "bf16") else set()
     if (shape.rows, shape.depth) not in SHAPES[shape.kind] | deep:
         return None
     if shape.kind == "bf16" and target == "gfx90a" and not match[4]:
@@ -79,6 +85,8 @@ def decode(i: Instruction, target: str, sums: str) -> Step | None:
 
 def summation(shape: Shape, target: str) -> Sum:
     """Return how a target sums the products of a matrix instruction."""
+    if shape.kind == "i8":
+        return whole
     floor = FLOOR[shape.kind]
     if target == TARGET:
         return lambda a, b, c: undisputed(a, b, c, floor)
@@ -99,7 +107,7 @@ def _step(i: Instruction, shape: Shape, total: Sum) -> Step:
     rows, columns = places(shape)
 
     def step(w: Wave) -> None:
-        result = total(a(w), b(w), c(w)).astype(np.float32)
+        result = total(a(w), b(w), c(w)).astype(shape.sums)
         out(w)[:] = result[rows, columns].view(np.uint32)  # EXEC does not matter here
 
     return step
@@ -138,6 +146,8 @@ def _numbers(raw: Array, kind: str) -> Array:
             return raw.view(np.float16).astype(np.float32)
         case "bf16":
             return (raw.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+        case "i8":
+            return raw.view(np.int8)
         case _:
             return raw.view(np.float32)
 
@@ -145,20 +155,25 @@ def _numbers(raw: Array, kind: str) -> Array:
 def _accumulator(operand: Operand, shape: Shape) -> Callable[[Wave], Array]:
     square = (shape.rows, shape.rows)
     if operand.kind is Kind.LITERAL:
-        constant = np.full(square, np.uint32(operand.value)).view(np.float32)
+        constant = np.full(square, np.uint32(operand.value)).view(shape.sums)
         return lambda w: constant
     read = access.words(operand, shape.results)
     rows, columns = places(shape)
 
     def get(w: Wave) -> Array:
-        c = np.empty(square, np.float32)
-        c[rows, columns] = read(w).view(np.float32)
+        c = np.empty(square, shape.sums)
+        c[rows, columns] = read(w).view(shape.sums)
         return c
 
     return get
 
 
 # --- sums ------------------------------------------------------------------------------------------------
+
+
+def whole(a: Array, b: Array, c: Array) -> Array:
+    """i8, every CDNA: sums modulo 2**32, in any order."""
+    return c.astype(np.int64) + a.astype(np.int64) @ b.astype(np.int64).T
 
 
 def chained(a: Array, b: Array, c: Array) -> Array:
