@@ -203,13 +203,22 @@ def variants(kib: int) -> Case:
             raise peers.Absent("as many elements go in chunks")
         return partial(on.by_words, x, out, 0)
 
+    def in_shares(y: Tensor) -> Launch:
+        on = symmetric.transport((world(),), x, "ordered_all_reduce")
+        if on is None:
+            raise peers.Absent("no symmetric memory")
+        return partial(on.by_shares, x, y)
+
+    short = out.bfloat16()
     every: dict[str, Callable[[], Launch]] = {
         "nccl": lambda: partial(dist.all_reduce, place),
+        "nccl_bf16": lambda: partial(dist.all_reduce, short),
+        "rlk_to_bf16": lambda: partial(ordered_all_reduce, x, None, out_dtype=torch.bfloat16),
+        "rlk_shares": lambda: in_shares(out),
+        "rlk_shares_to_bf16": lambda: in_shares(short),
         "rlk_words": few,
         "rlk_chunks": other(),
         "rlk_chunks_32k": other(chunk=1 << 15, warps=16),
-        "rlk_chunks_8k": other(chunk=1 << 13),
-        "rlk_programs_64": other(programs=64),
         "rlk_programs_256": other(programs=256),
         "rlk_ahead_1": other(ahead=1),
         "rlk_ahead_4": other(ahead=4),
