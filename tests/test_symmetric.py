@@ -123,6 +123,22 @@ def test_ranks_that_share_memory_have_the_bits_of_the_tree(ranks: int, tmp_path:
         assert wrong > 1000
 
 
+def test_kernels_reach_other_devices_by_instructions_of_the_system(tmp_path: Path) -> None:
+    """Of the memory model's scope that spans devices; terms move 16 bytes at a time."""
+    pytest.importorskip("triton")
+    from rlk.backends.triton import compile_triton
+
+    emitted = lower_sums(Exchange(2), 0, "fp32", "fp32")
+    compile_triton(replace(emitted, kernels=emitted.kernels[:2]), "sm_90a", tmp_path)
+    words, chunks = ((tmp_path / f"{name}.ptx").read_text() for name in ("sum_words", "sum_chunks"))
+    assert "st.relaxed.sys.global.b64" in words and "ld.relaxed.sys.global.b64" in words
+    before, _, after = chunks.partition("fence.acq_rel.sys")
+    assert "st.global.v4.b32" in before and "st.relaxed.sys.global.b32" not in before
+    assert "bar.sync" in before and "st.relaxed.sys.global.b32" in after
+    before, _, after = after.partition("ld.acquire.sys.global.b32")
+    assert "ld.global.cg.v4.b32" in after and "ld.global.cg" not in before
+
+
 # --- slots: every order in which ranks may go on ---
 
 
