@@ -151,6 +151,7 @@ def cases() -> Iterator[Case]:
     yield case(whole, PARAMETERS, torch.bfloat16, None, None)
     yield case(whole, PARAMETERS, torch.bfloat16, 1, None)
     yield case(SIZES[1], 1, torch.float32, None, None)
+    yield case(2**26, 1024, torch.float32, None, Bar(1.0, "torch_fused"))  # many small ones: launches count
 
 
 if __name__ == "__main__":

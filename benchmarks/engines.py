@@ -28,6 +28,7 @@ import torch
 from benchmarks.engine_child import Asked
 from benchmarks.harness import PACKAGES, Bar, device_slug
 from benchmarks.merge import merged
+from benchmarks.merge import name as row_name
 from benchmarks.rows import RESULTS, text_of
 from rlk.tune.record import versions
 
@@ -342,18 +343,36 @@ def _equality(trainer: Sequence[Line], batch: int) -> Line:
 
 def write(made: Sequence[Line], out: Path, device: str, trainer: Sequence[Line], commit: str | None) -> Path:
     """Merge rows into those of the device, and return the file."""
+    file = out / device_slug(device) / "engines.json"
+    old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     ceilings = found(trainer, "copy_bytes_per_s")
     record = {
         "device": device, "versions": versions((*PACKAGES, *MORE_PACKAGES), commit),
         "command": " ".join(["python -m benchmarks.engines", *sys.argv[1:]]),
         "ceilings": {n: ceilings.get(n) for n in ("copy_bytes_per_s", "gemm_flops_per_s")},
-        "rows": list(made),
+        "rows": with_earlier_peers(made, old),
     }  # fmt: skip
-    file = out / device_slug(device) / "engines.json"
-    old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text_of(merged(old, [record])), encoding="utf-8")
     return file
+
+
+def with_earlier_peers(made: Sequence[Line], old: Line | None) -> list[Line]:
+    """Return rows with the peers that an earlier run measured and this one did not, for equal engines."""
+    before = {row_name(row): row for row in (old or {"rows": []})["rows"]}
+    kept = []
+    for row in made:
+        earlier = before.get(row_name(row), {})
+        held = earlier.get("peers", {}) if earlier.get("engine") == row["engine"] else {}
+        peers = {
+            n: held[n] if "ms" not in x and "ms" in held.get(n, {}) else x for n, x in row["peers"].items()
+        }
+        holds = row["holds"]
+        if peers != row["peers"] and row.get("warm", True):
+            bar = {"vllm_start": START, "grpo_step": STEP}.get(row["op"], SPEED)
+            holds = bar.holds(row["ms"], peers)
+        kept.append(row | {"peers": peers, "holds": holds})
+    return kept
 
 
 def show(made: Sequence[Line]) -> None:
@@ -397,6 +416,8 @@ def main() -> None:
     for name in ("batches", "tokens"):
         if (text := getattr(given, name)) is not None:
             model = replace(model, **{name: tuple(int(x) for x in text.split(","))})
+    if "rlk" not in given.arms.split(","):
+        parser.error("--arms without rlk: a row is rlk's time, with the others beside it")
     if len(model.tokens) != len(model.batches):
         parser.error("--tokens needs a number for each of --batches")
     if given.steps:

@@ -356,7 +356,7 @@ class Code(Enum):
         "looked for: {looked}",
         "install {peer} {versions}, or call rlk.ops yourself",
     )
-    PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
+    PEER_CALL = ("{peer}: rlk does not support {what}", "{instead}")
     PEER_REQUEST = (
         "{peer}: {count} of {total} requests failed, the first with: {error}",
         "the log of {peer} has where it failed",

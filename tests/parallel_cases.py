@@ -319,12 +319,18 @@ def everything(rank: int) -> Found:
     return found | of_square(square, rank)
 
 
-def of_square(square: Any, rank: int) -> Found:
+def of_square(square: Any, rank: int, **options: Any) -> Found:
     """Return steps of FSDP2 over two dims of a mesh: with copies, and with tensor parallelism."""
-    tokens = torch.tensor(sum(map(active, range(MICRO_BATCHES))))
+    device = square.device_type
+    tokens = torch.tensor(sum(map(active, range(MICRO_BATCHES))), device=device)
+    alone = init_device_mesh(device, (4, 1), mesh_dim_names=("copy", "shard"))
     return {
-        "copies": {"fsdp": steps(sharded(square), tokens), "torch": by_torch(4, rank, square, tokens)},
-        "shares": {"fsdp": steps(sharded(square["data"], square["pair"]), tokens)},
+        "copies alone": refused(lambda: accumulate_in_order(product(alone))),
+        "copies": {
+            "fsdp": steps(sharded(square, **options), tokens),
+            "torch": by_torch(4, rank, square, tokens, **options),
+        },
+        "shares": {"fsdp": steps(sharded(square["data"], square["pair"], **options), tokens)},
     }
 
 

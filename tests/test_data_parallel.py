@@ -68,6 +68,12 @@ def test_sums_of_torch_over_copies_have_other_bits(every: list[Found], alone: Fo
     assert sum(differing(made[name], want) for name, want in alone["gradients"].items())
 
 
+def test_copies_without_shards_are_refused(every: list[Found]) -> None:
+    for found in every:
+        code, text = found["copies alone"]
+        assert code == Code.ARG_VALUE.name and "(4, 1)" in text and "two shards or more" in text
+
+
 def check_steps(ranks: list[Found], alone: Found) -> None:
     for made in ranks:
         assert_same(made["gradients"], alone["gradients"])

@@ -125,7 +125,8 @@ def test_products_are_matrix_instructions_without_spills(dtype: DType, on: str) 
 def test_a_computed_factor_has_the_bits_of_one_in_memory(name: str) -> None:
     spec, given = tiled(name, 19) if name in TILED else CASES[name]
     made, want = (
-        run_generated(factors(spec, how), given, backend="tilelang").tensors["y"] for how in ("computed", "kept")
+        run_generated(factors(spec, how), given, backend="tilelang").tensors["y"]
+        for how in ("computed", "kept")
     )
     assert_same_bits(made, want)
     other = {**given, "w": given["w"] + np.int8(given["w"] == 3)}

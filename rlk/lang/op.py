@@ -294,6 +294,17 @@ class Op:
         """Return what a call returns, computed in float64 by the function that the registration names."""
         return self.public.reference(*args, **options)  # type: ignore[attr-defined]
 
+    def each(self, /, *args: Any, **options: Any) -> list[Any]:
+        """Run the operator on each item of lists and return a list of results, as calls in turn would.
+
+        Tensors are given as lists of equal length; numbers of the host as one for all items, or as a list of
+        one for each; statics as in a call. Where the operator is elementwise along the one dim of its tensors
+        (`x.view(-1)`), all items of the same dtypes run by one launch, with the same bits. Gradients are of
+        calls. Memory that is written overlaps no other item's. Raises LaunchError.
+        """
+        found: list[Any] = importlib.import_module("rlk.runtime.operator").each(self, args, options)
+        return found
+
     def prepares(self, fn: Prepare) -> Prepare:
         """Register what makes the gradient's inputs that are neither saved nor cotangents (a decorator).
 

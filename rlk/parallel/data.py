@@ -290,6 +290,9 @@ def _held(model: torch.nn.Module) -> list[DTensor]:
         if kinds not in ([Shard], [Replicate, Shard]):
             wanted = "shards along one dim of a mesh, or copies along one and shards along a second"
             raise wrong_value(NAME, "model.placements", p.placements, wanted)
+        if p.device_mesh.ndim == 2 and p.device_mesh.size(1) == 1:
+            wanted = "two shards or more: copies alone are DistributedDataParallel's"
+            raise wrong_value(NAME, "model.device_mesh", tuple(p.device_mesh.shape), wanted)
         if p.dtype is not torch.float32:
             wanted = "torch.float32 shards, and MixedPrecisionPolicy(param_dtype=...) for the computation"
             raise LaunchError(Code.ARG_DTYPE, op=NAME, name="model", got=p.dtype, wanted=wanted)

@@ -1,4 +1,4 @@
-"""Loops whose chunks may be rotated: every combination of a chunk's elements is the same sum of pairs.
+"""Chunks that may be rotated: every combination of a chunk's elements is the same sum of pairs.
 
 A halving tree pairs element i with i + n / 2 (mod n), then i with i + n / 4 (mod n / 2), and so on: element i
 may stand in place (i + shift) mod n for any shift, and every sum has the same two terms. So a chunk that
@@ -7,7 +7,7 @@ does not start at a vector of memory is read in whole vectors, its first element
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlk.ir.dims import Axis, Part
@@ -22,6 +22,7 @@ from rlk.ir.nodes import (
     Loop,
     Map2,
     Merge,
+    Node,
     Pos,
     Reduce,
     Store,
@@ -29,7 +30,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.tree import Ascending, bind
-from rlk.ir.types import TileType
+from rlk.ir.types import TileType, Type
 from rlk.passes.walk import walk
 
 VECTOR = 16  # bytes
@@ -52,43 +53,45 @@ class Window:
 
 
 def windows(kernel: Kernel, extents: Mapping[str, int]) -> tuple[Window, ...]:
-    """Return the chunks of a kernel's loops that may be rotated, and whose pieces need it.
+    """Return the chunks of a kernel that may be rotated, and whose pieces need it: one of each loop, or one.
 
     extents: of static axes. The first load of several dims along a chunk is the one whose vectors count.
     """
     sizes = {d.name: d.type.dtype.bytes for d in kernel.params}
     types = {let.value: let.type for let in walk(kernel.body)}
     lanes = {x.value: x.node.axis for x in walk(kernel.body) if isinstance(x.node, Pos)}
-    found = []
-    for let in walk(kernel.body):
-        if isinstance(let.node, Loop):
-            made = _window(let.node, lanes, types)
-            if made is not None and _needed(made, let.node, sizes, extents):
-                found.append(made)
-    return tuple(found)
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    regions = [(loop.body, loop.types) for loop in loops] or [(kernel.body, ())]
+    found = (_window(tuple(walk(body)), carried, lanes, types) for body, carried in regions)
+    nodes = {let.value: let.node for let in walk(kernel.body)}
+    return tuple(window for window in found if window and _needed(window, nodes[window.load], sizes, extents))
 
 
-def _window(loop: Loop, positions: Mapping[Value, Axis], types: Mapping[Value, object]) -> Window | None:
-    """Return the window of a loop; None if an element's place in its chunk matters, or none is loaded."""
-    lets = {let.value: let for let in walk(loop.body)}
-
-    def along(value: Value, axis: Axis) -> bool:
-        type = types.get(value)
-        return isinstance(type, TileType) and axis in type.axes
-
-    for let in lets.values():
+def _window(
+    region: Sequence[Let], carried: Sequence[TileType], positions: Mapping[Value, Axis],
+    types: Mapping[Value, Type],
+) -> Window | None:  # fmt: skip
+    """Return the window of a region; None if an element's place in its chunk matters, or none is loaded."""
+    lets = {let.value: let for let in region}
+    for let in region:
         match let.node:
             case Load(index=(_, *_, place)) as load if place in lets:
                 node = lets[place].node
-                if isinstance(node, Map2) and node.fn is Fn2.ADD and positions.get(node.b):
-                    lane = positions[node.b]
-                    apart = not any(along(v, lane) for v in (node.a, *load.index[:-1]))
-                    guards = _conjuncts(load.guard, lets)
-                    ends = [n.b for v in guards if (n := _below(v, lets)) is not None and n.a == place]
-                    rows = tuple(v for v in guards if not along(v, lane))
-                    told = len(ends) + len(rows) == len(guards) and len(ends) <= 1
-                    told = told and not any(along(v, lane) for v in ends)
-                    if lane.part is Part.LANE and apart and told and _rotates(loop, lets, node.b, lane):
+                if not isinstance(node, Map2) or node.fn is not Fn2.ADD or node.b not in positions:
+                    continue
+                lane = positions[node.b]
+
+                def along(value: Value, lane: Axis = lane) -> bool:
+                    type = types.get(value)
+                    return isinstance(type, TileType) and lane in type.axes
+
+                guards = _conjuncts(load.guard, lets)
+                ends = [n.b for v in guards if (n := _below(v, lets)) is not None and n.a == place]
+                rows = tuple(v for v in guards if not along(v))
+                told = len(ends) + len(rows) == len(guards) and len(ends) <= 1
+                apart = not any(map(along, (node.a, *load.index[:-1], *ends)))
+                if lane.part is Part.LANE and lane not in {a for t in carried for a in t.axes}:
+                    if told and apart and _rotates(region, node.b, lane, types, along):
                         return Window(let.value, place, node.a, lane, ends[0] if ends else None, rows)
             case _:
                 pass
@@ -110,28 +113,29 @@ def _below(value: Value, lets: Mapping[Value, Let]) -> Map2 | None:
     return node if isinstance(node, Map2) and node.fn is Fn2.LT else None
 
 
-def _rotates(loop: Loop, lets: Mapping[Value, Let], position: Value, lanes: Axis) -> bool:
-    """Return whether a loop has the same results wherever the elements of its chunks stand."""
-    if any(lanes in type.axes for type in loop.types):
-        return False
-    for let in lets.values():
+def _rotates(
+    region: Sequence[Let], position: Value, lanes: Axis, types: Mapping[Value, Type],
+    along: Callable[[Value], bool],
+) -> bool:  # fmt: skip
+    """Return whether a region has the same results wherever the elements of its chunks stand."""
+    for let in region:
         match let.node:
             case Map2(fn=Fn2.ADD, b=b) if b == position:
                 pass
             case _ if position in operands(let.node):
                 return False
             case Reduce(over=over) as reduce if over == lanes:
-                if not _is_rotation_free(reduce, lets, lanes):
+                if not _is_rotation_free(reduce, types, lanes):
                     return False
-            case Store() | Check() | Dot() | Merge() | Loop():
+            case Store() | Check() | Dot() | Merge() | Loop() if any(map(along, operands(let.node))):
                 return False
             case _:
                 pass
     return True
 
 
-def _is_rotation_free(reduce: Reduce, lets: Mapping[Value, Let], lanes: Axis) -> bool:
-    x = lets[reduce.x].type if reduce.x in lets else None
+def _is_rotation_free(reduce: Reduce, types: Mapping[Value, Type], lanes: Axis) -> bool:
+    x = types.get(reduce.x)
     if not isinstance(x, TileType):
         return False
     if reduce.fn is not Combine.ADD or not x.dtype.is_float:
@@ -142,9 +146,9 @@ def _is_rotation_free(reduce: Reduce, lets: Mapping[Value, Let], lanes: Axis) ->
     return order == tuple(reversed(range(len(order))))
 
 
-def _needed(window: Window, loop: Loop, sizes: Mapping[str, int], extents: Mapping[str, int]) -> bool:
+def _needed(window: Window, load: Node, sizes: Mapping[str, int], extents: Mapping[str, int]) -> bool:
     """Return whether pieces start between vectors, and no vector of a full step ends behind the tensor."""
-    lanes, load = window.lanes, next(x.node for x in walk(loop.body) if x.value == window.load)
+    lanes = window.lanes
     assert isinstance(load, Load)
     extent, chunk, split = extents.get(lanes.name, 0), lanes.chunk or 1, lanes.split or 1
     width = VECTOR // sizes[load.param]

@@ -144,7 +144,10 @@ def _computes(kernel: Kernel, side: Axis) -> bool:
 
 
 def _in_registers(use: Warpgroups) -> Warpgroups:
-    """Return tiles whose columns are the rows of an instruction, of which two warpgroups hold A. Not measured."""
+    """Return tiles whose columns are the rows of an instruction: two warpgroups hold A.
+
+    Not measured yet.
+    """
     columns = min(use.columns, BEST[0])
     stages = most_stages(use.rows, columns, use.per_core)
     return use if use.rows < FEW_ROWS else replace(use, columns=columns, stages=stages, cluster=1)

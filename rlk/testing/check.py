@@ -15,20 +15,29 @@ from typing import Any
 import numpy as np
 
 from rlk.backends.interface import Backend
-from rlk.backends.registry import registered
-from rlk.errors import NOWHERE, Code, LaunchError, RlkError, ScheduleError, UnsupportedError
+from rlk.backends.registry import complete, registered
+from rlk.errors import (
+    NOWHERE,
+    Code,
+    LaunchError,
+    LoweringError,
+    RlkError,
+    ScheduleError,
+    UnsupportedError,
+)
 from rlk.interp import arithmetic
 from rlk.interp.memory import unwritten
 from rlk.interp.run import Outcome, run, run_wide
 from rlk.ir import dotmodel
 from rlk.ir.dims import extent_of, steps_of
-from rlk.ir.nodes import Decl, Dot, Kernel, Program
+from rlk.ir.nodes import Decl, Dot, Kernel, Program, Role
 from rlk.ir.text import axes_in, parse_program, print_program
 from rlk.ir.types import DType
 from rlk.ir.verify import verify
 from rlk.lang.op import Op
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.lower.common.emitted import Emitted, Signature
+from rlk.lower.common.lists import columns, rows_of
 from rlk.passes.in_place import in_place
 from rlk.passes.pack_gqa import indices_of
 from rlk.passes.pipeline import CANONICAL, canonical, launched
@@ -517,6 +526,7 @@ def has_triton() -> bool:
 
 def check_source(call: Call, on: Target, generated: Generated | None = None, oracle: Oracle = run) -> Verdict:
     """Run the Triton source under several schedules in the interpreter and compare with the oracle's bits."""
+    standard = generated is None
     if generated is None:
         if not has_triton():
             return verdict(Law.SOURCE, None, note="triton is not installed")
@@ -532,7 +542,52 @@ def check_source(call: Call, on: Target, generated: Generated | None = None, ora
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
         note = note or _first_wrong(found, " / ".join(map(str, plan)))
+    if standard and (differ := on_lists(call, on, oracle)) is not None:
+        wrong += differ
+        note = note or (f"{differ} elements differ on lists of tensors" if differ else "")
+        return verdict(Law.SOURCE, not wrong, len(plans) + 1, wrong, note)
     return verdict(Law.SOURCE, not wrong, len(plans), wrong, note)
+
+
+def on_lists(call: Call, on: Target, oracle: Oracle = run) -> int | None:
+    """Run a call and its first half by one launch on lists of tensors; return how many elements differ.
+
+    None where the program has no such form: it is not elementwise along one dim.
+    """
+    from rlk.runtime.call.lists import as_tables, rows_of_table
+    from rlk.testing.generated import array, buffer
+    from rlk.testing.simulators.interpreter import reaching
+
+    program, signature = bound(call, on)
+    try:
+        axis = rows_of(program)
+    except LoweringError:
+        return None
+    (kernel,), by = program.kernels, complete()
+    scalars = {d.name: call.inputs[d.name] for d in kernel.params if d.role is Role.SCALAR}
+    extents = [n for n in (call.extents[axis.name], call.extents[axis.name] // 2) if n]
+    inputs = [{n: v[:count] for n, v in call.inputs.items() if np.ndim(v)} for count in extents]
+    given = [call.over({n: v.copy() for n, v in each.items()}) for each in inputs]
+    tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
+    memory = [
+        {d.name: buffer(d, item, {axis.name: count}) for d in tensors}
+        for item, count in zip(given, extents, strict=True)
+    ]
+    chosen = [choose(kernel, on, signature, call.extents)]
+    emitted = by.lower(program, chosen, on, replace(signature, listed=frozenset(scalars)))
+    every = columns(kernel, axis, frozenset(scalars))
+    counts = [-(-n // emitted.call[2].dim) for n in extents]
+    decls = {d.name: d for d in kernel.params}
+    rows = rows_of_table(every, decls, memory, extents, [scalars] * len(extents), counts)
+    tables = as_tables(rows, counts)
+    assert by.simulate is not None
+    with by.simulate(emitted, on, 0) as (launch, kernels), reaching([t for m in memory for t in m.values()]):
+        launch(kernels, *tables, sum(counts))
+    wrong = 0
+    for item, count, made in zip(inputs, extents, memory, strict=True):
+        want = oracle(call.program, call.over(item | scalars), softmax=on.softmax, extents={axis.name: count})
+        wrong += sum(compared(call.stores, {n: array(t) for n, t in made.items()}, want.tensors).values())
+    return wrong
 
 
 # --- other backends -------------------------------------------------------------------------------

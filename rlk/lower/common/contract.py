@@ -41,9 +41,9 @@ class Factor:
     """A tensor that a contraction reads: the index of dim `at` runs along the contracted axis.
 
     base: the sum of these scalars is its first index there. axes: of the other indices. prologue: what a
-    computed or gathered factor is made of along the contracted axis, in order, the factor itself last. `load`,
-    `at` and `base` are then those of the only tensor that it loads there; `at` is -1 where there are several,
-    or one whose elements do not lie along a dim.
+    computed or gathered factor is made of along the contracted axis, in order, the factor itself last.
+    `load`, `at` and `base` are then those of the only tensor that it loads there; `at` is -1 where there are
+    several, or one whose elements do not lie along a dim.
     """
 
     load: Load
@@ -90,8 +90,8 @@ def contractions_of_loads(kernel: Kernel, target: Target, refused: Refusal) -> C
 def contractions_of_tiles(kernel: Kernel, target: Target, refused: Refusal) -> Contractions:
     """Return the contractions of a kernel, each of whose factors is one tile of a tensor at a step.
 
-    Factors may be computed from their tile, from its indices and from numbers of its rows. Raises a lowering's
-    error where one needs several tiles, or a gathered one.
+    Factors may be computed from their tile, from its indices and from numbers of its rows. Raises a
+    lowering's error where one needs several tiles, or a gathered one.
     """
     return _without(kernel, target, refused, lambda factor: factor.at < 0)
 
@@ -121,7 +121,12 @@ def contractions(kernel: Kernel) -> Contractions:
     computed = {let.value for c in found.values() for f in (c.a, c.b) for let in f.prologue}
     over = {c.over for c in found.values()}
     never_materialized = frozenset(v for v in lets if not over.isdisjoint(axes.get(v, ())))
+    batches = {axis for let in lets.values() if isinstance(let.node, Dot) for axis in let.node.each or ()}
     for let in lets.values():
+        if isinstance(let.node, Reduce) and let.node.over in batches:
+            axis, x = let.node.over, lets.get(let.node.x)
+            what = f"a reduction over {axis} in the kernel of contractions, of which every index of {axis} has one"
+            raise LoweringError(what, kept([x.name] if x is not None else [], let.loc, _PRODUCTS), let.loc)
         if isinstance(let.node, Reduce) and let.node.over in over:
             raise LoweringError(
                 f"a kernel that contracts and reduces one axis, {let.node.over}", _APART, let.loc
@@ -295,6 +300,8 @@ def count_up(
             return None
 
 
+_FACTOR = 'y = L.keep(..., "y") of the factor, then L.dot(y, ...)'
+_PRODUCTS = 'y = L.keep(..., "y") of what is reduced, and the reduction of y'
 _APART = (
     'a kernel of its own for the other result: s = L.keep(s, "s"); '
     "or the tensor once more, as a parameter whose axis has another name"
@@ -305,14 +312,15 @@ def _reads(let: Let, axis: Axis, axes: Mapping[Value, tuple[Axis, ...]]) -> bool
     return any(axis in axes.get(v, ()) for v in operands(let.node))
 
 
-def kept(names: Iterable[str], loc: Loc) -> str:
-    """Return what to write for factors that are not in memory as a contraction reads them.
+def kept(names: Iterable[str], loc: Loc, otherwise: str = _FACTOR) -> str:
+    """Return what to write for values that are not in memory as another nest reads them.
 
-    names: of values; those that the line does not mention are no names of the author.
+    names: of values; those that the line does not mention are no names of the author. otherwise: what to
+    write without one.
     """
     mine = [name for name in names if loc.mentions(name)]
     lines = "; ".join(f'{name} = L.keep({name}, "{name}")' for name in mine)
-    return f"{lines} in the line before" if mine else 'y = L.keep(..., "y") of the factor, then L.dot(y, ...)'
+    return f"{lines} in the line before" if mine else otherwise
 
 
 def gathered_error(let: Let, dot: Let) -> LoweringError:

@@ -166,14 +166,7 @@ def write(
         computing_first=emitter.computing_first,
         computing=emitter.computing,
     )
-    if plan.pieces is not None or plan.loop is not None:
-        emitter.uses("put_sum")
-    if plan.clears:
-        emitter.uses("clear_end")
-    if plan.prologue:
-        emitter.uses("by_rows")
-    if plan.of_bytes:
-        emitter.uses("byte_places")
+    _note_helpers(plan, emitter)
     limit = plan.programs // plan.cluster * plan.cluster
     return KernelText(
         template="contraction.py.j2",
@@ -183,6 +176,18 @@ def write(
         programs=(f"programs = min({plan.cluster} * {counts.programs}, {limit})",),
         build=build(plan.kernel, given, emitter),
     )
+
+
+def _note_helpers(plan: ContractionPlan, emitter: GemmEmitter) -> None:
+    """Note which prelude functions the template calls."""
+    if plan.pieces is not None or plan.loop is not None:
+        emitter.uses("put_sum")
+    if plan.clears:
+        emitter.uses("clear_end")
+    if plan.prologue:
+        emitter.uses("by_rows", "put_pairs")
+    if plan.of_bytes:
+        emitter.uses("byte_places")
 
 
 def _piece_loop(plan: ContractionPlan, count: str | None) -> str:

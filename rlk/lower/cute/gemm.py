@@ -52,7 +52,8 @@ OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
     "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
-    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left made pair a_rows at places a_bytes".split()
+    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left "
+    "a_rows a_values a_pair a_offsets a_places a_bytes".split()
 )
 
 
@@ -236,7 +237,7 @@ class GemmEmitter(Emitter):
         return of_tile, lines(self.lines), starts
 
     def computed(self, first: str) -> tuple[Line, ...]:
-        """Return the lines that compute a thread's elements of A from its tile, in the list `made`.
+        """Return the lines that compute a thread's elements of A from its tile, in the list `a_values`.
 
         first: the index of the step's first element along the contracted axis.
         """
@@ -244,21 +245,22 @@ class GemmEmitter(Emitter):
         tile, over = plan.tma_tiles[0], plan.contraction.over
         casts = plan.of_bytes
         whole = casts[-1].value if casts else None
-        self.uses("put_pairs")
-        self.line("made = []")
+        self.line("a_values = []")
         if whole is not None:
             size = tile.rows * plan.depth
-            self.line(f"at = [place + {size} * get.index for place in places]")
+            self.line(f"a_offsets = [place + {size} * get.index for place in a_places]")
         ends = fixed_extent(over, dict(plan.signature.extents)) or 0
         with self.inner(f"for i in cutlass.range_constexpr({plan.depth // 8}):"):
             with self.inner(f"for r in cutlass.range_constexpr({ROWS}):"):
                 if whole is not None:
-                    word = self.call("byte_pair", "a_bytes", f"at[i // 2] + ({8 * plan.depth} * r + i % 2 * 8)")
+                    word = self.call(
+                        "byte_pair", "a_bytes", f"a_offsets[i // 2] + ({8 * plan.depth} * r + i % 2 * 8)"
+                    )
                     magic, kind = MAGIC[self.tile(whole).dtype], text.TYPES[self.tile(whole).dtype]
-                    self.line(f"pair = {self.call('bytes_as_floats', word, f'{magic:#x}', kind)}")
+                    self.line(f"a_pair = {self.call('bytes_as_floats', word, f'{magic:#x}', kind)}")
                 else:
                     given = "a_tiles", "row + 8 * r", "8 * i + quad", "get.index", str(not tile.transposed)
-                    self.line(f"pair = {self.call('stage_pair', *given)}")
+                    self.line(f"a_pair = {self.call('stage_pair', *given)}")
                 with self.inner("for c in cutlass.range_constexpr(2):"):
                     at = f"({first} + 8 * i + quad + c)"
                     for let in plan.prologue:
@@ -266,7 +268,7 @@ class GemmEmitter(Emitter):
                         if let.node == Pos(over):
                             self.text[let.value] = at
                         elif let.value == whole or isinstance(let.node, Load):
-                            self.text[let.value] = "pair[c]"
+                            self.text[let.value] = "a_pair[c]"
                         elif let in casts:
                             pass
                         else:
@@ -276,7 +278,7 @@ class GemmEmitter(Emitter):
                     if ends % plan.depth:
                         zero = f"{text.TYPES[self.tile(last.value).dtype]}(0.0)"
                         value = self.call("select", f"{at} < {ends}", value, zero)
-                    self.line(f"made.append({value})")
+                    self.line(f"a_values.append({value})")
         self.text, self.consts = kept
         return lines(self.lines)
 

@@ -216,6 +216,10 @@ class ContractionPlan:
         return self.columns // 8
 
     @property
+    def blocks_of_depth(self) -> int:
+        return self.depth // 8
+
+    @property
     def instructions(self) -> int:
         """Return the wgmma instructions of a K step."""
         return self.depth // INSTRUCTION
@@ -361,23 +365,11 @@ def _contraction(
     of_segments = _segments(kernel, found.parallel, extents, target)
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
-    one, other = _sides(_checked(kernel, target), tiled, kernel, target)
-    first, last = one.axis, other.axis
-    computed = any(side.factor.prologue for side in (one, other))
-    if computed:
-        transposed = bool(other.factor.prologue)  # registers hold A
-        if transposed and last not in found.parallel:
-            raise _computed_refused(kernel, target)
-    else:
-        tile_of = schedule.tile
-        transposed = last in found.parallel and _transposed(tile_of(str(first)), tile_of(str(last)))
-    if walked is not None or loop is not None:
-        if computed:
-            raise _computed_refused(kernel, target)
-        if transposed:
-            raise refused("pieces in sequence with fewer rows than a wgmma instruction", target)
+    product, in_pieces = _checked(kernel, target), walked is not None or loop is not None
+    sides = _sides(product, tiled, kernel, target)
+    transposed = _swapped(kernel, product, sides, schedule, extents, in_pieces, target)
     if loop is None:  # which names values of the kernel
-        kernel = hoist_masks(kernel, first if transposed else last)
+        kernel = hoist_masks(kernel, sides[not transposed].axis)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
     (contraction,) = contractions_of_tiles(kernel, target, refused).of.values()
@@ -391,16 +383,13 @@ def _contraction(
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
-    sides = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
+    tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
-    idle = of_segments is not None and not transposed
+    idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
     _sound(ring, consumers, cluster, own, shared, idle, computed)
-    steps = _steps(contraction, depth, extents) if pieces is None else pieces.copied
-    if computed and steps is None:
-        raise _computed_refused(kernel, target)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -408,14 +397,14 @@ def _contraction(
         rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
         others=owned,
         fragment=Fragment(columns, width, (1, 2)),
-        tma_tiles=sides,
+        tma_tiles=tiles,
         ring=ring,
         dtype=dtype,
         depth=depth,
-        steps=steps,
+        steps=_steps(contraction, depth, extents) if pieces is None else pieces.copied,
         pieces=pieces,
         loop=loop,
-        clears=walked is None and _clears(contraction, sides, depth, extents, target),
+        clears=walked is None and _clears(contraction, tiles, depth, extents, target),
         segments=of_segments,
         cluster=cluster,
         consumers=consumers,
@@ -425,6 +414,29 @@ def _contraction(
         signature=signature,
         target=target,
     )
+
+
+def _swapped(
+    kernel: Kernel,
+    contraction: Contraction,
+    sides: tuple[_Side, _Side],
+    schedule: Schedule,
+    extents: dict[str, int],
+    in_pieces: bool,
+    target: Target,
+) -> bool:
+    """Return whether to swap A and B: fewer rows than an instruction has, or B is computed."""
+    parallel, (first, last) = roles(kernel, extents).parallel, (side.axis for side in sides)
+    if any(side.factor.prologue for side in sides):  # registers hold A
+        swapped = bool(sides[1].factor.prologue)
+        counted = _steps(contraction, INSTRUCTION, extents) is None
+        if in_pieces or counted or swapped and last not in parallel:
+            raise _computed_refused(kernel, target)
+        return swapped
+    swapped = last in parallel and _transposed(schedule.tile(str(first)), schedule.tile(str(last)))
+    if swapped and in_pieces:
+        raise refused("pieces in sequence with fewer rows than a wgmma instruction", target)
+    return swapped
 
 
 def _owned(

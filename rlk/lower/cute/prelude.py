@@ -429,7 +429,7 @@ def sub_pair(a, b, kind):
 
 
 def bytes_as_floats(word, magic: cutlass.Constexpr, kind: cutlass.Constexpr):
-    # Two signed bytes as 16-bit floats, exactly: (magic + 7 bits) - (magic, or magic + 128 of a negative one).
+    # Two signed bytes as 16-bit floats, exactly: magic + 7 bits, less magic (+ 128 of a negative one).
     word = Int32(cute.arch.prmt(word, Int32(magic), Int32(0x5150)))
     return sub_pair(word & Int32(-0x00800081), word & Int32(-0x007F0080), kind)
 

@@ -130,10 +130,10 @@ class Dots(Factors):
         factors = (contraction.a, contraction.b)
         starts = [self.starts(f, side) for f, side in zip(factors, sides, strict=True)]
         tiles = [self.tile(f, side) for f, side in zip(factors, sides, strict=True)]
-        rows = [self.numbers(f, side) for f, side in zip(factors, sides, strict=True)]
+        of_rows = [self.numbers(f, side) for f, side in zip(factors, sides, strict=True)]
         self.e.line(f"tl.clear({sums})")
         self.e.line("tl.sync_threads()")
-        self.steps(contraction, starts, tiles, rows, sums)
+        self.steps(contraction, starts, tiles, of_rows, sums)
         self.e.line(f"tl.copy({sums}, {made})")
         self.e.line("tl.sync_threads()")
         places = [self.place(side) for side in sides]
@@ -146,7 +146,7 @@ class Dots(Factors):
         contraction: Contraction,
         starts: list[str],
         tiles: list[str],
-        rows: list[dict[Value, str]],
+        of_rows: list[dict[Value, str]],
         sums: str,
     ) -> None:
         """Write the loop over the contracted axis, in ascending order."""
@@ -158,7 +158,7 @@ class Dots(Factors):
                 factor = (contraction.a, contraction.b)[number]
                 # 0.0 * -0.0 + x == x for every x, including x = -0.0
                 zero = "f32(-0.0)" if contraction.model is DotModel.FMA and number else ""
-                self.filled(factor, start, tile, f"{step} * {depth}", length, zero, rows[number])
+                self.filled(factor, start, tile, f"{step} * {depth}", length, zero, of_rows[number])
             self.e.line("tl.sync_threads()")
             self.e.line(f"tl.gemm({tiles[0]}, {tiles[1]}, {sums}, transpose_B=True)")
             self.e.line("tl.sync_threads()")
@@ -175,7 +175,7 @@ class Dots(Factors):
     ) -> None:
         """Write the copy of a step of a factor, coalesced: adjacent threads load adjacent elements.
 
-        A computed factor is computed on the way. of_rows: the numbers of rows that it needs, in shared memory.
+        A computed factor is computed on the way. of_rows: numbers of rows that it needs, in shared memory.
         """
         decl, depth, threads = self.decl(factor), self.plan.schedule.depth, self.plan.threads
         rows, last = self.side(factor).length, factor.at == len(decl.type.axes) - 1
@@ -215,7 +215,7 @@ class Dots(Factors):
         return made
 
     def numbers(self, factor: Factor, side: ThreadValues) -> dict[Value, str]:
-        """Write the numbers of each row that a computed factor needs into shared memory; return their names."""
+        """Write the numbers of rows that a computed factor needs to shared memory; return their names."""
         mine = {let.value for let in factor.prologue}
         read = [v for let in factor.prologue if not isinstance(let.node, Load) for v in operands(let.node)]
         found: dict[Value, str] = {}

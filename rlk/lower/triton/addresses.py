@@ -12,7 +12,7 @@ from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Let, Load, Loop, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import DType
-from rlk.lower.common import abi
+from rlk.lower.common import abi, lists
 from rlk.lower.common.arguments import Arguments
 from rlk.lower.common.contract import implies
 from rlk.lower.common.names import axis_name
@@ -54,6 +54,8 @@ class Addresses(Arguments):
             self.e.names.taken.add(decl.name if decl.role is Role.SCALAR else f"{decl.name}_ptr")
             self.e.names.taken |= {axis.name for axis in decl.type.axes}
         self.e.names.taken |= {"tl", "triton", f"{ERRORS}_ptr"}
+        if self.plan.signature.listed is not None:
+            self.e.names.taken |= {lists.FIRST, lists.ROW, f"{lists.ITEMS}_ptr", f"{lists.TABLE}_ptr"}
 
     # --- the grid -------------------------------------------------------------------------------------------
 
@@ -63,7 +65,7 @@ class Addresses(Arguments):
         found = self.plan.segments
         if not self.plan.schedule.programs or not self.plan.shared:
             if found is None:
-                self.places("tl.program_id(0)")
+                self.places("tl.program_id(0)" if self.plan.signature.listed is None else lists.FIRST)
             else:
                 tile = self.segment("tl.program_id(0)", found)
                 with self.e.inner(f"if {tile.first} >= {tile.length}:"):

@@ -18,6 +18,7 @@ from rlk.lang.types import TensorType
 from rlk.passes.in_place import in_place
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.shard import shard
+from rlk.passes.unstored import unstored
 from rlk.passes.walk import walk
 from rlk.runtime.binding.arguments import Geometry, collapse, measure, output_shape
 from rlk.runtime.binding.checks import wrong_value
@@ -37,6 +38,7 @@ class Invocation:
 
     shard: an axis by name, and how many ranks share its pieces. into: outputs that the caller gives memory
     for, beside the inputs: contiguous, or of the dims that the output declares, the last one of stride 1.
+    unstored: outputs without elements in a call, where others have some.
     """
 
     spec: Spec
@@ -44,11 +46,12 @@ class Invocation:
     math: MathModel | None = None
     shard: tuple[str, int] = ("", 1)
     into: frozenset[str] = frozenset()
+    unstored: frozenset[str] = frozenset()
     key: int = field(init=False, compare=False, default=-1)
 
     def __post_init__(self) -> None:
         # a small integer stands for the invocation in the keys of bound calls: hashing it is free
-        what = (id(self.spec), self.variant, self.math, self.shard, self.into)
+        what = (id(self.spec), self.variant, self.math, self.shard, self.into, self.unstored)
         object.__setattr__(self, "key", _numbers.setdefault(what, len(_numbers)))
 
     def __hash__(self) -> int:
@@ -58,7 +61,8 @@ class Invocation:
 @cache
 def traced(invocation: Invocation, apart: frozenset[str] = frozenset()) -> Program:
     """Return the canonical program of an invocation; `apart` as `canonical` takes it."""
-    return canonical(shard(invocation.spec.trace(invocation.variant), *invocation.shard), apart=apart)
+    program = unstored(invocation.spec.trace(invocation.variant), invocation.unstored)
+    return canonical(shard(program, *invocation.shard), apart=apart)
 
 
 def operator_of(spec: Spec) -> Op:
@@ -126,10 +130,9 @@ def interface(invocation: Invocation) -> Interface:
 def _interface(invocation: Invocation) -> Interface:
     program = traced(invocation)
     read = (d for k in program.kernels for d in k.params if d.role in (Role.IN, Role.SCALAR))
-    order = [
-        d.name for d in invocation.spec.trace(invocation.variant).kernels[0].params if d.role is Role.OUT
-    ]
-    written = {d.name: d for k in program.kernels for d in k.params if d.role is Role.OUT}
+    traced_params = invocation.spec.trace(invocation.variant).kernels[0].params
+    order = {d.name: d for d in traced_params if d.role is Role.OUT}
+    written = order | {d.name: d for k in program.kernels for d in k.params if d.role is Role.OUT}
     every = (d for k in program.kernels for d in k.params)
     axes = (a for d in (*every, *shape_givers(invocation)) for a in d.type.axes)
     bounds = (name for name, _ in operator_of(invocation.spec).bounds)
@@ -229,17 +232,17 @@ def is_empty(invocation: Invocation, geometry: Geometry) -> bool:
     gradients by hand, which are sums over nothing then, and for axes whose extents kernels are compiled for.
     """
     empty = {name for name, size in geometry.extents.items() if size == 0}
-    is_derived = isinstance(invocation.spec, Vjp) and invocation.spec.fn is None
-    if not empty or not isinstance(invocation.spec, Op) and not is_derived:
+    spec = invocation.spec
+    if not empty or isinstance(spec, Vjp) and spec.fn is not None:
         return bool(empty)
     found = interface(invocation)
-    if not empty <= found.dynamic:
-        if not is_derived:
-            _check_static_extents(invocation, geometry, empty - found.dynamic)
-        return True
-    if not is_derived and all(decl.name.startswith("d_") for decl in found.outputs):
-        return True
-    return all(0 in output_shape(decl, geometry) for decl in found.outputs)
+    static = empty - found.dynamic
+    if isinstance(spec, Op):  # a derived gradient has the extents that its operator took
+        if static:
+            _check_static_extents(invocation, geometry, static)
+        if all(decl.name.startswith("d_") for decl in found.outputs):
+            return True
+    return bool(static) or all(0 in output_shape(decl, geometry) for decl in found.outputs)
 
 
 def _check_static_extents(invocation: Invocation, geometry: Geometry, empty: set[str]) -> None:

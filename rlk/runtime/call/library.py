@@ -42,11 +42,13 @@ from rlk.runtime.binding.selection import (
     selected,
 )
 from rlk.runtime.call.autograd import (
+    backward_of,
     differentiated,
     gradients,
     once,
     output_names,
     passed_on,
+    pulls,
 )
 from rlk.runtime.call.mutation import run_of
 
@@ -305,9 +307,14 @@ def computed(op: Op, arguments: tuple[Any, ...]) -> Tensors:
     assert op.gradient is not None
     saved, grads, wanted, floats, ints, variant = arguments
     invocation, _, _ = variant_of(op, variant)
+    given = dict(zip(output_names(invocation), grads, strict=True))
     # here, not in the op: an op must not return its own argument
-    found = passed_on(invocation, dict(zip(output_names(invocation), grads, strict=True)), wanted)
+    found = passed_on(invocation, given, wanted)
     rest = [n for n in wanted if n not in found]
+    if op.gradient.fn is None and rest:
+        # nor can it return no gradient
+        there = {str(i): t for i, t in enumerate((*saved, *grads)) if t is not None}
+        rest = rest if pulls(backward_of(invocation, given, rest), there) else []
     if rest:
         run = getattr(getattr(torch.ops, op.calls.namespace), op.gradient.name)
         found |= dict(zip(rest, run(saved, grads, rest, floats, ints, variant), strict=True))

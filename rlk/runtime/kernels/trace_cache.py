@@ -75,6 +75,7 @@ def name_of(invocation: Invocation) -> list[Any] | None:
         None if invocation.math is None else invocation.math.value,
         invocation.shard,
         sorted(invocation.into),
+        sorted(invocation.unstored),
     ]
 
 

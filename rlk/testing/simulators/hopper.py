@@ -51,7 +51,11 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     """Return the names that a module defines; its host functions take CPU tensors for pointers."""
     scope: dict[str, Any] = dict(_dsl())
     exec(_code(source, filename), scope)
-    made = OVERRIDDEN | OF_STAGES | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
+    made = (
+        OVERRIDDEN
+        | OF_STAGES
+        | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
+    )
     scope.update({name: each for name, each in made.items() if name in scope})
     return SimpleNamespace(**scope)
 

@@ -53,8 +53,8 @@ class Ring:
 class TmaRing(Ring):
     """Stages by their use: the tiles and how many bytes of them have landed.
 
-    kinds: of the elements of each factor. seen, met: whether zeros that threads wrote to the stage that is read are visible to the matrix unit, and
-    whether the threads have met since.
+    kinds: of the elements of each factor. seen, met: whether zeros that threads wrote to the stage that is
+    read are visible to the matrix unit, and whether the threads have met since.
     """
 
     bytes: int
