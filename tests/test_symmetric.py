@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from rank_cases import SPECIAL, wide
+from rank_cases import SPECIAL, Kind, wide
 
 from rlk.env import Env
 from rlk.errors import LaunchError
@@ -260,6 +260,13 @@ def selecting(rank: int, folder: Path) -> None:
                 found[choice] = ordered_all_reduce(wide(9, seed=rank), group)
             except LaunchError as error:
                 found[choice] = str(error)
+    host = Transport(rank, Exchange(2), Memory([], [], [], wide(1, seed=0), wide(1, seed=0), 0), failing, -1)
+    symmetric._found[group] = host  # as if of a device: -1 is that of host memory
+    x = wide(4, 6, seed=0)
+    given = {"plain": x, "t": x.t(), "i32": x.int(), "empty": x[:0], "grad": x.clone().requires_grad_()}
+    given |= {"negated": torch._neg_view(x), "sparse": x.to_sparse(), "kind": x.as_subclass(Kind)}
+    found["known"] = sorted(name for name, t in given.items() if symmetric.known(t, None) is host)
+    found["groups"] = [symmetric.known(x, each) is host for each in (group, None, (group, group), 3)]
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
     os._exit(0)
@@ -272,6 +279,7 @@ def test_ranks_choose_alike(tmp_path: Path) -> None:
         found = torch.load(tmp_path / f"{rank}.pt")
         assert_same_bits(found["unset"], want)
         assert_same_bits(found["backend"], want)
+        assert found["known"] == ["plain"] and found["groups"] == [True, True, False, False]
         assert found["one failed"] == "RuntimeError: no room"
         assert found["one lacks"] == "rank 0: no compiler"
         for word in ("ordered_all_reduce", "RLK_TRANSPORT='symmetric'", "x is on cpu", "backend"):
