@@ -203,19 +203,94 @@ def variants(kib: int) -> Case:
             raise peers.Absent("as many elements go in chunks")
         return partial(on.by_words, x, out, 0)
 
+    def in_shares(y: Tensor) -> Launch:
+        on = symmetric.transport((world(),), x, "ordered_all_reduce")
+        if on is None:
+            raise peers.Absent("no symmetric memory")
+        return partial(on.by_shares, x, y)
+
+    short = out.bfloat16()
     every: dict[str, Callable[[], Launch]] = {
         "nccl": lambda: partial(dist.all_reduce, place),
+        "nccl_bf16": lambda: partial(dist.all_reduce, short),
+        "rlk_to_bf16": lambda: partial(ordered_all_reduce, x, None, out_dtype=torch.bfloat16),
+        "rlk_shares": lambda: in_shares(out),
+        "rlk_shares_to_bf16": lambda: in_shares(short),
         "rlk_words": few,
         "rlk_chunks": other(),
         "rlk_chunks_32k": other(chunk=1 << 15, warps=16),
-        "rlk_chunks_8k": other(chunk=1 << 13),
-        "rlk_programs_64": other(programs=64),
         "rlk_programs_256": other(programs=256),
         "rlk_ahead_1": other(ahead=1),
         "rlk_ahead_4": other(ahead=4),
     }
     case = all_reduce(kib, torch.float32)
     return replace(case, passes="variants", peers=every, bar=None)
+
+
+def summed_product(m: int, n: int, k: int) -> Case:
+    """A rank's part of a row-parallel product and its sum over ranks, one after the other, and overlapped.
+
+    Overlapped: in chunks of rows, each summed on a second stream beside the product of the next one.
+    Compared: overlapped with not.
+    """
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    x, w = (torch.randn(rows, k // ranks, dtype=torch.bfloat16, device="cuda") for rows in (m, n))
+    own = LEAVES // ranks
+    y, side = torch.empty(m, n, dtype=torch.bfloat16, device="cuda"), torch.cuda.Stream()
+
+    def part(rows: Tensor) -> Tensor:
+        return rlk.ops.matmul(rows, w, leaves=LEAVES, part=(rank * own, (rank + 1) * own))
+
+    def ours() -> Tensor:
+        return ordered_all_reduce(part(x), None, out_dtype=torch.bfloat16)
+
+    def overlapped(chunks: int) -> Launch:
+        on = symmetric.transport((world(),), x, "ordered_all_reduce")
+        if on is None:
+            raise peers.Absent("no symmetric memory")
+
+        def launch() -> Tensor:
+            main_stream = torch.cuda.current_stream()
+            for rows, sums in zip(x.chunk(chunks), y.chunk(chunks), strict=True):
+                terms = part(rows)
+                side.wait_stream(main_stream)
+                with torch.cuda.stream(side):
+                    on.by_shares(terms, sums)
+                terms.record_stream(side)
+            main_stream.wait_stream(side)
+            return y
+
+        return launch
+
+    def megatron_sum() -> Tensor:
+        z = x @ w.t()
+        dist.all_reduce(z)
+        return z
+
+    def check() -> Checked:
+        return Checked(differing=differing(sampled(overlapped(4)()).cpu(), sampled(ours()).cpu()))
+
+    return Case(
+        op="row_parallel",
+        passes="sum",
+        shape={"M": m, "N": n, "K": k, "R": ranks},
+        rlk=lambda: ours,
+        peers={
+            MEGATRON: lambda: megatron_sum,
+            "rlk_product": lambda: partial(part, x),
+            "rlk_chunks_2": lambda: overlapped(2),
+            "rlk_chunks_4": lambda: overlapped(4),
+            "cublas_gemm": lambda: lambda: x @ w.t(),
+        },
+        moved=2.0 * (m * n + (m + n) * k / ranks),
+        flops=2.0 * m * n * k / ranks,
+        reference=MEGATRON,
+        check=check,
+        describe=lambda: describe(rlk.ops.matmul.explain(x, w, leaves=LEAVES)),
+        timer=together,
+        extra=False,
+        notes={"leaves": LEAVES, "compared": "in chunks with not"},
+    )
 
 
 # --- the price of leaves, on one device ---
@@ -460,6 +535,10 @@ def cases() -> Iterator[Case]:
             for grad in passes:
                 torch.cuda.empty_cache()
                 yield decoder_layer(batch, length, on, sp, grad)
+    if several:
+        for k in (4096, 12288):
+            torch.cuda.empty_cache()
+            yield summed_product(8192, 4096, k)
     if ranks == 2:
         for kib in (512, 4096, 65536, 1048576):
             torch.cuda.empty_cache()

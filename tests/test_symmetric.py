@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from rank_cases import SPECIAL, wide
+from rank_cases import SPECIAL, Kind, wide
 
 from rlk.env import Env
 from rlk.errors import LaunchError
@@ -27,9 +27,11 @@ from rlk.runtime.call.symmetric import Facts, Memory, Sizes, Transport, refusal
 from rlk.testing.bits import assert_same_bits, differing
 
 ONE_HOST = Path(__file__).with_name("prelude_one_host.py")
-SIZES = {2: Sizes(1 << 11, None), 4: Sizes(1 << 11, 1 << 12)}
+SIZES = {2: Sizes(1 << 11, None, 1 << 11), 4: Sizes(1 << 11, 1 << 12, 1 << 12)}
 COUNTS = (1, 700, 2101, 333, 1600, 5003, 512)
 """Elements: of words, of chunks that go round the ring, aligned and not, one after the other."""
+SHORT = (333, 1600, 5003)
+"""Those of which sums are rounded to 16 bits, too: each rank adds a share of all but the first."""
 SECONDS = 100
 FORK: Any = multiprocessing.get_context("fork")
 
@@ -51,7 +53,7 @@ def forked(ranks: int, run: Callable[[int], None]) -> None:
 def buffers(ranks: int) -> tuple[Exchange, Callable[[], Memory]]:
     """Return small sizes, and what makes the memory of a process that was forked after it."""
     sizes = Exchange(ranks, words=512, programs=2, chunk=1024, ahead=1)
-    shapes = (2 * ranks * 512, torch.int64), (ranks * sizes.ring, torch.uint8), (2 * ranks, torch.int32)
+    shapes = (2 * ranks * 512, torch.int64), (2 * ranks * sizes.ring, torch.uint8), (4 * ranks, torch.int32)
     every = [
         [torch.zeros(count, dtype=dtype).share_memory_() for _ in range(ranks)] for count, dtype in shapes
     ]
@@ -67,22 +69,7 @@ def given(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
     return x.to(dtype)
 
 
-def gathered(ranks: int, rank: int, outs: torch.Tensor, barrier: Any) -> Callable[..., None]:
-    """Return a stand-in of the backend's gather, through memory that processes share."""
-
-    def gather(out: torch.Tensor, part: torch.Tensor) -> None:
-        room = outs[: out.nbytes].view(out.dtype).view(ranks, -1)
-        barrier.wait(SECONDS)
-        room[rank] = part
-        barrier.wait(SECONDS)
-        out.copy_(room.view(-1))
-
-    return gather
-
-
-def one_rank(
-    rank: int, sizes: Exchange, memory: Callable[[], Memory], gather: Callable[..., None], folder: Path
-) -> None:
+def one_rank(rank: int, sizes: Exchange, memory: Callable[[], Memory], folder: Path) -> None:
     """Make all calls of a rank, in a process of its own, and write what they gave."""
     from rlk.runtime.kernels.loader import interpret as bind
     from rlk.testing.simulators.interpreter import interpret
@@ -100,9 +87,9 @@ def one_rank(
         for dtype in (torch.float32, torch.bfloat16):
             for count in COUNTS:
                 x = given(rank, count, dtype)
-                found[f"total {dtype} {count}"] = on.total(x, dtype, gather)
-                if dtype is torch.float32 and count in (333, 5003):
-                    found[f"short {count}"] = on.total(x, torch.bfloat16, gather)
+                found[f"total {dtype} {count}"] = on.total(x, dtype)
+                if dtype is torch.float32 and count in SHORT:
+                    found[f"short {count}"] = on.total(x, torch.bfloat16)
                 found[f"part {dtype} {count}"] = (
                     on.part(x[: count // ranks * ranks], dtype) if count > 8 else x
                 )
@@ -116,11 +103,7 @@ def test_ranks_that_share_memory_have_the_bits_of_the_tree(ranks: int, tmp_path:
     import rlk.testing.simulators.interpreter  # noqa: F401  # once, before the forks
 
     sizes, memory = buffers(ranks)
-    outs, barrier = torch.zeros(1 << 16, dtype=torch.uint8).share_memory_(), FORK.Barrier(ranks)
-    forked(
-        ranks,
-        lambda rank: one_rank(rank, sizes, memory, gathered(ranks, rank, outs, barrier), tmp_path),
-    )
+    forked(ranks, lambda rank: one_rank(rank, sizes, memory, tmp_path))
     found = [torch.load(tmp_path / f"{r}.pt") for r in range(ranks)]
     wrong = 0
     for dtype in (torch.float32, torch.bfloat16):
@@ -140,24 +123,65 @@ def test_ranks_that_share_memory_have_the_bits_of_the_tree(ranks: int, tmp_path:
         assert wrong > 1000
 
 
+def test_kernels_reach_other_devices_by_instructions_of_the_system(tmp_path: Path) -> None:
+    """Of the memory model's scope that spans devices; terms move 16 bytes at a time."""
+    pytest.importorskip("triton")
+    from rlk.backends.triton import compile_triton
+
+    emitted = lower_sums(Exchange(2), 0, "fp32", "fp32")
+    compile_triton(replace(emitted, kernels=emitted.kernels[:2]), "sm_90a", tmp_path)
+    words, chunks = ((tmp_path / f"{name}.ptx").read_text() for name in ("sum_words", "sum_chunks"))
+    assert "st.relaxed.sys.global.b64" in words and "ld.relaxed.sys.global.b64" in words
+    before, _, after = chunks.partition("fence.acq_rel.sys")
+    assert "st.global.v4.b32" in before and "st.relaxed.sys.global.b32" not in before
+    assert "bar.sync" in before and "st.relaxed.sys.global.b32" in after
+    before, _, after = after.partition("ld.acquire.sys.global.b32")
+    assert "ld.global.cg.v4.b32" in after and "ld.global.cg" not in before
+
+
 # --- slots: every order in which ranks may go on ---
 
 
-def overwritten(ranks: int, slots: int, ahead: int, calls: int = 2, chunks: int = 9) -> bool:
-    """Return whether, in some order of steps, a chunk goes into a slot that its receiver has not consumed.
+Step = tuple[str, int]
 
-    A rank sends chunk t and then consumes chunk t - ahead of every other one, or waits for it; when a call
-    ends it has consumed all. With `ahead` 0 and a chunk for each call, this is `sum_words`.
+
+def chunk_steps(first: int, chunks: int, ahead: int) -> list[Step]:
+    """Return the steps of a program of `sum_chunks`; with `ahead` 0 and one chunk, those of `sum_words`."""
+    steps: list[Step] = []
+    for turn in range(chunks + ahead):
+        steps += [("send", first + turn), ("flag", 0)] if turn < chunks else []
+        steps += [("add", first + turn - ahead)] if turn >= ahead else []
+    return steps
+
+
+def share_steps(first: int, chunks: int, ahead: int) -> list[Step]:
+    """Return the steps of a program of `sum_shares`."""
+    steps: list[Step] = []
+    for turn in range(chunks + 2 * ahead):
+        steps += [("send", first + turn)] if turn < chunks else []
+        if ahead <= turn < chunks + ahead:
+            steps += [("add", first + turn - ahead), ("sum", first + turn - ahead)]
+        steps += [("flag", 0)] if turn < chunks + ahead else []
+        steps += [("take", first + turn - 2 * ahead)] if turn >= 2 * ahead else []
+    return steps
+
+
+READS = {"send": "add", "sum": "take"}
+"""The step of the receiver that reads what a step writes."""
+CHUNKS = 7
+
+
+def overwritten(ranks: int, slots: int, ahead: int, calls: str) -> bool:
+    """Return whether, in some order of steps, something goes into a slot that its receiver has not read.
+
+    calls: one of "chunks" (c) or shares (s) after the other, of every rank.
     """
-    steps: list[tuple[str, int]] = []
-    for call in range(calls):
-        first = call * chunks
-        for turn in range(chunks + ahead):
-            steps += [("send", first + turn)] if turn < chunks else []
-            steps += [("add", first + turn - ahead)] if turn >= ahead else []
-    sent, added = (
-        [sum(s[0] == kind for s in steps[:at]) for at in range(len(steps) + 1)] for kind in ("send", "add")
-    )
+    steps: list[Step] = []
+    for call, kind in enumerate(calls):
+        steps += (chunk_steps if kind == "c" else share_steps)(call * CHUNKS, CHUNKS, ahead)
+    ends = range(len(steps) + 1)
+    done = {(*step, at) for at in ends for step in steps[:at]}  # the steps that a rank has made at a place
+    flagged = [max((i + 1 for i in range(at) if steps[i][0] == "flag"), default=0) for at in ends]
     seen, waiting = set(), [(0,) * ranks]
     while waiting:
         state = waiting.pop()
@@ -169,20 +193,25 @@ def overwritten(ranks: int, slots: int, ahead: int, calls: int = 2, chunks: int 
                 continue
             kind, chunk = steps[at]
             others = [state[r] for r in range(ranks) if r != rank]
-            if kind == "add" and any(sent[other] <= chunk for other in others):
+            needs = {"add": "send", "take": "sum"}.get(kind)
+            if needs and any((needs, chunk, flagged[other]) not in done for other in others):
                 continue
-            if kind == "send" and any(added[other] <= chunk - slots for other in others):
+            old = (READS.get(kind, ""), chunk - slots)
+            if old in steps and any((*old, other) not in done for other in others):
                 return True
             waiting.append((*state[:rank], at + 1, *state[rank + 1 :]))
     assert (len(steps),) * ranks in seen  # all end
     return False
 
 
-@pytest.mark.parametrize(("ranks", "ahead"), [(2, 0), (2, 1), (2, 2), (2, 4), (3, 1)])
-def test_no_slot_is_used_before_it_was_read(ranks: int, ahead: int) -> None:
-    slots = Exchange(ranks, ahead=ahead).slots
-    assert not overwritten(ranks, slots, ahead)
-    assert overwritten(ranks, slots - 1, ahead)  # the control
+@pytest.mark.parametrize(
+    ("ranks", "ahead", "calls", "too_few"),
+    [(2, 0, "cc", 1), (2, 1, "cc", 3), (2, 2, "ccc", 5), (2, 4, "cc", 9), (3, 1, "cc", 3)]
+    + [(2, 1, "ss", 2), (2, 2, "scs", 5), (2, 2, "ss", 4), (3, 1, "csc", 3)],
+)
+def test_no_slot_is_used_before_it_was_read(ranks: int, ahead: int, calls: str, too_few: int) -> None:
+    assert not overwritten(ranks, Exchange(ranks, ahead=ahead).slots, ahead, calls)
+    assert overwritten(ranks, too_few, ahead, calls)  # the control
 
 
 # --- selection ---
@@ -231,6 +260,13 @@ def selecting(rank: int, folder: Path) -> None:
                 found[choice] = ordered_all_reduce(wide(9, seed=rank), group)
             except LaunchError as error:
                 found[choice] = str(error)
+    host = Transport(rank, Exchange(2), Memory([], [], [], wide(1, seed=0), wide(1, seed=0), 0), failing, -1)
+    symmetric._found[group] = host  # as if of a device: -1 is that of host memory
+    x = wide(4, 6, seed=0)
+    given = {"plain": x, "t": x.t(), "i32": x.int(), "empty": x[:0], "grad": x.clone().requires_grad_()}
+    given |= {"negated": torch._neg_view(x), "sparse": x.to_sparse(), "kind": x.as_subclass(Kind)}
+    found["known"] = sorted(name for name, t in given.items() if symmetric.known(t, None) is host)
+    found["groups"] = [symmetric.known(x, each) is host for each in (group, None, (group, group), 3)]
     torch.save(found, folder / f"{rank}.pt")
     dist.destroy_process_group()
     os._exit(0)
@@ -243,6 +279,7 @@ def test_ranks_choose_alike(tmp_path: Path) -> None:
         found = torch.load(tmp_path / f"{rank}.pt")
         assert_same_bits(found["unset"], want)
         assert_same_bits(found["backend"], want)
+        assert found["known"] == ["plain"] and found["groups"] == [True, True, False, False]
         assert found["one failed"] == "RuntimeError: no room"
         assert found["one lacks"] == "rank 0: no compiler"
         for word in ("ordered_all_reduce", "RLK_TRANSPORT='symmetric'", "x is on cpu", "backend"):

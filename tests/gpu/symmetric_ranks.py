@@ -62,6 +62,10 @@ def everything(rank: int, device: torch.device) -> Found:
                     "gathered": unlike(ordered_gather_sum(each, None), whole),
                     "part": unlike(ordered_reduce_scatter(each, None), part),
                 }
+                for out in {dtype, DTYPES[1] if dtype is torch.float32 else dtype} if count < 1 << 23 else ():
+                    y = torch.empty_like(each, dtype=out)
+                    on.by_shares(each, y)
+                    made[f"shares to {out}"] = unlike(y, whole.to(out))
                 if dtype is torch.float32 and count < 1 << 22:
                     for out in DTYPES[1:]:
                         short = ordered_all_reduce(each, None, out_dtype=out)

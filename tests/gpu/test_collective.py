@@ -15,13 +15,15 @@ from rlk.testing.bits import assert_same_bits, differing
 MOST_RANKS = 4
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+@pytest.fixture(scope="module", params=["", "backend"], ids=["symmetric", "backend"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     devices = min(torch.cuda.device_count(), MOST_RANKS)
     if devices < 2 or not torch.distributed.is_nccl_available():
         pytest.skip("needs two devices and NCCL")
     world = 1 << (devices.bit_length() - 1)
-    return rank_cases.run("nccl", world, tmp_path_factory.mktemp("ranks"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("RLK_TRANSPORT", request.param)
+        return rank_cases.run("nccl", world, tmp_path_factory.mktemp("ranks"))
 
 
 def gathered(name: str, world: int) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Kernels of sums over ranks whose devices reach each other's memory: send, wait, add in a fixed order.
 
 Each kernel sends this rank's terms into buffers of the other ranks and adds what they sent to it: a pairwise
-tree in rank order, in f32, rounded once. With `stride` 0 all ranks get the whole sum; with `stride` n,
-rank r gets the sum of the n elements at r * n.
+tree in rank order, in f32, rounded once. In the first two, with `stride` 0 all ranks get the whole sum; with
+`stride` n, rank r gets the sum of the n elements at r * n.
 
 - `sum_words`, of few elements: a word has 32 bits and the number of the call, so that one store sends an
   element and says that it came (as the LL protocol of NCCL does). Two sets of slots alternate: a rank that
@@ -10,8 +10,11 @@ rank r gets the sum of the n elements at r * n.
 - `sum_chunks`, of many: each program sends its chunks into a ring of slots, with a flag that counts them, and
   adds `ahead` chunks behind. When a program sends chunk g, it has chunk g - ahead - 1 of each other rank,
   which then had consumed chunk g - 2 * ahead - 2 of this one: a ring of so many slots needs no other flag.
+- `sum_shares`: rank r adds the n elements at r * n, of `stride` elements, and sends the sums to the others,
+  through a second ring with as many slots: all ranks get the whole sum. Three ranks and more send fewer
+  bytes so, and two where sums are shorter than terms.
 
-Neither needs a barrier before or after, and the counts are in memory: a CUDA graph may record the launch.
+None needs a barrier before or after, and the counts are in memory: a CUDA graph may record the launch.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ BLOCK = 256
 """Elements of a program of `sum_words`: one for each thread, since a thread waits for one after the other."""
 WORDS = "sum_words"
 CHUNKS = "sum_chunks"
-UNALIGNED = "sum_chunks_unaligned"
+CHUNKS_UNALIGNED = "sum_chunks_unaligned"
+SHARES = "sum_shares"
+SHARES_UNALIGNED = "sum_shares_unaligned"
 
 _WORD_BITS = {
     "fp32": ("{x}.to(tl.int32, bitcast=True)", "{x}.to(tl.float32, bitcast=True)"),
@@ -77,7 +82,8 @@ def lower_sums(
     """
     others = [r for r in range(sizes.ranks) if r != rank]
     kernels = [_words(sizes, rank, others, (dtype, out_dtype))]
-    kernels += [_chunks(name, sizes, rank, others, (dtype, out_dtype)) for name in (CHUNKS, UNALIGNED)]
+    kernels += [_chunks(name, sizes, rank, others, (dtype, out_dtype)) for name in (CHUNKS, CHUNKS_UNALIGNED)]
+    kernels += [_shares(name, sizes, rank, others, (dtype, out_dtype)) for name in (SHARES, SHARES_UNALIGNED)]
     functions = [each.source for each in prelude(memory).values()]
     text = "\n\n".join(
         ["import triton\nimport triton.language as tl\n", *functions, *(k.source for k in kernels), _CALL]
@@ -160,44 +166,131 @@ def _words(sizes: Exchange, rank: int, others: list[int], dtypes: tuple[str, str
 
 def _chunks(name: str, sizes: Exchange, rank: int, others: list[int], dtypes: tuple[str, str]) -> _Kernel:
     dtype, _ = dtypes
-    chunk, ring = sizes.chunk // ITEMSIZE[dtype], sizes.ring // ITEMSIZE[dtype]
-    ranks, programs, slots, ahead = sizes.ranks, sizes.programs, sizes.slots, sizes.ahead
     args = [*_given(dtypes, aligned=name == CHUNKS), _shared("counts_ptr", "i32")]
-    for r in range(ranks):
+    for r in range(sizes.ranks):
         args += [_shared(f"ring_{r}_ptr", dtype), _shared(f"flags_{r}_ptr", "i32")]
-    at = f"(program + step * {programs}).to(tl.int64) * {chunk} + lanes"
-    slot = f"(program * {slots} + (first + step) % {slots}) * {chunk} + lanes"
-    send, add = [], []
-    for r in others:
-        send += [
-            f"x_{r} = tl.load(x_ptr + {r} * stride + at, mask=here, other=0.0)",
-            f"tl.store(ring_{r}_ptr + {rank * ring} + slot, x_{r})",
-        ]
-    send += ["publish()"]
-    send += [f"set_flag(flags_{r}_ptr + program * {ranks} + {rank}, first + step + 1)" for r in others]
-    add += [f"own = tl.load(x_ptr + {rank} * stride + at, mask=here, other=0.0)"]
-    add += [f"wait_flag(flags_{rank}_ptr + program * {ranks} + {r}, first + step + 1, limit)" for r in others]
-    for r in others:  # not through L1, which may have an earlier chunk of the slot
-        add += [f'came_{r} = tl.load(ring_{rank}_ptr + {r * ring} + slot, cache_modifier=".cg")']
-    terms = [f"{'own' if r == rank else f'came_{r}'}.to(tl.float32)" for r in range(ranks)]
-    add += [
-        f"total = {_tree(terms)}",
-        "tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=here)",
-    ]
-    placed = [f"at = {at}", "here = at < n", f"slot = {slot}"]
+    send = [*_sent(sizes, rank, others, dtype), "publish()"]
+    send += [f"set_flag(flags_{r}_ptr + {_flag(sizes, rank)}, first + step + 1)" for r in others]
+    add = [*_added(sizes, rank, others, dtype), "tl.store(y_ptr + at, total, mask=here)"]
     body = [
-        "program = tl.program_id(0)",
-        f"lanes = tl.arange(0, {chunk})",
-        f"chunks = ((n + {chunk - 1}) // {chunk}).to(tl.int32)",
-        f"steps = (chunks - program + {programs - 1}) // {programs}",
-        "first = tl.load(counts_ptr + program)",
-        f"for turn in range(0, steps + {ahead}):",
+        *_begun(sizes, dtype),
+        f"for turn in range(0, steps + {sizes.ahead}):",
         "    if turn < steps:",
-        "        step = turn",
-        *(f"        {line}" for line in [*placed, *send]),
-        f"    if turn >= {ahead}:",
-        f"        step = turn - {ahead}",
-        *(f"        {line}" for line in [*placed, *add]),
+        *_step(sizes, dtype, 0, send),
+        f"    if turn >= {sizes.ahead}:",
+        *_step(sizes, dtype, sizes.ahead, add),
         "tl.store(counts_ptr + program, first + steps)",
     ]
     return _kernel(name, args, body, sizes.warps)
+
+
+def _shares(name: str, sizes: Exchange, rank: int, others: list[int], dtypes: tuple[str, str]) -> _Kernel:
+    dtype, out_dtype = dtypes
+    ahead, ring = sizes.ahead, sizes.ring // ITEMSIZE[out_dtype]
+    args = [*_given(dtypes, aligned=name == SHARES), _shared("counts_ptr", "i32")]
+    for r in range(sizes.ranks):
+        args += [_shared(f"ring_{r}_ptr", dtype), _shared(f"flags_{r}_ptr", "i32")]
+    args += [_shared(f"sums_{r}_ptr", out_dtype) for r in range(sizes.ranks)]
+    own = f"{rank} * n + at"
+    add = _added(sizes, rank, others, dtype, in_shares=True)
+    add += [f"tl.store(y_ptr + {own}, total, mask=here & ({own} < stride))"]
+    add += [f"tl.store(sums_{r}_ptr + {rank * ring} + sum_slot, total)" for r in others]
+    terms_sent, sums_sent = (
+        [f"flags_{r}_ptr + {_flag(sizes, rank, sums=sums)}" for r in others] for sums in (False, True)
+    )
+    take = []
+    for r in others:
+        there = f"{r} * n + at"
+        take += [
+            f"wait_flag(flags_{rank}_ptr + {_flag(sizes, r, sums=True)}, first + step + 1, limit)",
+            f'sum_{r} = tl.load(sums_{rank}_ptr + {r * ring} + sum_slot, cache_modifier=".cg")',
+            f"tl.store(y_ptr + {there}, sum_{r}, mask=here & ({there} < stride))",
+        ]
+    body = [
+        *_begun(sizes, dtype),
+        f"for turn in range(0, steps + {2 * ahead}):",
+        "    if turn < steps:",
+        *_step(sizes, dtype, 0, _sent(sizes, rank, others, dtype, in_shares=True)),
+        f"    if (turn >= {ahead}) & (turn < steps + {ahead}):",
+        *_step(sizes, dtype, ahead, [_sum_slot(sizes, out_dtype, dtype), *add]),
+        f"    if turn < steps + {ahead}:",
+        "        publish()",
+        "        if turn < steps:",
+        *(f"            set_flag({there}, first + turn + 1)" for there in terms_sent),
+        f"        if turn >= {ahead}:",
+        *(f"            set_flag({there}, first + turn + {1 - ahead})" for there in sums_sent),
+        f"    if turn >= {2 * ahead}:",
+        *_step(sizes, dtype, 2 * ahead, [_sum_slot(sizes, out_dtype, dtype), *take]),
+        "tl.store(counts_ptr + program, first + steps)",
+    ]
+    return _kernel(name, args, body, sizes.warps)
+
+
+# --- pieces of the kernels of chunks ------------------------------------------------------------------------
+
+
+def _begun(sizes: Exchange, dtype: str) -> list[str]:
+    chunk = sizes.chunk // ITEMSIZE[dtype]
+    return [
+        "program = tl.program_id(0)",
+        f"lanes = tl.arange(0, {chunk})",
+        f"chunks = ((n + {chunk - 1}) // {chunk}).to(tl.int32)",
+        f"steps = (chunks - program + {sizes.programs - 1}) // {sizes.programs}",
+        "first = tl.load(counts_ptr + program)",
+    ]
+
+
+def _step(sizes: Exchange, dtype: str, behind: int, body: list[str]) -> list[str]:
+    """Return the lines of a branch that works on the chunk so many turns behind the newest."""
+    chunk = sizes.chunk // ITEMSIZE[dtype]
+    lines = [
+        f"step = turn - {behind}" if behind else "step = turn",
+        f"at = (program + step * {sizes.programs}).to(tl.int64) * {chunk} + lanes",
+        "here = at < n",
+        f"slot = (program * {sizes.slots} + (first + step) % {sizes.slots}) * {chunk} + lanes",
+        *body,
+    ]
+    return [f"        {line}" for line in lines]
+
+
+def _flag(sizes: Exchange, sender: int, *, sums: bool = False) -> str:
+    """Return the place of a sender's flag: first those of terms, then those of sums."""
+    place = f"program * {sizes.ranks} + {sender}"
+    return f"{sizes.programs * sizes.ranks} + {place}" if sums else place
+
+
+def _sum_slot(sizes: Exchange, out_dtype: str, dtype: str) -> str:
+    """Return the line of the place of a chunk of sums: as many elements, in a slot of as many bytes."""
+    slot = sizes.chunk // ITEMSIZE[out_dtype]
+    return f"sum_slot = (program * {sizes.slots} + (first + step) % {sizes.slots}) * {slot} + lanes"
+
+
+def _term(rank: int, in_shares: bool) -> str:
+    """Return the load of a chunk of the terms for a rank; the last shares may end before the others."""
+    if in_shares:
+        return f"tl.load(x_ptr + {rank} * n + at, mask=here & ({rank} * n + at < stride), other=0.0)"
+    return f"tl.load(x_ptr + {rank} * stride + at, mask=here, other=0.0)"
+
+
+def _sent(sizes: Exchange, rank: int, others: list[int], dtype: str, *, in_shares: bool = False) -> list[str]:
+    """Return the lines that send a chunk of terms to every other rank."""
+    ring, lines = sizes.ring // ITEMSIZE[dtype], list[str]()
+    for r in others:
+        lines += [
+            f"x_{r} = {_term(r, in_shares)}",
+            f"tl.store(ring_{r}_ptr + {rank * ring} + slot, x_{r})",
+        ]
+    return lines
+
+
+def _added(
+    sizes: Exchange, rank: int, others: list[int], dtype: str, *, in_shares: bool = False
+) -> list[str]:
+    """Return the lines that wait for a chunk of terms of every other rank, and add them."""
+    ring = sizes.ring // ITEMSIZE[dtype]
+    lines = [f"own = {_term(rank, in_shares)}"]
+    lines += [f"wait_flag(flags_{rank}_ptr + {_flag(sizes, r)}, first + step + 1, limit)" for r in others]
+    for r in others:  # not through L1, which may have an earlier chunk of the slot
+        lines += [f'came_{r} = tl.load(ring_{rank}_ptr + {r * ring} + slot, cache_modifier=".cg")']
+    terms = [f"{'own' if r == rank else f'came_{r}'}.to(tl.float32)" for r in range(sizes.ranks)]
+    return [*lines, f"total = {_tree(terms)}.to(y_ptr.dtype.element_ty)"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import TypeAlias
 
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import is_power_of_two
 from rlk.runtime.binding.arguments import VECTOR
-from rlk.runtime.call.symmetric import transport
+from rlk.runtime.call.symmetric import known, transport
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -61,6 +60,9 @@ def sum_over_ranks(
 
     Every rank gets the same bits, by symmetric memory or by the backend. out_dtype: by default that of x.
     """
+    shared = known(x, group)
+    if shared is not None:
+        return shared.total(x, _rounded(op, x, out_dtype))
     levels, dtype = tree_levels(op, x, group), _rounded(op, x, out_dtype)
     if rank_count(levels) == 1 or not x.numel():
         return _dense(x).to(dtype, copy=True, memory_format=torch.contiguous_format)
@@ -68,7 +70,7 @@ def sum_over_ranks(
     shared = transport(levels, flat, op)
     if shared is None:
         return sum_by_backend(flat, levels, dtype).view(x.shape)
-    return shared.total(flat, dtype, partial(_all_gather, group=levels[0])).view(x.shape)
+    return shared.total(flat, dtype).view(x.shape)
 
 
 def sum_by_backend(
@@ -103,6 +105,9 @@ def scatter_over_ranks(
     x: torch.Tensor, group: Group, op: str, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """Return this rank's part of x [R * n, ...], [n, ...], summed as `sum_over_ranks` does."""
+    shared = known(x, group)
+    if shared is not None and x.dim() and not len(x) % shared.sizes.ranks:
+        return shared.part(x, _rounded(op, x, out_dtype))
     levels, dtype = tree_levels(op, x, group), _rounded(op, x, out_dtype)
     ranks = rank_count(levels)
     if not x.dim() or len(x) % ranks:
@@ -138,6 +143,9 @@ def part_by_backend(
 
 def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     """Return what `sum_over_ranks` does, of which every rank adds all of x: R times the bytes."""
+    shared = known(x, group)
+    if shared is not None:
+        return shared.whole(x, x.dtype)
     levels = tree_levels(op, x, group)
     ranks = rank_count(levels)
     if ranks == 1 or not x.numel():

@@ -7,6 +7,7 @@ torch's symmetric memory maps a buffer of every rank into all of them. The kerne
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,12 +22,22 @@ import torch.distributed as dist
 from rlk.digest import digest
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, RlkError
-from rlk.lower.triton.ranks import BLOCK, CHUNKS, UNALIGNED, WORDS, Exchange, lower_sums
+from rlk.lower.triton.ranks import (
+    BLOCK,
+    CHUNKS,
+    CHUNKS_UNALIGNED,
+    SHARES,
+    SHARES_UNALIGNED,
+    WORDS,
+    Exchange,
+    lower_sums,
+)
 from rlk.runtime.binding.arguments import VECTOR
 from rlk.runtime.binding.invocation import target_of
 from rlk.runtime.kernels.build import kernel_key, obtain
 from rlk.runtime.kernels.loader import Host, load
 
+logger = logging.getLogger("rlk.ranks")
 MEMORY = "torch.distributed._symmetric_memory"
 PATIENCE = timedelta(minutes=10)
 """How long a kernel waits for another rank where the group does not say it."""
@@ -34,18 +45,28 @@ PATIENCE = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of x on a rank up to which a form is used.
+    """Bytes of x on a rank up to which a form is used; None: of any size.
 
-    words: `sum_words`. whole: every rank adds all of x; beyond it each rank adds a share, which the backend
-    gathers. None: of any size.
+    words: `sum_words`. whole: every rank adds all of x; beyond it each rank adds a share and sends the sums.
+    short: as `whole`, where sums have fewer bytes than terms.
     """
 
     words: int
     whole: int | None
+    short: int | None
 
 
-SIZES = {2: Sizes(1 << 19, None), 4: Sizes(1 << 18, 1 << 22), 8: Sizes(1 << 17, 1 << 20)}
-"""By the number of ranks; others exchange by the backend. Two ranks send the same bytes in either form."""
+SIZES = {
+    2: Sizes(1 << 18, None, None),
+    4: Sizes(1 << 18, 1 << 22, 1 << 21),
+    8: Sizes(1 << 17, 1 << 20, 1 << 20),
+}
+"""By the number of ranks; others exchange by the backend.
+
+Two ranks send as many bytes in shares as whole. 512 KiB of two H200s take the same time by words and by
+chunks, whose programs leave room on each SM. Not measured: four and eight ranks, and `sum_shares`, which two
+ranks therefore do not use, though it sends three quarters of the bytes where f32 terms give 16-bit sums.
+"""
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -53,8 +74,8 @@ _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 class Memory:
     """The buffers of every rank, as this one sees them, in rank order; its own counts; and how long it waits.
 
-    words: i64 [2 * R * words] of each. rings: bytes. flags: i32 [programs * R]. calls: i32 [2]. counts:
-    i32 [programs]. limit: nanoseconds. owner: what keeps the buffers mapped.
+    words: i64 [2 * R * words] of each. rings: bytes, of terms and then of sums. flags: i32 [2 * programs * R]
+    likewise. calls: i32 [2]. counts: i32 [programs]. limit: nanoseconds. owner: of the mapped buffers.
     """
 
     words: Sequence[torch.Tensor]
@@ -66,106 +87,129 @@ class Memory:
     owner: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The kernels for two types of elements; ring and flags of each rank, and the rings of sums."""
+
+    host: Host
+    rings: tuple[torch.Tensor, ...]
+    sums: tuple[torch.Tensor, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Transport:
     """Sums of one group, whose calls follow each other on the device, on whatever stream they are made.
 
-    host: returns the host function of the kernels for the types of terms and sums.
+    host: returns the host function of the kernels for the types of terms and sums. device: the index of the
+    memory's, None where it is the host's. x of calls is contiguous and on it, and not empty.
     """
 
     rank: int
     sizes: Exchange
     memory: Memory
     host: Callable[[str, str], Host]
-    hosts: dict[tuple[torch.dtype, torch.dtype], tuple[Host, tuple[torch.Tensor, ...]]] = field(
-        default_factory=dict
-    )
+    device: int | None = None
+    loaded: dict[tuple[torch.dtype, torch.dtype], _Loaded] = field(default_factory=dict)
     last: Any = None
+    last_handle: int = -1
 
-    def add(self, x: torch.Tensor, out: torch.Tensor, stride: int) -> None:
-        """Write the sum over ranks of x[r * stride : r * stride + n] of flat x, out [n], on rank r.
+    def total(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the sum over ranks of x [...], all of it, in this dtype: that of x, or one of 16 bits."""
+        limits = SIZES[self.sizes.ranks]
+        limit = limits.whole if dtype is x.dtype else limits.short
+        if limit is None or x.nbytes <= limit:
+            return self.whole(x, dtype)
+        out = torch.empty_like(x, dtype=dtype)
+        self.by_shares(x, out)
+        return out
 
-        out: of x's dtype, or of 16 bits.
-        """
-        if (
-            out.numel() * x.element_size() <= SIZES[self.sizes.ranks].words
-            and out.numel() <= self.sizes.words
-        ):
+    def whole(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return what `total` does, of which this rank adds all elements."""
+        out = torch.empty_like(x, dtype=dtype)
+        self._add(x, out, 0)
+        return out
+
+    def part(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return this rank's part [n, ...] of the sum of x [R * n, ...] over ranks."""
+        out = x.new_empty((len(x) // self.sizes.ranks, *x.shape[1:]), dtype=dtype)
+        self._add(x, out, out.numel())
+        return out
+
+    # --- forms: rank r writes the sum of the n elements at r * stride of x into out, of n elements ---
+
+    def _add(self, x: torch.Tensor, out: torch.Tensor, stride: int) -> None:
+        n = out.numel()
+        if n <= self.sizes.words and n * x.element_size() <= SIZES[self.sizes.ranks].words:
             self.by_words(x, out, stride)
         else:
             self.by_chunks(x, out, stride)
 
     def by_words(self, x: torch.Tensor, out: torch.Tensor, stride: int) -> None:
-        """Do what `add` does, of at most `sizes.words` elements."""
+        """Add by `sum_words`, of at most `sizes.words` elements."""
         n, memory = out.numel(), self.memory
-        host, _ = self._ready(x, out)
+        host = self._ready(x, out).host
         host(WORDS, -(-n // BLOCK), x, out, n, stride, memory.limit, memory.calls, *memory.words)
 
     def by_chunks(self, x: torch.Tensor, out: torch.Tensor, stride: int) -> None:
-        """Do what `add` does, of any number of elements."""
-        n, memory, chunk = out.numel(), self.memory, self.sizes.chunk // x.element_size()
-        host, buffers = self._ready(x, out)
-        aligned = not (x.data_ptr() | out.data_ptr() | n | stride) % VECTOR
-        name, programs = CHUNKS if aligned else UNALIGNED, min(self.sizes.programs, -(-n // chunk))
-        host(name, programs, x, out, n, stride, memory.limit, memory.counts, *buffers)
+        """Add by `sum_chunks`, of any number of elements."""
+        n, ready = out.numel(), self._ready(x, out)
+        name = CHUNKS_UNALIGNED if (x.data_ptr() | out.data_ptr() | n | stride) % VECTOR else CHUNKS
+        memory, programs = self.memory, self._programs(n, x)
+        ready.host(name, programs, x, out, n, stride, memory.limit, memory.counts, *ready.rings)
 
-    def total(
-        self, flat: torch.Tensor, dtype: torch.dtype, gather: Callable[[torch.Tensor, torch.Tensor], None]
-    ) -> torch.Tensor:
-        """Return the sum of flat [n] over ranks, all of it; gather(out, part) gathers parts of ranks."""
-        count, ranks = flat.numel(), self.sizes.ranks
-        limit = SIZES[ranks].whole
-        if limit is None or flat.nbytes <= limit:
-            return self.whole(flat, dtype)
-        vector = VECTOR * ranks
-        padded = -(-count // vector) * vector
-        if padded > count:
-            longer = flat.new_zeros(padded)
-            longer[:count] = flat
-            flat = longer
-        shares = flat.new_empty(ranks, padded // ranks, dtype=dtype)
-        mine = shares[self.rank]
-        self.add(flat, mine, len(mine))
-        gather(shares.view(-1), mine)
-        return shares.view(-1)[:count]
+    def by_shares(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Add by `sum_shares`: all of x, of any number of elements."""
+        count, ready = x.numel(), self._ready(x, out)
+        n = -(-count // (self.sizes.ranks * VECTOR)) * VECTOR
+        name = SHARES_UNALIGNED if (x.data_ptr() | out.data_ptr() | count) % VECTOR else SHARES
+        memory, programs = self.memory, self._programs(n, x)
+        buffers = *ready.rings, *ready.sums
+        ready.host(name, programs, x, out, n, count, memory.limit, memory.counts, *buffers)
 
-    def whole(self, flat: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the sum of flat [n] over ranks, of which this rank adds all elements."""
-        out = torch.empty_like(flat, dtype=dtype)
-        self.add(flat, out, 0)
-        return out
+    def _programs(self, n: int, x: torch.Tensor) -> int:
+        return min(self.sizes.programs, -(-n // (self.sizes.chunk // x.element_size())))
 
-    def part(self, flat: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return this rank's part [n] of the sum of flat [R * n] over ranks."""
-        out = flat.new_empty(flat.numel() // self.sizes.ranks, dtype=dtype)
-        self.add(flat, out, len(out))
-        return out
-
-    def _ready(self, x: torch.Tensor, out: torch.Tensor) -> tuple[Host, tuple[torch.Tensor, ...]]:
-        """Return the kernels for x, and their rings and flags; this stream has the buffers next."""
-        if x.is_cuda:
-            self._follow(x.device)
+    def _ready(self, x: torch.Tensor, out: torch.Tensor) -> _Loaded:
+        """Return the kernels of two types with their buffers, which this stream may use next."""
+        if self.device is not None:
+            handle = torch._C._cuda_getCurrentRawStream(self.device)
+            if handle != self.last_handle:
+                self._follow(handle)
         dtypes = x.dtype, out.dtype
-        if dtypes not in self.hosts:
+        if dtypes not in self.loaded:
+            host, at = self.host(_TYPES[x.dtype], _TYPES[out.dtype]), self.sizes.ranks * self.sizes.ring
             pairs = zip(self.memory.rings, self.memory.flags, strict=True)
-            buffers = tuple(t for ring, flags in pairs for t in (ring.view(x.dtype), flags))
-            self.hosts[dtypes] = self.host(_TYPES[x.dtype], _TYPES[out.dtype]), buffers
-        return self.hosts[dtypes]
+            rings = tuple(t for ring, flags in pairs for t in (ring[:at].view(x.dtype), flags))
+            sums = tuple(ring[at:].view(out.dtype) for ring in self.memory.rings)
+            self.loaded[dtypes] = _Loaded(host, rings, sums)
+        return self.loaded[dtypes]
 
-    def _follow(self, device: torch.device) -> None:
+    def _follow(self, handle: int) -> None:
         """Let this stream wait for the last one that used the buffers; who captures orders the replays."""
-        stream = torch.cuda.current_stream(device)
-        if stream == self.last or torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing():
             return
+        stream = torch.cuda.current_stream(self.device)
         if self.last is not None:
             stream.wait_stream(self.last)
-        self.last = stream
+        self.last, self.last_handle = stream, handle
 
 
 # --- selection: every rank finds the same -----------------------------------------------------------------
 
 _found: WeakKeyDictionary[dist.ProcessGroup, Transport | str] = WeakKeyDictionary()
 """The transport of each group, or why it has none."""
+
+
+def known(x: object, group: object) -> Transport | None:
+    """Return the transport that an earlier call found, if x needs no other check; None says nothing."""
+    members = dist.group.WORLD if group is None else group
+    if type(x) is not torch.Tensor or not isinstance(members, dist.ProcessGroup):
+        return None
+    made = _found.get(members)
+    if not isinstance(made, Transport) or x.layout is not torch.strided or x.requires_grad:
+        return None
+    there = x.get_device() == made.device and x.dtype in _TYPES
+    return made if there and x.is_contiguous() and not x.is_neg() and x.numel() else None
 
 
 def transport(levels: tuple[dist.ProcessGroup, ...], x: torch.Tensor, op: str) -> Transport | None:
@@ -201,8 +245,10 @@ def _transport(levels: tuple[dist.ProcessGroup, ...], x: torch.Tensor) -> Transp
         else:
             made = _set_up(group, x.device)
         _found[group] = made
-    if isinstance(made, Transport) and x.device != made.memory.calls.device:
-        return f"x is on {x.device}, the first x of the group was on {made.memory.calls.device}"
+        by = "symmetric memory" if isinstance(made, Transport) else f"the group's backend: {made}"
+        logger.info("sums over %d ranks are exchanged by %s", group.size(), by)
+    if isinstance(made, Transport) and x.device.index != made.device:
+        return f"x is on {x.device}, the first x of the group was on device {made.device}"
     return made
 
 
@@ -289,7 +335,7 @@ def _mapped(group: dist.ProcessGroup, sizes: Exchange, rank: int, device: torch.
     """Return the transport whose buffers all ranks have mapped."""
     memory: Any = import_module(MEMORY)
     ranks = sizes.ranks
-    words, ring, flags = 2 * ranks * sizes.words, ranks * sizes.ring, sizes.programs * ranks
+    words, ring, flags = 2 * ranks * sizes.words, 2 * ranks * sizes.ring, 2 * sizes.programs * ranks
     buffer = memory.empty(8 * words + ring + 4 * flags, dtype=torch.uint8, device=device)
     handle = memory.rendezvous(buffer, group)
     buffer.zero_()
@@ -309,7 +355,7 @@ def _mapped(group: dist.ProcessGroup, sizes: Exchange, rank: int, device: torch.
         _limit(group, device),
         (buffer, handle),
     )
-    return Transport(rank, sizes, made, _host(sizes, rank, device))
+    return Transport(rank, sizes, made, _host(sizes, rank, device), device.index)
 
 
 def _limit(group: dist.ProcessGroup, device: torch.device) -> int:
