@@ -1,10 +1,11 @@
-"""Benchmark of grouped products, of the experts of Qwen3-30B-A3B, beside torch's grouped product."""
+"""Benchmark of experts at the shapes of Qwen3-30B-A3B: grouped products, a layer, and records of routes."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -12,11 +13,13 @@ import torch
 from torch import Tensor
 
 import rlk
-from benchmarks import peers
+from benchmarks import bench_model, layers, peers, whole_model
 from benchmarks.harness import Bar, Case, Checked, main
-from benchmarks.identity import describe
-from benchmarks.timing import Launch
+from benchmarks.identity import describe, differing_there
+from benchmarks.timing import Launch, captured
 from benchmarks.turns import aside
+from benchmarks.whole_model import Decoding
+from rlk.nn import CausalLM, ModelConfig, MoE, RouteLog
 from rlk.testing.bits import differing
 
 EXPERTS, TOP = 128, 8
@@ -25,6 +28,11 @@ TOKENS = 8192
 DECODED = {1: 0.75, 16: 0.75, 64: 0.9, 256: 0.9}
 """Tokens of a decoding step, and the share of the measured copy rate that the experts' bytes must reach."""
 TIMES_OF_TORCH = Bar(round(1 / 0.95, 3), "torch_grouped_mm")
+COMPOSED = "torch_grouped_mm_compile"
+MODEL = "Qwen3-30B-A3B"
+RECORDED_LAYERS = 8
+"""Layers of the model whose decoding step records routes, of its 48: a smaller device holds them too."""
+FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +187,132 @@ def gradient(it: Routed, routing: str, wanted: str) -> Case:
     )
 
 
+# --- a layer ---
+
+
+def config(count: int = 1) -> ModelConfig:
+    """Return the config of the model, of so many layers."""
+    return layers.config_of(
+        "qwen3_moe", 2048, 32, 4, 6144, layers=count, num_experts=EXPERTS, num_experts_per_tok=TOP,
+        moe_intermediate_size=768, norm_topk_prob=True,
+    )  # fmt: skip
+
+
+@cache
+def experts() -> MoE:
+    """Make the experts and the router of a layer with weights as they are drawn."""
+    return MoE(config(), 0, device="cuda", dtype=torch.bfloat16)
+
+
+def moe_layer(tokens: int, passes: str) -> Case:
+    """Router, products, SwiGLU and combination beside one torch.compile of the same by torch's products.
+
+    Both are CUDA graphs, but for gradients. Compared: the first tokens alone.
+    """
+    module = experts()
+    x, d_y = (torch.randn(tokens, 2048, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    weights = tuple(
+        w.detach() for w in (module.gate.weight, module.experts.gate_up_proj, module.experts.down_proj)
+    )
+
+    def launch(call: Callable[..., Any], parameters: tuple[Tensor, ...]) -> Launch:
+        if passes == "fwd":
+            return captured(peers.without_grad(lambda: call(x, *parameters)))
+        given = tuple(t.detach().requires_grad_() for t in (x, *parameters))
+        return peers.with_grad(lambda: call(*given), given, d_y)
+
+    def ours() -> Launch:
+        if passes == "fwd":
+            return launch(module, ())
+        given = x.detach().requires_grad_()
+        return peers.with_grad(lambda: module(given), (given, *module.parameters()), d_y)
+
+    def check() -> Checked:
+        with torch.no_grad():
+            return Checked(differing=differing_there(module(x[:FEW]), module(x)[:FEW]))
+
+    used = sum(count > 0 for count in drawn(tokens))
+    of_experts = 3 * 2048 * 768
+    times = 1 if passes == "fwd" else 3
+    return Case(
+        op="moe_layer",
+        passes=passes,
+        shape={"model": MODEL, "T": tokens},
+        rlk=ours,
+        peers={COMPOSED: lambda: launch(lambda *a: layers.fused(layers.by_experts)(*a, TOP), weights)},
+        moved=times * 2.0 * (used * of_experts + 2 * tokens * 2048),
+        flops=times * 2.0 * tokens * (TOP * of_experts + 2048 * EXPERTS),
+        bar=Bar(1.05, COMPOSED),
+        reference=COMPOSED,
+        check=check,
+        describe=lambda: describe(rlk.ops.matmul.explain(x, weights[0])),
+        notes={"compared": "the first tokens alone"},
+    )
+
+
+def decoder_layers() -> Iterator[Case]:
+    """Yield the whole layer in training shapes and decoding, beside that of torch with FlashAttention 4."""
+    bar = Bar(1.05, bench_model.PEER)
+    for batch, length in ((4, 2048), (1, 8192)):
+        torch.cuda.empty_cache()
+        yield replace(bench_model.forward(MODEL, config(), batch, length), bar=bar)
+    for batch in (1, 16, 64, 256):
+        torch.cuda.empty_cache()
+        yield replace(bench_model.decode(MODEL, config(), batch, 2048), bar=bar)
+
+
+# --- records of routes ---
+
+
+def recording(batch: int, context: int) -> Case:
+    """A decoding step that copies its routes into memory of the host, beside the step alone."""
+
+    @cache
+    def made() -> tuple[CausalLM, Decoding, Tensor]:
+        found = whole_model.model_of(config(RECORDED_LAYERS))
+        at = Decoding.of(found, batch, context)
+        host = torch.empty(batch, RECORDED_LAYERS, TOP, dtype=torch.uint8, pin_memory=True)
+        return found, at, host
+
+    def recorded() -> Any:
+        model, d, host = made()
+        log = RouteLog()
+        hidden = model.decode(d.ids, d.cache, d.table, d.lens, routes=log)
+        host.copy_(log.routes().ids, non_blocking=True)
+        return hidden, host
+
+    def alone() -> Any:
+        model, d, _ = made()
+        return model.decode(d.ids, d.cache, d.table, d.lens)
+
+    @torch.no_grad()
+    def check() -> Checked:
+        hidden, host = recorded()
+        torch.cuda.synchronize()
+        wrong = differing_there(hidden, alone())
+        return Checked(differing=wrong + int((host.diff(dim=-1) <= 0).sum()))  # ids that do not ascend
+
+    at = config(RECORDED_LAYERS)
+    used = sum(count > 0 for count in drawn(batch))
+    each = layers.weights_of(at) + at.hidden_size * 3 * 768 * (used - TOP)
+    seen = 4.0 * batch * context * at.num_key_value_heads * at.head_dim
+    return Case(
+        op="route_log",
+        passes="decode",
+        shape={"model": MODEL, "layers": RECORDED_LAYERS, "B": batch, "S": context},
+        rlk=lambda: captured(peers.without_grad(recorded)),
+        peers={"step_alone": lambda: captured(peers.without_grad(alone))},
+        moved=RECORDED_LAYERS * (2.0 * each + seen),
+        bar=Bar(1.01, "step_alone"),
+        reference="step_alone",
+        check=check,
+        extra=False,
+        notes={"what": "a step whose routes are copied to the host, k bytes a token and layer"},
+    )
+
+
 def cases() -> Iterator[Case]:
-    """Yield products and gradients of both weights of the experts, then the products of decoding."""
+    """Yield products and gradients of both weights of the experts, those of decoding, layers, and records."""
     for n, k in (GATE_UP, DOWN):
         for routing in ("balanced", "zipf"):
             it = routed(ROUTINGS[routing](TOKENS), n, k)
@@ -190,6 +322,14 @@ def cases() -> Iterator[Case]:
         for tokens, share in DECODED.items():
             it = routed(drawn(tokens), n, k)
             yield grouped(it, "drawn", Bar(round(1 / share, 3), "copy"))
+    for tokens in (TOKENS, *DECODED):
+        yield moe_layer(tokens, "fwd")
+    yield moe_layer(TOKENS, "fwd+bwd")
+    experts.cache_clear()
+    yield from decoder_layers()
+    for batch in (1, 64):
+        torch.cuda.empty_cache()
+        yield recording(batch, 2048)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ def calls(device: str, tokens: int) -> dict[str, Call]:
         "jsd_loss": Call((student, teacher), {"math": "sm90"}),
         "swiglu": Call((x, y), {}),
         "geglu": Call((x, y), {}),
+        "clamped_swiglu": Call((x,), {}),
         "rope": Call((q, k, cos, sin), {"position_ids": positions}, (q, k)),
         "rope, rotary_dim": Call(
             (q, k, cos[:, : WIDTH // 4], sin[:, : WIDTH // 4]),

@@ -32,8 +32,9 @@ def config_of(
     vocabulary: int = 151936,
     theta: float = 1e6,
     positions: int = 40960,
+    **more: Any,
 ) -> ModelConfig:
-    """Return the config of a model, of as many layers as are measured."""
+    """Return the config of a model, of as many layers as are measured. more: other entries."""
     return ModelConfig.of(
         {
             "model_type": model_type,
@@ -44,10 +45,11 @@ def config_of(
             "num_attention_heads": heads,
             "num_key_value_heads": key_heads,
             "head_dim": head_dim,
-            "rms_norm_eps": 1e-6 if model_type == "qwen3" else 1e-5,
+            "rms_norm_eps": 1e-6 if model_type.startswith("qwen3") else 1e-5,
             "max_position_embeddings": positions,
             "rope_theta": theta,
             "hidden_act": "silu",
+            **more,
         }
     )
 
@@ -62,9 +64,13 @@ def models() -> dict[str, ModelConfig]:
 
 
 def weights_of(config: ModelConfig) -> int:
-    """Return the number of weights in the products of a layer."""
+    """Return the number of weights in the products of a layer, of experts those that a token goes through."""
     heads = config.num_attention_heads, config.num_key_value_heads
     attention = config.head_dim * (2 * heads[0] + 2 * heads[1])
+    if config.experts is not None:
+        return config.hidden_size * (
+            attention + config.experts.count + 3 * config.experts.k * config.experts.width
+        )
     return config.hidden_size * (attention + 3 * config.intermediate_size)
 
 
@@ -148,6 +154,24 @@ def gated(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
+def routed(scores: Tensor, k: int) -> Pair:
+    """Experts of the largest scores and their weights, renormalised, as transformers has them."""
+    weights, ids = torch.topk(torch.softmax(scores, -1, dtype=torch.float32), k, -1)
+    return (weights / weights.sum(-1, keepdim=True)).to(scores.dtype), ids
+
+
+def by_experts(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, k: int) -> Tensor:
+    """A layer of experts by torch's grouped products: sorted rows, SwiGLU, weighted rows added."""
+    weights, ids = routed(F.linear(x, router), k)
+    found, order = ids.flatten().sort(stable=True)
+    ends = torch.searchsorted(found, torch.arange(len(gate_up), device=x.device), right=True, out_int32=True)
+    both = torch._grouped_mm(x[order // k], gate_up.mT, offs=ends)
+    rows = torch._grouped_mm(gated(both), down.mT, offs=ends)
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
+    made: Tensor = (rows[place].view(*ids.shape, -1) * weights[..., None]).sum(1)
+    return made
+
+
 @cache
 def fused(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return torch.compile's version of an elementwise part, one for each shape."""
@@ -170,6 +194,7 @@ class TorchLayer:
     cos: Tensor
     sin: Tensor
     attention: Callable[..., Any]
+    router: Tensor | None = None
 
     @staticmethod
     def of(
@@ -190,7 +215,14 @@ class TorchLayer:
         def joined(*modules: Any) -> Tensor:
             return torch.cat([m.weight.detach() for m in modules]).requires_grad_(grad)
 
+        def experts(weight: Tensor) -> Tensor:
+            return weight.detach().clone().requires_grad_(grad)
+
         cos, sin = at.options.tables.of(at.o_proj.weight)
+        if config.experts is None:
+            weights = joined(mlp.gate_proj, mlp.up_proj), joined(mlp.down_proj)
+        else:
+            weights = experts(mlp.experts.gate_up_proj), experts(mlp.experts.down_proj)
         return TorchLayer(
             config,
             joined(layer.input_layernorm),
@@ -198,18 +230,18 @@ class TorchLayer:
             (joined(at.q_norm), joined(at.k_norm)) if config.qk_norm else None,
             joined(at.o_proj),
             joined(layer.post_attention_layernorm),
-            joined(mlp.gate_proj, mlp.up_proj),
-            joined(mlp.down_proj),
+            *weights,
             cos,
             sin,
             attention,
+            None if config.experts is None else joined(mlp.gate),
         )
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
         """Return what gradients are wanted of."""
-        norms = self.head_norms or ()
-        return (self.input_norm, self.qkv, *norms, self.o, self.post_norm, self.gate_up, self.down)
+        norms, router = self.head_norms or (), () if self.router is None else (self.router,)
+        return (self.input_norm, self.qkv, *norms, self.o, self.post_norm, *router, self.gate_up, self.down)
 
     def __call__(
         self, x: Tensor, residual: Tensor, attend: Callable[[TorchLayer, Tensor], Tensor]
@@ -220,6 +252,9 @@ class TorchLayer:
         o = attend(self, F.linear(x, self.qkv))
         x = F.linear(o.flatten(-2), self.o)
         x, residual = fused(add_norm)(x, residual, self.post_norm, eps)
+        if self.router is not None and self.config.experts is not None:
+            weights = self.router, self.gate_up, self.down
+            return fused(by_experts)(x, *weights, self.config.experts.k), residual
         return F.linear(fused(gated)(F.linear(x, self.gate_up)), self.down), residual
 
     def of_heads(self, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Any, ...]:

@@ -66,7 +66,7 @@ def written_of(config: Any, folder: Path, seed: int = 0) -> Path:
         for name, p in model.named_parameters():
             if "norm" in name:
                 p.add_(torch.randn_like(p) * 0.2)
-            elif name.endswith("bias"):
+            elif name.endswith(("bias", "sinks")):
                 p.copy_(torch.randn_like(p) * 0.5)
             elif "embed" in name or "lm_head" in name:
                 p.copy_(torch.randn_like(p) * (0.5 if name.startswith("lm_head") or tied(config) else 1.0))

@@ -510,9 +510,23 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
     (lambda: rope_table(8, 8, base=0.0), Code.ARG_VALUE, "rope_table: base=0.0"),
     (lambda: rope_table(8, 8, scaling="linear"), Code.ARG_TYPE, "rope_table: scaling must be a mapping"),
     (
-        lambda: rope_table(8, 8, scaling={"rope_type": "yarn"}),
+        lambda: rope_table(8, 8, scaling={"rope_type": "dynamic"}),
         Code.ARG_VALUE,
-        "rope_table: scaling[\"rope_type\"]='yarn'",
+        "rope_table: scaling[\"rope_type\"]='dynamic'",
+    ),
+    (
+        lambda: rope_table(
+            8,
+            8,
+            scaling={
+                "rope_type": "yarn",
+                "factor": 2.0,
+                "original_max_position_embeddings": 8,
+                "truncate": 2,
+            },
+        ),
+        Code.ARG_VALUE,
+        'rope_table: scaling["truncate"]=2',
     ),
     (
         lambda: rope_table(8, 8, scaling={"rope_type": "linear"}),

@@ -90,6 +90,11 @@ def gelu_gating(approximate: str) -> Call:
     return call
 
 
+def gating_within_limits(given: Rows) -> list[torch.Tensor]:
+    given = leafed(given, "x")
+    return pulled([ops.clamped_swiglu(given["x"][..., : V // 2 * 2], limit=1.0)], given, "x")
+
+
 def rotating(interleaved: bool, width: int | None = None) -> Call:
     def call(given: Rows) -> list[torch.Tensor]:
         given = leafed(given, "q")
@@ -135,6 +140,7 @@ CALLS: dict[str, Call] = {
     "swiglu": gating,
     "geglu": gelu_gating("tanh"),
     "geglu by erf": gelu_gating("none"),
+    "clamped_swiglu": gating_within_limits,
     "rope": rotating(False),
     "rope partial": rotating(False, 10),
     "rope interleaved": rotating(True),

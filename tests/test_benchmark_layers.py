@@ -20,8 +20,12 @@ from rlk.nn import ModelConfig
 
 CONFIGS = {
     "qwen3": layers.config_of("qwen3", 128, 4, 2, 256, head_dim=64, vocabulary=64, positions=256),
+    "qwen3_moe": layers.config_of(
+        "qwen3_moe", 128, 4, 2, 256, head_dim=64, vocabulary=64, positions=256, num_experts=8,
+        num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True,
+    ),
     "llama": layers.config_of("llama", 128, 4, 2, 320, head_dim=64, vocabulary=64, positions=256),
-}
+}  # fmt: skip
 SHAPE = (2, 24)
 CONTEXT = 80  # keys in two pages
 

@@ -75,6 +75,7 @@ SIGNATURES = {
     "position_ids=None, eps=1e-06, profile='hf_llama', interleaved=False, rotary_dim=None)",
     "rope": "(q, k, cos, sin, *, position_ids, interleaved=False, rotary_dim=None)",
     "geglu": "(gate, up, *, approximate='tanh')",
+    "clamped_swiglu": "(x, *, limit=7.0, alpha=1.702)",
     "swiglu": "(gate, up)",
     "embedding": "(ids, weight)",
     "group_advantage": "(rewards, groups, *, scale='group', baseline='mean', std='unbiased', eps=0.0001, "
@@ -576,6 +577,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "rms_norm, residual": lambda x, g: ops.rms_norm(x, x[0].detach(), residual=2 * x, profile="gemma"),
     "swiglu": lambda x, g: ops.swiglu(x, x + 1),
     "geglu": lambda x, g: (ops.geglu(x, x + 1), ops.geglu(x, 2 * x, approximate="none")),
+    "clamped_swiglu": lambda x, g: ops.clamped_swiglu(x, limit=0.5),
     "rope": lambda x, g: ops.rope(x.reshape(6, 5, 8), x.reshape(6, 5, 8), TABLE, TABLE + 1, position_ids=IDS),
     "rope, partial": lambda x, g: ops.rope(
         x.reshape(6, 4, 10), x.reshape(6, 4, 10), TABLE, TABLE + 1, position_ids=IDS, rotary_dim=8

@@ -65,3 +65,34 @@ def test_the_generated_kernel_writes_into_both_halves() -> None:
     finally:
         dispatch.interpret_with(before)
     assert_same_bits(got, want)
+
+
+def test_clamped_numbers_have_no_gradient_and_nan_stays_nan() -> None:
+    """Near float64 with its gradient; beyond the limit results are those of the limit."""
+    x = (2 * drawn(7, 64)).requires_grad_()
+    seed = drawn(7, 32)
+    wide = x.detach().double().requires_grad_()
+    y, want = ops.clamped_swiglu(x, limit=1.5), ops.clamped_swiglu.reference(wide, limit=1.5)
+    (got,) = torch.autograd.grad(y, x, seed)
+    (wanted,) = torch.autograd.grad(want, wide, seed.double())
+    for a, b in ((y, want), (got, wanted)):
+        assert (a.double() - b).abs().max() <= 2.0**-8 * b.abs().max()
+    gate, up = x.detach()[:, ::2] > 1.5, x.detach()[:, 1::2].abs() > 1.5
+    assert gate.any() and up.any() and not got[:, ::2][gate].any() and not got[:, 1::2][up].any()
+    assert got[:, ::2][~gate].all() and got[:, 1::2][~up].all()
+    assert differing(ops.clamped_swiglu(x.detach()), y.detach())
+    for at in (0, 1):
+        odd = x.detach().clone()
+        odd[2, at] = torch.nan
+        made = ops.clamped_swiglu(odd, limit=1.5)
+        assert torch.isnan(made[2, 0])
+        assert_same_bits(made.flatten()[65:], y.detach().flatten()[65:])
+
+
+def test_a_gate_without_an_up_is_refused() -> None:
+    for call in (
+        lambda: ops.clamped_swiglu(drawn(2, 7)),
+        lambda: ops.clamped_swiglu(drawn(2, 8), limit=-1.0),
+    ):
+        with pytest.raises(LaunchError, match="clamped_swiglu"):
+            call()

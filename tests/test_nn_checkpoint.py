@@ -21,7 +21,7 @@ from rlk.nn.checkpoint import EMBEDDING, HEAD
 from rlk.nn.modules import merged_parameters
 from rlk.nn.products import adjacent
 
-YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 SHARDS = 40_000  # bytes, so that a tiny model has several
 
 
@@ -210,7 +210,7 @@ def test_weights_beyond_f16_are_refused_in_f16(copy: Callable[[str], Path]) -> N
         ({"model_type": "no_model"}, "gemma3_text"),
         ({"hidden_act": "relu"}, "silu"),
         ({"quantization_config": {"quant_method": "fp8"}}, "16 or 32 bits"),
-        ({"rope_parameters": YARN}, "default, linear, llama3"),
+        ({"rope_parameters": DYNAMIC}, "default, linear, llama3, yarn"),
         ({"rlk_leaves": 3}, "1, 2, 4 or 8"),
     ],
 )  # fmt: skip
@@ -223,7 +223,7 @@ def test_an_unsupported_config_names_what_is_supported(
 
 
 def test_all_that_is_wrong_with_a_config_is_one_message(copy: Callable[[str], Path]) -> None:
-    folder = rewritten(edited(copy("llama"), rope_parameters=YARN, hidden_act="relu"), quantized)
+    folder = rewritten(edited(copy("llama"), rope_parameters=DYNAMIC, hidden_act="relu"), quantized)
     error = refusal(folder, leaves=5)
     for words in ("yarn", "relu", "rlk_leaves=5", "I8"):
         assert words in str(error)
@@ -253,6 +253,13 @@ def test_files_that_cannot_be_read_are_named(copy: Callable[[str], Path], tmp_pa
     assert "is no JSON" in str(refusal(folder))
     (folder / "config.json").unlink()
     assert "there is no config.json" in str(refusal(folder))
+
+
+def test_a_repository_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that it has no config.json, which nobody could look at."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    said = str(refusal("no-such-owner/no-such-model"))  # type: ignore[arg-type]
+    assert "there is no such folder" in said and "connect" in said and "no config.json" not in said
 
 
 def test_a_shard_that_is_missing_is_named(folders: dict[str, Path], tmp_path: Path) -> None:

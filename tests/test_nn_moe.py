@@ -20,6 +20,7 @@ from rlk import ops
 from rlk.drift import Nn, Patched, Sequences, compare_operators
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
+from rlk.nn.experts import TURNED
 from rlk.ops import Routes
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.verify import rows
@@ -29,6 +30,10 @@ from rlk.verify.models import random_subject
 from rlk.verify.run import verify
 
 EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "sliding_window": None}
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+    "truncate": False, "original_max_position_embeddings": 16,
+}  # fmt: skip
 FAMILIES = {
     "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
         **SIZES | EXPERTS, num_hidden_layers=3, head_dim=32, moe_intermediate_size=32, num_experts=8,
@@ -36,6 +41,10 @@ FAMILIES = {
     ),
     "mixtral": lambda: transformers.MixtralConfig(
         **SIZES | EXPERTS, num_hidden_layers=2, num_local_experts=4
+    ),
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **SIZES | EXPERTS | {"sliding_window": 4}, num_hidden_layers=2, num_local_experts=4, head_dim=32,
+        swiglu_limit=1.0, rope_parameters=YARN,
     ),
 }  # fmt: skip
 LENGTHS = (11, 1, 7)
@@ -83,6 +92,10 @@ def rolled_out(model: CausalLM, chunk: int) -> tuple[list[torch.Tensor], list[Ro
     return [torch.cat(x) for x in logits], [Routes.cat(x) for x in noted]
 
 
+def router(model: Any, layer: int = -1) -> Any:
+    return getattr(model.model.layers[layer].mlp, model.config.experts.router)
+
+
 def test_training_prefill_and_decoding_have_the_same_bits_and_experts(model: CausalLM) -> None:
     log = RouteLog()
     with torch.no_grad():
@@ -112,7 +125,8 @@ def test_training_replays_what_rollout_recorded(model: CausalLM) -> None:
     assert [differing(a, b) for a, b in zip(gradients(model, log), want, strict=True)] == [0] * len(want)
     assert log.flips().tokens == 0 and log.routes().digest() == recorded.digest()
     with torch.no_grad():
-        model.model.layers[-1].mlp.gate.weight.mul_(-1)  # the smallest scores are the largest
+        for p in router(model).parameters():
+            p.mul_(-1)  # the smallest scores are the largest
     free, replayed = RouteLog(), RouteLog(recorded)
     chosen, forced = gradients(model, free), gradients(model, replayed)
     assert replayed.routes().digest() == recorded.digest() != free.routes().digest()
@@ -183,6 +197,59 @@ def test_errors_are_not_above_those_of_transformers_in_bf16(folder: Path, model:
     assert control.square().mean() > 20 * ours.square().mean()
 
 
+def as_ours(name: str, x: torch.Tensor, model: CausalLM) -> torch.Tensor:
+    """Return a parameter of transformers, or its gradient, as rlk.nn has it: weights of GPT-OSS by rows."""
+    turned = name.endswith(TURNED) and model.config.model_type == "gpt_oss"
+    return x.mT.contiguous() if turned else x
+
+
+def test_parts_of_gpt_oss_are_seen_in_its_numbers(tmp_path: Path) -> None:
+    """Near transformers in float64, gradients too; another limit, gain, window or sink is not."""
+    folder = written_of(FAMILIES["gpt_oss"](), tmp_path)
+    model = CausalLM.from_pretrained(folder)
+    exact = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, attn_implementation="eager", experts_implementation="eager"
+    ).double()
+    wanted = exact(IDS[None], output_router_logits=True)
+    experts = Routes.of([scores.topk(2, -1).indices for scores in wanted.router_logits], experts=4)
+    of = IDS[None, 1:, None]
+    (-wanted.logits[:, :-1].log_softmax(-1).gather(-1, of).sum()).backward()
+
+    def logits(model: CausalLM) -> torch.Tensor:
+        return model.logits(model(IDS, routes=RouteLog(experts))).double()
+
+    (-model.logps(IDS, routes=RouteLog(experts)).logp.sum()).backward()
+    for name, p in exact.named_parameters():
+        got, want = model.get_parameter(name).grad, as_ours(name, p.grad, model)
+        assert got is not None and want.abs().max() > 0, name
+        assert (got.double() - want).norm() < 0.15 * want.norm(), name
+    with torch.no_grad():
+        error = (logits(model) - wanted.logits[0]).abs().max()
+        c, at = model.config, model.config.experts
+        assert at is not None and at.clamped == (1.0, 1.702)
+        for change in (
+            {"experts": replace(at, clamped=(1.5, 1.702))},
+            {"experts": replace(at, clamped=(1.0, 2.5))},
+            {"windows": tuple(w and w + 1 for w in c.windows)},
+            {"ropes": tuple(replace(r, scaling=(("rope_type", "default"),)) for r in c.ropes)},
+        ):
+            other = CausalLM(replace(c, **change))
+            other.load_state_dict(model.state_dict())
+            assert (logits(other) - wanted.logits[0]).abs().max() > 3 * error, change
+        for name, p in model.named_parameters():
+            if name.endswith(("bias", "sinks")):
+                kept = p.clone()
+                p.zero_()
+                assert (logits(model) - wanted.logits[0]).abs().max() > 3 * error, name
+                p.copy_(kept)
+
+
+def test_a_quantized_gpt_oss_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    given = FAMILIES["gpt_oss"]().to_dict() | {"quantization_config": {"quant_method": "mxfp4"}}
+    with pytest.raises(LaunchError, match=r"quantization_config.*\n?.*Mxfp4Config\(dequantize=True\)"):
+        ModelConfig.of(given)
+
+
 def test_a_checkpoint_goes_to_transformers_and_back(folder: Path, model: CausalLM, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     again = CausalLM.from_pretrained(tmp_path)
@@ -191,13 +258,13 @@ def test_a_checkpoint_goes_to_transformers_and_back(folder: Path, model: CausalL
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     for (name, a), b in zip(sorted(model.named_parameters()), sorted(theirs.named_parameters()), strict=True):
         assert name == b[0]
-        assert_same_bits(a, b[1], name)
+        assert_same_bits(a, as_ours(name, b[1], model), name)
     assert json.loads((tmp_path / "config.json").read_text())["rlk_leaves"] == 1
 
 
 def test_a_missing_expert_is_named(folder: Path, tmp_path: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
-    gone = next(name for name in tensors if ".experts.1." in name)
+    gone = next(name for name in tensors if re.search(r"\.experts\.(1\.|down_proj)", name))
     del tensors[gone]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
@@ -250,7 +317,7 @@ def test_errors_are_taken_where_experts_are_those_of_float64(monkeypatch: pytest
     """The tokens left out are counted; the control, all tokens, has the errors of other experts."""
     raw = FAMILIES["mixtral"]().to_dict()
     subject = random_subject("mixtral", "config", raw, torch.bfloat16, torch.device("cpu"))
-    gate = subject.model.model.layers[1].mlp.gate.weight
+    gate = router(subject.model, 1).weight
     with torch.no_grad():  # all experts but one have nearly equal scores
         gate[2:] = (gate[1:2].view(torch.int16) + torch.tensor([[1], [2]], dtype=torch.int16)).view(
             gate.dtype
@@ -270,7 +337,7 @@ def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -
     """Logits and gradients of all parameters; transformers' own logits differ."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     plain = theirs(IDS[None], use_cache=False).logits[0]
-    found = {}
+    found, name = {}, f"model.layers.0.mlp.{model.config.experts.router}"
     with rlk.patch(theirs) as patched:
         logits = theirs(IDS[None], use_cache=False).logits[0]
         assert_same_bits(logits, model.logits(model(IDS)))
@@ -278,17 +345,17 @@ def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -
         found = {name: p.grad for name, p in theirs.named_parameters()}
         few = Sequences.of([IDS[:4].tolist()])
         same = compare_operators(Nn(model), Patched(theirs), few)
-        assert not same.local and not same.changed and same.drift["model.layers.0.mlp.gate"] == 0.0
-        gate = theirs.get_parameter("model.layers.0.mlp.gate.weight")
+        assert not same.local and not same.changed and same.drift[name] == 0.0
+        gate = list(theirs.get_submodule(name).parameters())
         with torch.no_grad():
-            gate.neg_()  # the control
+            torch._foreach_neg_(gate)  # the control
             (first, *_) = compare_operators(Nn(model), Patched(theirs), few).changed
-            gate.neg_()
-        assert first.router == "model.layers.0.mlp.gate" and first.tokens == first.own == (0, 1, 2, 3)
+            torch._foreach_neg_(gate)
+        assert first.router == name and first.tokens == first.own == (0, 1, 2, 3)
     model.logps(IDS).logp.sum().backward()
     for name, p in model.named_parameters():
         assert p.grad is not None
-        assert_same_bits(found[name], p.grad, name)
+        assert_same_bits(as_ours(name, found[name], model), p.grad, name)
     assert differing(plain.float(), logits)
     assert_same_bits(theirs(IDS[None], use_cache=False).logits[0], plain)  # the patch is undone
     theirs.config.output_router_logits = True

@@ -480,6 +480,7 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
 TABLES: dict[str, tuple[int, float, dict[str, Any]]] = {
     "qwen3": (128, 1e6, {"rope_type": "default"}),
     "qwen2.5": (64, 1e6, {"rope_type": "default"}),
@@ -488,6 +489,8 @@ TABLES: dict[str, tuple[int, float, dict[str, Any]]] = {
     "gemma3, windows": (256, 1e4, {"rope_type": "default"}),
     "llama3.1": (128, 5e5, LLAMA3),
     "llama3.2": (64, 5e5, LLAMA3 | {"factor": 32.0}),
+    "gpt-oss": (64, 1.5e5, YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}),
+    "deepseek-v3": (64, 1e4, YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.7}),
 }
 
 
@@ -501,11 +504,13 @@ def test_tables_have_the_angles_of_transformers(name: str) -> None:
     module = modeling.LlamaRotaryEmbedding(config)
     cos, sin = ops.rope_table(3000, dim, base=base, scaling=scaling)
     angle = torch.arange(3000).float()[:, None] * module.inv_freq
-    assert_same_bits(cos, angle.double().cos().float(), "cos")
-    assert_same_bits(sin, angle.double().sin().float(), "sin")
+    assert ("yarn" in str(scaling)) == (module.attention_scaling != 1.0)
+    assert_same_bits(cos, angle.double().cos().float() * module.attention_scaling, "cos")
+    assert_same_bits(sin, angle.double().sin().float() * module.attention_scaling, "sin")
     theirs = module(torch.zeros(1), torch.arange(3000)[None])
     for mine, other in zip((cos, sin), theirs, strict=True):
-        close(mine, other[0, :, : dim // 2], 2.0**-23, 2.0**-149)
+        ulps = 2 if "yarn" in str(scaling) else 1  # theirs may be the neighbour, before it is multiplied
+        close(mine, other[0, :, : dim // 2], ulps * 2.0**-23, 2.0**-149)
     for mine, other in zip((cos, sin), ops.rope_table(3000, dim, scaling=given), strict=True):
         assert_same_bits(mine, other)
     (other, _) = ops.rope_table(3000, dim, base=base * 1.001, scaling=scaling)

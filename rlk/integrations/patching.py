@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from rlk.integrations.swap import known_version
 from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
 from rlk.nn.config import LEAVES, ModelConfig
+from rlk.nn.experts import lay_rows
 from rlk.nn.model import CausalLM
 from rlk.nn.products import lay_adjacent
 from rlk.ops.results import LogProbs
@@ -33,6 +34,7 @@ FAMILIES = {
     "gemma3": ("Gemma3", "Gemma3TextModel", "gemma"),
     "qwen3_moe": ("Qwen3Moe", "Qwen3MoeModel", "hf_llama"),
     "mixtral": ("Mixtral", "MixtralModel", "hf_llama"),
+    "gpt_oss": ("GptOss", "GptOssModel", "gpt_oss"),
 }
 """By the module of transformers: how its classes begin, its decoder's class, the profile of its norms."""
 LAYER_NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -48,6 +50,8 @@ ROLES = {
     "ForCausalLM": "head",
 }
 """By the end of a class's name."""
+ODD_ROLES = {"GptOssMLP": "experts"}
+"""By the name of a class that says something else."""
 GROUPS = (("self_attn", ("q_proj", "k_proj", "v_proj")), ("mlp", ("gate_proj", "up_proj")))
 """Linear layers of one input, by the module that holds them."""
 ROW_PARALLEL = ("o_proj", "down_proj")
@@ -70,6 +74,12 @@ class Problem:
         return Diagnostic(Code.PATCH_PART, NOWHERE, fields)
 
 
+def _first_of(same: list[Problem]) -> Problem:
+    """Return the first of problems that differ by their module alone, with how many others there are."""
+    first, more = same[0], len(same) - 1
+    return replace(first, where=f"{first.where} and {more} more") if more else first
+
+
 @dataclass(slots=True, eq=False)
 class Patched:
     """A patched model; a context manager that undoes the patch.
@@ -84,9 +94,9 @@ class Patched:
     def undo(self) -> None:
         """Put everything back; a second call does nothing.
 
-        Weights that were moved behind each other stay there. A manager of continuous batching that was kept
-        (`persistent_manager=True`) is destroyed, since its steps are rlk's. Raises LaunchError, with all else
-        put back, if other code replaced a forward after the patch did.
+        Weights that were moved behind each other, or turned in memory (GPT-OSS's experts), stay so. A manager
+        of continuous batching that was kept (`persistent_manager=True`) is destroyed, since its steps are
+        rlk's. Raises LaunchError, with all else put back, if other code replaced a forward after the patch.
         """
         for head, name, _, _ in self.done:
             if name == "init_continuous_batching" and kept_manager(head) is not None:
@@ -148,9 +158,10 @@ def patch(
 ) -> Patched:
     """Exchange the computations of a loaded transformers model for rlk's, in place, until it is undone.
 
-    model: Llama, Mistral, Qwen2, Qwen3, Gemma 2 or Gemma 3 (text), in bf16 or f16, or a module that holds
-    one: peft's, a reward model. Parameters keep identity, names and values; weights of one input are moved
-    behind each other in memory. Use it as `with rlk.patch(model):` or keep the result and call `.undo()`.
+    model: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (text), Qwen3-MoE, Mixtral or GPT-OSS, in bf16 or
+    f16, or a module that holds one: peft's, a reward model. Parameters keep identity, names and values;
+    weights of one input are moved behind each other in memory. Use it as `with rlk.patch(model):` or keep the
+    result and call `.undo()`.
 
     leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; by default `config.rlk_leaves`, or 1.
     strict: raise UnsupportedError, which lists everything that cannot be exchanged, with nothing exchanged;
@@ -164,11 +175,12 @@ def patch(
             Code.ARG_VALUE, op="patch", name="logits", value=logits, wanted='"float32" or "model"'
         )
     parts = _Parts.of(model, leaves)
-    if strict and parts.problems:
-        raise UnsupportedError.collected(tuple(p.said() for p in parts.problems))
-    for problem in parts.problems:
-        print(f"rlk.patch: {problem.said()}")
-    made = Patched(model, tuple(str(p.said()) for p in parts.problems))
+    said = parts.said()
+    if strict and said:
+        raise UnsupportedError.collected(said)
+    for each in said:
+        print(f"rlk.patch: {each}")
+    made = Patched(model, tuple(map(str, said)))
     try:
         _exchange(made, parts, torch.float32 if logits == "float32" else None, loss_logits)
     except BaseException:
@@ -215,10 +227,18 @@ class _Parts:
         parts = _Parts({}, {}, {}, {}, [], [])
         for name, module in model.named_modules():
             parts._sort(name, module, leaves)
-        if not parts.decoders:
+        if not any(_role(module)[0] == "decoder" for module in model.modules()):
             known = ", ".join(decoder for _, decoder, _ in FAMILIES.values())
-            parts.problems.append(Problem("the model", f"{type(model).__name__} has no {known}", known, True))
+            what = f"{type(model).__name__} has no decoder that rlk knows"
+            parts.problems.append(Problem("the model", what, f"give a model that holds one of {known}", True))
         return parts
+
+    def said(self) -> tuple[Diagnostic, ...]:
+        """Return a message for each kind of problem, with the first module that has it."""
+        alike: dict[Problem, list[Problem]] = {}
+        for problem in self.problems:
+            alike.setdefault(replace(problem, where=""), []).append(problem)
+        return tuple(_first_of(same).said() for same in alike.values())
 
     @property
     def whole(self) -> bool:
@@ -327,7 +347,7 @@ def _role(module: torch.nn.Module) -> tuple[str | None, str]:
         path = cls.__module__.split(".")
         if path[:2] == ["transformers", "models"] and path[2:3] and path[2] in FAMILIES:
             begins, decoder, profile = FAMILIES[path[2]]
-            roles = {begins + name: role for name, role in ROLES.items()} | {decoder: "decoder"}
+            roles = {begins + name: role for name, role in ROLES.items()} | ODD_ROLES | {decoder: "decoder"}
             role = roles.get(cls.__name__)
             return role if role is None or _same(type(module), cls) else "other", profile
     return None, ""
@@ -386,7 +406,12 @@ def _exchange_decoder(made: Patched, forwards: Any, module: Any, at: Decoding) -
         mlp = forwards.mlp_forward(at.config) if is_dense else forwards.experts_forward(at.config, i)
         made.exchange(layer.mlp, mlp)
         if not is_dense:
-            made.exchange(layer.mlp.gate, forwards.router_forward)
+            experts = at.config.experts
+            made.exchange(getattr(layer.mlp, experts.router), forwards.router_forward)
+            if experts.clamped is not None:
+                for p in (layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
+                    if _movable(p):
+                        lay_rows(p)
 
 
 def _linear(forwards: Any, name: str, logits_dtype: torch.dtype | None, parts: _Parts) -> Forward:

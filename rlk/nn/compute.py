@@ -50,7 +50,7 @@ class AttentionOptions:
             softcap=config.attention_softcap,
             window=config.windows[layer],
             eps=config.rms_norm_eps,
-            norm_profile=config.norm_profile,
+            norm_profile=config.norm_profile if config.qk_norm else "hf_llama",  # of heads
             tables=tables,
             leaves=config.leaves,
         )
@@ -69,12 +69,15 @@ class AttentionOptions:
 def attention(module: Any, x: torch.Tensor, tokens: Tokens, at: AttentionOptions) -> torch.Tensor:
     """Return the attention of a layer: products, norms of heads, rotation, scores, output product.
 
-    module: has q_proj, k_proj, v_proj, o_proj and may have q_norm and k_norm. x: [T, hidden].
+    module: has q_proj, k_proj, v_proj, o_proj and may have q_norm and k_norm, and sinks [Hq]. x: [T, hidden].
     """
     parts = module._modules  # torch's lookup of module.q_proj takes ten times as long
     qkv = projections(x, (parts["q_proj"], parts["k_proj"], parts["v_proj"]), at.leaves)
     heads = at.heads_of(module, *at.tables.of(x))
-    o = tokens.attend(at.layer, qkv, heads, window=at.window, softcap=at.softcap, scale=at.scale)
+    options = {"window": at.window, "softcap": at.softcap, "scale": at.scale}
+    if (sinks := module._parameters.get("sinks")) is not None:
+        options["sinks"] = sinks.float()
+    o = tokens.attend(at.layer, qkv, heads, **options)
     return output(o.flatten(-2), parts["o_proj"], at.leaves)
 
 

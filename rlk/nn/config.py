@@ -9,9 +9,9 @@ from typing import Any, Literal
 from rlk.errors import Code, LaunchError
 from rlk.ops.gated import Activation
 from rlk.ops.moe import MOST_CHOICES, MOST_EXPERTS
-from rlk.ops.rotary import SCALINGS
+from rlk.ops.rotary import OPTIONAL, SCALINGS
 
-Profile = Literal["hf_llama", "gemma", "vllm"]
+Profile = Literal["hf_llama", "gemma", "vllm", "gpt_oss"]
 LEAVES = "rlk_leaves"
 """The entry of config.json that holds a model's number of leaves."""
 NEEDED = (
@@ -34,7 +34,9 @@ class Rope:
 class Experts:
     """The experts of a layer: how many, of which width, and how many a token goes through (k).
 
-    renormalize: weights of a token add up to 1. dense: layers that have an MLP in their place.
+    renormalize: weights of a token add up to 1. dense: layers that have an MLP in their place. clamped: limit
+    and alpha of `rlk.ops.clamped_swiglu`, for experts and a router with biases, as GPT-OSS has; None: SwiGLU
+    without biases.
     """
 
     count: int
@@ -42,6 +44,12 @@ class Experts:
     width: int
     renormalize: bool
     dense: tuple[int, ...] = ()
+    clamped: tuple[float, float] | None = None
+
+    @property
+    def router(self) -> str:
+        """Return the name of a layer's router: "gate", or "router" in GPT-OSS."""
+        return "gate" if self.clamped is None else "router"
 
     def number(self, layer: int) -> int:
         """Return the number of a layer among those with experts."""
@@ -55,8 +63,8 @@ class ModelConfig:
     windows: of each layer, how many keys a query sees (its own included), None for all. ropes: of each
     layer. norm_profile: of every norm, as `rlk.ops.rms_norm` takes it. sandwich_norms: norms follow attention
     and MLP too (Gemma). embedding_scale: embeddings are multiplied by it, rounded to their dtype.
-    attention_scale: of scores. leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; part of
-    the numerics. experts: None in a dense model.
+    attention_scale: of scores. sinks: heads have a sink each. leaves: pieces of contractions that ranks may
+    share, 1, 2, 4 or 8; part of the numerics. experts: None in a dense model.
     """
 
     model_type: str
@@ -78,6 +86,7 @@ class ModelConfig:
     o_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    sinks: bool = False
     sandwich_norms: bool = False
     embedding_scale: float | None = None
     attention_softcap: float | None = None
@@ -189,6 +198,18 @@ def _mixtral(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"experts": Experts(_count_of_experts(given), k, width, renormalize=True)}
 
 
+def _gpt_oss(given: Mapping[str, Any]) -> dict[str, Any]:
+    bias = bool(given.get("attention_bias", True))
+    experts = Experts(
+        count=_count_of_experts(given),
+        k=_size(given, "num_experts_per_tok"),
+        width=given["intermediate_size"],
+        renormalize=True,
+        clamped=(float(given.get("swiglu_limit", 7.0)), float(given.get("swiglu_alpha", 1.702))),
+    )
+    return {"qkv_bias": bias, "o_bias": bias, "norm_profile": "gpt_oss", "sinks": True, "experts": experts}
+
+
 def _count_of_experts(given: Mapping[str, Any]) -> int:
     """Return the number of experts, by the name of today's transformers or the older one."""
     return _size(given, "num_local_experts" if given.get("num_experts") is None else "num_experts")
@@ -232,9 +253,10 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "gemma3_text": _gemma3,
     "qwen3_moe": _qwen3_moe,
     "mixtral": _mixtral,
+    "gpt_oss": _gpt_oss,
 }
 """What each supported model_type of transformers has beside the parts of Llama."""
-MIXED = ("qwen2", "qwen3", "gemma2", "gemma3_text")
+MIXED = ("qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_oss")
 """Families of which some layers have a window and others none."""
 ACTIVATIONS = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}
 
@@ -247,8 +269,16 @@ def _check_activation(given: Mapping[str, Any]) -> None:
 
 
 def _check_weights(given: Mapping[str, Any]) -> None:
-    if given.get("quantization_config"):
-        raise _refused("quantization_config", given["quantization_config"], "none: weights of 16 or 32 bits")
+    found = given.get("quantization_config")
+    if not found:
+        return
+    wanted = "none: weights of 16 or 32 bits"
+    if isinstance(found, Mapping) and found.get("quant_method") == "mxfp4":
+        wanted += (
+            "; load the checkpoint by transformers with Mxfp4Config(dequantize=True) and"
+            " dtype=torch.bfloat16, and write it by save_pretrained"
+        )
+    raise _refused("quantization_config", found, wanted)
 
 
 def _windows(given: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
@@ -308,7 +338,8 @@ def _rope(found: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> 
     part = numbers.pop("partial_rotary_factor", given.get("partial_rotary_factor") or 1.0)
     if missing := [name for name in SCALINGS[kind] if name not in numbers]:
         raise _refused("rope_parameters", f"no {missing[0]}", f"{', '.join(SCALINGS[kind])} for {kind}")
-    scaling = {name: float(numbers[name]) for name in SCALINGS[kind]}
+    names = (*SCALINGS[kind], *OPTIONAL.get(kind, ()))
+    scaling = {name: float(numbers[name]) for name in names if name in numbers}
     return Rope(float(theta), int(head_dim * part), (("rope_type", kind), *sorted(scaling.items())))
 
 

@@ -11,7 +11,7 @@ import torch
 from rlk import ops
 from rlk.errors import Code, LaunchError
 from rlk.nn.config import Experts, ModelConfig
-from rlk.ops.gated import gated
+from rlk.ops.gated import clamped_swiglu, gated
 from rlk.ops.moe import Route
 from rlk.ops.routes import Flips, Routes
 from rlk.runtime.binding.checks import wrong_type, wrong_value
@@ -21,6 +21,8 @@ STORED = {
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
 }
 """Of each family, the names in files of a layer's experts and of the weights of each."""
+TURNED = ("experts.gate_up_proj", "experts.down_proj")
+"""Ends of names of the weights that other families' files hold with rows for columns."""
 Routed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _EXPERTS = re.compile(r"(.*\.)mlp\.(?:experts\.(gate_up_proj|down_proj)|(gate\.weight))")
 
@@ -76,16 +78,17 @@ class RouteLog:
 
 
 class Router(torch.nn.Module):
-    """The scores of experts and the choice by them. weight: [experts, hidden]."""
+    """The scores of experts and the choice by them. weight: [experts, hidden], bias: [experts] or None."""
 
-    def __init__(self, experts: int, hidden: int, **made: Any) -> None:
+    def __init__(self, experts: int, hidden: int, bias: bool, **made: Any) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.empty(experts, hidden, **made))
         torch.nn.init.normal_(self.weight, std=hidden**-0.5)
+        self.bias = torch.nn.Parameter(torch.zeros(experts, **made)) if bias else None
 
     def forward(self, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
         """Return scores, weights and experts of x [T, hidden], as `routed` does."""
-        return routed(ops.matmul(x, self.weight), at, layer, routes)
+        return routed(ops.matmul(x, self.weight, bias=self.bias), at, layer, routes)
 
 
 def routed(scores: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
@@ -101,10 +104,17 @@ def routed(scores: torch.Tensor, at: Experts, layer: int, routes: RouteLog | Non
 
 
 class ExpertWeights(torch.nn.Module):
-    """gate_up_proj: [experts, 2 width, hidden], gates first. down_proj: [experts, hidden, width]."""
+    """gate_up_proj: [experts, 2 width, hidden], down_proj: [experts, hidden, width].
 
-    def __init__(self, experts: int, hidden: int, width: int, **made: Any) -> None:
+    Gates are the first rows of an expert; with biases, gate_up_proj_bias [experts, 2 width] and
+    down_proj_bias [experts, hidden], every other one, each beside its up.
+    """
+
+    def __init__(self, experts: int, hidden: int, width: int, biases: bool, **made: Any) -> None:
         super().__init__()
+        if biases:
+            self.gate_up_proj_bias = torch.nn.Parameter(torch.zeros(experts, 2 * width, **made))
+            self.down_proj_bias = torch.nn.Parameter(torch.zeros(experts, hidden, **made))
         self.gate_up_proj = torch.nn.Parameter(torch.empty(experts, 2 * width, hidden, **made))
         self.down_proj = torch.nn.Parameter(torch.empty(experts, hidden, width, **made))
         torch.nn.init.normal_(self.gate_up_proj, std=hidden**-0.5)
@@ -114,15 +124,37 @@ class ExpertWeights(torch.nn.Module):
 def mixture(module: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> torch.Tensor:
     """Return the weighted results of each token's experts, down(silu(gate) * up), [T, hidden] of x.
 
-    module: has gate and experts, with the forward of `Router` and the parameters of `ExpertWeights`. Scores
-    are rounded to the dtype of x, as transformers does; weights stay f32.
+    module: has a router and experts, with the forward of `Router` and the parameters of `ExpertWeights`, or
+    those of transformers' GPT-OSS, whose weights have rows for columns. Scores are rounded to the dtype of x,
+    as transformers does; weights stay f32.
     """
     weights = module.experts
-    _, factors, ids = module.gate(x, at, layer, routes)
+    _, factors, ids = getattr(module, at.router)(x, at, layer, routes)
     rows = ops.permute(x, ids, experts=at.count)
-    both = ops.grouped_matmul(rows.rows, weights.gate_up_proj, rows.offsets)
-    made = ops.grouped_matmul(gated(both, "silu"), weights.down_proj, rows.offsets)
+    first, second = weights.gate_up_proj, weights.down_proj
+    if at.clamped is None:
+        both = ops.grouped_matmul(rows.rows, first, rows.offsets)
+        made = ops.grouped_matmul(gated(both, "silu"), second, rows.offsets)
+        return ops.combine(made, factors, rows)
+    if not isinstance(weights, ExpertWeights):
+        first, second = by_rows(first), by_rows(second)
+    limit, alpha = at.clamped
+    both = ops.grouped_matmul(rows.rows, first, rows.offsets, bias=weights.gate_up_proj_bias)
+    inner = clamped_swiglu(both, limit=limit, alpha=alpha)
+    made = ops.grouped_matmul(inner, second, rows.offsets, bias=weights.down_proj_bias)
     return ops.combine(made, factors, rows)
+
+
+def by_rows(w: torch.Tensor) -> torch.Tensor:
+    """Return weights [E, N, K] of weights [E, K, N]; no copy if these lie so in memory (`lay_rows`)."""
+    turned = w.mT
+    return turned if turned.stride(-1) == 1 else turned.contiguous()
+
+
+def lay_rows(w: torch.nn.Parameter) -> None:
+    """Lay weights [E, K, N] out in memory as [E, N, K]; shape and values stay."""
+    if w.mT.stride(-1) != 1:
+        w.data = w.data.mT.contiguous().mT
 
 
 class MoE(torch.nn.Module):
@@ -143,8 +175,13 @@ class MoE(torch.nn.Module):
         assert config.experts is not None, "a model of this config has no experts"
         options, hidden = config.experts, config.hidden_size
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.gate = Router(options.count, hidden, **made)
-        self.experts = ExpertWeights(options.count, hidden, options.width, **made)
+        biases = options.clamped is not None
+        self.experts: ExpertWeights
+        for name, part in (
+            (options.router, Router(options.count, hidden, biases, **made)),
+            ("experts", ExpertWeights(options.count, hidden, options.width, biases, **made)),
+        ):
+            setattr(self, name, part)
         self.options, self.layer = options, options.number(layer)
 
     def forward(self, x: torch.Tensor, routes: RouteLog | None = None) -> torch.Tensor:
@@ -156,9 +193,14 @@ class MoE(torch.nn.Module):
 
 
 def stored(tensors: Mapping[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
-    """Return a model's parameters as files name them: of each expert by itself, views of the parameters."""
+    """Return a model's parameters as files have them, views of the parameters.
+
+    Each expert is by itself, but for those of GPT-OSS, whose files have rows for columns.
+    """
     if config.experts is None:
         return dict(tensors)
+    if config.model_type not in STORED:
+        return {n: x.mT if n.endswith(TURNED) else x for n, x in tensors.items()}
     block, gate, up, down = STORED[config.model_type]
     made: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():

@@ -64,7 +64,7 @@ class Linear(torch.nn.Linear):
 
 
 class RMSNorm(torch.nn.Module):
-    """`rlk.ops.rms_norm` with its weight. profile: "hf_llama", "gemma" (1 + weight) or "vllm"."""
+    """`rlk.ops.rms_norm` with its weight. profile: "hf_llama", "gemma" (1 + weight), "vllm" or "gpt_oss"."""
 
     def __init__(
         self,
@@ -152,6 +152,8 @@ class Attention(torch.nn.Module):
             for name in ("q_norm", "k_norm"):
                 norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps, profile=config.norm_profile, **made)
                 setattr(self, name, norm)
+        if config.sinks:
+            self.sinks = torch.nn.Parameter(torch.zeros(config.num_attention_heads, **made))
         self.options = AttentionOptions.of(config, layer, tables)
 
     def forward(self, x: torch.Tensor, tokens: Tokens) -> torch.Tensor:

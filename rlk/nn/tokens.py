@@ -35,7 +35,7 @@ class Tokens(Protocol):
         """Return o [T, Hq, E] of the tokens' q, k and v side by side, [T, (Hq + 2 Hk) E].
 
         layer: the index of the layer's keys in a cache. heads: norms and rotation of q and k. options:
-        window, softcap and scale of `rlk.ops.varlen_attention`.
+        window, softcap, scale and sinks of `rlk.ops.varlen_attention`.
         """
         ...
 

@@ -16,6 +16,7 @@ from rlk.ops import (
     composite,
     distill,
     distill_library,
+    gated,
     grouped,
     heads,
     linear,
@@ -59,6 +60,7 @@ from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
 from rlk.specs import completions as _completions
 from rlk.specs import distill as _distill
+from rlk.specs import gated as _gated
 from rlk.specs import grouped as _grouped
 from rlk.specs import heads as _heads
 from rlk.specs import linear_logp as _linear
@@ -126,6 +128,7 @@ linear_jsd_loss = _published(
 rms_norm = _generated(_norm.rms_norm, operators.rms_norm, RMSNorm)
 swiglu = _generated(_model.swiglu, operators.swiglu)
 geglu = _generated(_model.geglu, operators.geglu)
+clamped_swiglu = _published(gated.clamped_swiglu, operators.clamped_swiglu, _gated.clamped_swiglu)
 rope = _published(signatures.rope, operators.rope, _model.rope, forms=(_model.rope_partial,))
 qk_norm = _published(heads.qk_norm, operators.qk_norm, _heads.qk_norm)
 write_cache = _in_place(heads.write_cache, operators.write_cache, _heads.write_cache)
@@ -218,6 +221,7 @@ __all__ = [
     "Routes",
     "Support",
     "cache_qkv",
+    "clamped_swiglu",
     "combine",
     "embedding",
     "entropy_bonus",

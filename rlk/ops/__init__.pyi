@@ -76,6 +76,24 @@ class _CacheQkv(Operator):
 
 cache_qkv: _CacheQkv
 
+class _ClampedSwiglu(Operator):
+    def __call__(
+        self,
+        x: torch.Tensor,
+        *,
+        limit: float = 7.0,
+        alpha: float = 1.702,
+    ) -> torch.Tensor:
+        """Return (u + 1) g sigmoid(alpha g) of g = min(gate, limit), u = max(min(up, limit), -limit), [..., N].
+
+        x: [..., 2 N] bf16, f16 or f32, gates at even places, ups at odd ones, as the experts of GPT-OSS give
+        them. limit: 0 or more. f32, one rounding. NaN stays NaN.
+
+        Differentiable in x: 0 where a number was clamped. Raises LaunchError.
+        """
+
+clamped_swiglu: _ClampedSwiglu
+
 class _Combine(Operator):
     def __call__(
         self,
@@ -869,19 +887,19 @@ class _RmsNorm(Operator):
         *,
         residual: torch.Tensor | None = None,
         eps: float = 1e-06,
-        profile: Literal['hf_llama', 'gemma', 'vllm'] = 'hf_llama',
+        profile: Literal['hf_llama', 'gemma', 'vllm', 'gpt_oss'] = 'hf_llama',
     ) -> torch.Tensor | RMSNorm:
         """y = h / sqrt(mean(h^2) + eps) * w with h = x + residual; given a residual, also h, rounded.
 
         Zhang and Sennrich 2019. The mean is a vector8 tree over N. hf_llama: h is rounded to x's dtype, so is
-        h * rstd before the product with w. gemma: h is rounded, (h * rstd) * (1 + w) is rounded once. vllm: the
-        sum h stays f32 for the norm (vLLM's native form); the rest as hf_llama.
+        h * rstd before the product with w. gemma: h is rounded, (h * rstd) * (1 + w) is rounded once; gpt_oss: so
+        is (h * rstd) * w. vllm: the sum h stays f32 for the norm (vLLM's native form); the rest as hf_llama.
 
         x: [..., N] bf16, f16 or f32.
         weight: [N] bf16, f16 or f32.
         residual: [..., N] bf16, f16 or f32, optional.
         eps: a number, at least 0.0.
-        profile: 'hf_llama', 'gemma' or 'vllm'.
+        profile: 'hf_llama', 'gemma', 'vllm' or 'gpt_oss'.
 
         Differentiable in x, weight and residual.
         Returns a named tuple of y and residual, those that a call has; one alone as it is.
@@ -945,7 +963,7 @@ class _Route(Operator):
         of the kept_groups best are chosen from, of equal ones the lowest; group_score: the sum of a group's two
         largest p + bias ("top2", DeepSeek-V3) or its largest ("max", DeepSeek-V2). Without a bias, or a sum of
         two, scores are compared and not p, which may round two of them to one number.
-        Mixtral: `score="softmax"`; Qwen3-MoE: renormalize is its norm_topk_prob.
+        Mixtral, GPT-OSS: `score="softmax"`; Qwen3-MoE: renormalize is its norm_topk_prob.
 
         A token with a NaN among its scores has weights NaN, and so has no other token; NaN counts as -inf in its
         choice. Differentiable in scores, through the weights: sums over the chosen experts ascend by id, the sum

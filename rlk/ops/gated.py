@@ -1,4 +1,4 @@
-"""Gated activations of one tensor that holds gate and up side by side, as a merged product gives them."""
+"""Gated activations of one tensor that holds gate and up, as a merged product gives them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 import torch
 
+from rlk.runtime.binding.checks import are_tensors, number, wrong_value
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.autograd import differentiated, once, write_gradients
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import call, observing, watched
+from rlk.specs import gated as spec
 from rlk.specs.model import geglu, swiglu
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -31,6 +33,22 @@ def gated(x: torch.Tensor, activation: Activation) -> torch.Tensor:
 def _halves(x: torch.Tensor) -> dict[str, torch.Tensor]:
     gate, up = x.chunk(2, dim=-1)
     return {"gate": gate, "up": up}
+
+
+def clamped_swiglu(x: torch.Tensor, *, limit: float = 7.0, alpha: float = 1.702) -> torch.Tensor:
+    """Return (u + 1) g sigmoid(alpha g) of g = min(gate, limit), u = max(min(up, limit), -limit), [..., N].
+
+    x: [..., 2 N] bf16, f16 or f32, gates at even places, ups at odd ones, as the experts of GPT-OSS give
+    them. limit: 0 or more. f32, one rounding. NaN stays NaN.
+
+    Differentiable in x: 0 where a number was clamped. Raises LaunchError.
+    """
+    op = "clamped_swiglu"
+    are_tensors(op, x=x)
+    if not x.dim() or x.shape[-1] % 2:
+        raise wrong_value(op, "x.shape", tuple(x.shape), "[..., 2 N]: a gate and an up for each result")
+    scalars = {"limit": number(op, "limit", limit, least=0.0), "alpha": number(op, "alpha", alpha)}
+    return call(spec.clamped_swiglu, {"x": x.unflatten(-1, (-1, 2))}, scalars, {})["y"]
 
 
 class _Gated(torch.autograd.Function):

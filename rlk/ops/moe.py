@@ -98,7 +98,7 @@ def route(
     of the kept_groups best are chosen from, of equal ones the lowest; group_score: the sum of a group's two
     largest p + bias ("top2", DeepSeek-V3) or its largest ("max", DeepSeek-V2). Without a bias, or a sum of
     two, scores are compared and not p, which may round two of them to one number.
-    Mixtral: `score="softmax"`; Qwen3-MoE: renormalize is its norm_topk_prob.
+    Mixtral, GPT-OSS: `score="softmax"`; Qwen3-MoE: renormalize is its norm_topk_prob.
 
     A token with a NaN among its scores has weights NaN, and so has no other token; NaN counts as -inf in its
     choice. Differentiable in scores, through the weights: sums over the chosen experts ascend by id, the sum

@@ -20,8 +20,11 @@ SCALINGS = {
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
 }
 """The types of scaling, and the numbers that each is given by, as the config of a model names them."""
+OPTIONAL = {"yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")}
+"""Numbers that a type has defaults for."""
 # pi / 2 in three parts: of 26 bits, so that n times a part is exact for n < 2**27, twice; and the rest
 HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233995736766e-17)
 LAST_COSINE, LAST_SINE = 16, 17  # powers of the last terms: the next one is below 2**-58 up to pi / 4
@@ -39,8 +42,12 @@ def rope_table(
 
     dim: how many elements of a head are rotated, an even number: its `rotary_dim`. base: `rope_theta`, by
     default 10000. scaling: as `rope_parameters` (or `rope_scaling`) in the config of a model: "rope_type"
-    "default", "linear" with "factor", or "llama3" with "factor", "low_freq_factor", "high_freq_factor" and
-    "original_max_position_embeddings" (Dubey et al. 2024); "rope_theta" may stand there instead of `base`.
+    "default", "linear" with "factor", "llama3" with "factor", "low_freq_factor", "high_freq_factor" and
+    "original_max_position_embeddings" (Dubey et al. 2024), or "yarn" with "factor" and
+    "original_max_position_embeddings" (Peng et al. 2023) and, where they are not its defaults, "beta_fast"
+    (32), "beta_slow" (1), "truncate" (True), "attention_factor", or "mscale" and "mscale_all_dim"; its
+    cosines and sines are multiplied by its attention factor in f32. "rope_theta" may stand there instead of
+    `base`.
 
     The angle is position * frequency in f32, with the bits that transformers gives both on a CPU. Its cosine
     and sine are made in f64 by additions and products alone and rounded once: unlike those of math libraries,
@@ -50,11 +57,14 @@ def rope_table(
     count = integer(NAME, "positions", positions, 1, 2**24)  # f32 holds every one of them
     if integer(NAME, "dim", dim, 2, 2**16) % 2:
         raise wrong_value(NAME, "dim", dim, "an even number")
+    kind, numbers = _scaling(scaling)
     frequencies = _frequencies(dim, base, scaling).numpy()
     made = np.empty((2, count, dim // 2), np.float32)
     for first in range(0, count, ROWS):
         rows = np.arange(first, min(first + ROWS, count), dtype=np.float32)
         made[:, first : first + ROWS] = _cos_sin(rows[:, None] * frequencies)
+    if kind == "yarn":
+        made *= np.float32(_attention_factor(numbers))
     cos, sin = torch.from_numpy(made).to(device)
     return cos, sin
 
@@ -68,12 +78,17 @@ def _frequencies(dim: int, base: float | None, scaling: Mapping[str, object] | N
             raise wrong_value(NAME, "base", base, "None where scaling has a rope_theta")
         theta = positive(NAME, "base", base)
     steps = torch.arange(0, dim, 2, dtype=torch.float32, device="cpu")  # engines set another default device
-    plain: torch.Tensor = 1.0 / ((BASE if theta is None else theta) ** (steps / dim))
+    theta = BASE if theta is None else theta
+    powers: torch.Tensor = theta ** (steps / dim)
+    plain = 1.0 / powers
     match kind:
         case "linear":
             return plain / numbers["factor"]
         case "llama3":
             return _llama3(plain, *(numbers[name] for name in SCALINGS["llama3"]))
+        case "yarn":
+            kept = 1 - _ramp(dim, theta, numbers)
+            return 1.0 / (numbers["factor"] * powers) * (1 - kept) + plain * kept
         case _:
             return plain
 
@@ -85,6 +100,35 @@ def _llama3(plain: torch.Tensor, factor: float, low: float, high: float, context
     share = (context / length - low) / (high - low)
     between = (1 - share) * scaled / factor + share * scaled
     return torch.where((length >= context / high) & (length <= context / low), between, scaled)
+
+
+def _ramp(dim: int, theta: float, numbers: Mapping[str, float]) -> torch.Tensor:
+    """Return by how much each frequency is interpolated by yarn: 0 for short waves, 1 for long ones."""
+    context = numbers["original_max_position_embeddings"]
+
+    def place(rotations: float) -> float:  # the dim that turns so often within the original context
+        return (dim * math.log(context / (rotations * 2 * math.pi))) / (2 * math.log(theta))
+
+    low, high = place(numbers.get("beta_fast", 32)), place(numbers.get("beta_slow", 1))
+    if numbers.get("truncate", 1.0):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001
+    return torch.clamp((torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / (high - low), 0, 1)
+
+
+def _attention_factor(numbers: Mapping[str, float]) -> float:
+    """Return the factor of yarn's cosines and sines."""
+    given = numbers.get("attention_factor")
+    if given is not None:
+        return given
+    scale, both = numbers["factor"], (numbers.get("mscale"), numbers.get("mscale_all_dim"))
+
+    def grown(by: float) -> float:
+        return 0.1 * by * math.log(scale) + 1.0 if scale > 1 else 1.0
+
+    return grown(both[0]) / grown(both[1]) if both[0] and both[1] else grown(1)
 
 
 def _scaling(scaling: object) -> tuple[str, dict[str, float]]:
@@ -101,11 +145,17 @@ def _scaling(scaling: object) -> tuple[str, dict[str, float]]:
     if missing := [name for name in wanted if name not in given]:
         why = f"for the type {kind}"
         raise LaunchError(Code.ARG_MISSING, op=NAME, name=f'scaling["{missing[0]}"]', why=why)
-    if unknown := [name for name in given if name not in (*wanted, "rope_theta")]:
-        accepted = ", ".join((*wanted, "rope_theta"))
+    known = (*wanted, *OPTIONAL.get(kind, ()), "rope_theta")
+    if unknown := [name for name in given if name not in known]:
+        accepted = ", ".join(known)
         name = unknown[0]
         raise wrong_value(NAME, f'scaling["{name}"]', given[name], f"only {accepted} for the type {kind}")
+    truncate = given.pop("truncate", True)
+    if truncate not in (True, False):
+        raise wrong_value(NAME, 'scaling["truncate"]', truncate, "True or False")
     numbers = {name: positive(NAME, f'scaling["{name}"]', value) for name, value in given.items()}
+    if kind == "yarn":
+        numbers["truncate"] = float(truncate)
     if kind == "llama3":
         number(
             NAME, 'scaling["high_freq_factor"]', numbers["high_freq_factor"], above=numbers["low_freq_factor"]

@@ -8,7 +8,7 @@ T = Axis("T", chunk=1, piece=64, dynamic=True)
 N = Axis("N")
 F = DTypeVar("F", (bf16, f16, f32))
 W = DTypeVar("W", (bf16, f16, f32))
-PROFILES = ("hf_llama", "gemma", "vllm")
+PROFILES = ("hf_llama", "gemma", "vllm", "gpt_oss")
 
 
 def scale(weight: Tile, profile: str) -> Tile:
@@ -31,8 +31,8 @@ def rms_norm(
     """y = h / sqrt(mean(h^2) + eps) * w with h = x + residual; given a residual, also h, rounded.
 
     Zhang and Sennrich 2019. The mean is a vector8 tree over N. hf_llama: h is rounded to x's dtype, so is
-    h * rstd before the product with w. gemma: h is rounded, (h * rstd) * (1 + w) is rounded once. vllm: the
-    sum h stays f32 for the norm (vLLM's native form); the rest as hf_llama.
+    h * rstd before the product with w. gemma: h is rounded, (h * rstd) * (1 + w) is rounded once; gpt_oss: so
+    is (h * rstd) * w. vllm: the sum h stays f32 for the norm (vLLM's native form); the rest as hf_llama.
     """
     h = x.to(f32)
     if residual is not None:
@@ -43,7 +43,7 @@ def rms_norm(
     mean = L.sum(h * h, over=N, tree=Tree.vector8) / L.extent(N).to(f32)
     rstd = L.rsqrt(mean + eps)
     n = h * rstd
-    if profile != "gemma":
+    if profile not in ("gemma", "gpt_oss"):
         n = n.to(x.dtype).to(f32)
     return L.out(
         y=(n * scale(weight, profile)).to(x.dtype),
@@ -76,5 +76,5 @@ def rms_norm_grad(ctx, d_y: Tensor[F, T, N], d_residual_out: Tensor[F, T, N] | N
         if ctx.wants("residual"):
             L.emit(d_residual=grad)
         if ctx.wants("weight"):
-            dw.absorb(g * (n if ctx.profile == "gemma" else n.to(source.dtype).to(f32)))
+            dw.absorb(g * (n if ctx.profile in ("gemma", "gpt_oss") else n.to(source.dtype).to(f32)))
     return L.out(d_weight=dw.value.to(ctx.weight.dtype) if ctx.wants("weight") else None)

@@ -13,6 +13,7 @@ from rlk.specs.advantage import gae, group_advantage, scatter_rewards, token_bas
 from rlk.specs.attention import paged_attention, prefix_attention, varlen_attention
 from rlk.specs.completions import sequence_logp
 from rlk.specs.distill import jsd_loss
+from rlk.specs.gated import clamped_swiglu
 from rlk.specs.grouped import grouped_matmul, grouped_weight_grad
 from rlk.specs.heads import cache_qkv, qk_norm, qk_norm_partials, sum_of_heads, write_cache
 from rlk.specs.linear_logp import (
@@ -287,6 +288,12 @@ def _attention(rng: np.random.Generator) -> Values:
     }  # fmt: skip
 
 
+def _clamped_swiglu(rng: np.random.Generator) -> Values:
+    x = 2 * rng.normal(size=(6, 24, 2))
+    x[np.abs(np.abs(x) - 1.5) < 0.05] = 0.5  # a difference across the clamp would measure a bend
+    return {"x": x, "limit": 1.5, "alpha": 1.702}
+
+
 def _grouped_matmul(rng: np.random.Generator) -> Values:
     offsets = np.array([0, 3, 3, 20, 21, 40])
     return {
@@ -425,6 +432,9 @@ rms_norm.record = Record(
 )
 swiglu.record = Record(extents={"N": 12288})
 geglu.record = Record(extents={"N": 12288})
+clamped_swiglu.record = Record(
+    example=Example(_clamped_swiglu), extents={"N": 2880, "G": 2}, unshown=(_SAME,)
+)
 rope_partial.record = Record(example=Example(_rope_partial), extents={"C": 32}, unshown=(_SAME,))
 rope.record = Record(example=Example(_rope), unshown=(replace(_SAME, program="gradient"),))
 _ROTATED = ("cos", "sin", "position_ids")

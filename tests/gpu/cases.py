@@ -15,6 +15,7 @@ from rlk.lang.op import Op
 from rlk.runtime.binding.arguments import TORCH_DTYPES
 from rlk.runtime.binding.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage, scatter_rewards
+from rlk.specs.gated import clamped_swiglu
 from rlk.specs.grouped import grouped_matmul
 from rlk.specs.heads import qk_norm
 from rlk.specs.linear_logp import linear_logp
@@ -324,6 +325,10 @@ CASES: dict[str, Case] = {
     "logp 16 x 32000 f32, all steps": scored(16, 32000, {**WARM, **SOFTCAP}, f=DType.F32, present=("bias",)),
     "logp 16 x 3001 f16, one piece short": scored(16, 3001, f=DType.F16),
     "logp 6 x 5": scored(6, 5),
+    # chunks that start between vectors
+    "logp 1100 x 50257, all results": scored(1100, 50257, WARM, statics={"needs": ALL}),
+    "logp 1030 x 32001 f32": scored(1030, 32001, {**WARM, **SOFTCAP}, f=DType.F32, present=("bias",)),
+    "logp 1029 x 8211 f16": scored(1029, 8211, f=DType.F16),
     "logp_grad 8192 x 128256": scored(8192, 128256, wanted=("logits",), cotangents=("logp",)),
     "logp_grad 300 x 50257, all cotangents": scored(
         300, 50257, WARM, statics={"needs": ("logp", "entropy")}, wanted=("logits",)
@@ -472,6 +477,15 @@ CASES: dict[str, Case] = {
     ),
     "swiglu 300 x 14336": Case(swiglu, {"T": 300, "N": 14336}, rows=(0, 7, 299)),
     "swiglu_grad 64 x 2000": Case(swiglu, {"T": 64, "N": 2000}, wanted=("gate", "up")),
+    "rms_norm 300 x 2880, gpt_oss with residual": Case(
+        rms_norm, {"T": 300, "N": 2880}, {"eps": 1e-5}, ("residual",), {"profile": "gpt_oss"}
+    ),
+    "clamped_swiglu 300 x 2880": Case(
+        clamped_swiglu, {"T": 300, "N": 2880, "G": 2}, {"limit": 1.0, "alpha": 1.702}
+    ),
+    "clamped_swiglu_grad 64 x 2880": Case(
+        clamped_swiglu, {"T": 64, "N": 2880, "G": 2}, {"limit": 1.0, "alpha": 1.702}, wanted=("x",)
+    ),
     "geglu 300 x 15360": Case(geglu, {"T": 300, "N": 15360}, rows=(0, 7, 299)),
     "geglu 64 x 2000, by erf": Case(geglu, {"T": 64, "N": 2000}, statics={"approximate": "none"}),
     "geglu_grad 64 x 2000": Case(geglu, {"T": 64, "N": 2000}, wanted=("gate", "up")),

@@ -18,7 +18,8 @@ from rlk.specs.matmul import matmul, matmul_backward, matmul_leaf8
 ENTROPY = {"needs": ("entropy",)}
 SHARED = (
     "swiglu 300 x 14336", "swiglu_grad 64 x 2000", "rope 300 x 32 x 128", "embedding 4096 x 512",
-    "geglu 300 x 15360", "geglu_grad 64 x 2000, by erf", "rope_partial 300 x 32 x 128",
+    "geglu 300 x 15360", "geglu_grad 64 x 2000, by erf", "clamped_swiglu 300 x 2880",
+    "clamped_swiglu_grad 64 x 2880", "rope_partial 300 x 32 x 128",
     "rope_partial_grad 300 x 8 x 80, interleaved", "qk_norm 300 x 32 x 128, rotated",
     "qk_norm_grad 300 x 8 x 128, rotated", "qk_norm_grad 130 x 5 x 256, gemma",
     "ratio_kl 5000", "ratio_kl_grad 5000", "policy_loss_grad 2100", "logp 7 x 50257", "logp 1 x 128256",

@@ -18,6 +18,14 @@ SIZES = {
     "hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 2,
     "head_dim": 64, "vocab_size": 4096, "num_hidden_layers": 3, "max_position_embeddings": 2048,
 }  # fmt: skip
+GPT_OSS = {
+    "model_type": "gpt_oss", "num_local_experts": 16, "num_experts_per_tok": 4, "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1.5e5, "factor": 32.0, "truncate": False,
+        "original_max_position_embeddings": 64,
+    },
+}  # fmt: skip
 LENGTHS = (900, 700, 1, 130)
 LAST, PAGE = 70, 16  # tokens that are decoded: they cross a chunk of 64 keys; slots of a page
 
@@ -74,6 +82,15 @@ def prefilled(
 
 @pytest.mark.parametrize("batch", [1, 3, 64])
 def test_prefill_eager_decoding_and_a_graph_have_the_bits_of_training(batch: int, lm: CausalLM) -> None:
+    compared(lm, batch)
+
+
+def test_gpt_oss_has_the_same_bits_in_every_view() -> None:
+    compared(model(DEVICE, **SIZES | GPT_OSS), 3)
+
+
+def compared(lm: CausalLM, batch: int) -> None:
+    """Compare prefill in chunks, eager steps, and steps of a graph with a packed pass."""
     assert not Env.current().check, "run it without RLK_CHECK: a graph cannot wait for the device"
     given = sequences(batch)
     want = trained(lm, given)

@@ -215,6 +215,12 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate.double()) * up.double()
 
 
+def clamped_swiglu(x: torch.Tensor, *, limit: float = 7.0, alpha: float = 1.702) -> torch.Tensor:
+    """Return `rlk.ops.clamped_swiglu` in float64."""
+    gate, up = x.double()[..., ::2].clamp(max=limit), x.double()[..., 1::2].clamp(-limit, limit)
+    return (up + 1.0) * (gate * torch.sigmoid(alpha * gate))
+
+
 def geglu(gate: torch.Tensor, up: torch.Tensor, *, approximate: str = "tanh") -> torch.Tensor:
     """Return `rlk.ops.geglu` in float64."""
     return torch.nn.functional.gelu(gate.double(), approximate=approximate) * up.double()
