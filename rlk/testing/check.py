@@ -141,8 +141,10 @@ def check(
         names = _judged(Law.TEXT, tried[0], partial(check_names, tried), "names in every variant")
         if not names.ok:
             yield names
+    whole = [c.label for c in tried if not c.static]
+    ends = {*whole[:1], *whole[-1:]}  # without options, and with every one
     for case in tried:
-        for law, label, attempt in _attempts(case, targets, seed, compiler):
+        for law, label, attempt in _attempts(case, targets, seed, compiler, case.label in ends):
             if law in laws and (law not in ONCE or not case.static):
                 yield _judged(law, case, attempt, label)
         for on in targets if Law.LOWERS in laws else ():
@@ -174,8 +176,10 @@ def _simulations(case: Case, drawn: Case, targets: Sequence[Target], seed: int) 
 
 
 def _attempts(
-    case: Case, targets: Sequence[Target], seed: int, compiler: Compiler | None
+    case: Case, targets: Sequence[Target], seed: int, compiler: Compiler | None, every: bool
 ) -> Iterator[tuple[Law, str, Callable[[], Verdict]]]:
+    """Yield each law of a case. every: in every schedule and order of waves, else in one."""
+    orders = range(WAVE_ORDERS if every else 0)
     yield Law.TEXT, "", partial(check_text, case)
     yield Law.FLOAT64, "", partial(check_float64, case)
     yield Law.SLOPE, "", partial(check_slopes, case)
@@ -184,10 +188,10 @@ def _attempts(
         yield Law.ROWS, call.label, partial(check_rows, call, targets[0])
         for on in targets:
             label = f"{call.label} on {on.name}"
-            yield Law.SOURCE, label, partial(check_source, call, on, every=not case.static)
+            yield Law.SOURCE, label, partial(check_source, call, on, every=every)
             yield Law.COMPILES, label, partial(check_compiles, call, on, compiler)
             if on.name in LIMITS:
-                yield Law.MACHINE, label, partial(check_machine, call, on, compiler)
+                yield Law.MACHINE, label, partial(check_machine, call, on, compiler, orders)
 
 
 def _judged(law: Law, case: Case, attempt: Callable[[], Verdict], label: str = "") -> Verdict:
