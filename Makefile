@@ -34,7 +34,7 @@ VLLM_ENV := RLK_VLLM=cpu RLK_REQUIRE_VLLM=1 CUDA_VISIBLE_DEVICES= TRITON_INTERPR
 VLLM_TESTS = $(wildcard tests/test_vllm_*.py)
 
 .PHONY: help style test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: test-vllm test-vllm-only test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example grpo docs wheel clean
+.PHONY: environments test-vllm test-vllm-only test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example grpo docs wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -97,6 +97,12 @@ mutation-only: $(VENV)/.mutation
 # Every kernel that Triton compiles for an AMD device that is not there, on an emulator of its machine code.
 check-machine: $(VENV)/.test
 	$(PY) -m rlk.cli check --all --target gfx942 --law machine --jobs 2
+
+# What continuous integration needs beside the environment of make test, installed while that is computing.
+environments: $(BASE)/.test .venv-docs/.docs
+	$(foreach v,$(CUTE_VERSIONS:4.%=%),$(MAKE) VENV=.venv-cute4$v CUTE=4.$v .venv-cute4$v/.cute && ) \
+		$(MAKE) VENV=.venv-vllm .venv-vllm/.vllm && $(MAKE) VENV=.venv-cdna .venv-cdna/.cdna
+	$(PY) tools/compat.py --install
 
 style: $(VENV)/.test
 	$(PY) -m ruff check .

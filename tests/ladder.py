@@ -22,7 +22,7 @@ from rlk.testing.examples import Example
 
 MI300X = target("gfx942")
 TARGETS = ("gfx90a", "gfx942", "gfx950")
-WAVES = range(4)  # in order, wave by wave, in two random orders
+WAVES = range(3)  # in order, wave by wave, in a random order
 BOTH = (
     "matmul",
     "grouped_matmul",
@@ -53,6 +53,16 @@ FORWARD = (
 )
 CALLS = [f"{name} {label}" for name in BOTH for label in ("forward", "gradient")]
 CALLS += [f"{name} forward" for name in FORWARD]
+KINDS = (
+    "matmul forward", "matmul gradient", "matmul_leaf8 forward", "grouped_matmul forward", "logp forward",
+    "rms_norm gradient", "varlen_attention forward", "varlen_attention gradient", "prefix_attention forward",
+    "group_advantage forward",
+)  # fmt: skip
+"""Calls whose code depends on a device's matrix units, registers or shared memory, one of each kind."""
+LIKE_OTHERS = (
+    "geglu", "rope_partial", "ratio_kl", "qk_norm", "token_paths", "scatter_rewards", "write_cache",
+)  # fmt: skip
+"""Operators whose kernels are like swiglu's, rope's, policy_loss's, rms_norm's, gae's and cache_qkv's."""
 
 
 def require() -> None:

@@ -9,12 +9,15 @@ import subprocess
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import jinja2
 from jinja2 import nodes
 
 ROOT = Path(__file__).resolve().parents[1]
+parsed = lru_cache(maxsize=512)(ast.parse)
+"""The tree of a source, which nobody may change: a dozen rules look at each."""
 FILE_LINES = 1000
 FUNCTION_LINES = 60
 TABLE_CASES, CASE_LINES = 12, 12
@@ -177,7 +180,7 @@ def import_direction(path: str, source: str) -> list[Finding]:
     if owner != "specs" and owner not in RANK:
         return [Finding(path, 1, f"rlk/{owner} has no rank in the table of import directions")]
     found = []
-    for module, line in imported_modules(ast.parse(source), {*RANK, "specs"}):
+    for module, line in imported_modules(parsed(source), {*RANK, "specs"}):
         wrong = None if (path, module) in LATE else _wrong_import(path, owner, module)
         if wrong:
             found.append(Finding(path, line, wrong))
@@ -233,7 +236,7 @@ def testing_imports(path: str, source: str) -> list[Finding]:
     """Refuse imports of rlk.testing by modules that compile, launch or call kernels."""
     if path.startswith("rlk/testing/") or (path in USES_TESTING and USES_TESTING[path] is None):
         return []
-    tree, only = ast.parse(source), USES_TESTING.get(path)
+    tree, only = parsed(source), USES_TESTING.get(path)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == only]
     lines = {line for node in functions for line in range(node.lineno, (node.end_lineno or 0) + 1)}
     return [
@@ -261,7 +264,7 @@ def import_cycles(sources: Mapping[str, str]) -> list[Finding]:
     graph = {
         name: {
             found: line
-            for module, line in imported_modules(ast.parse(sources[path]), ())
+            for module, line in imported_modules(parsed(sources[path]), ())
             if (path, module) not in LATE
             if (found := _known_module(module, modules)) not in (None, name)
         }
@@ -313,7 +316,7 @@ def unused_names(rlk: Mapping[str, str], others: Mapping[str, str]) -> list[Find
     import of it, an attribute of its name, or a word of a text of words and dots. Functions with a decorator
     may be registered by it, and prelude files are text.
     """
-    trees = {path: ast.parse(source) for path, source in {**rlk, **others}.items()}
+    trees = {path: parsed(source) for path, source in {**rlk, **others}.items()}
     imported, mentioned = set[tuple[str, str]](), set[str]()
     for tree in trees.values():
         for node in ast.walk(tree):
@@ -324,6 +327,7 @@ def unused_names(rlk: Mapping[str, str], others: Mapping[str, str]) -> list[Find
                     mentioned.add(attr)
                 case ast.Constant(value=str(text)) if re.fullmatch(r"[\w.:]+", text):
                     mentioned |= set(re.findall(r"\w+", text))
+    loads = {path: [(top, _loaded(top)) for top in trees[path].body] for path in rlk}
     return [
         Finding(path, node.lineno, f"nothing uses {name}")
         for path in rlk
@@ -331,7 +335,8 @@ def unused_names(rlk: Mapping[str, str], others: Mapping[str, str]) -> list[Find
         for node, name in _defined(trees[path])
         if (module_name(path), name) not in imported
         and name not in mentioned
-        and not _loads(trees[path], name, node)
+        and not name.startswith("__")  # Python reads these by itself
+        and not any(name in loaded for top, loaded in loads[path] if top is not node)
     ]
 
 
@@ -346,14 +351,10 @@ def _defined(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
                 yield node, name
 
 
-def _loads(tree: ast.Module, name: str, definition: ast.stmt) -> bool:
-    """Return whether a module reads a name outside of its definition; names of Python's own always are."""
-    return name.startswith("__") or any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-        for top in tree.body
-        if top is not definition
-        for node in ast.walk(top)
-    )
+def _loaded(tree: ast.AST) -> set[str]:
+    """Return the names that a tree reads."""
+    walked = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {node.id for node in walked if isinstance(node.ctx, ast.Load)}
 
 
 def unraised_codes(errors: str, rlk: Mapping[str, str]) -> list[Finding]:
@@ -361,7 +362,7 @@ def unraised_codes(errors: str, rlk: Mapping[str, str]) -> list[Finding]:
     named = {word for source in rlk.values() for word in re.findall(r"\bCode\.([A-Z_0-9]+)", source)}
     return [
         Finding("rlk/errors.py", node.lineno, f"nothing raises Code.{each.id}")
-        for top in ast.parse(errors).body
+        for top in parsed(errors).body
         if isinstance(top, ast.ClassDef) and top.name == "Code"
         for node in top.body
         if isinstance(node, ast.Assign)
@@ -386,7 +387,7 @@ def function_size(path: str, source: str) -> list[Finding]:
     A match over many kinds of node is a table, not a long function: it counts by its cases, kept short.
     """
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = _lines(node) - sum(
                 _lines(part) for part in node.body if _is_table(part) or _is_text(part)
@@ -415,7 +416,7 @@ def _is_table(node: ast.stmt) -> bool:
 
 def module_docstring(path: str, source: str) -> list[Finding]:
     """Want a first sentence in every module."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     text = ast.get_docstring(tree)
     if not text:
         return [Finding(path, 1, "no module docstring")]
@@ -429,7 +430,7 @@ def environment_use(path: str, source: str) -> list[Finding]:
     if path == "rlk/env.py":
         return []
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         match node:
             case ast.Attribute(
                 value=ast.Name(id="os"), attr="environ" | "environb" | "getenv" | "putenv" as attr
@@ -500,7 +501,7 @@ def text_reads(path: str, source: str) -> list[Finding]:
     """Find what searches or takes apart the text that a lowering emits."""
     if path in READ_OTHER_TEXT or PRELUDE.match(path):
         return []
-    found = ((node, _text_read(node)) for node in ast.walk(ast.parse(source)))
+    found = ((node, _text_read(node)) for node in ast.walk(parsed(source)))
     return [Finding(path, getattr(node, "lineno", 1), what) for node, what in found if what]
 
 
@@ -534,7 +535,7 @@ def operator_names(sources: Iterable[str]) -> frozenset[str]:
     """Collect functions decorated with @op, @op(...) or @operator.vjp(...) in the specs' sources."""
     names = set()
     for source in sources:
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parsed(source)):
             if isinstance(node, ast.FunctionDef) and any(_registers(d) for d in node.decorator_list):
                 names.add(node.name)
     return frozenset(names)
@@ -627,7 +628,7 @@ def indirect_docstrings(path: str, source: str) -> list[Finding]:
     A function's docstring is imperative, a class's or a module's names it: neither is an indirect question.
     """
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             words = (ast.get_docstring(node) or "").split(maxsplit=1)
             if words and words[0].rstrip(",:;") in INDIRECT:
@@ -655,7 +656,7 @@ def backend_names(path: str, source: str) -> list[Finding]:
         return []
     return [
         Finding(path, node.lineno, f"decides by the name of backend {name!r}; ask its Backend")
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
         for name in sorted(_decided_by(node))
     ]
 

@@ -46,8 +46,11 @@ MODELS = {
         "final_logit_softcapping": 4.0, "sliding_window": 16, "layer_types": ["sliding_attention"],
     },
 }  # fmt: skip
-WAYS = [(name, tp, sp) for name in ("qwen3, tied", "qwen2") for tp in (2, 4) for sp in (False, True)]
-WAYS += [("gemma2", 4, True)]
+WAYS = [
+    ("qwen3, tied", 2, False), ("qwen3, tied", 4, True), ("qwen2", 2, True), ("qwen2", 2, False),
+    ("qwen2", 4, False), ("gemma2", 4, True),
+]  # fmt: skip
+"""Every model by tokens or not, on two ranks or four: each pair of these once; steps are of qwen2 without."""
 LENGTHS, WIDTH = (67, 100), 100  # of 4 ranks with 64 tokens each the last has none
 PROMPT, CHUNK, PAGE = 21, 13, 8
 LIMIT = timedelta(seconds=240)  # of one exchange: ranks trace their first calls at different times

@@ -34,7 +34,7 @@ from rlk.runtime.kernels import build
 
 KEY = CacheKey("ir", None, "sm_90a", "triton", "emitter", (("triton", "3.6.0"),))
 ABOUT_ARCHIVES = Path(__file__).resolve().parents[1] / "docs" / "aot.md"
-SCHEDULES = 10_000
+SCHEDULES = 4_000
 KILLS = 50
 ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE,

@@ -152,8 +152,7 @@ def test_pieces_merge_as_those_of_a_product_do(vocabulary: int) -> None:
     assert bool(differing(merged, ops.matmul(x, w, out_dtype=F32))) is (vocabulary > 1)
 
 
-@pytest.mark.parametrize("vocabulary", [3, 9, 41])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("masked", "vocabulary"), [(True, 3), (False, 9), (True, 41)])
 def test_both_products_are_those_of_linear_logp(
     masked: bool, vocabulary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

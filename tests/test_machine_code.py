@@ -174,8 +174,9 @@ def test_gradients_of_attention_wait_once_for_each_of_their_products(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("name", ["sm_80", "sm_86", "sm_100a", "sm_120a"])
 def test_attention_compiles_for_devices_that_nobody_has_here(name: str, tmp_path: Path) -> None:
+    """Not for sm_89, whose shared memory and warps are those of sm_86."""
     for emitted in (attention(128, 128, on=name), attention_gradient(128, 128, on=name)):
         compile_triton(emitted, name, tmp_path)
         assert "make_tensor_descriptor" not in emitted.source

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import lints
 import pytest
 from lints import Finding, name_of, python_files
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """Forget the trees of all sources afterwards: they are some hundred megabytes."""
+    yield
+    lints.parsed.cache_clear()
 
 
 def report(findings: Iterable[Finding]) -> str:

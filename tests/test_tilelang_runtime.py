@@ -104,7 +104,7 @@ STACK = {"group_advantage": 144, "token_baseline": 128}
 
 
 @needs_nvcc
-@pytest.mark.parametrize("name", ladder.CALLS)
+@pytest.mark.parametrize("name", [c for c in ladder.CALLS if c.split()[0] not in ladder.LIKE_OTHERS])
 def test_kernels_compile_for_hopper_without_memory_of_their_own(name: str, tmp_path: Path) -> None:
     emitted = lowered(name, "sm_90a")
     tilelang.compile_tilelang(emitted, "sm_90a", tmp_path)

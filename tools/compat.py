@@ -203,7 +203,12 @@ def main() -> int:
     parser.add_argument(
         "--ends", action="store_true", help="test the oldest and newest Triton and transformers"
     )
+    parser.add_argument("--install", action="store_true", help="install what --ends tests")
     given = parser.parse_args()
+    if given.install:
+        for name in (*ENDS, *PEER_ENDS):
+            laid_over(name)
+        return 0
     if given.ends:
         with ThreadPoolExecutor(2) as lanes:
             return int(any([*lanes.map(end, (*ENDS, *PEER_ENDS))]))

@@ -133,6 +133,7 @@ def _cuda(module: str, kernel: KernelBuild, on: str, folder: Path) -> LaunchReco
     return _record(kernel, source, made)
 
 
+@cache
 def cuda_source(module: str, kernel: str, on: str, *, wgmma: bool = True) -> str:
     """Return the CUDA C++ that TileLang makes of a kernel of a generated module.
 

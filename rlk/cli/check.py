@@ -8,6 +8,7 @@ cotangents.
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import sys
 import tempfile
@@ -177,6 +178,7 @@ def _begin_child(scratch: str) -> None:
     """Leave Ctrl-C to the process that asked, which ends this one; temporary files, too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tempfile.tempdir = scratch
+    gc.set_threshold(50_000, 20, 50)  # it makes programs and text, which no cycle holds
 
 
 def _side_by_side(

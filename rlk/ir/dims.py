@@ -282,7 +282,7 @@ class Axis:
         >>> Axis("A", chunk=16).lanes.whole
         A
         """
-        return replace(self, part=Part.ALL)
+        return self if self.part is Part.ALL else replace(self, part=Part.ALL)
 
 
 def Ragged(name: str, over: Axis, *, chunk: int = 1, piece: int | None = None, leaf: str = "chunk") -> Axis:

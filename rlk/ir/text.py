@@ -23,6 +23,8 @@ _NODES: dict[str, Any] = {
         n.Philox, n.Load, n.Store, n.Check, n.Reduce, n.Dot, n.Merge, n.Loop, n.Result, n.Keep, n.Stream,
     )
 }  # fmt: skip
+_FIELDS = {kind: [(f.name, str(f.type)) for f in fields(kind)] for kind in _NODES.values()}
+"""The names and the annotations of the fields of a node."""
 _NAMES = {enum.__name__: enum for enum in (n.Fn1, n.Fn2, n.MathFn, n.MathModel, n.Combine, DType, DotModel)}
 
 
@@ -113,8 +115,8 @@ def axes_in(program: n.Program) -> list[Axis]:
     def visit(block: n.Block) -> None:
         for let in block.lets:
             note(let.type)
-            for field in fields(let.node):
-                value = getattr(let.node, field.name)
+            for name, _ in _FIELDS[type(let.node)]:
+                value = getattr(let.node, name)
                 if isinstance(value, Axis):
                     found[value.whole] = None
                 if isinstance(value, n.Block):
@@ -133,15 +135,15 @@ def _print_block(block: n.Block, indent: str, lines: list[str], places: bool) ->
     for let in block.lets:
         body: n.Block | None = None
         parts: list[str] = []
-        for field in fields(let.node):
-            value = getattr(let.node, field.name)
+        for name, annotation in _FIELDS[type(let.node)]:
+            value = getattr(let.node, name)
             if isinstance(value, n.Block):
                 body = value
             elif value is not None:
-                parts.append(f"{field.name}={_write(value, str(field.type))}")
+                parts.append(f"{name}={_write(value, annotation)}")
         place = f"  # {let.name + ' ' if let.name else ''}{let.loc}" if places else ""
-        name = type(let.node).__name__.lower()
-        lines.append(f"{indent}%{let.value}: {let.type} = {' '.join([name, *parts])}{place}")
+        kind = type(let.node).__name__.lower()
+        lines.append(f"{indent}%{let.value}: {let.type} = {' '.join([kind, *parts])}{place}")
         if body is not None:
             lines.append(f"{indent}{{")
             _print_block(body, indent + "  ", lines, places)

@@ -118,9 +118,28 @@ class Replay:
         return with_operands(node, self.__getitem__)
 
 
+class _Renumbered(Replay):
+    """Replays every let with the type that it has: its operands are the same values by other numbers."""
+
+    def copy(self, let: Let) -> None:
+        if isinstance(let.node, Loop | Stream | Const):
+            super().copy(let)
+            return
+        made = self.renamed[let.value] = self.builder.fresh(let.type)
+        self.builder.open[-1].append(Let(made, self.node(let.node), let.type, let.name, let.loc))
+
+
+def renumbered(kernel: Kernel) -> Kernel:
+    """Return the kernel with its values numbered in the order of their definitions."""
+    return _replayed(_Renumbered(kernel, lambda replay, let: False), kernel)
+
+
 def rewrite(kernel: Kernel, rule: Rule) -> Kernel:
     """Return the kernel with a rule applied to every let, innermost regions included."""
-    replay = Replay(kernel, rule)
+    return _replayed(Replay(kernel, rule), kernel)
+
+
+def _replayed(replay: Replay, kernel: Kernel) -> Kernel:
     replay.block(kernel.body.lets)
     return Kernel(kernel.name, tuple(replay.builder.params.values()), replay.builder.body())
 

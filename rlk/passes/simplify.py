@@ -32,7 +32,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import DType, TileType, Type
-from rlk.passes.rewrite import Replay, rewrite
+from rlk.passes.rewrite import Replay, renumbered
 from rlk.passes.walk import walk
 
 
@@ -43,7 +43,7 @@ def simplify(kernel: Kernel) -> Kernel:
     params = tuple(simplifier.builder.params.values())
     pruned = prune(Kernel(kernel.name, params, simplifier.builder.body()))
     # number values without gaps: dropped nodes must not change the text, nor the numerics id
-    return rewrite(pruned, lambda replay, let: False)
+    return renumbered(pruned)
 
 
 class _Simplifier(Replay):

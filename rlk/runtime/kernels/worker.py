@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -56,6 +57,7 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     """Serve on the original standard output; whatever compilers print goes to standard error."""
+    gc.set_threshold(50_000, 20, 50)  # of the time of a compile, more often would take some percent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked
     threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w")

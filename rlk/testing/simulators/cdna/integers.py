@@ -52,6 +52,16 @@ def _bytes(x: Any, y: Any, choice: Any) -> Any:
     """v_perm_b32: a byte of the choice names a byte of y (0-3) or x (4-7), a sign (8-11), 0 (12) or 255."""
     result: Any = U32(0)
     both = x.astype(U64) << U64(32) | y.astype(U64)
+    if not choice.shape:  # nearly always a constant, or a scalar register
+        for at, index in enumerate(int(choice).to_bytes(4, "little")):
+            if index < 8:
+                found = (both >> U64(8 * index) & U64(255)).astype(U32)
+            elif index < 12:
+                found = (both >> U64(16 * (index - 8) + 15) & U64(1)).astype(U32) * U32(255)
+            else:
+                found = U32(0 if index == 12 else 255)
+            result = result | found << U32(8 * at)
+        return result
     for at in range(4):
         index = choice >> U32(8 * at) & U32(255)
         signs = both >> (
