@@ -153,7 +153,9 @@ optimal_token_baseline = _published(
 )
 route = _published(moe.route, exact_moe.route, _moe.choose_experts, _moe.expert_weights)
 router_losses = _published(moe.router_losses, exact_moe.router_losses, _moe.router_losses)
-permute = _published(moe.permute, exact_moe.permute, _moe.rows_by_expert)
+permute = _published(
+    moe.permute, exact_moe.permute, _moe.places_by_expert, _moe.expert_offsets, _moe.rows_by_expert
+)
 combine = _published(moe.combine, exact_moe.combine, _moe.combine_rows)
 penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.penalize)
 sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _sampling.penalize, _logp.logp)

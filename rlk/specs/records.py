@@ -26,7 +26,15 @@ from rlk.specs.logp import logp, softcapped
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
 from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
-from rlk.specs.moe import choose_experts, combine_rows, expert_weights, router_losses, rows_by_expert
+from rlk.specs.moe import (
+    choose_experts,
+    combine_rows,
+    expert_offsets,
+    expert_weights,
+    places_by_expert,
+    router_losses,
+    rows_by_expert,
+)
 from rlk.specs.norm import rms_norm
 from rlk.specs.optim import adamw, square_sums
 from rlk.specs.packing import reported, take_rows, take_whole
@@ -288,6 +296,20 @@ def _attention(rng: np.random.Generator) -> Values:
     }  # fmt: skip
 
 
+def _router_losses(rng: np.random.Generator) -> Values:
+    ids = np.sort(np.argsort(rng.random((70, 12)), 1)[:, :3], 1)
+    return {"scores": rng.normal(size=(70, 12)), "ids": ids, "given": rng.random(12), "tokens": 90.0}
+
+
+def _places_by_expert(rng: np.random.Generator) -> Values:
+    ids = rng.integers(0, 8, 350)
+    return {"ids": ids, "others": ids}
+
+
+def _expert_offsets(rng: np.random.Generator) -> Values:
+    return {"ids": rng.integers(0, 8, 350), "edges": np.zeros(9)}
+
+
 def _clamped_swiglu(rng: np.random.Generator) -> Values:
     x = 2 * rng.normal(size=(6, 24, 2))
     x[np.abs(np.abs(x) - 1.5) < 0.05] = 0.5  # a difference across the clamp would measure a bend
@@ -463,13 +485,16 @@ choose_experts.record = Record(
 )
 expert_weights.record = Record(example=Example(_expert_weights), extents={"E": 128, "K": 8}, statics={"k": 8})
 router_losses.record = Record(
-    example=Example(lambda rng: {"share": rng.random(12), "inverse": 0.01}, present=(("active",),)),
-    extents={"E": 128},
+    example=Example(_router_losses, present=(("active",),), statics={"k": (3,)}),
+    extents={"E": 128, "K": 8},
+    statics={"k": 8},
     unshown=(_SAME,),
 )
 combine_rows.record = Record(
     example=Example(_rows_inputs, _moved), extents={"K": 8, "D": 2048, "O": 129}, statics={"k": 8}
 )
+places_by_expert.record = Record(example=Example(_places_by_expert), unshown=(_SAME,))
+expert_offsets.record = Record(example=Example(_expert_offsets), unshown=(_SAME,))
 rows_by_expert.record = Record(example=Example(_rows_inputs, _moved), unshown=(_SAME,))
 embedding.record = Record(
     example=Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
