@@ -644,8 +644,8 @@ def test_other_models_are_refused() -> None:
         assert "forward" in vars(gpt2.lm_head) and patched.problems
         assert gpt2(IDS[None]).logits.isfinite().all()
     assert "parameters of torch.float32" in problems(made("Qwen3").float())
-    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
-    assert "rope_type='yarn'" in problems(made("Qwen2", rope_parameters=yarn))
+    dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    assert "rope_type='dynamic'" in problems(made("Qwen2", rope_parameters=dynamic))
 
     class Own(transformers.Qwen3ForCausalLM):
         def forward(self, *given: Any, **options: Any) -> Any:

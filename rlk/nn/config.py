@@ -115,7 +115,7 @@ class ModelConfig:
         kind = given.get("model_type")
         if kind not in FAMILIES:
             wanted = f"one of {', '.join(FAMILIES)}"
-            raise _refused("model_type", kind, wanted + PARTLY.get(kind, ""))
+            raise _refused("model_type", kind, wanted + PARTLY.get(str(kind), ""))
         if missing := [name for name in NEEDED if given.get(name) is None]:
             raise joined([_refused(name, None, "a number") for name in missing])
         problems: list[LaunchError] = []
