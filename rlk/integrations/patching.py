@@ -160,10 +160,10 @@ def patch(
 
     leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; by default `config.rlk_leaves`, or 1.
     strict: raise UnsupportedError, which lists everything that cannot be exchanged, with nothing exchanged;
-    False prints the list and exchanges the rest, of DeepSeek-V3 all but attention, layers and model. logits:
-    "float32", whose log softmax `logps` takes, or "model": rounded to the model's dtype, as transformers does.
-    loss_logits: a training forward with labels returns logits beside its loss too. Raises LaunchError for a
-    model that is patched already.
+    False prints the list and exchanges the rest, of DeepSeek-V3 all but attention, layers and model.
+    logits: "float32", whose log softmax `logps` takes, or "model": rounded to the model's dtype, as
+    transformers does. loss_logits: a training forward with labels returns logits beside its loss too. Raises
+    LaunchError for a model that is patched already.
     """
     known_version(PEER, VERSIONS)
     if logits not in ("float32", "model"):

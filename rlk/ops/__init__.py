@@ -112,7 +112,12 @@ matmul = _published(
     _matmul.matmul,
     forms=(_matmul.matmul_leaf2, _matmul.matmul_leaf4, _matmul.matmul_leaf8),
 )
-grouped_matmul = _published(grouped.grouped_matmul, operators.grouped_matmul, _grouped.grouped_matmul)
+grouped_matmul = _published(
+    grouped.grouped_matmul,
+    operators.grouped_matmul,
+    _grouped.grouped_matmul,
+    forms=tuple(_grouped.BY_LEAVES[leaves] for leaves in (2, 4, 8)),
+)
 ratio_kl = _generated(_loss.ratio_kl, operators.ratio_kl, RatioKL)
 policy_loss = _published(policy.policy_loss, operators.policy_loss, _policy.policy_loss)
 linear_policy_loss = _published(

@@ -14,7 +14,13 @@ from rlk.specs.attention import paged_attention, prefix_attention, varlen_attent
 from rlk.specs.completions import sequence_logp
 from rlk.specs.distill import jsd_loss
 from rlk.specs.gated import clamped_swiglu
-from rlk.specs.grouped import grouped_matmul, grouped_weight_grad
+from rlk.specs.grouped import (
+    grouped_matmul,
+    grouped_matmul_leaf2,
+    grouped_matmul_leaf4,
+    grouped_matmul_leaf8,
+    grouped_weight_grad,
+)
 from rlk.specs.heads import cache_qkv, qk_norm, qk_norm_partials, sum_of_heads, write_cache
 from rlk.specs.linear_logp import (
     linear_logp,
@@ -444,10 +450,12 @@ matmul_leaf8.record = Record(
 for _op in (column_sums, matmul_leaf2, matmul_leaf4, matmul_backward):
     _op.record = Record(unshown=(_SAME,))
 grouped_matmul.record = Record(
-    example=Example(_grouped_matmul, present=((), ("bias",))),
+    example=Example(_grouped_matmul, present=((), ("bias",)), statics={"grad_leaves": (4,)}),
     extents={"E": 128, "N": 1536, "K": 2048},
     unshown=(_SAME,),
 )
+for _op in (grouped_matmul_leaf2, grouped_matmul_leaf4, grouped_matmul_leaf8):
+    _op.record = Record(example=Example(_grouped_matmul), unshown=(_SAME,))
 grouped_weight_grad.record = Record(example=Example(_grouped_weight_grad), unshown=(_SAME,))
 rms_norm.record = Record(
     example=Example(lambda rng: {"eps": 1e-6}), extents={"N": 4096}, present=("residual",)

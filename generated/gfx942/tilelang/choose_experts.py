@@ -116,12 +116,8 @@ def number_of(i):
 
 @tl.prim_func
 def choose_experts(
-    scores: memory("scores", "bfloat16"),
-    ids: memory("ids", "int32"),
-    T: tl.int32,
-    scores_t_stride: tl.int64,
-    ids_t_stride: tl.int64,
-    programs: tl.int32,
+    scores: memory("scores", "bfloat16"), ids: memory("ids", "int32"), T: tl.int32, scores_t_stride: tl.int64,
+    ids_t_stride: tl.int64, programs: tl.int32
 ):
     # A block owns 8 of T (rows). E: 128 indices, 1 to each of 128 threads; T: 8 indices, 8 to each of 1 threads.
     with tl.Kernel(programs, threads=128) as block:
@@ -409,6 +405,6 @@ def choose_experts(
 
 def call(kernels, scores, ids, T, scores_t_stride, ids_t_stride):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 7) // 8
+    programs = ((T + 7) // 8)
     if programs > 0:
         kernels.choose_experts((programs,), scores, ids, T, scores_t_stride, ids_t_stride)

@@ -27,18 +27,9 @@ def f32(number):
 
 @tl.prim_func
 def combine_rows(
-    place: memory("place", "int32"),
-    rows: memory("rows", "bfloat16"),
-    weights: memory("weights", "float32"),
-    y: memory("y", "bfloat16"),
-    place_t_stride: tl.int64,
-    weights_t_stride: tl.int64,
-    R: tl.int32,
-    rows_r_stride: tl.int64,
-    errors: memory("errors", "int32"),
-    y_t_stride: tl.int64,
-    T: tl.int32,
-    programs: tl.int32,
+    place: memory("place", "int32"), rows: memory("rows", "bfloat16"), weights: memory("weights", "float32"),
+    y: memory("y", "bfloat16"), place_t_stride: tl.int64, weights_t_stride: tl.int64, R: tl.int32,
+    rows_r_stride: tl.int64, errors: memory("errors", "int32"), y_t_stride: tl.int64, T: tl.int32, programs: tl.int32
 ):
     # A block owns 1 of T, 2048 of D (rows). D: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
@@ -196,34 +187,11 @@ def combine_rows(
             y[tl.int64(t) * y_t_stride + d[c]] = y_sum_bf16[c]
 
 
-def call(
-    kernels,
-    place,
-    rows,
-    weights,
-    y,
-    R,
-    T,
-    place_t_stride,
-    weights_t_stride,
-    rows_r_stride,
-    y_t_stride,
-    errors,
-):
+def call(kernels, place, rows, weights, y, R, T, place_t_stride, weights_t_stride, rows_r_stride, y_t_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 1
     if programs > 0:
         kernels.combine_rows(
-            (programs,),
-            place,
-            rows,
-            weights,
-            y,
-            place_t_stride,
-            weights_t_stride,
-            R,
-            rows_r_stride,
-            errors,
-            y_t_stride,
-            T,
+            (programs,), place, rows, weights, y, place_t_stride, weights_t_stride, R, rows_r_stride, errors,
+            y_t_stride, T
         )

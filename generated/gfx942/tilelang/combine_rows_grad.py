@@ -70,20 +70,10 @@ def sum_over_d(x, x_reduce_smem, thread):
 
 @tl.prim_func
 def combine_rows_grad(
-    order: memory("order", "int32"),
-    rows: memory("rows", "bfloat16"),
-    weights: memory("weights", "float32"),
-    d_y: memory("d_y", "bfloat16"),
-    d_weights: memory("d_weights", "float32"),
-    d_rows: memory("d_rows", "bfloat16"),
-    T: tl.int32,
-    weights_t_stride: tl.int64,
-    d_y_t_stride: tl.int64,
-    rows_r_stride: tl.int64,
-    d_weights_t_stride: tl.int64,
-    d_rows_r_stride: tl.int64,
-    R: tl.int32,
-    programs: tl.int32,
+    order: memory("order", "int32"), rows: memory("rows", "bfloat16"), weights: memory("weights", "float32"),
+    d_y: memory("d_y", "bfloat16"), d_weights: memory("d_weights", "float32"), d_rows: memory("d_rows", "bfloat16"),
+    T: tl.int32, weights_t_stride: tl.int64, d_y_t_stride: tl.int64, rows_r_stride: tl.int64,
+    d_weights_t_stride: tl.int64, d_rows_r_stride: tl.int64, R: tl.int32, programs: tl.int32
 ):
     # A block owns 1 of R (rows). D: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
@@ -114,7 +104,7 @@ def combine_rows_grad(
             "float32",
             tl.if_then_else(
                 weights_guard_2, weights[tl.int64(token) * weights_t_stride + choice], tl.Cast("float32", 0)
-            ),
+            )
         )
         for c in tl.unroll(8):  # moe.py:319
             d[c] = thread + c * 256
@@ -137,37 +127,13 @@ def combine_rows_grad(
 
 
 def call(
-    kernels,
-    order,
-    rows,
-    weights,
-    d_y,
-    d_weights,
-    d_rows,
-    T,
-    R,
-    weights_t_stride,
-    d_y_t_stride,
-    rows_r_stride,
-    d_weights_t_stride,
-    d_rows_r_stride,
+    kernels, order, rows, weights, d_y, d_weights, d_rows, T, R, weights_t_stride, d_y_t_stride, rows_r_stride,
+    d_weights_t_stride, d_rows_r_stride
 ):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = R
     if programs > 0:
         kernels.combine_rows_grad(
-            (programs,),
-            order,
-            rows,
-            weights,
-            d_y,
-            d_weights,
-            d_rows,
-            T,
-            weights_t_stride,
-            d_y_t_stride,
-            rows_r_stride,
-            d_weights_t_stride,
-            d_rows_r_stride,
-            R,
+            (programs,), order, rows, weights, d_y, d_weights, d_rows, T, weights_t_stride, d_y_t_stride, rows_r_stride,
+            d_weights_t_stride, d_rows_r_stride, R
         )

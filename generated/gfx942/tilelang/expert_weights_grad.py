@@ -159,18 +159,10 @@ def smaller(a, b):
 
 @tl.prim_func
 def expert_weights_grad(
-    scores: memory("scores", "bfloat16"),
-    ids: memory("ids", "int32"),
-    d_weights: memory("d_weights", "float32"),
-    d_scores: memory("d_scores", "bfloat16"),
-    T: tl.int32,
-    scores_t_stride: tl.int64,
-    ids_t_stride: tl.int64,
-    d_weights_t_stride: tl.int64,
-    errors: memory("errors", "int32"),
-    d_scores_t_stride: tl.int64,
-    scale: tl.float32,
-    programs: tl.int32,
+    scores: memory("scores", "bfloat16"), ids: memory("ids", "int32"), d_weights: memory("d_weights", "float32"),
+    d_scores: memory("d_scores", "bfloat16"), T: tl.int32, scores_t_stride: tl.int64, ids_t_stride: tl.int64,
+    d_weights_t_stride: tl.int64, errors: memory("errors", "int32"), d_scores_t_stride: tl.int64, scale: tl.float32,
+    programs: tl.int32
 ):
     # A block owns 8 of T (rows). E: 128 indices, 1 to each of 128 threads; T: 8 indices, 8 to each of 1 threads.
     with tl.Kernel(programs, threads=128) as block:
@@ -385,95 +377,63 @@ def expert_weights_grad(
                 t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + e], tl.Cast("bfloat16", 0)
             )
             # moe.py:186
-            ids_value[c] = tl.if_then_else(
-                t_inside[c], ids[tl.int64(t[c]) * ids_t_stride], tl.Cast("int32", 0)
-            )
-            ids_value_2[c] = tl.if_then_else(
-                t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 1], tl.Cast("int32", 0)
-            )
-            ids_value_3[c] = tl.if_then_else(
-                t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 2], tl.Cast("int32", 0)
-            )
-            ids_value_4[c] = tl.if_then_else(
-                t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 3], tl.Cast("int32", 0)
-            )
-            ids_value_5[c] = tl.if_then_else(
-                t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 4], tl.Cast("int32", 0)
-            )
-            ids_value_6[c] = tl.if_then_else(
-                t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 5], tl.Cast("int32", 0)
-            )
-            ids_value_7[c] = tl.if_then_else(
-                t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 6], tl.Cast("int32", 0)
-            )
-            ids_value_8[c] = tl.if_then_else(
-                t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 7], tl.Cast("int32", 0)
-            )
+            ids_value[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride], tl.Cast("int32", 0))
+            ids_value_2[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 1], tl.Cast("int32", 0))
+            ids_value_3[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 2], tl.Cast("int32", 0))
+            ids_value_4[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 3], tl.Cast("int32", 0))
+            ids_value_5[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 4], tl.Cast("int32", 0))
+            ids_value_6[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 5], tl.Cast("int32", 0))
+            ids_value_7[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 6], tl.Cast("int32", 0))
+            ids_value_8[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 7], tl.Cast("int32", 0))
             ids_ge_0[c] = 0 <= ids_value[c]  # moe.py:187
             ids_lt_128[c] = ids_value[c] < 128
             scores_guard[c] = ids_ge_0[c] & ids_lt_128[c]
         as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))
         for c in tl.unroll(8):
             scores_value_2[c] = tl.if_then_else(
-                scores_guard[c] & t_inside[c],
-                scores[tl.int64(t[c]) * scores_t_stride + ids_value[c]],
-                as_bf16,
+                scores_guard[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value[c]], as_bf16
             )
             ids_ge_0_2[c] = 0 <= ids_value_2[c]
             ids_lt_128_2[c] = ids_value_2[c] < 128
             scores_guard_2[c] = ids_ge_0_2[c] & ids_lt_128_2[c]
             scores_value_3[c] = tl.if_then_else(
-                scores_guard_2[c] & t_inside[c],
-                scores[tl.int64(t[c]) * scores_t_stride + ids_value_2[c]],
-                as_bf16,
+                scores_guard_2[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value_2[c]], as_bf16
             )
             ids_ge_0_3[c] = 0 <= ids_value_3[c]
             ids_lt_128_3[c] = ids_value_3[c] < 128
             scores_guard_3[c] = ids_ge_0_3[c] & ids_lt_128_3[c]
             scores_value_4[c] = tl.if_then_else(
-                scores_guard_3[c] & t_inside[c],
-                scores[tl.int64(t[c]) * scores_t_stride + ids_value_3[c]],
-                as_bf16,
+                scores_guard_3[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value_3[c]], as_bf16
             )
             ids_ge_0_4[c] = 0 <= ids_value_4[c]
             ids_lt_128_4[c] = ids_value_4[c] < 128
             scores_guard_4[c] = ids_ge_0_4[c] & ids_lt_128_4[c]
             scores_value_5[c] = tl.if_then_else(
-                scores_guard_4[c] & t_inside[c],
-                scores[tl.int64(t[c]) * scores_t_stride + ids_value_4[c]],
-                as_bf16,
+                scores_guard_4[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value_4[c]], as_bf16
             )
             ids_ge_0_5[c] = 0 <= ids_value_5[c]
             ids_lt_128_5[c] = ids_value_5[c] < 128
             scores_guard_5[c] = ids_ge_0_5[c] & ids_lt_128_5[c]
             scores_value_6[c] = tl.if_then_else(
-                scores_guard_5[c] & t_inside[c],
-                scores[tl.int64(t[c]) * scores_t_stride + ids_value_5[c]],
-                as_bf16,
+                scores_guard_5[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value_5[c]], as_bf16
             )
             ids_ge_0_6[c] = 0 <= ids_value_6[c]
             ids_lt_128_6[c] = ids_value_6[c] < 128
             scores_guard_6[c] = ids_ge_0_6[c] & ids_lt_128_6[c]
             scores_value_7[c] = tl.if_then_else(
-                scores_guard_6[c] & t_inside[c],
-                scores[tl.int64(t[c]) * scores_t_stride + ids_value_6[c]],
-                as_bf16,
+                scores_guard_6[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value_6[c]], as_bf16
             )
             ids_ge_0_7[c] = 0 <= ids_value_7[c]
             ids_lt_128_7[c] = ids_value_7[c] < 128
             scores_guard_7[c] = ids_ge_0_7[c] & ids_lt_128_7[c]
             scores_value_8[c] = tl.if_then_else(
-                scores_guard_7[c] & t_inside[c],
-                scores[tl.int64(t[c]) * scores_t_stride + ids_value_7[c]],
-                as_bf16,
+                scores_guard_7[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value_7[c]], as_bf16
             )
             ids_ge_0_8[c] = 0 <= ids_value_8[c]
             ids_lt_128_8[c] = ids_value_8[c] < 128
             scores_guard_8[c] = ids_ge_0_8[c] & ids_lt_128_8[c]
             scores_value_9[c] = tl.if_then_else(
-                scores_guard_8[c] & t_inside[c],
-                scores[tl.int64(t[c]) * scores_t_stride + ids_value_8[c]],
-                as_bf16,
+                scores_guard_8[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value_8[c]], as_bf16
             )
             d_weights_value[c] = tl.if_then_else(  # moe.py:214
                 t_inside[c], d_weights[tl.int64(t[c]) * d_weights_t_stride], tl.Cast("float32", 0)
@@ -663,33 +623,13 @@ def expert_weights_grad(
 
 
 def call(
-    kernels,
-    scores,
-    ids,
-    d_weights,
-    d_scores,
-    scale,
-    T,
-    scores_t_stride,
-    ids_t_stride,
-    d_weights_t_stride,
-    d_scores_t_stride,
-    errors,
+    kernels, scores, ids, d_weights, d_scores, scale, T, scores_t_stride, ids_t_stride, d_weights_t_stride,
+    d_scores_t_stride, errors
 ):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 7) // 8
+    programs = ((T + 7) // 8)
     if programs > 0:
         kernels.expert_weights_grad(
-            (programs,),
-            scores,
-            ids,
-            d_weights,
-            d_scores,
-            T,
-            scores_t_stride,
-            ids_t_stride,
-            d_weights_t_stride,
-            errors,
-            d_scores_t_stride,
-            scale,
+            (programs,), scores, ids, d_weights, d_scores, T, scores_t_stride, ids_t_stride, d_weights_t_stride, errors,
+            d_scores_t_stride, scale
         )

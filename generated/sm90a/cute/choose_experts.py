@@ -231,26 +231,19 @@ def choose_experts_rows(scores: cute.Tensor, ids: cute.Tensor, T: Int32):
 
 @cute.jit
 def launch_choose_experts(
-    scores_ptr: cute.Pointer,
-    ids_ptr: cute.Pointer,
-    T: Int32,
-    scores_t_stride: Int64,
-    ids_t_stride: Int64,
-    programs: Int32,
-    stream: cuda.CUstream,
+    scores_ptr: cute.Pointer, ids_ptr: cute.Pointer, T: Int32, scores_t_stride: Int64, ids_t_stride: Int64,
+    programs: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     scores = cute.make_tensor(scores_ptr, cute.make_layout((T, 128), stride=(scores_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T, 8), stride=(ids_t_stride, 1)))
     choose_experts_rows(scores, ids, T).launch(
-        grid=(programs, 1, 1),
-        block=(128, 1, 1),
-        stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 def call(kernels, scores, ids, T, scores_t_stride, ids_t_stride):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 15) // 16
+    programs = ((T + 15) // 16)
     if programs > 0:
         kernels.choose_experts((programs,), scores, ids, T, scores_t_stride, ids_t_stride)

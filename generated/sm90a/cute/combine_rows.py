@@ -62,13 +62,8 @@ def vector_of(memory, index, count):
 
 @cute.kernel
 def combine_rows_rows(
-    place: cute.Tensor,
-    rows: cute.Tensor,
-    weights: cute.Tensor,
-    y: cute.Tensor,
-    R: Int32,
-    errors: cute.Pointer,
-    T: Int32,
+    place: cute.Tensor, rows: cute.Tensor, weights: cute.Tensor, y: cute.Tensor, R: Int32, errors: cute.Pointer,
+    T: Int32
 ):
     # A block owns 1 of T, 2048 of D (rows). D: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
@@ -96,64 +91,55 @@ def combine_rows_rows(
     place_lt_R = place_value < R
     rows_guard = place_ge_0 & place_lt_R
     rows_value = [
-        one
-        for c in range(0, 16, 8)
-        for one in load_vector_where(rows_guard, rows, (place_value, d[c]), BFloat16(0), 8)
+        one for c in range(0, 16, 8) for one in load_vector_where(rows_guard, rows, (place_value, d[c]), BFloat16(0), 8)
     ]
     place_ge_0_2 = 0 <= place_value_2
     place_lt_R_2 = place_value_2 < R
     rows_guard_2 = place_ge_0_2 & place_lt_R_2
     rows_value_2 = [
-        one
-        for c in range(0, 16, 8)
+        one for c in range(0, 16, 8)
         for one in load_vector_where(rows_guard_2, rows, (place_value_2, d[c]), BFloat16(0), 8)
     ]
     place_ge_0_3 = 0 <= place_value_3
     place_lt_R_3 = place_value_3 < R
     rows_guard_3 = place_ge_0_3 & place_lt_R_3
     rows_value_3 = [
-        one
-        for c in range(0, 16, 8)
+        one for c in range(0, 16, 8)
         for one in load_vector_where(rows_guard_3, rows, (place_value_3, d[c]), BFloat16(0), 8)
     ]
     place_ge_0_4 = 0 <= place_value_4
     place_lt_R_4 = place_value_4 < R
     rows_guard_4 = place_ge_0_4 & place_lt_R_4
     rows_value_4 = [
-        one
-        for c in range(0, 16, 8)
+        one for c in range(0, 16, 8)
         for one in load_vector_where(rows_guard_4, rows, (place_value_4, d[c]), BFloat16(0), 8)
     ]
     place_ge_0_5 = 0 <= place_value_5
     place_lt_R_5 = place_value_5 < R
     rows_guard_5 = place_ge_0_5 & place_lt_R_5
     rows_value_5 = [
-        one
-        for c in range(0, 16, 8)
+        one for c in range(0, 16, 8)
         for one in load_vector_where(rows_guard_5, rows, (place_value_5, d[c]), BFloat16(0), 8)
     ]
     place_ge_0_6 = 0 <= place_value_6
     place_lt_R_6 = place_value_6 < R
     rows_guard_6 = place_ge_0_6 & place_lt_R_6
     rows_value_6 = [
-        one
-        for c in range(0, 16, 8)
+        one for c in range(0, 16, 8)
         for one in load_vector_where(rows_guard_6, rows, (place_value_6, d[c]), BFloat16(0), 8)
     ]
     place_ge_0_7 = 0 <= place_value_7
     place_lt_R_7 = place_value_7 < R
     rows_guard_7 = place_ge_0_7 & place_lt_R_7
     rows_value_7 = [
-        one
-        for c in range(0, 16, 8)
+        one for c in range(0, 16, 8)
         for one in load_vector_where(rows_guard_7, rows, (place_value_7, d[c]), BFloat16(0), 8)
     ]
     place_ge_0_8 = 0 <= place_value_8
     place_lt_R_8 = place_value_8 < R
     rows_guard_8 = place_ge_0_8 & place_lt_R_8
     rows_value_8 = [
-        one
-        for c in range(0, 16, 8)
+        one for c in range(0, 16, 8)
         for one in load_vector_where(rows_guard_8, rows, (place_value_8, d[c]), BFloat16(0), 8)
     ]
     place_le_place = place_value_2 <= place_value  # moe.py:154
@@ -195,24 +181,14 @@ def combine_rows_rows(
     y_sum_7 = [y_sum_6[c] + y_product_8[c] for c in range(16)]
     y_sum_bf16 = [Float32(y_sum_7[c]).to(BFloat16) for c in range(16)]  # moe.py:309
     for c in cutlass.range_constexpr(0, 16, 8):
-        store_vector(y, (t, d[c]), y_sum_bf16[c : c + 8])
+        store_vector(y, (t, d[c]), y_sum_bf16[c:c + 8])
 
 
 @cute.jit
 def launch_combine_rows(
-    place_ptr: cute.Pointer,
-    rows_ptr: cute.Pointer,
-    weights_ptr: cute.Pointer,
-    y_ptr: cute.Pointer,
-    R: Int32,
-    errors_ptr: cute.Pointer,
-    T: Int32,
-    place_t_stride: Int64,
-    rows_r_stride: Int64,
-    weights_t_stride: Int64,
-    y_t_stride: Int64,
-    programs: Int32,
-    stream: cuda.CUstream,
+    place_ptr: cute.Pointer, rows_ptr: cute.Pointer, weights_ptr: cute.Pointer, y_ptr: cute.Pointer, R: Int32,
+    errors_ptr: cute.Pointer, T: Int32, place_t_stride: Int64, rows_r_stride: Int64, weights_t_stride: Int64,
+    y_t_stride: Int64, programs: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     place = cute.make_tensor(place_ptr, cute.make_layout((T, 8), stride=(place_t_stride, 1)))
@@ -220,40 +196,15 @@ def launch_combine_rows(
     weights = cute.make_tensor(weights_ptr, cute.make_layout((T, 8), stride=(weights_t_stride, 1)))
     y = cute.make_tensor(y_ptr, cute.make_layout((T, 2048), stride=(y_t_stride, 1)))
     combine_rows_rows(place, rows, weights, y, R, errors_ptr, T).launch(
-        grid=(programs, 1, 1),
-        block=(128, 1, 1),
-        stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
-def call(
-    kernels,
-    place,
-    rows,
-    weights,
-    y,
-    R,
-    T,
-    place_t_stride,
-    rows_r_stride,
-    weights_t_stride,
-    y_t_stride,
-    errors,
-):
+def call(kernels, place, rows, weights, y, R, T, place_t_stride, rows_r_stride, weights_t_stride, y_t_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 1
     if programs > 0:
         kernels.combine_rows(
-            (programs,),
-            place,
-            rows,
-            weights,
-            y,
-            R,
-            errors,
-            T,
-            place_t_stride,
-            rows_r_stride,
-            weights_t_stride,
-            y_t_stride,
+            (programs,), place, rows, weights, y, R, errors, T, place_t_stride, rows_r_stride, weights_t_stride,
+            y_t_stride
         )

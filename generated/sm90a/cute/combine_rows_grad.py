@@ -121,14 +121,8 @@ def vector_of(memory, index, count):
 
 @cute.kernel
 def combine_rows_grad_rows(
-    order: cute.Tensor,
-    rows: cute.Tensor,
-    weights: cute.Tensor,
-    d_y: cute.Tensor,
-    d_weights: cute.Tensor,
-    d_rows: cute.Tensor,
-    T: Int32,
-    R: Int32,
+    order: cute.Tensor, rows: cute.Tensor, weights: cute.Tensor, d_y: cute.Tensor, d_weights: cute.Tensor,
+    d_rows: cute.Tensor, T: Int32, R: Int32
 ):
     # A block owns 1 of R (rows). D: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
@@ -150,9 +144,7 @@ def combine_rows_grad_rows(
     weights_value = load_where(weights_guard_2, weights, (token, choice), Float32(0))
     d = [thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]  # moe.py:319
     d_y_value = [
-        one
-        for c in range(0, 16, 8)
-        for one in load_vector_where(d_y_guard, d_y, (token, d[c]), BFloat16(0), 8)
+        one for c in range(0, 16, 8) for one in load_vector_where(d_y_guard, d_y, (token, d[c]), BFloat16(0), 8)
     ]
     rows_value = [one for c in range(0, 16, 8) for one in load_vector(rows, (r, d[c]), 8)]  # moe.py:321
     d_2 = [BFloat16(d_y_value[c]).to(Float32) for c in range(16)]  # moe.py:319
@@ -163,26 +155,15 @@ def combine_rows_grad_rows(
     d_times_weights = [mul(d_2[c], weights_value) for c in range(16)]  # moe.py:325
     d_times_weights_bf16 = [Float32(d_times_weights[c]).to(BFloat16) for c in range(16)]
     for c in cutlass.range_constexpr(0, 16, 8):
-        store_vector(d_rows, (r, d[c]), d_times_weights_bf16[c : c + 8])
+        store_vector(d_rows, (r, d[c]), d_times_weights_bf16[c:c + 8])
 
 
 @cute.jit
 def launch_combine_rows_grad(
-    order_ptr: cute.Pointer,
-    rows_ptr: cute.Pointer,
-    weights_ptr: cute.Pointer,
-    d_y_ptr: cute.Pointer,
-    d_weights_ptr: cute.Pointer,
-    d_rows_ptr: cute.Pointer,
-    T: Int32,
-    R: Int32,
-    rows_r_stride: Int64,
-    weights_t_stride: Int64,
-    d_y_t_stride: Int64,
-    d_weights_t_stride: Int64,
-    d_rows_r_stride: Int64,
-    programs: Int32,
-    stream: cuda.CUstream,
+    order_ptr: cute.Pointer, rows_ptr: cute.Pointer, weights_ptr: cute.Pointer, d_y_ptr: cute.Pointer,
+    d_weights_ptr: cute.Pointer, d_rows_ptr: cute.Pointer, T: Int32, R: Int32, rows_r_stride: Int64,
+    weights_t_stride: Int64, d_y_t_stride: Int64, d_weights_t_stride: Int64, d_rows_r_stride: Int64, programs: Int32,
+    stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     order = cute.make_tensor(order_ptr, cute.make_layout((R,), stride=(1,)))
@@ -192,44 +173,18 @@ def launch_combine_rows_grad(
     d_weights = cute.make_tensor(d_weights_ptr, cute.make_layout((T, 8), stride=(d_weights_t_stride, 1)))
     d_rows = cute.make_tensor(d_rows_ptr, cute.make_layout((R, 2048), stride=(d_rows_r_stride, 1)))
     combine_rows_grad_rows(order, rows, weights, d_y, d_weights, d_rows, T, R).launch(
-        grid=(programs, 1, 1),
-        block=(128, 1, 1),
-        stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 def call(
-    kernels,
-    order,
-    rows,
-    weights,
-    d_y,
-    d_weights,
-    d_rows,
-    T,
-    R,
-    rows_r_stride,
-    weights_t_stride,
-    d_y_t_stride,
-    d_weights_t_stride,
-    d_rows_r_stride,
+    kernels, order, rows, weights, d_y, d_weights, d_rows, T, R, rows_r_stride, weights_t_stride, d_y_t_stride,
+    d_weights_t_stride, d_rows_r_stride
 ):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = R
     if programs > 0:
         kernels.combine_rows_grad(
-            (programs,),
-            order,
-            rows,
-            weights,
-            d_y,
-            d_weights,
-            d_rows,
-            T,
-            R,
-            rows_r_stride,
-            weights_t_stride,
-            d_y_t_stride,
-            d_weights_t_stride,
-            d_rows_r_stride,
+            (programs,), order, rows, weights, d_y, d_weights, d_rows, T, R, rows_r_stride, weights_t_stride,
+            d_y_t_stride, d_weights_t_stride, d_rows_r_stride
         )

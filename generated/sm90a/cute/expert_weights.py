@@ -165,12 +165,7 @@ def vector_of(memory, index, count):
 
 @cute.kernel
 def expert_weights_rows(
-    scores: cute.Tensor,
-    ids: cute.Tensor,
-    weights: cute.Tensor,
-    T: Int32,
-    errors: cute.Pointer,
-    scale: Float32,
+    scores: cute.Tensor, ids: cute.Tensor, weights: cute.Tensor, T: Int32, errors: cute.Pointer, scale: Float32
 ):
     # A block owns 16 of T (rows). E: 128 indices, 16 to each of 8 threads; T: 16 indices, 1 to each of 16 threads.
     thread, _, _ = cute.arch.thread_idx()
@@ -334,42 +329,23 @@ def expert_weights_rows(
 
 @cute.jit
 def launch_expert_weights(
-    scores_ptr: cute.Pointer,
-    ids_ptr: cute.Pointer,
-    weights_ptr: cute.Pointer,
-    T: Int32,
-    errors_ptr: cute.Pointer,
-    scores_t_stride: Int64,
-    ids_t_stride: Int64,
-    weights_t_stride: Int64,
-    scale: Float32,
-    programs: Int32,
-    stream: cuda.CUstream,
+    scores_ptr: cute.Pointer, ids_ptr: cute.Pointer, weights_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer,
+    scores_t_stride: Int64, ids_t_stride: Int64, weights_t_stride: Int64, scale: Float32, programs: Int32,
+    stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     scores = cute.make_tensor(scores_ptr, cute.make_layout((T, 128), stride=(scores_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T, 8), stride=(ids_t_stride, 1)))
     weights = cute.make_tensor(weights_ptr, cute.make_layout((T, 8), stride=(weights_t_stride, 1)))
     expert_weights_rows(scores, ids, weights, T, errors_ptr, scale).launch(
-        grid=(programs, 1, 1),
-        block=(128, 1, 1),
-        stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 def call(kernels, scores, ids, weights, scale, T, scores_t_stride, ids_t_stride, weights_t_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 15) // 16
+    programs = ((T + 15) // 16)
     if programs > 0:
         kernels.expert_weights(
-            (programs,),
-            scores,
-            ids,
-            weights,
-            T,
-            errors,
-            scores_t_stride,
-            ids_t_stride,
-            weights_t_stride,
-            scale,
+            (programs,), scores, ids, weights, T, errors, scores_t_stride, ids_t_stride, weights_t_stride, scale
         )

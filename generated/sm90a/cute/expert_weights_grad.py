@@ -174,13 +174,8 @@ def vector_of(memory, index, count):
 
 @cute.kernel
 def expert_weights_grad_rows(
-    scores: cute.Tensor,
-    ids: cute.Tensor,
-    d_weights: cute.Tensor,
-    d_scores: cute.Tensor,
-    T: Int32,
-    errors: cute.Pointer,
-    scale: Float32,
+    scores: cute.Tensor, ids: cute.Tensor, d_weights: cute.Tensor, d_scores: cute.Tensor, T: Int32,
+    errors: cute.Pointer, scale: Float32
 ):
     # A block owns 16 of T (rows). E: 128 indices, 16 to each of 8 threads; T: 16 indices, 1 to each of 16 threads.
     thread, _, _ = cute.arch.thread_idx()
@@ -390,24 +385,14 @@ def expert_weights_grad_rows(
     d_x_9 = [select(e_is_ids_8[c], slope_8, d_x_8[c]) for c in range(16)]
     d_x_bf16 = [Float32(d_x_9[c]).to(BFloat16) for c in range(16)]  # moe.py:224
     for c in cutlass.range_constexpr(0, 16, 8):
-        store_vector_where(t_inside, d_scores, (t, e[c]), d_x_bf16[c : c + 8])
+        store_vector_where(t_inside, d_scores, (t, e[c]), d_x_bf16[c:c + 8])
 
 
 @cute.jit
 def launch_expert_weights_grad(
-    scores_ptr: cute.Pointer,
-    ids_ptr: cute.Pointer,
-    d_weights_ptr: cute.Pointer,
-    d_scores_ptr: cute.Pointer,
-    T: Int32,
-    errors_ptr: cute.Pointer,
-    scores_t_stride: Int64,
-    ids_t_stride: Int64,
-    d_weights_t_stride: Int64,
-    d_scores_t_stride: Int64,
-    scale: Float32,
-    programs: Int32,
-    stream: cuda.CUstream,
+    scores_ptr: cute.Pointer, ids_ptr: cute.Pointer, d_weights_ptr: cute.Pointer, d_scores_ptr: cute.Pointer, T: Int32,
+    errors_ptr: cute.Pointer, scores_t_stride: Int64, ids_t_stride: Int64, d_weights_t_stride: Int64,
+    d_scores_t_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     scores = cute.make_tensor(scores_ptr, cute.make_layout((T, 128), stride=(scores_t_stride, 1)))
@@ -415,40 +400,18 @@ def launch_expert_weights_grad(
     d_weights = cute.make_tensor(d_weights_ptr, cute.make_layout((T, 8), stride=(d_weights_t_stride, 1)))
     d_scores = cute.make_tensor(d_scores_ptr, cute.make_layout((T, 128), stride=(d_scores_t_stride, 1)))
     expert_weights_grad_rows(scores, ids, d_weights, d_scores, T, errors_ptr, scale).launch(
-        grid=(programs, 1, 1),
-        block=(128, 1, 1),
-        stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 def call(
-    kernels,
-    scores,
-    ids,
-    d_weights,
-    d_scores,
-    scale,
-    T,
-    scores_t_stride,
-    ids_t_stride,
-    d_weights_t_stride,
-    d_scores_t_stride,
-    errors,
+    kernels, scores, ids, d_weights, d_scores, scale, T, scores_t_stride, ids_t_stride, d_weights_t_stride,
+    d_scores_t_stride, errors
 ):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 15) // 16
+    programs = ((T + 15) // 16)
     if programs > 0:
         kernels.expert_weights_grad(
-            (programs,),
-            scores,
-            ids,
-            d_weights,
-            d_scores,
-            T,
-            errors,
-            scores_t_stride,
-            ids_t_stride,
-            d_weights_t_stride,
-            d_scores_t_stride,
-            scale,
+            (programs,), scores, ids, d_weights, d_scores, T, errors, scores_t_stride, ids_t_stride, d_weights_t_stride,
+            d_scores_t_stride, scale
         )

@@ -154,6 +154,6 @@ def choose_experts(scores_ptr, ids_ptr, T, scores_t_stride, ids_t_stride):
 
 def call(kernels, scores, ids, T, scores_t_stride, ids_t_stride):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 7) // 8
+    programs = ((T + 7) // 8)
     if programs > 0:
         kernels.choose_experts((programs,), scores, ids, T, scores_t_stride, ids_t_stride)

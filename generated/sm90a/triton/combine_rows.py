@@ -16,16 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def combine_rows(
-    place_ptr,
-    rows_ptr,
-    weights_ptr,
-    y_ptr,
-    place_t_stride,
-    weights_t_stride,
-    R,
-    rows_r_stride,
-    errors_ptr,
-    y_t_stride,
+    place_ptr, rows_ptr, weights_ptr, y_ptr, place_t_stride, weights_t_stride, R, rows_r_stride, errors_ptr, y_t_stride
 ):
     # A program owns 1 of T, 2048 of D (rows).
     program = tl.program_id(0)
@@ -123,33 +114,10 @@ def combine_rows(
     tl.store(y_ptr + t.to(tl.int64) * y_t_stride + d, y_sum_bf16)
 
 
-def call(
-    kernels,
-    place,
-    rows,
-    weights,
-    y,
-    R,
-    T,
-    place_t_stride,
-    weights_t_stride,
-    rows_r_stride,
-    y_t_stride,
-    errors,
-):
+def call(kernels, place, rows, weights, y, R, T, place_t_stride, weights_t_stride, rows_r_stride, y_t_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 1
     if programs > 0:
         kernels.combine_rows(
-            (programs,),
-            place,
-            rows,
-            weights,
-            y,
-            place_t_stride,
-            weights_t_stride,
-            R,
-            rows_r_stride,
-            errors,
-            y_t_stride,
+            (programs,), place, rows, weights, y, place_t_stride, weights_t_stride, R, rows_r_stride, errors, y_t_stride
         )

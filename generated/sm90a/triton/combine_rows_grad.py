@@ -35,18 +35,8 @@ def sum_over_d(x):
 
 @triton.jit
 def combine_rows_grad(
-    order_ptr,
-    rows_ptr,
-    weights_ptr,
-    d_y_ptr,
-    d_weights_ptr,
-    d_rows_ptr,
-    T,
-    weights_t_stride,
-    d_y_t_stride,
-    rows_r_stride,
-    d_weights_t_stride,
-    d_rows_r_stride,
+    order_ptr, rows_ptr, weights_ptr, d_y_ptr, d_weights_ptr, d_rows_ptr, T, weights_t_stride, d_y_t_stride,
+    rows_r_stride, d_weights_t_stride, d_rows_r_stride
 ):
     # A program owns 1 of R (rows).
     r = tl.program_id(0)
@@ -60,9 +50,7 @@ def combine_rows_grad(
     choice_lt_8 = choice < 8
     weights_guard = choice_ge_0 & choice_lt_8
     weights_guard_2 = d_y_guard & weights_guard
-    weights = tl.load(
-        weights_ptr + token.to(tl.int64) * weights_t_stride + choice, mask=weights_guard_2, other=0.0
-    )
+    weights = tl.load(weights_ptr + token.to(tl.int64) * weights_t_stride + choice, mask=weights_guard_2, other=0.0)
     d = tl.arange(0, 2048)  # moe.py:319
     d_y = tl.load(d_y_ptr + token.to(tl.int64) * d_y_t_stride + d, mask=d_y_guard, other=0.0)
     rows = tl.load(rows_ptr + r.to(tl.int64) * rows_r_stride + d)  # moe.py:321
@@ -77,36 +65,13 @@ def combine_rows_grad(
 
 
 def call(
-    kernels,
-    order,
-    rows,
-    weights,
-    d_y,
-    d_weights,
-    d_rows,
-    T,
-    R,
-    weights_t_stride,
-    d_y_t_stride,
-    rows_r_stride,
-    d_weights_t_stride,
-    d_rows_r_stride,
+    kernels, order, rows, weights, d_y, d_weights, d_rows, T, R, weights_t_stride, d_y_t_stride, rows_r_stride,
+    d_weights_t_stride, d_rows_r_stride
 ):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = R
     if programs > 0:
         kernels.combine_rows_grad(
-            (programs,),
-            order,
-            rows,
-            weights,
-            d_y,
-            d_weights,
-            d_rows,
-            T,
-            weights_t_stride,
-            d_y_t_stride,
-            rows_r_stride,
-            d_weights_t_stride,
-            d_rows_r_stride,
+            (programs,), order, rows, weights, d_y, d_weights, d_rows, T, weights_t_stride, d_y_t_stride, rows_r_stride,
+            d_weights_t_stride, d_rows_r_stride
         )

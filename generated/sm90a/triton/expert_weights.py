@@ -83,9 +83,7 @@ def expert_weights(
     ids_lt_128 = ids < 128
     scores_guard = ids_ge_0 & ids_lt_128
     as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)
-    scores_2 = tl.load(
-        scores_ptr + t.to(tl.int64) * scores_t_stride + ids, mask=scores_guard & t_inside, other=as_bf16
-    )
+    scores_2 = tl.load(scores_ptr + t.to(tl.int64) * scores_t_stride + ids, mask=scores_guard & t_inside, other=as_bf16)
     ids_ge_0_2 = ids_2 >= 0
     ids_lt_128_2 = ids_2 < 128
     scores_guard_2 = ids_ge_0_2 & ids_lt_128_2
@@ -245,17 +243,8 @@ def expert_weights(
 
 def call(kernels, scores, ids, weights, scale, T, scores_t_stride, ids_t_stride, weights_t_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 7) // 8
+    programs = ((T + 7) // 8)
     if programs > 0:
         kernels.expert_weights(
-            (programs,),
-            scores,
-            ids,
-            weights,
-            T,
-            scores_t_stride,
-            ids_t_stride,
-            errors,
-            weights_t_stride,
-            scale,
+            (programs,), scores, ids, weights, T, scores_t_stride, ids_t_stride, errors, weights_t_stride, scale
         )

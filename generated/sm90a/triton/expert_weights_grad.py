@@ -65,17 +65,8 @@ def portable_exp(x):
 
 @triton.jit
 def expert_weights_grad(
-    scores_ptr,
-    ids_ptr,
-    d_weights_ptr,
-    d_scores_ptr,
-    T,
-    scores_t_stride,
-    ids_t_stride,
-    d_weights_t_stride,
-    errors_ptr,
-    d_scores_t_stride,
-    scale,
+    scores_ptr, ids_ptr, d_weights_ptr, d_scores_ptr, T, scores_t_stride, ids_t_stride, d_weights_t_stride, errors_ptr,
+    d_scores_t_stride, scale
 ):
     # A program owns 8 of T (rows).
     t = tl.program_id(0) * 8 + tl.arange(0, 8)[:, None]
@@ -94,9 +85,7 @@ def expert_weights_grad(
     ids_lt_128 = ids < 128
     scores_guard = ids_ge_0 & ids_lt_128
     as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)
-    scores_2 = tl.load(
-        scores_ptr + t.to(tl.int64) * scores_t_stride + ids, mask=scores_guard & t_inside, other=as_bf16
-    )
+    scores_2 = tl.load(scores_ptr + t.to(tl.int64) * scores_t_stride + ids, mask=scores_guard & t_inside, other=as_bf16)
     ids_ge_0_2 = ids_2 >= 0
     ids_lt_128_2 = ids_2 < 128
     scores_guard_2 = ids_ge_0_2 & ids_lt_128_2
@@ -139,9 +128,7 @@ def expert_weights_grad(
     scores_9 = tl.load(
         scores_ptr + t.to(tl.int64) * scores_t_stride + ids_8, mask=scores_guard_8 & t_inside, other=as_bf16
     )
-    d_weights = tl.load(
-        d_weights_ptr + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0
-    )  # moe.py:214
+    d_weights = tl.load(d_weights_ptr + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)  # moe.py:214
     d_weights_2 = tl.load(d_weights_ptr + 1 + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)
     d_weights_3 = tl.load(d_weights_ptr + 2 + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)
     d_weights_4 = tl.load(d_weights_ptr + 3 + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)
@@ -307,33 +294,13 @@ def expert_weights_grad(
 
 
 def call(
-    kernels,
-    scores,
-    ids,
-    d_weights,
-    d_scores,
-    scale,
-    T,
-    scores_t_stride,
-    ids_t_stride,
-    d_weights_t_stride,
-    d_scores_t_stride,
-    errors,
+    kernels, scores, ids, d_weights, d_scores, scale, T, scores_t_stride, ids_t_stride, d_weights_t_stride,
+    d_scores_t_stride, errors
 ):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 7) // 8
+    programs = ((T + 7) // 8)
     if programs > 0:
         kernels.expert_weights_grad(
-            (programs,),
-            scores,
-            ids,
-            d_weights,
-            d_scores,
-            T,
-            scores_t_stride,
-            ids_t_stride,
-            d_weights_t_stride,
-            errors,
-            d_scores_t_stride,
-            scale,
+            (programs,), scores, ids, d_weights, d_scores, T, scores_t_stride, ids_t_stride, d_weights_t_stride, errors,
+            d_scores_t_stride, scale
         )

@@ -94,20 +94,8 @@ def portable_expm1(x):
 
 @triton.jit
 def policy_loss_grad(
-    logp_ptr,
-    old_logp_ptr,
-    advantages_ptr,
-    ref_logp_ptr,
-    active_ptr,
-    sequence_ptr,
-    count_ptr,
-    d_loss_ptr,
-    d_logp_ptr,
-    T,
-    B,
-    beta,
-    surrogate_least,
-    surrogate_most,
+    logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, active_ptr, sequence_ptr, count_ptr, d_loss_ptr, d_logp_ptr,
+    T, B, beta, surrogate_least, surrogate_most
 ):
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
@@ -152,39 +140,13 @@ def policy_loss_grad(
 
 
 def call(
-    kernels,
-    logp,
-    old_logp,
-    advantages,
-    ref_logp,
-    active,
-    sequence,
-    count,
-    d_loss,
-    d_logp,
-    beta,
-    surrogate_least,
-    surrogate_most,
-    T,
-    B,
+    kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least,
+    surrogate_most, T, B
 ):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 2047) // 2048
+    programs = ((T + 2047) // 2048)
     if programs > 0:
         kernels.policy_loss_grad(
-            (programs,),
-            logp,
-            old_logp,
-            advantages,
-            ref_logp,
-            active,
-            sequence,
-            count,
-            d_loss,
-            d_logp,
-            T,
-            B,
-            beta,
-            surrogate_least,
-            surrogate_most,
+            (programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta,
+            surrogate_least, surrogate_most
         )

@@ -20,11 +20,11 @@ from rlk.runtime.binding.invocation import (
     Scalars,
     Tensors,
     check_nonempty,
-    inputs_of,
     of_one_stride,
     outputs_of,
     row_axis,
     scattered,
+    sized_by,
 )
 from rlk.runtime.binding.selection import (
     DTypes,
@@ -196,7 +196,7 @@ def fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
     tensors = of_one_stride(tensors, scattered(invocation, tensors))
-    geometry = measure(op.name, row_axis(op), inputs_of(invocation), tensors)
+    geometry = measure(op.name, row_axis(op), sized_by(invocation, tensors), tensors)
     check_nonempty(op, geometry.extents)
     first = next(iter(tensors.values()))
     return [
