@@ -14,13 +14,15 @@ from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.identity import describe
 from benchmarks.peers import Launch
 from rlk.optim import AdamW
-from rlk.optim.adamw import factors, run_step
+from rlk.optim.adamw import factors
+from rlk.runtime.call.entry import call
+from rlk.specs.optim import adamw
 from rlk.testing.bits import differing
 
 SIZES = (10**9, 2**20)
 """Elements of all parameters together, and of one weight alone (what a launch for each parameter costs)."""
 PARAMETERS = 64  # of about 16 million elements each, as the weights of a model of 8 billion
-ALIGNED = 64  # elements of a weight are a multiple of it, as a model's are: loads are wide
+ALIGNED = 64  # elements of a weight are a multiple of it, as a model's are
 LR, DECAY = 1e-4, 0.1
 COPY_RATE = 0.9
 SAMPLED = 4096
@@ -39,9 +41,9 @@ class Inputs:
         return sum(w.numel() for w in self.weights)
 
 
-def inputs(elements: int, count: int, dtype: torch.dtype) -> Inputs:
-    """Draw weights and gradients."""
-    each = -(-elements // count // ALIGNED) * ALIGNED
+def inputs(elements: int, count: int, dtype: torch.dtype, odd: bool) -> Inputs:
+    """Draw weights and gradients; the number of elements of each is a multiple of `ALIGNED`, or odd."""
+    each = elements // count | 1 if odd else -(-elements // count // ALIGNED) * ALIGNED
     weights = tuple(
         torch.nn.Parameter(torch.randn(each, device="cuda").to(dtype) * 0.02) for _ in range(count)
     )
@@ -95,7 +97,7 @@ def on_device(few: dict[str, Tensor]) -> dict[str, Tensor]:
 def described(dtype: torch.dtype, seed: int | None) -> Mapping[str, str]:
     """Return what a step runs."""
     few, scalars = arguments(dtype, seed)
-    return describe(rlk.explain(run_step, on_device(few), scalars))
+    return describe(rlk.explain(call, adamw, on_device(few), scalars, {}))
 
 
 def check(dtype: torch.dtype, seed: int | None) -> Checked:
@@ -103,8 +105,8 @@ def check(dtype: torch.dtype, seed: int | None) -> Checked:
     few, scalars = arguments(dtype, seed)
     there = on_device(few)
     w, g, m, v = (few[name].double() for name in ("weight", "grad", "exp_avg", "exp_avg_sq"))
-    run_step(there, scalars)
-    run_step(few, scalars)
+    call(adamw, there, scalars, {})
+    call(adamw, few, scalars, {})
     s = scalars
     m = m + (g - m) * s["rest1"]
     v = v * s["beta2"] + s["rest2"] * g * g
@@ -113,10 +115,13 @@ def check(dtype: torch.dtype, seed: int | None) -> Checked:
     return Checked(float((got - want).abs().max()), sum(differing(there[n].cpu(), few[n]) for n in few))
 
 
-def case(elements: int, count: int, dtype: torch.dtype, seed: int | None, bar: Bar | None) -> Case:
+def case(
+    elements: int, count: int, dtype: torch.dtype, seed: int | None, bar: Bar | None, odd: bool = False
+) -> Case:
     """Return one step: of f32 weights, of bf16 ones with masters, or of bf16 ones rounded stochastically."""
-    i = inputs(elements, count, dtype)
+    i = inputs(elements, count, dtype, odd)
     rounding = "stochastic" if seed is not None else "master" if dtype is not torch.float32 else "f32"
+    rounding += ", odd" * odd
     peers: dict[str, Callable[[], Launch]] = {
         "torch_fused": partial(torchs, i, True),
         "torch_foreach": partial(torchs, i, False),
@@ -142,9 +147,11 @@ def cases() -> Iterator[Case]:
     """Yield a step of 10^9 parameters in each form, then of one small weight."""
     whole = SIZES[0] // PARAMETERS * PARAMETERS
     yield case(whole, PARAMETERS, torch.float32, None, Bar(1.0, "torch_fused"))
+    yield case(whole, PARAMETERS, torch.float32, None, Bar(1.0, "torch_fused"), odd=True)
     yield case(whole, PARAMETERS, torch.bfloat16, None, None)
     yield case(whole, PARAMETERS, torch.bfloat16, 1, None)
     yield case(SIZES[1], 1, torch.float32, None, None)
+    yield case(2**26, 1024, torch.float32, None, Bar(1.0, "torch_fused"))  # many small ones: launches count
 
 
 if __name__ == "__main__":

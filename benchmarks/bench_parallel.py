@@ -35,11 +35,12 @@ from benchmarks.timing import (
     measure,
     timed,
 )
+from rlk.lower.triton.ranks import Exchange
 from rlk.nn import CausalLM, DecoderLayer, ModelConfig, WholeSequences
-from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
+from rlk.ops import ordered_all_reduce, ordered_reduce_scatter
 from rlk.ops.products import partial_input_gradient
 from rlk.parallel import parallelize
-from rlk.runtime.call import collective
+from rlk.runtime.call import collective, symmetric
 from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
 
@@ -99,12 +100,10 @@ def sampled(x: Tensor) -> Tensor:
     return flat[:: -(-len(flat) // SAMPLED)].contiguous()
 
 
-def all_reduce(kib: int, dtype: torch.dtype) -> Case:
+def all_reduce(kib: int, dtype: torch.dtype, *, graph: bool = False) -> Case:
     """The sum of a tensor over ranks, beside NCCL's all-reduce. Compared: some elements with a host's sum."""
     x = torch.randn(kib * 1024 // dtype.itemsize, device="cuda").to(dtype)
     place = torch.zeros_like(x)
-    group = dist.group.WORLD
-    assert group is not None
 
     def check() -> Checked:
         terms = ordered_gather(sampled(x), None).cpu().float()
@@ -112,15 +111,21 @@ def all_reduce(kib: int, dtype: torch.dtype) -> Case:
         got = sampled(ordered_all_reduce(x, None)).cpu()
         return Checked(float((got.double() - wide).abs().max()), differing(got, want.to(dtype)))
 
-    every: dict[str, Callable[[], Launch]] = {
-        "nccl": lambda: partial(dist.all_reduce, place),
-        "rlk_gather": lambda: partial(ordered_gather_sum, x, None),
-        "rlk_shares": lambda: partial(collective._summed_in_shares, x, group),
+    every = {
+        "nccl": partial(dist.all_reduce, place),
+        "rlk_by_nccl": partial(collective.sum_by_backend, x, (world(),), dtype),
     }
-    return of_sums("all_reduce", kib, dtype, lambda: partial(ordered_all_reduce, x, None), every, 2.0, check)
+    return of_sums("all_reduce", kib, dtype, partial(ordered_all_reduce, x, None), every, 2.0, check, graph)
 
 
-def reduce_scatter(kib: int, dtype: torch.dtype) -> Case:
+def world() -> dist.ProcessGroup:
+    """Return the group of all ranks."""
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
+def reduce_scatter(kib: int, dtype: torch.dtype, *, graph: bool = False) -> Case:
     """A rank's part of the sum, beside NCCL's reduce-scatter. Compared: some elements with a host's sum."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
     x = torch.randn(ranks, kib * 1024 // dtype.itemsize // ranks, device="cuda").to(dtype)
@@ -132,34 +137,38 @@ def reduce_scatter(kib: int, dtype: torch.dtype) -> Case:
         got = sampled(ordered_reduce_scatter(x, None)).cpu()
         return Checked(float((got.double() - wide).abs().max()), differing(got, want.to(dtype)))
 
-    every: dict[str, Callable[[], Launch]] = {
-        "nccl": lambda: partial(dist.reduce_scatter_tensor, place, x.view(-1))
+    every = {
+        "nccl": partial(dist.reduce_scatter_tensor, place, x.view(-1)),
+        "rlk_by_nccl": partial(collective.part_by_backend, x.view(-1), (world(),), dtype),
     }
-    moved = 1 + 1 / ranks
-    return of_sums(
-        "reduce_scatter", kib, dtype, lambda: partial(ordered_reduce_scatter, x, None), every, moved, check
-    )
+    ours, moved = partial(ordered_reduce_scatter, x, None), 1 + 1 / ranks
+    return of_sums("reduce_scatter", kib, dtype, ours, every, moved, check, graph)
 
 
 def of_sums(
     op: str,
     kib: int,
     dtype: torch.dtype,
-    ours: Callable[[], Launch],
-    every: Mapping[str, Callable[[], Launch]],
+    ours: Launch,
+    every: Mapping[str, Launch],
     moved: float,
     check: Callable[[], Checked],
+    graph: bool,
 ) -> Case:
-    """Return the case of a collective; moved: of x's bytes, those read and written."""
+    """Return the case of a collective; moved: of x's bytes, those read and written; graph: of each launch."""
     name = "f32" if dtype is torch.float32 else "bf16"
+
+    def made(launch: Launch) -> Callable[[], Launch]:
+        return (lambda: captured(launch)) if graph else (lambda: launch)
+
     return Case(
         op=op,
-        passes="fwd",
+        passes="graph" if graph else "fwd",
         shape={"R": dist.get_world_size(), "KiB": kib, "dtype": name},
         dtype=name,
         backend="nccl",
-        rlk=ours,
-        peers=every,
+        rlk=made(ours),
+        peers={name: made(launch) for name, launch in every.items()},
         moved=moved * kib * 1024,
         bar=Bar(1.1 if kib >= LARGE else 1.3, "nccl"),
         reference="nccl",
@@ -174,46 +183,39 @@ def of_sums(
     )
 
 
-def symmetric(x: Tensor) -> Launch:
-    """Return the sum over two ranks by one addition that reads the other rank's memory.
-
-    Symmetric memory of torch, without multicast: x is copied there, since any tensor may be summed.
-    """
-    memory = peers.module("torch.distributed._symmetric_memory")
-    held = memory.empty(x.numel(), dtype=x.dtype, device=x.device)
-    handle = memory.rendezvous(held, dist.group.WORLD)
-    other = handle.get_buffer(1 - handle.rank, (x.numel(),), x.dtype)
-    first, second = (held, other) if handle.rank == 0 else (other, held)
-
-    def launch() -> Tensor:
-        held.copy_(x)
-        handle.barrier(channel=0)
-        y = first + second
-        handle.barrier(channel=1)  # before the next copy, the other rank has read
-        return y
-
-    return launch
-
-
 def variants(kib: int) -> Case:
-    """Other ways of an all-reduce of two ranks. Compared: the sum over symmetric memory with rlk's."""
+    """Other sizes of the exchange by symmetric memory, and few elements in either form."""
     x = torch.randn(kib * 256, device="cuda")
-    place = torch.zeros_like(x)
-    ours = partial(ordered_all_reduce, x, None)
+    out, place = torch.empty_like(x), torch.zeros_like(x)
 
-    def check() -> Checked:
-        return Checked(differing=differing(sampled(symmetric(x)()).cpu(), sampled(ours()).cpu()))
+    def other(**sizes: int) -> Callable[[], Launch]:
+        def make() -> Launch:
+            made = replace(Exchange(dist.get_world_size()), **sizes)
+            on = symmetric._mapped(world(), made, dist.get_rank(), x.device)
+            dist.barrier()  # all buffers have zeros
+            return partial(on.by_chunks, x, out, 0)
+
+        return make
+
+    def few() -> Launch:
+        on = symmetric.transport((world(),), x, "ordered_all_reduce")
+        if on is None or x.numel() > on.sizes.words:
+            raise peers.Absent("as many elements go in chunks")
+        return partial(on.by_words, x, out, 0)
 
     every: dict[str, Callable[[], Launch]] = {
         "nccl": lambda: partial(dist.all_reduce, place),
-        "rlk_symmetric": lambda: symmetric(x),
+        "rlk_words": few,
+        "rlk_chunks": other(),
+        "rlk_chunks_32k": other(chunk=1 << 15, warps=16),
+        "rlk_chunks_8k": other(chunk=1 << 13),
+        "rlk_programs_64": other(programs=64),
+        "rlk_programs_256": other(programs=256),
+        "rlk_ahead_1": other(ahead=1),
+        "rlk_ahead_4": other(ahead=4),
     }
-    if kib < LARGE:  # without the host's time
-        every["nccl_graph"] = lambda: captured(partial(dist.all_reduce, place))
-        every["rlk_graph"] = lambda: captured(ours)
-        every["rlk_symmetric_graph"] = lambda: captured(symmetric(x))
-    case = of_sums("all_reduce", kib, torch.float32, lambda: ours, every, 2.0, check)
-    return replace(case, passes="variants", bar=None)
+    case = all_reduce(kib, torch.float32)
+    return replace(case, passes="variants", peers=every, bar=None)
 
 
 # --- the price of leaves, on one device ---
@@ -445,6 +447,10 @@ def cases() -> Iterator[Case]:
                 torch.cuda.empty_cache()
                 yield case(kib, torch.float32)
         yield all_reduce(LARGE, torch.bfloat16)
+        for kib in KIB:
+            for case in (all_reduce, reduce_scatter):
+                torch.cuda.empty_cache()
+                yield case(kib, torch.float32, graph=True)
     ranks = dist.get_world_size() if several else 1
     for batch, length in SHAPES[: 1 if several else None]:
         passes = (
@@ -454,8 +460,8 @@ def cases() -> Iterator[Case]:
             for grad in passes:
                 torch.cuda.empty_cache()
                 yield decoder_layer(batch, length, on, sp, grad)
-    if ranks == 2:  # last: what may not be there, or hang
-        for kib in KIB:
+    if ranks == 2:
+        for kib in (512, 4096, 65536, 1048576):
             torch.cuda.empty_cache()
             yield variants(kib)
     if not several:

@@ -119,13 +119,14 @@ def described(llm: Any) -> dict[str, Any]:
     compiled = config.compilation_config
     # in another process with VLLM_ENABLE_V1_MULTIPROCESSING=1
     executor = getattr(llm.llm_engine, "model_executor", None)
-    sampler = executor and type(executor.driver_worker.model_runner.sampler).__name__
+    worker = getattr(executor, "driver_worker", None)  # in others, too, with several ranks
+    sampler = worker and type(worker.model_runner.sampler).__name__
     return {
         "runner": 2 if config.use_v2_model_runner else 1,
         "compilation": getattr(compiled.mode, "name", str(compiled.mode)),
         "graphs": getattr(compiled.cudagraph_mode, "name", str(compiled.cudagraph_mode)),
         "sizes": list(compiled.cudagraph_capture_sizes or ()),
-        "sampler": sampler, "in_process": executor is not None,
+        "sampler": sampler, "in_process": worker is not None,
         "async": bool(config.scheduler_config.async_scheduling),
     }  # fmt: skip
 

@@ -28,6 +28,7 @@ import torch
 from benchmarks.engine_child import Asked
 from benchmarks.harness import PACKAGES, Bar, device_slug
 from benchmarks.merge import merged
+from benchmarks.merge import name as row_name
 from benchmarks.rows import RESULTS, text_of
 from rlk.tune.record import versions
 
@@ -44,6 +45,13 @@ GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of a step that both arms capture a graph for: decodes, and a prompt alone."""
 ENGINE = ("runner", "compilation", "graphs", "sizes", "async", "in_process")
 """Forms of an engine that a row names."""
+LEAVES = 8
+"""Of a model that ranks share."""
+OVER_RANKS = {
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+}  # fmt: skip
+"""Of engines of several ranks: no sums by NVLink's switch, in either arm."""
 WARMUP = 100
 """Seconds in which kernels are compiled before the first start; the start compiles what is left."""
 MORE_PACKAGES = ("vllm", "transformers")
@@ -60,7 +68,8 @@ class Model:
     """A model of random weights, and what is asked of it.
 
     options: of transformers' Qwen3Config. cache: bytes of keys and values. prompt, new: tokens of a timed
-    sequence. tokens: drawn and compared, at each of the batch sizes. samples: of a step of GRPO.
+    sequence. tokens: drawn and compared, at each of the batch sizes. samples: of a step of GRPO. ranks: of
+    the engine, which share the weights.
     """
 
     name: str
@@ -72,11 +81,13 @@ class Model:
     batches: tuple[int, ...]
     tokens: tuple[int, ...]
     samples: int = 128
+    ranks: int = 1
 
     @property
     def shape(self) -> dict[str, int | str]:
-        """Return its name and layers, as a row names them."""
-        return {"model": self.name, "L": self.options["num_hidden_layers"]}
+        """Return its name and layers, and the ranks that share it, as a row names them."""
+        shape = {"model": self.name, "L": self.options["num_hidden_layers"]}
+        return shape if self.ranks == 1 else {**shape, "TP": self.ranks}
 
 
 def qwen3(hidden: int, inner: int, layers: int, heads: int, tied: bool) -> dict[str, Any]:
@@ -121,7 +132,8 @@ def write_checkpoint(model: Model, folder: Path) -> None:
 
     config = Qwen3Config(**model.options, architectures=["Qwen3ForCausalLM"], bos_token_id=0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    made = CausalLM(ModelConfig.of(config), device=device, dtype=torch.bfloat16)
+    leaves = LEAVES if model.ranks > 1 else 1
+    made = CausalLM(ModelConfig.of(config, leaves=leaves), device=device, dtype=torch.bfloat16)
     drawn = torch.Generator(device).manual_seed(0)
     with torch.no_grad():
         for name, p in made.named_parameters():
@@ -145,6 +157,7 @@ class Children:
     until: float
     limit: float
     dry: bool
+    ranks: int = 1
 
     def run(self, asked: Asked, name: str) -> str | None:
         """Run a child; return why it is of no use, None if it ended well."""
@@ -182,7 +195,7 @@ class Children:
         return [line for line in every if line["arm"] == arm]
 
     def _environment(self, arm: str) -> dict[str, str]:
-        made = {**ENVIRONMENT, **os.environ}
+        made = {**ENVIRONMENT, **(OVER_RANKS if self.ranks > 1 else {}), **os.environ}
         made.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         if self.dry:
             made |= {"RLK_VLLM": "cpu", "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
@@ -308,7 +321,7 @@ def _roofline(model: Model, op: str, batch: int, ms: float, trainer: Sequence[Li
     else:
         square = 2 * model.prompt**2 * c["num_attention_heads"] * c["head_dim"] * c["num_hidden_layers"]
         least = batch * (2 * model.prompt * weights + square + 2 * head) / ceilings["gemm_flops_per_s"]
-    return round(1e3 * least / ms, 3)
+    return round(1e3 * least / model.ranks / ms, 3)
 
 
 def _equality(trainer: Sequence[Line], batch: int) -> Line:
@@ -330,18 +343,36 @@ def _equality(trainer: Sequence[Line], batch: int) -> Line:
 
 def write(made: Sequence[Line], out: Path, device: str, trainer: Sequence[Line], commit: str | None) -> Path:
     """Merge rows into those of the device, and return the file."""
+    file = out / device_slug(device) / "engines.json"
+    old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     ceilings = found(trainer, "copy_bytes_per_s")
     record = {
         "device": device, "versions": versions((*PACKAGES, *MORE_PACKAGES), commit),
         "command": " ".join(["python -m benchmarks.engines", *sys.argv[1:]]),
         "ceilings": {n: ceilings.get(n) for n in ("copy_bytes_per_s", "gemm_flops_per_s")},
-        "rows": list(made),
+        "rows": with_earlier_peers(made, old),
     }  # fmt: skip
-    file = out / device_slug(device) / "engines.json"
-    old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text_of(merged(old, [record])), encoding="utf-8")
     return file
+
+
+def with_earlier_peers(made: Sequence[Line], old: Line | None) -> list[Line]:
+    """Return rows with the peers that an earlier run measured and this one did not, for equal engines."""
+    before = {row_name(row): row for row in (old or {"rows": []})["rows"]}
+    kept = []
+    for row in made:
+        earlier = before.get(row_name(row), {})
+        held = earlier.get("peers", {}) if earlier.get("engine") == row["engine"] else {}
+        peers = {
+            n: held[n] if "ms" not in x and "ms" in held.get(n, {}) else x for n, x in row["peers"].items()
+        }
+        holds = row["holds"]
+        if peers != row["peers"] and row.get("warm", True):
+            bar = {"vllm_start": START, "grpo_step": STEP}.get(row["op"], SPEED)
+            holds = bar.holds(row["ms"], peers)
+        kept.append(row | {"peers": peers, "holds": holds})
+    return kept
 
 
 def show(made: Sequence[Line]) -> None:
@@ -376,14 +407,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="of results")
     parser.add_argument("--commit", help="what to record as rlk's version, where there is no git checkout")
     parser.add_argument("--steps", action="store_true", help="steps of GRPO, in place of everything else")
+    parser.add_argument("--tp", type=int, default=1, help="ranks of each engine; the trainer has one device")
     parser.add_argument("--dry", action="store_true", help="a tiny model on a CPU, the rlk arm alone")
     given = parser.parse_args()
-    model = TINY if given.dry else MODELS[given.model]
+    model = replace(TINY if given.dry else MODELS[given.model], ranks=given.tp)
     if given.layers:
         model = replace(model, options={**model.options, "num_hidden_layers": given.layers})
     for name in ("batches", "tokens"):
         if (text := getattr(given, name)) is not None:
             model = replace(model, **{name: tuple(int(x) for x in text.split(","))})
+    if "rlk" not in given.arms.split(","):
+        parser.error("--arms without rlk: a row is rlk's time, with the others beside it")
     if len(model.tokens) != len(model.batches):
         parser.error("--tokens needs a number for each of --batches")
     if given.steps:
@@ -394,8 +428,10 @@ def main() -> None:
 
 def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
     """Measure a model; folder of a checkpoint: `given.folder` or below `scratch`."""
-    place = (given.folder or scratch) / f"{model.name}-{model.options['num_hidden_layers']}"
-    children = Children(scratch / "lines.json", time.monotonic() + given.seconds, given.limit, given.dry)
+    leaves = f"-leaves{LEAVES}" if model.ranks > 1 else ""
+    place = (given.folder or scratch) / f"{model.name}-{model.options['num_hidden_layers']}{leaves}"
+    until = time.monotonic() + given.seconds
+    children = Children(scratch / "lines.json", until, given.limit, given.dry, model.ranks)
     if not (place / "config.json").exists():
         begin = time.monotonic()
         place.mkdir(parents=True, exist_ok=True)
@@ -412,6 +448,8 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
             "max_model_len": model.longest, "kv_cache_memory_bytes": model.cache, "block_size": 16,
             "max_num_batched_tokens": 64, "enforce_eager": True,
         }  # fmt: skip
+    if model.ranks > 1:
+        options["tensor_parallel_size"] = model.ranks
     asked = Asked(
         "engine", "", str(place), str(children.out), model.batches, model.prompt, model.new, given.repeats,
         model.tokens, options | given.options,

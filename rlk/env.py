@@ -20,6 +20,7 @@ BACKENDS = ("triton", "cute", "tilelang", "oracle")
 ENTRY_POINTS = "rlk.backends"
 _registered: list[str] = []
 VLLM = ("1", "cpu")
+TRANSPORTS = ("symmetric", "backend")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_CACHE_LIMIT = 8 * 2**30
 SIZE = "bytes with an optional suffix K, M, G or T, such as 8G"
@@ -85,7 +86,9 @@ class Env:
     `cc` is the C compiler to link with, `aot` is false where no kernel of an
     installed wheel is used, `system_cache` is a store that is only read, `epoch` is the date of files in
     archives, in seconds, `schedules` is the user's table of schedules, `vllm` says that every engine of vLLM
-    computes by rlk, "cpu" without a device, `toolchain` lists the compilers' own variables that are set.
+    computes by rlk, "cpu" without a device, `transport` says how the terms of sums over ranks
+    are exchanged (None: by symmetric memory where it can be had, else by the process group's backend),
+    `toolchain` lists the compilers' own variables that are set.
     """
 
     cache_dir: Path
@@ -101,6 +104,7 @@ class Env:
     epoch: int | None = None
     schedules: Path | None = None
     vllm: str | None = None
+    transport: str | None = None
     toolchain: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
@@ -121,6 +125,7 @@ class Env:
             epoch=_epoch(variables),
             schedules=_file(variables, "RLK_SCHEDULES"),
             vllm=_choice(variables, "RLK_VLLM", VLLM),
+            transport=_choice(variables, "RLK_TRANSPORT", TRANSPORTS),
             toolchain=tuple((name, variables[name]) for name in TOOLCHAIN_VARIABLES if variables.get(name)),
         )
 

@@ -109,6 +109,14 @@ class Code(Enum):
         "declare chunk= alone",
     )
     AXIS_SIZE = ("axis {axis}: {field}={value} must be a power of two", "choose a power of two")
+    AXIS_EXTENT = (
+        "axis {axis}: extent={extent} is not allowed{why}",
+        "give a whole number from 1, or what follows from another axis: N // 4, N * 2, -(-N // 128)",
+    )
+    EXTENT_OF = (
+        "{what} is no extent",
+        "divide or multiply a whole axis by a whole number from 1: N // 4, N * 2, -(-N // 128)",
+    )
     AXIS_TWO_CUTS = ("axis {axis} has both split and piece", "keep one: split is a count, piece a size")
     AXIS_FAN_IN = ("axis {axis} has a fan_in but no pieces", "declare Axis({axis!r}, piece=..., fan_in=...)")
     FAN_IN_NEEDS_SUM = (
@@ -179,6 +187,14 @@ class Code(Enum):
     DEFAULT_REFUSED = (
         "parameter {name}: a call may not give its default, {value!r}",
         "write a default that is {accepted}",
+    )
+    INTO_WRONG = (
+        "output {name} cannot be written into {input}: {why}",
+        "an output has the dtype and dims of the input that it is written into; an input takes one",
+    )
+    INTO_GRADIENT = (
+        "{op} writes {name} into its input {input}, so it has no gradient",
+        "leave into= out, and write a second operator that returns its outputs",
     )
     VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
     VJP_OF_NOTHING = ("vjp of {op} names no input", 'name those that it is differentiable in: @{op}.vjp("x")')
@@ -264,9 +280,18 @@ class Code(Enum):
     ARG_DTYPE = ("{op}: {name} has dtype {got}, expected {wanted}", "cast it before the call")
     ARG_RANK = ("{op}: {name} has {got} dims {shape}, expected {wanted}",)
     ARG_SIZE = ("{op}: {name} has {axis} = {got}, but {other} has {axis} = {wanted}",)
+    ARG_EXTENT = ("{op}: {name} has {axis} = {got}, expected {wanted}",)
+    ARG_EXTENT_STEP = (
+        "{op}: {axis} = {got} is not a multiple of {step}, and {of} has the extent {share}",
+        "pad {axis} to a multiple of {step}",
+    )
     ARG_SHAPE = ("{op}: {name} has shape {got}, expected {wanted} {why}",)
     ARG_DEVICE = ("{op}: {name} is on {got}, but {other} is on {wanted}", "move it before the call")
     ARG_STRIDE = ("{op}: {name} has last-dim stride {got}, expected 1", "call .contiguous() on it")
+    ARG_OVERLAP = (
+        "{op}: {name} is written, and its memory overlaps {other}",
+        "pass a tensor of its own, such as {name}.clone()",
+    )
     ARG_MISSING = ("{op}: {name} is required {why}",)
     COTANGENT_MISSING = (
         "{op}: {name} is required, but the result that is differentiated does not depend on {output}",
@@ -331,7 +356,7 @@ class Code(Enum):
         "looked for: {looked}",
         "install {peer} {versions}, or call rlk.ops yourself",
     )
-    PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
+    PEER_CALL = ("{peer}: rlk does not support {what}", "{instead}")
     PEER_REQUEST = (
         "{peer}: {count} of {total} requests failed, the first with: {error}",
         "the log of {peer} has where it failed",

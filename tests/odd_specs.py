@@ -501,6 +501,16 @@ def checked_elements() -> Op:
 
 
 @odd
+def sum_of_batched_products() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, B, T, K], w: Tensor[bf16, B, N, K]) -> Outputs:
+        y = L.dot(x, w, over=K, each=(B,))
+        return L.out(z=L.sum(y, over=B, tree=Tree.halving))
+
+    return spec
+
+
+@odd
 def sum_of_dots_by_row() -> Op:
     @op()
     def spec(
@@ -655,6 +665,17 @@ def softmax_over_dynamic_rows_mended() -> Op:
         for t in L.stream(TD):
             s.absorb(x[t])
         return L.out(y=s.lse())
+
+    return spec
+
+
+@mended
+def sum_of_batched_products_mended() -> Op:
+    @op()
+    def spec(x: Tensor[bf16, B, T, K], w: Tensor[bf16, B, N, K]) -> Outputs:
+        y = L.dot(x, w, over=K, each=(B,))
+        y = L.keep(y, "y")
+        return L.out(z=L.sum(y, over=B, tree=Tree.halving))
 
     return spec
 

@@ -22,9 +22,11 @@ from rlk import ops
 from rlk.nn import CausalLM
 from rlk.optim import AdamW, clip_grad_norm, grad_norm
 from rlk.optim.shards import gradient
-from rlk.parallel import accumulate_in_order, agree, global_count
+from rlk.parallel import accumulate_in_order, agree, global_count, parallelize
+from rlk.runtime.call.collective import SHARE, share_of
+from rlk.sync import shards
 
-MICRO_BATCHES = 5
+MICRO_BATCHES, LEAVES = 5, 2
 LENGTHS = ((7, 4), (3,), (9, 2), (5, 5), (6,))
 STEPS, MOST = 2, 0.05
 POLICY = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -56,16 +58,21 @@ def active(number: int) -> int:
 
 
 def loss_of(device: torch.device | str = "cpu", **options: Any) -> Loss:
-    return Loss(nn_cases.model(device, **{"num_hidden_layers": 1} | options).requires_grad_(True))
+    given = {"num_hidden_layers": 1, "rlk_leaves": LEAVES} | options
+    return Loss(nn_cases.model(device, **given).requires_grad_(True))
 
 
 def whole(x: torch.Tensor) -> torch.Tensor:
     """Return a parameter or a gradient, gathered."""
-    return (x.full_tensor() if hasattr(x, "full_tensor") else x).detach().clone()
+    return shards.whole(x).clone()
 
 
-def named(tensors: Any) -> dict[str, torch.Tensor]:
-    return {name.removeprefix("module."): whole(x) for name, x in tensors}
+def named(tensors: Any, shares: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
+    """Return gathered tensors. shares: marks of those whose parameters ranks share."""
+    found = dict(tensors)
+    for name, share in (shares or {}).items():
+        setattr(found[name], SHARE, share)
+    return {name.removeprefix("module."): whole(x) for name, x in found.items()}
 
 
 def steps(model: torch.nn.Module, tokens: torch.Tensor, seed: int | None = None) -> Found:
@@ -80,18 +87,25 @@ def steps(model: torch.nn.Module, tokens: torch.Tensor, seed: int | None = None)
             counted += [number] * counts
         if "gradients" not in found:
             grads = {n: g for n, p in model.named_parameters() if (g := gradient(p)) is not None}
-            found |= {"gradients": named(grads.items()), "counted": counted}
-        found["norms"].append(clip_grad_norm(model.named_parameters(), MOST))
+            found |= {"gradients": named(grads.items(), shares_of(model)), "counted": counted}
+        found["norms"].append(clip_grad_norm(model.named_parameters(), MOST, leaves=LEAVES))
         optimizer.step()
     found["weights"] = named(model.named_parameters())
     masters = ((n, optimizer.state[p].get("master", p)) for n, p in model.named_parameters())
-    found["masters"] = named(masters)
+    found["masters"] = named(masters, shares_of(model))
     return found
 
 
-def sharded(mesh: Any, **options: Any) -> Loss:
-    """Return the model in f32, each layer and the rest sharded by FSDP2, computing in bf16."""
-    made = loss_of(mesh.device_type, **options).float()
+def shares_of(model: torch.nn.Module) -> dict[str, Any]:
+    return {n: share for n, p in model.named_parameters() if (share := share_of(p)) is not None}
+
+
+def sharded(mesh: Any, tp: Any = None, **options: Any) -> Loss:
+    """Return the model in f32, each layer and the rest sharded by FSDP2, computing in bf16. tp: of ranks."""
+    made = loss_of(mesh.device_type, **options)
+    if tp is not None:
+        parallelize(made.model, tp)
+    made.float()
     for layer in made.model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=POLICY)
     return fully_shard(made, mesh=mesh, mp_policy=POLICY)
@@ -298,10 +312,26 @@ def documented(rank: int, world: int) -> Found:
 
 def everything(rank: int) -> Found:
     """Return what all four ranks find, and what they find as two pairs that do the same."""
-    pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pair", "data"))["data"]
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pair", "data"))
     # first: later, a rank that said nothing has made fewer calls of agree
     found: Found = {"documented": documented(rank, 4)}
-    return found | {"2": of_mesh(pairs), "4": of_mesh(init_device_mesh("cpu", (4,)))}
+    found |= {"2": of_mesh(square["data"]), "4": of_mesh(init_device_mesh("cpu", (4,)))}
+    return found | of_square(square, rank)
+
+
+def of_square(square: Any, rank: int, **options: Any) -> Found:
+    """Return steps of FSDP2 over two dims of a mesh: with copies, and with tensor parallelism."""
+    device = square.device_type
+    tokens = torch.tensor(sum(map(active, range(MICRO_BATCHES))), device=device)
+    alone = init_device_mesh(device, (4, 1), mesh_dim_names=("copy", "shard"))
+    return {
+        "copies alone": refused(lambda: accumulate_in_order(product(alone))),
+        "copies": {
+            "fsdp": steps(sharded(square, **options), tokens),
+            "torch": by_torch(4, rank, square, tokens, **options),
+        },
+        "shares": {"fsdp": steps(sharded(square["data"], square["pair"], **options), tokens)},
+    }
 
 
 def main(backend: str, world: int, rank: int, folder: Path) -> None:

@@ -206,6 +206,8 @@ def forms(world: int, rank: int, device: torch.device) -> Found:
                     "all by shares": untouched(partial(ordered_all_reduce, group=group), x),
                     "part by shares": untouched(partial(ordered_reduce_scatter, group=group), x),
                 }
+            if dtype is torch.float32:
+                made[f"{name} {dtype}"] |= shorter(group, x)
     for name, group in (("one group", None), ("nodes", (between, inside))):
         x, whole = (form_of(rank, torch.float32).to(device).requires_grad_() for _ in range(2))
         ordered_reduce_scatter(x, group).backward(cotangent(rank, world).to(device))
@@ -216,6 +218,16 @@ def forms(world: int, rank: int, device: torch.device) -> Found:
         )
         made[f"gradients {name}"] = {"part": x.grad.cpu(), "gathered": whole.grad.cpu()}
     made["part in float64"] = scatter_reference(form_of(rank, torch.float32).to(device), None).cpu()
+    return made
+
+
+def shorter(group: Any, x: torch.Tensor) -> Found:
+    """Return sums of f32 terms that are rounded to bf16: gathered, and by shares."""
+    made: Found = {}
+    for how, most in (("", collective.GATHERED), (" by shares", 0)):
+        with patch.object(collective, "GATHERED", most):
+            made[f"short{how}"] = ordered_all_reduce(x, group, out_dtype=torch.bfloat16).cpu()
+            made[f"short part{how}"] = ordered_reduce_scatter(x, group, out_dtype=torch.bfloat16).cpu()
     return made
 
 
@@ -237,6 +249,10 @@ def errors(device: torch.device) -> dict[str, tuple[str, str]]:
     elsewhere = torch.ones(3, device="meta")
     calls: dict[str, Callable[[], object]] = {
         "f64": lambda: ordered_all_reduce(x.double(), None),
+        "wider sums": lambda: ordered_all_reduce(x.half(), None, out_dtype=torch.float32),
+        "a gradient of short sums": lambda: ordered_reduce_scatter(
+            torch.ones(8, device=device, requires_grad=True), None, out_dtype=torch.float16
+        ),
         "no whole parts": lambda: ordered_reduce_scatter(x, None),
         "three groups": lambda: ordered_gather_sum(x, (dist.group.WORLD,) * 3),  # type: ignore[arg-type]
         "integers": lambda: ordered_all_reduce(x.int(), None),

@@ -328,6 +328,24 @@ class FanOfNoPieces:
         return Axis("A", chunk=8, piece=8, fan_in=4)
 
 
+@pair(Code.AXIS_EXTENT)
+class ExtentOfAnAxis:
+    def wrong():
+        return Axis("A", extent=N)  # <-
+
+    def right():
+        return Axis("A", extent=N // 1)
+
+
+@pair(Code.EXTENT_OF)
+class ShareByNothing:
+    def wrong():
+        return Axis("A", extent=N // 0)  # <-
+
+    def right():
+        return Axis("A", extent=N // 4)
+
+
 @pair(Code.FAN_IN_NEEDS_SUM)
 class FanOfMaxima:
     def wrong():

@@ -24,7 +24,7 @@ from rlk import ops, sync
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM, RMSNorm, normed, ranks
 from rlk.nn.ranks import Ranks
-from rlk.optim import AdamW, clip_grad_norm, grad_norm, norm, shards
+from rlk.optim import AdamW, clip_grad_norm, norm, shards
 from rlk.parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -33,7 +33,7 @@ from rlk.parallel import (
     parallelize,
     save_pretrained,
 )
-from rlk.runtime.call.collective import ordered_gather
+from rlk.runtime.call.collective import ordered_gather, share_of
 
 Device = torch.device | str
 SHARED = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "rlk_leaves": 8}
@@ -186,7 +186,8 @@ def products(of: Ranks, device: Device = "cpu") -> Found:
     narrow = d_y.clone().requires_grad_()
     column(narrow).backward(x[:, own])
     found["column"] = narrow.grad
-    found["tree"] = of.total(ops.matmul(x[:, own], w[:, own], leaves=4, part=of.part(4)))
+    part = ops.matmul(x[:, own], w[:, own], leaves=4, part=of.part(4))
+    found["tree"] = of.total(part, torch.float32)
     plain = ops.matmul(x[:, own], w[:, own], out_dtype=torch.float32)
     dist.all_reduce(plain, group=of.group)
     return found | {"plain": plain}
@@ -284,10 +285,10 @@ def normed_heads(of: Ranks | None, device: Device = "cpu") -> Found:
 # --- controls ---
 
 
-def other_tree(self: Ranks, partial: torch.Tensor) -> torch.Tensor:
+def other_tree(self: Ranks, partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Sum over ranks in another order: halves first."""
     a, b, c, d = ordered_gather(partial.detach(), self.group)
-    return ((a + c) + (b + d))[self.rows(len(partial))]
+    return ((a + c) + (b + d))[self.rows(len(partial))].to(dtype)
 
 
 def another_tree(line: DeviceMesh) -> Found:
@@ -329,36 +330,53 @@ def stepped_as_whole(model: CausalLM) -> Found:
 
 
 def sharded_shares(square: DeviceMesh) -> Found:
-    """Return what the norm says of each parameter that ranks share and FSDP2 shards."""
+    """Return how many elements of parameters that ranks share and FSDP2 shards are not where `place` says."""
     models: dict[str, torch.nn.Module] = {"qwen2": parallelize(tiny("qwen2"), square, tp="tp")}
     if find_spec("transformers") is not None:
         models["patched"] = parallelize(patched_of("qwen3, tied"), square, tp="tp").model
     found: Found = {}
     for kind, model in models.items():
         fully_shard(model, mesh=square["dp"])
-        every = model.named_parameters()
-        found[kind] = {name: refused(lambda p=p: grad_norm([("p", p)])) for name, p in every}
+        found[kind] = {name: misplaced(p, square) for name, p in model.named_parameters()}
     return found
 
 
+def misplaced(p: torch.Tensor, square: DeviceMesh) -> list[int]:
+    """Return how many elements of a rank are elsewhere in the whole parameter, and how many it has."""
+    at, share = shards.place("test", "p", p), share_of(p)
+    size = p.numel() * (1 if share is None else 2)
+    numbers = torch.arange(size).view(
+        [n * (2 if share and share.dim == i else 1) for i, n in enumerate(p.shape)]
+    )
+    if share is not None:
+        numbers = numbers.chunk(2, share.dim)[square.get_local_rank("tp")]
+    own = numbers.chunk(2)[square.get_local_rank("dp")].flatten()
+    t = torch.arange(len(own))
+    said = at.first + t // at.width * at.stride + t % at.width
+    return [int((said != own).sum()), len(own)]
+
+
 def transferred(line: DeviceMesh, square: DeviceMesh) -> Found:
-    """Return weights that went from shards of four ranks to shares of two; what is said of a wrong one."""
+    """Return weights that went from shards of four ranks to shares of two, and back; and refusals."""
     source = tiny("qwen2").float()
     for layer in source.model.layers:
         fully_shard(layer, mesh=line)
     fully_shard(source, mesh=line)
     target = parallelize(tiny("qwen2"), square, tp="tp")
+    both = fully_shard(parallelize(tiny("qwen2"), square, tp="tp").float(), mesh=square["dp"])
     with torch.no_grad():
-        for p in target.parameters():
+        for p in (*target.parameters(), *both.parameters()):
             p.zero_()
         total = sync.transfer(source, target).total
         arrived = {name: p.detach().clone() for name, p in target.named_parameters()}
+        for p in source.parameters():
+            p.zero_()
+        totals = [sync.transfer(*pair).total for pair in ((target, both), (both, source))]
         if line.get_local_rank() == 3:
             target.model.layers[0].mlp.down_proj.weight[5, 7] += 1
     sent = sync.digest(source, dtype=torch.bfloat16)
-    found: Found = {"total": total, "arrived": arrived}
+    found: Found = {"total": total, "arrived": arrived, "f32 totals": totals, "sent": sent.total}
     found["wrong"] = refused(lambda: sync.check(sent, sync.digest(target)))
-    found["sharded target"] = refused(lambda: sync.transfer(target, source))
     return found | {"other shape": refused(lambda: sync.transfer(source, torch.nn.Linear(2, 2)))}
 
 

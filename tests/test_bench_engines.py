@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import page, report
 from benchmarks.engine_child import groups
-from benchmarks.engines import ARMS, TINY, rows, step_row
+from benchmarks.engines import ARMS, TINY, rows, step_row, with_earlier_peers
 
 START = {"start_s": 30.0, "runner": 2}
 COUNTS = {"compared": 24, "max": 0.0}
@@ -50,6 +50,20 @@ def test_a_start_is_judged_only_if_both_arms_started_again() -> None:
     start = rows(TINY, given, {})[-1]
     assert start["holds"] is False and start["peers"]["vllm"]["ms"] == 1e4
     assert start["cold_s"]["rlk"] == 30.0
+
+
+def test_peers_of_an_earlier_run_stay_for_equal_engines() -> None:
+    both, alone = lines(1.05), lines(1.04)
+    alone["vllm"] = []
+    old = {"rows": rows(TINY, both, {})}
+    new = rows(TINY, alone, {})
+    assert new[0]["holds"] is None
+    kept = with_earlier_peers(new, old)[0]
+    assert (kept["ms"], kept["holds"], kept["peers"]["vllm"]["ms"]) == (pytest.approx(1.04), True, 1.0)
+    again = with_earlier_peers(rows(TINY, lines(1.04), {}), {"rows": rows(TINY, lines(1.0), {})})
+    assert again[0]["peers"]["vllm"]["ms"] == 1.0
+    other = {"rows": [row | {"engine": {"runner": 1}} for row in old["rows"]]}
+    assert with_earlier_peers(new, other) == new == with_earlier_peers(new, None)
 
 
 def test_steps_of_grpo_leave_the_first_out() -> None:

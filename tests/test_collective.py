@@ -104,6 +104,9 @@ def test_every_form_has_the_bits_of_the_tree(form: str, dtype: torch.dtype, rank
         assert_same_bits(made["part"], want.chunk(world)[rank])
         assert_same_bits(made["part by shares"], want.chunk(world)[rank])
         assert_same_bits(made["all by shares"], want)
+        for how in ("", " by shares") if dtype is torch.float32 else ():
+            assert_same_bits(made[f"short{how}"], want.bfloat16())
+            assert_same_bits(made[f"short part{how}"], want.chunk(world)[rank].bfloat16())
 
 
 def test_gradients_are_gathered_or_passed_on(ranks: list[Found]) -> None:
@@ -160,6 +163,8 @@ def test_ranks_that_make_no_tree_are_refused(ranks: list[Found]) -> None:
 
 ERRORS = {
     "f64": (Code.ARG_DTYPE, "x has dtype torch.float64, expected torch.float32 or torch.bfloat16"),
+    "wider sums": (Code.ARG_DTYPE, "out_dtype has dtype torch.float32, expected torch.float16, that of x"),
+    "a gradient of short sums": (Code.NOT_DIFFERENTIABLE, "no input with out_dtype"),
     "no whole parts": (Code.ARG_VALUE, "a multiple of the"),
     "three groups": (Code.ARG_VALUE, "between nodes and inside a node"),
     "integers": (Code.ARG_DTYPE, "torch.int32"),

@@ -6,17 +6,37 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edited_text import edit_text
 
 from rlk.errors import LoweringError
 from rlk.interp.run import run
-from rlk.lang import Axis, L, Outputs, Ragged, Static, Tensor, Tile, Variant, bf16, f32, i8, i32, op
+from rlk.lang import (
+    Axis,
+    DTypeVar,
+    L,
+    Outputs,
+    Ragged,
+    Static,
+    Tensor,
+    Tile,
+    Variant,
+    bf16,
+    f16,
+    f32,
+    i8,
+    i32,
+    op,
+)  # fmt: skip
 from rlk.lang.op import Op
+from rlk.lower import cute
+from rlk.lower.common.names import stride_name
 from rlk.passes import split_reduction
 from rlk.passes.pipeline import canonical, specialize
 from rlk.schedule.backend_choice import by_cute_first
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.generated import run_generated
+from rlk.testing.simulators.simt import Fault
 
 M, N, K = Axis("M", dynamic=True), Axis("N"), Axis("K")
 S, P = Axis("S", split=4), Axis("P", piece=48, dynamic=True)
@@ -24,6 +44,7 @@ V, D, G = Axis("V", chunk=32), Axis("D"), Axis("G")
 E = Axis("E")
 R = Ragged("R", over=E)
 T = Axis("T", dynamic=True)
+F = DTypeVar("F", (bf16, f16))
 HOW = Static["computed", "kept"]
 LOADED = Static["computed", "loaded"]
 
@@ -104,6 +125,33 @@ def grouped(
     return L.out()
 
 
+@op()
+def weighed(x: Tensor[F, M, K], w: Tensor[i8, N, K], scale: Tensor[f32, N]) -> Outputs:
+    """Bytes as they are; int8 numbers are exact in 16 bits."""
+    return L.out(y=(L.dot(x, w.to(x.dtype), over=K) * scale).to(x.dtype))
+
+
+@op()
+def scaled_rows(
+    x: Tensor[bf16, M, K], w: Tensor[i8, N, K], scale: Tensor[f32, N], how: HOW = "computed"
+) -> Outputs:
+    """Numbers of a row, and an index: NaN where nothing is loaded."""
+    left = (64 - L.pos(K) % 64).to(f32) - (L.pos(K) // 112).to(f32) * 16.0
+    return L.out(y=L.dot(x, held((w.to(f32) * scale / left).to(bf16), how, "b"), over=K))
+
+
+@op()
+def activated(x: Tensor[f32, M, K], w: Tensor[bf16, N, K]) -> Outputs:
+    """The rows are computed."""
+    return L.out(y=L.dot(L.exp(x).to(bf16), w, over=K))
+
+
+@op()
+def down(x: Tensor[bf16, M, K], w: Tensor[i8, K, N]) -> Outputs:
+    """Bytes with the contracted axis outside."""
+    return L.out(y=L.dot(x, w.to(bf16), over=K))
+
+
 def small(*shape: int, seed: int = 0) -> np.ndarray:
     """Return bf16 patterns of normal numbers."""
     x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
@@ -144,9 +192,75 @@ CASES: dict[str, tuple[Op, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def program(spec: Op, how: str = "computed") -> Any:
+def program(spec: Op, how: str = "computed", dtype: Any = bf16) -> Any:
     has = "how" in {formal.name for formal in spec.formals}
-    return canonical(spec.trace(Variant.of(statics={"how": how} if has else {})))
+    dtypes = {"F": dtype} if spec is weighed else {}
+    return canonical(spec.trace(Variant.of(dtypes, statics={"how": how} if has else {})))
+
+
+def tiled(name: str, rows: int) -> tuple[Op, dict[str, Any]]:
+    """Return a spec whose factors are each one tile of a tensor, and tensors with so many rows."""
+    if name == "grouped":
+        spec, given = CASES[name]
+        return spec, given
+    scale, x = ones(72) / 100, small(rows, 112)
+    return {
+        "weighed": (weighed, {"x": x, "w": whole(72, 112), "scale": scale}),
+        "weighed in f16": (
+            weighed,
+            {"x": ones(rows, 112).astype(np.float16), "w": whole(72, 112), "scale": scale},
+        ),
+        "scaled_rows": (scaled_rows, {"x": x, "w": whole(72, 112), "scale": scale}),
+        "activated": (activated, {"x": ones(rows, 112), "w": small(72, 112)}),
+        "down": (down, {"x": x, "w": whole(112, 80)}),
+    }[name]
+
+
+TILED = ("weighed", "weighed in f16", "scaled_rows", "activated", "down", "grouped")
+
+
+def aligned(made: Any) -> frozenset[str]:
+    """Return the tensors and strides of a program, as multiples of 16."""
+    decls = [decl for kernel in made.kernels for decl in kernel.params]
+    strides = {stride_name(decl, dim) for decl in decls for dim in range(len(decl.type.axes) - 1)}
+    return frozenset({decl.name for decl in decls} | strides)
+
+
+@pytest.mark.parametrize("rows", [5, 70])
+@pytest.mark.parametrize("name", TILED)
+def test_registers_hold_a_factor_that_a_tile_becomes(name: str, rows: int) -> None:
+    pytest.importorskip("triton")
+    spec, given = tiled(name, rows)
+    made = program(spec, dtype=f16 if "f16" in name else bf16)
+    want = run(made, given, extents={"R": 40}).tensors["y"]
+    got = run_generated(made, given, backend="cute", divisible=aligned(made), extents={"R": 40})
+    assert_same_bits(got.tensors["y"], want, name, "bf16" if want.dtype == np.uint16 else None)
+    assert "OperandSource.RMEM" in got.emitted.source
+    assert ("bytes_as_floats" in got.emitted.source) == (name in ("weighed", "weighed in f16", "grouped"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "by"),
+    [
+        ("weighed", "Int32(0x5150)", "Int32(0x5051)"),  # the other byte first
+        ("weighed", "row // 2 % 4 ^ i", "row % 4 ^ i"),  # another swizzle
+        ("scaled_rows", " < 112, ", " < 128, "),  # what is computed of nothing is multiplied with 0
+        ("scaled_rows", "warpgroup.wait_group(0)\n", "pass\n"),  # registers are written that products read
+    ],
+)
+def test_a_change_of_what_fills_registers_is_seen(
+    name: str, text: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    spec, given = tiled(name, 5)
+    made = program(spec)
+    want = run(made, given).tensors["y"]
+    edit_text(monkeypatch, cute, lambda source: source.replace(text, by))
+    try:
+        got = run_generated(made, given, backend="cute", divisible=aligned(made)).tensors["y"]
+    except Fault:
+        return
+    assert differing(got, want)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -192,8 +306,13 @@ def test_what_is_computed_beyond_an_end_would_count(monkeypatch: pytest.MonkeyPa
     assert differing(run_generated(program(spec), given).tensors["y"], run(program(spec), given)["y"])
 
 
-@pytest.mark.parametrize(("by", "on"), [("cute", "sm_90a"), ("tilelang", "sm_90a"), ("tilelang", "gfx942")])
-@pytest.mark.parametrize("name", ["dequantised", "head", "grouped"])
+@pytest.mark.parametrize(
+    ("name", "by", "on"),
+    [
+        *((name, "cute", "sm_90a") for name in ("dequantised", "head", "gathered")),
+        *((name, "tilelang", "gfx942") for name in ("dequantised", "gathered")),
+    ],
+)
 def test_other_backends_refuse_them_at_the_line(name: str, by: str, on: str) -> None:
     pytest.importorskip("triton")
     spec, given = CASES[name]

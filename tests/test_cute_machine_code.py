@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_computed_factors import program as factors
+from test_computed_factors import weighed
 
 from rlk.backends import cute
 from rlk.backends.cubin import usage
@@ -418,7 +420,7 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.utils as utils
 import cutlass.utils.hopper_helpers as sm90
-from cutlass import BFloat16
+from cutlass import BFloat16, Int8
 
 
 @cute.jit
@@ -428,8 +430,15 @@ def shown(width: cutlass.Constexpr):
     print(width, along.inner, along.outer, turned.inner, turned.outer, sep=" | ")
 
 
+@cute.jit
+def bytes_shown():
+    made = sm90.make_smem_layout_a(utils.LayoutEnum.ROW_MAJOR, (128, 16, 64), Int8, 3)
+    print(made.inner, made.outer, sep=" | ")
+
+
 for width in (256, 192, 128, 112, 96, 80, 48, 16):
     cute.compile(shown, width, options="--gpu-arch sm_90a")
+cute.compile(bytes_shown, options="--gpu-arch sm_90a")
 """
 
 
@@ -437,8 +446,10 @@ def test_a_tile_is_read_along_its_rows_and_across_from_the_same_bytes(tmp_path: 
     file = tmp_path / "views.py"
     file.write_text(VIEWS)
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
-    assert len(done.stdout.splitlines()) == 8
-    for line in done.stdout.splitlines():
+    *lines, of_bytes = done.stdout.splitlines()
+    assert of_bytes == "S<2,4,3> | ((8,16),(64,1),(1,3)):((64,512),(1,0),(0,8192))"  # as byte_places has it
+    assert len(lines) == 8
+    for line in lines:
         width, one, along, two, turned = line.split(" | ")
         assert one == two
         places = []
@@ -452,3 +463,14 @@ def test_a_tile_is_read_along_its_rows_and_across_from_the_same_bytes(tmp_path: 
         (found, stage), (other, other_stage) = places
         assert np.array_equal(found, other) and stage == other_stage
         assert sorted(found.ravel()) == list(range(64 * int(width)))
+
+
+def test_int8_weights_become_registers_by_few_instructions(tmp_path: Path) -> None:
+    program = factors(weighed)
+    emitted, _, _ = emit(program, {"M": 16, "N": 12288, "K": 4096}, H200, "cute")
+    ((_, code),) = codes(emitted, tmp_path)
+    assert code.stack == 0 and code.products == 8 and code.barriers <= 1
+    text = disassembled(tmp_path / f"{emitted.kernels[0].name}.cubin")
+    loop = text[text.rindex("SYNCS.PHASECHK", 0, text.rindex("HGMMA")) : text.rindex("HGMMA")]
+    assert loop.count("HADD2.BF16") == loop.count("LDS.U16") == 16 and "I2F" not in loop
+    assert loop.count(";") < 160  # 32 numbers of a thread, of which an instruction converts two

@@ -48,8 +48,34 @@ def assert_same(got: dict[str, Any], want: dict[str, Any]) -> None:
 def test_gradients_norms_and_weights_are_those_of_one_process(
     kind: str, ranks: list[Found], alone: Found
 ) -> None:
-    for found in ranks:
-        made = found[kind]
+    check_steps([found[kind] for found in ranks], alone)
+
+
+@pytest.mark.parametrize("kind", ["copies", "shares"])
+def test_steps_of_fsdp2_over_two_dims_of_a_mesh_are_those_of_one_process(
+    kind: str, every: list[Found], alone: Found
+) -> None:
+    """HSDP, and FSDP2 of the shares of tensor parallelism."""
+    check_steps([found[kind]["fsdp"] for found in every], alone)
+    runs = 4 if kind == "copies" else 2  # ranks of a share run the same micro-batches
+    counted = sorted(n for found in every[:runs] for n in found[kind]["fsdp"]["counted"])
+    assert counted == list(range(MICRO_BATCHES))
+
+
+def test_sums_of_torch_over_copies_have_other_bits(every: list[Found], alone: Found) -> None:
+    """The control."""
+    made = every[0]["copies"]["torch"]
+    assert sum(differing(made[name], want) for name, want in alone["gradients"].items())
+
+
+def test_copies_without_shards_are_refused(every: list[Found]) -> None:
+    for found in every:
+        code, text = found["copies alone"]
+        assert code == Code.ARG_VALUE.name and "(4, 1)" in text and "two shards or more" in text
+
+
+def check_steps(ranks: list[Found], alone: Found) -> None:
+    for made in ranks:
         assert_same(made["gradients"], alone["gradients"])
         assert_same(made["masters"], alone["masters"])
         weights = {n: w.bfloat16() for n, w in made["weights"].items()}

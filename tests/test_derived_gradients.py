@@ -26,6 +26,7 @@ from rlk.lang.recompute import tape_of
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.pages.spec_text import gradient_text
 from rlk.passes.pipeline import canonical
+from rlk.runtime.registry import unregister
 from rlk.specs.model import geglu, swiglu
 from rlk.specs.moe import expert_weights
 from rlk.specs.norm import rms_norm
@@ -386,6 +387,26 @@ def test_an_output_that_does_not_depend_on_an_input_pulls_at_nothing() -> None:
     assert x.grad is None
     two(x, torch.ones(4, 3)).y.sum().backward()
     assert torch.equal(x.grad, 2 * x.detach())
+
+
+def test_torchs_library_too_has_no_gradient_of_what_nothing_depends_on() -> None:
+    @op(saves=("x",))
+    def squared(x: Tensor[f32, T, N], unread: Tensor[f32, N]) -> Outputs:
+        """x * x."""
+        return L.out(y=x * x)
+
+    squared.derive_vjp()
+    rlk.register(squared, namespace="derived_squared")
+    try:
+        unread = torch.ones(3, requires_grad=True)
+        (y,) = torch.ops.derived_squared.squared(torch.ones(2, 3), unread)  # what compilers call
+        assert torch.autograd.grad(y.sum(), unread, allow_unused=True) == (None,)
+        x = torch.ones(2, 3, requires_grad=True)
+        (y,) = torch.ops.derived_squared.squared(x, unread)
+        found, nothing = torch.autograd.grad(y.sum(), (x, unread))
+        assert torch.equal(found, 2 * x) and not nothing.any()
+    finally:
+        unregister("derived_squared.squared")
 
 
 def test_rows_without_elements_add_nothing_to_what_else_there_is() -> None:

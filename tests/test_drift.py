@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +31,7 @@ from rlk.drift import (
     engines,
     weight_checksums,
 )
-from rlk.drift.engines import Options, options_of, split_name
+from rlk.drift.engines import Options, asked_for, opened, options_of, split_name
 from rlk.drift.explain import explained
 from rlk.drift.faults import FAULTS, located, paged_pair, tiny_model, tiny_sequences
 from rlk.drift.metrics import EDGES, bin_names, histogram, log_prob_drift
@@ -269,6 +271,24 @@ def test_names_of_engines_are_read_and_wrong_ones_refused() -> None:
     ):
         with pytest.raises(LaunchError, match=wanted):
             options_of("x", given, 1.0)
+    assert asked_for("vllm:memory=0.4").memory == 0.4 and asked_for("vllm").memory is None
+    for share in ("0", "2", "much"):
+        with pytest.raises(LaunchError, match="above 0, at most 1"):
+            asked_for(f"vllm:memory={share}")
+
+
+def test_an_engine_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def start(**settings: Any) -> None:
+        asked.update(settings)
+        raise RuntimeError("Device string must not be empty\nand more lines")
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=start))
+    with pytest.raises(LaunchError, match="engine vllm:memory=0.3: Device string must not be empty\n"):
+        with opened("vllm:memory=0.3", "some folder"):
+            pass
+    assert asked["gpu_memory_utilization"] == 0.3
 
 
 # --- files and the command ----------------------------------------------------------------------------------
@@ -323,6 +343,8 @@ def test_weights_are_digested_once_for_each_engine(
         (["transformers", "transformers", "--tokens", "empty.json"], "an empty sequence, number 1"),
         (["transformers", "transformers", "--tokens", "none.json"], "No such file"),
         (["transformers", "transformers", "--lengths", "3,x"], "numbers above 0"),
+        (["transformers", "transformers", "--lengths", "1,1"], "one of at least 2"),
+        (["transformers", "transformers:chunk=0"], "chunk=0 is not allowed"),
         (["transformers:page=4", "transformers"], "'page=4' is no setting"),
         (
             ["transformers:attn=flash_attention_9", "transformers"],

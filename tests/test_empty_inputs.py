@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlk import Layout, ops
 from rlk.errors import LaunchError
+from rlk.lang import Axis, L, Outputs, Tensor, Tree, f32, op
 from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import as_bits, assert_same_bits
 
@@ -109,3 +110,21 @@ def test_a_table_of_nothing_is_refused_where_there_are_rows(call, name: str) -> 
 def tables(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return hidden states of these rows, and a head of no token."""
     return normal(*rows.shape, 8, dtype=torch.bfloat16), normal(0, 8, dtype=torch.bfloat16)
+
+
+T, N = Axis("T", dynamic=True), Axis("N")
+
+
+@op()
+def scaled(x: Tensor[f32, T, N], w: Tensor[f32, N]) -> Outputs:
+    """Rows times w, and the squared norm of w, which has no row; and a number that reads nothing."""
+    norm = L.sum(w * w, over=N, tree=Tree.halving)
+    return L.out(y=x * w, norm=norm, columns=L.extent(N))
+
+
+def test_no_rows_leave_what_other_inputs_decide() -> None:
+    w = normal(8)
+    some, none = scaled(normal(3, 8), w), scaled(normal(0, 8), w)
+    assert none.y.shape == (0, 8) and int(none.columns) == 8
+    assert_same_bits(none.norm, some.norm)
+    assert float(scaled(normal(0, 8), 2.0 * w).norm) == pytest.approx(4.0 * float(some.norm))  # the control

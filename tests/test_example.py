@@ -6,6 +6,7 @@ import gc
 import json
 import resource
 import signal
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -302,6 +303,16 @@ def test_wrong_options_are_named(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, match="2"):
             cli.main(options)
         assert said in capsys.readouterr().err
+
+
+def test_a_missing_engine_is_said_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)  # as where it is not installed
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setattr(cli, "_run", lambda *_: pytest.fail("a run began"))
+    assert cli.main(["--engine", "vllm", "--device", "cpu", "--out", str(tmp_path / "runs")]) == 1
+    assert "needs vLLM" in capsys.readouterr().err and not (tmp_path / "runs").exists()
 
 
 # --- puzzles ------------------------------------------------------------------------------------------------

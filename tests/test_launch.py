@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from rlk.cache import CacheKey, Store
 from rlk.env import Env
 from rlk.errors import CompileError, InternalError, LaunchError
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild
+from rlk.runtime.binding import host_stub
 from rlk.runtime.kernels import build as build_module
 from rlk.runtime.kernels import loader
 from rlk.runtime.kernels.pool import Pool
@@ -460,3 +462,31 @@ def test_the_same_module_runs_interpreted(tmp_path: Path) -> None:
 def test_launch_files_are_readable_json(workers: Pool, tmp_path: Path) -> None:
     members = json.loads((compiled(workers, tmp_path / "entry") / "launch.json").read_text())
     assert members["call"][1] == {"name": "rows", "kind": "extent", "source": "T", "dim": 0}
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_error_words_are_cleared_on_a_stream_that_is_not_recorded(
+    recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, cleared = ["current"], list[tuple[bool, str]]()
+    caller = threading.get_ident()
+
+    class Words:
+        def zero_(self) -> Words:
+            cleared.append((threading.get_ident() == caller, streams[-1]))
+            return self
+
+    @contextmanager
+    def stream(name: str) -> Iterator[None]:
+        streams.append(name)
+        yield
+        streams.pop()
+
+    cuda = SimpleNamespace(
+        is_current_stream_capturing=lambda: recorded, Stream=lambda device: "another", stream=stream
+    )
+    monkeypatch.setattr(
+        host_stub, "torch", SimpleNamespace(empty=lambda *_, **__: Words(), int32=None, cuda=cuda)
+    )
+    assert isinstance(host_stub.error_words.__wrapped__(SimpleNamespace(type="cuda")), Words)
+    assert cleared == [(False, "another") if recorded else (True, "current")]

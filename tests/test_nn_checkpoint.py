@@ -255,6 +255,13 @@ def test_files_that_cannot_be_read_are_named(copy: Callable[[str], Path], tmp_pa
     assert "there is no config.json" in str(refusal(folder))
 
 
+def test_a_repository_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that it has no config.json, which nobody could look at."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    said = str(refusal("no-such-owner/no-such-model"))  # type: ignore[arg-type]
+    assert "there is no such folder" in said and "connect" in said and "no config.json" not in said
+
+
 def test_a_shard_that_is_missing_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
     CausalLM.from_pretrained(folders["llama"]).save_pretrained(tmp_path, max_shard_size=SHARDS)
     gone = sorted(tmp_path.glob("model-*.safetensors"))[1]

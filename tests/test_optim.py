@@ -23,10 +23,11 @@ from rlk.interp.floats import tree_sum
 from rlk.ir.tree import Tree
 from rlk.nn.ranks import Ranks
 from rlk.optim import AdamW, clip_grad_norm, grad_norm
-from rlk.optim.adamw import run_step
 from rlk.optim.norm import padded_sum
 from rlk.optim.shards import place
 from rlk.parallel.plan import cuts_of, shares_of
+from rlk.runtime.call.entry import call
+from rlk.specs.optim import adamw
 from rlk.testing.bits import assert_same_bits, differing
 
 SHAPES = ((37, 5), (1,), (4, 3, 8))
@@ -186,7 +187,7 @@ def rounded(value: float, count: int, seed: int = 1, first: int = 0) -> torch.Te
     tensors |= {name: torch.zeros(count) for name in ("exp_avg", "exp_avg_sq")}
     numbers = {"kept": 1.0, "rest1": 0.1, "beta2": 0.9, "rest2": 0.1, "rate": 0.0, "root": 1.0, "eps": 1.0}
     place = {"seed": seed, "step": 1, "parameter": 0, "first": first, "width": count, "stride": 0}
-    run_step(tensors, {**numbers, **place})
+    call(adamw, tensors, {**numbers, **place}, {})
     return tensors["weight"]
 
 

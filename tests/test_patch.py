@@ -634,18 +634,29 @@ def test_all_that_cannot_be_exchanged_is_one_error(capsys: pytest.CaptureFixture
             model.train()(IDS[None])
 
 
+def test_ids_outside_of_the_vocabulary_are_refused() -> None:
+    model = made("Qwen3")
+    with rlk.patch(model):
+        for token in (len(model.model.embed_tokens.weight), -1):
+            with pytest.raises(LaunchError, match=f"ids={token} is not allowed"):
+                model(torch.tensor([[1, token]]))
+
+
 def test_other_models_are_refused() -> None:
     config = transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=2)
     gpt2 = transformers.GPT2LMHeadModel(config).to(torch.bfloat16).eval()
-    assert "GPT2LMHeadModel has no LlamaModel" in problems(gpt2)
+    assert "GPT2LMHeadModel has no decoder that rlk knows" in problems(gpt2)
     with rlk.patch(gpt2, strict=False) as patched, torch.no_grad():
         with pytest.raises(LaunchError, match="0 decoders"):
             patched.numerics_id("cpu")
         assert "forward" in vars(gpt2.lm_head) and patched.problems
         assert gpt2(IDS[None]).logits.isfinite().all()
-    assert "parameters of torch.float32" in problems(made("Qwen3").float())
+    (said,) = problems(made("Qwen3").float()).split("[PATCH_PART]")[:-1]  # not one for each module
+    assert "model.embed_tokens and 24 more: parameters of torch.float32" in said
     dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
-    assert "rope_type='dynamic'" in problems(made("Qwen2", rope_parameters=dynamic))
+    # its decoder is known
+    (said,) = problems(made("Qwen2", rope_parameters=dynamic)).split("[PATCH_PART]")[:-1]
+    assert "rope_type='dynamic'" in said
 
     class Own(transformers.Qwen3ForCausalLM):
         def forward(self, *given: Any, **options: Any) -> Any:

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FlatParameter
 from rlk.errors import LaunchError
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import call
-from rlk.sync import Part, check, compare, digest
+from rlk.sync import Part, check, compare, digest, transfer
 from rlk.sync import blocks as by_blocks
 from rlk.sync.blocks import LANES, STEPS, Weight
 from rlk.sync.kernel import block_digest
@@ -360,3 +360,16 @@ def test_a_head_that_stayed_is_stale_where_it_was_the_embedding() -> None:
     received = digest({"model.embed_tokens.weight": new, "lm_head.weight": old})
     (found,) = compare(sent, received, before)
     assert (found.name, found.kind) == ("lm_head.weight", "stale")
+
+
+# --- transfer -----------------------------------------------------------------------------------------------
+
+
+def test_a_head_of_its_own_is_refused_by_a_target_that_ties_it() -> None:
+    source, target = model(seed=1), model(seed=2, tie_word_embeddings=True)
+    before = digest(target).total
+    with pytest.raises(LaunchError, match=r"lm_head.weight.*a head of its own.*\n?.*the target ties them"):
+        transfer(source, target)
+    assert digest(target).total == before  # nothing was written
+    source.lm_head.weight.copy_(source.model.embed_tokens.weight)
+    assert transfer(source, target).total == digest(source).total

@@ -8,6 +8,8 @@ from typing import Any
 import ladder
 import numpy as np
 import pytest
+from test_computed_factors import CASES, TILED, tiled
+from test_computed_factors import program as factors
 
 from rlk.backends import hip
 from rlk.errors import UnsupportedError
@@ -117,6 +119,18 @@ def test_products_are_matrix_instructions_without_spills(dtype: DType, on: str) 
     (found,) = hip.resources(assembly)
     assert "v_mfma_f32_16x16x" in assembly
     assert found.vector_spills == found.scalar_spills == found.scratch == 0
+
+
+@pytest.mark.parametrize("name", ["scaled_rows", "in_f32"])
+def test_a_computed_factor_has_the_bits_of_one_in_memory(name: str) -> None:
+    spec, given = tiled(name, 19) if name in TILED else CASES[name]
+    made, want = (
+        run_generated(factors(spec, how), given, backend="tilelang").tensors["y"]
+        for how in ("computed", "kept")
+    )
+    assert_same_bits(made, want)
+    other = {**given, "w": given["w"] + np.int8(given["w"] == 3)}
+    assert differing(run_generated(factors(spec), other, backend="tilelang").tensors["y"], want)
 
 
 def test_tiles_smaller_than_an_instruction_are_refused() -> None:

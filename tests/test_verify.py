@@ -129,6 +129,22 @@ def test_a_control_that_is_not_detected_fails_the_run() -> None:
     assert re.search(r"\(0x[0-9a-f]{4}\) against \S+ \(0x[0-9a-f]{4}\), 1 ulp", said)
 
 
+def test_short_sums_have_a_control_that_shows(rlk: Rlk, tmp_path: Path) -> None:
+    """A model as transformers makes it: short sums, small weights. Split-K of rounded halves must be seen."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, **heads))
+    model.to(torch.bfloat16).save_pretrained(tmp_path)
+    status, out, _ = rlk("verify", str(tmp_path), "--views", "rollout", "--tokens", "40", "--json")
+    controls = {r["view"]: r for r in json.loads(out)["rows"] if r["group"] == "control"}
+    assert status == 0 and controls["one product by torch, split-K"]["status"] == "detected"
+    others = {r["status"] for r in controls.values()}
+    assert others <= {"detected", "not run"}
+    assert all("sums of 96 terms" in r["reason"] for r in controls.values() if r["status"] == "not run")
+
+
 def test_a_page_of_keys_that_is_lost_is_seen_in_attention() -> None:
     """The negative control of decoding: one value of one cached key changes by a bit that counts."""
     of = bench()
@@ -316,6 +332,18 @@ def test_two_ranks_are_compared_with_one(partly_trained: run.Report) -> None:
     assert [row["status"] for row in equal] == ["holds"] * 3 and control["status"] == "detected"
     tokens, parameters = partly_trained.about["tokens"], 25
     assert [row["compared"] for row in equal] == [tokens, parameters, parameters]
+
+
+def test_ranks_compare_fewer_sequences_where_time_ends() -> None:
+    of = bench()
+    given = {"config": of.run.model.config, "dtype": torch.bfloat16, "weights": of.run.model.state_dict()}
+    given |= {"sequences": of.run.sequences, "sizes": replace(of.run.sizes, call=32)}
+    found = ranks.one_rank(given, -math.inf)
+    assert 0 < len(found["digests"]) < len(of.run.sequences)
+    of.run.want = [torch.zeros(len(ids)) for ids in of.run.sequences]
+    for fewer in (0, 1):
+        of.kept["ranks"] = [{"weights": torch.zeros(sum(map(len, of.run.want)) - fewer, dtype=torch.bool)}]
+        assert ranks.row("weights")(of, math.inf).complete == (not fewer)
 
 
 def test_a_rank_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

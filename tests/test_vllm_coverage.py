@@ -40,7 +40,10 @@ def config(path: Path, **options: Any) -> Any:
     [
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative decoding"),
         ({"kv_cache_dtype": "fp8"}, r"a cache of fp8.*\n.*leave kv_cache_dtype out"),
-        ({"tensor_parallel_size": 2}, r"tensor parallelism over 2 ranks.*\n.*use 1"),
+        ({"tensor_parallel_size": 2}, r"tensor parallelism over 2 ranks.*leaves=1.*\n.*rlk_leaves"),
+        ({"tensor_parallel_size": 4}, r"over 4 ranks of num_key_value_heads=2.*\n.*a divisor of 2"),
+        ({"tensor_parallel_size": 2, "enable_lora": True}, r"adapters with tensor parallelism.*\n.*merge"),
+        ({"pipeline_parallel_size": 2}, r"pipeline parallelism over 2 ranks.*\n.*use 1"),
         ({"data_parallel_size": 2}, r"data parallelism over 2 ranks.*\n.*use 1"),
         ({"kv_transfer_config": CONNECTOR}, r"a cache that is sent or offloaded.*\n.*leave kv_transfer"),
         ({"kv_offloading_size": 1.0}, r"a cache that is sent or offloaded.*\n.*kv_offloading_size out"),
@@ -53,6 +56,11 @@ def config(path: Path, **options: Any) -> Any:
 def test_options_without_a_form_are_refused(path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         config(path, **options)
+
+
+def test_leaves_of_ranks_may_be_given_to_the_engine(path: Path) -> None:
+    made = config(path, tensor_parallel_size=2, hf_overrides={"rlk_leaves": 4})
+    assert made.quant_config.model.leaves == 4
 
 
 def test_the_attention_backend_has_no_form_of_connectors() -> None:

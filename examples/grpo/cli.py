@@ -22,6 +22,7 @@ from examples.grpo.checkpoints import written
 from examples.grpo.loop import Run
 from examples.grpo.report import Record
 from examples.grpo.setting import ARMS, ENGINES, SIZES, ExampleError, Setting
+from examples.grpo.vllm_engine import imported_vllm
 from rlk.cli.text import natural, positive
 from rlk.errors import LaunchError, UnsupportedError
 
@@ -97,7 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(asked: Asked) -> None:
-    """Look at what is in the folder before anything runs."""
+    """Look at what is installed and in the folder before anything runs."""
+    if any(setting.engine == "vllm" for setting in asked.settings):
+        imported_vllm()
     with written(asked.out):
         asked.out.mkdir(parents=True, exist_ok=True)
     for setting in asked.settings:

@@ -151,7 +151,7 @@ def picture(path: Path, runs: Sequence[Record]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
     from PIL import Image  # with which matplotlib writes PNGs
 
     figure, axes = pyplot.subplots(2, 3, figsize=(13, 6.4), layout="constrained")
@@ -164,6 +164,8 @@ def picture(path: Path, runs: Sequence[Record]) -> None:
     panels[1].set_yscale("symlog", linthresh=1e-10)
     panels[1].set_ylim(bottom=-2e-11)
     panels[4].set_yscale("log")
+    for which in (panels[4].yaxis.set_major_formatter, panels[4].yaxis.set_minor_formatter):
+        which(ticker.LogFormatter(labelOnlyBase=False))
     _phases(panels[5], arms, runs)
     handles = [pyplot.Line2D([], [], color=COLORS[arm], label=arm) for arm in arms]
     panels[0].legend(handles=handles, fontsize=9, frameon=False, loc="lower right")
@@ -184,6 +186,7 @@ def _lines(panel: Any, title: str, runs: Sequence[Record], of: Callable[[Step], 
         panel.plot(at, values, color=COLORS[run.setting.arm], linewidth=1.2, alpha=0.9)
     panel.set_title(title, fontsize=10)
     panel.set_xlabel("step", fontsize=8)
+    panel.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _phases(panel: Any, arms: Sequence[str], runs: Sequence[Record]) -> None:
@@ -200,4 +203,10 @@ def _phases(panel: Any, arms: Sequence[str], runs: Sequence[Record]) -> None:
     panel.set_yticks(range(len(arms)), arms)
     panel.invert_yaxis()
     panel.margins(x=0.2)
-    panel.set_title("seconds of a step: rollout, old log-probs, update", fontsize=10)
+    panel.set_title("seconds of a step", fontsize=10)
+    names = [
+        panel.barh(0, 0, color="black", alpha=shade, label=phase)
+        for phase, shade in zip(PHASES, shades, strict=True)
+    ]
+    below = (0.5, -0.3)
+    panel.legend(handles=names, fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=below, ncols=3)

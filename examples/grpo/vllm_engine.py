@@ -17,6 +17,20 @@ CHUNK = 512  # tokens that the engine reads at a time
 FREE = 0.02  # of the device's memory, which vLLM wants free at the start although its cache is given in bytes
 
 
+def imported_vllm() -> Any:
+    """Return vLLM; raise ExampleError where it or rlk's plugin is missing."""
+    # the engine's worker has to be in this process for its model to be reached
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    try:
+        import vllm
+
+        import rlk.integrations.vllm  # noqa: F401
+    except ImportError as error:
+        why = f"--engine vllm needs vLLM and rlk's plugin for it: {error}; leave the option out"
+        raise ExampleError(why) from error
+    return vllm
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VllmEngine:
     """An engine of vLLM in the process of the trainer, with weights of its own."""
@@ -26,15 +40,7 @@ class VllmEngine:
     @staticmethod
     def of(folder: Path, size: Size) -> VllmEngine:
         """Start an engine of a checkpoint; raise ExampleError where vLLM or rlk's plugin is missing."""
-        # the engine's worker has to be in this process for its model to be reached
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        try:
-            from vllm import LLM
-
-            import rlk.integrations.vllm  # noqa: F401
-        except ImportError as error:
-            why = f"--engine vllm needs vLLM and rlk's plugin for it: {error}; leave the option out"
-            raise ExampleError(why) from error
+        LLM = imported_vllm().LLM
         shape = size.shape
         token = 2 * 2 * shape.layers * shape.key_heads * shape.head_dim  # bytes: key and value, 16 bits each
         llm = LLM(

@@ -3,8 +3,8 @@
 Engines: transformers, rlk.nn, rlk.patch, vllm and recorded:FILE, with settings behind a colon, such as
 transformers:attn=eager,side=left,chunk=1,batch=4. Settings are attn (as transformers takes it), dtype,
 device, side (of padding), batch (sequences of a call), chunk (tokens of a call over a cache, 1 is decoding),
-page (slots of a page, of rlk.nn), temperature and model. Exit status: 0 no difference, 1 a difference, 2
-not compared, or bad input.
+page (slots of a page, of rlk.nn), memory (the share of the device's that vLLM takes), temperature and model.
+Exit status: 0 no difference, 1 a difference, 2 not compared, or bad input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 
 from rlk.cli.text import file_to_write, made_folder, natural
 from rlk.drift.engine import Facts, Sequences, Unwatched
-from rlk.drift.engines import opened, split_name
+from rlk.drift.engines import asked_for, opened
 from rlk.drift.recorded import Recorded, save_scores
 from rlk.drift.report import compare
 from rlk.errors import Code, LaunchError
@@ -55,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare and print; 0 without a difference, 1 with one, 2 where log-probs were not compared."""
-    for name in (arguments.a, arguments.b):
-        split_name(name)  # before a model is made
+    for name in (arguments.a, arguments.b):  # before a model is made
+        asked_for(name, arguments.temperature)
+    lengths = _lengths(arguments.lengths)
     if not 0 <= arguments.clip < math.inf:
         raise _wrong("--clip", arguments.clip, "a number from 0 on")
     if arguments.record is not None:
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             stack.enter_context(opened(name, path, arguments.temperature))
             for name in (arguments.a, arguments.b)
         )
-        sequences = _sequences(arguments, (a, b))
+        sequences = _sequences(arguments, lengths, (a, b))
         report = compare(a, b, sequences, clip=arguments.clip)
         if arguments.record is not None:
             save_scores(arguments.record, a.name, report.facts[0], a.score(sequences, Unwatched()))
@@ -103,7 +104,15 @@ def _model(name: str, engines: tuple[str, str]) -> Iterator[str | None]:
         yield folder
 
 
-def _sequences(arguments: argparse.Namespace, engines: tuple[Any, Any]) -> Sequences:
+def _lengths(text: str) -> list[int]:
+    """Return the lengths of random sequences; a token alone has no log-prob."""
+    lengths = [int(n) if n.isdecimal() else 0 for n in text.split(",")]
+    if min(lengths) < 1 or max(lengths) < 2:
+        raise _wrong("--lengths", text, "numbers above 0 with commas between them, one of at least 2")
+    return lengths
+
+
+def _sequences(arguments: argparse.Namespace, lengths: list[int], engines: tuple[Any, Any]) -> Sequences:
     """Return the tokens: of a recorded rollout, of a file, or random ones."""
     for engine in engines:
         if isinstance(engine, Recorded):
@@ -119,9 +128,6 @@ def _sequences(arguments: argparse.Namespace, engines: tuple[Any, Any]) -> Seque
         if not all(isinstance(row, list) and all(type(i) is int for i in row) for row in rows):
             raise _wrong("--tokens", arguments.tokens, "a JSON list of lists of token ids")
         return _within(Sequences.of(found), engines)
-    if not all(n.isdecimal() and int(n) > 0 for n in arguments.lengths.split(",")):
-        raise _wrong("--lengths", arguments.lengths, "numbers above 0, with commas between them")
-    lengths = [int(n) for n in arguments.lengths.split(",")]
     vocabulary = min(size for engine in engines if (size := _vocabulary(engine)))
     drawn = torch.Generator().manual_seed(arguments.seed)
     return Sequences.of([torch.randint(vocabulary, (n,), generator=drawn).tolist() for n in lengths])

@@ -119,6 +119,8 @@ def _say_where(state: Path | None) -> None:
     """Say after an interruption where finished rows are."""
     if state is None:
         said = "with --resume FILE finished rows are kept, and the same command goes on from there"
+    elif not state.exists():
+        said = f"no row was finished, and {state} was not written: begin anew"
     else:
         said = f"finished rows are in {state}: the same command goes on from there"
     print(f"rlk verify: {said}", file=sys.stderr)

@@ -408,7 +408,7 @@ SETTINGS = {
     "transformers": (*MODEL, "device", "temperature", "attn", "side", "chunk"),
     "rlk.patch": (*MODEL, "device", "temperature", "side", "chunk"),
     "rlk.nn": (*MODEL, "device", "temperature", "chunk", "page"),
-    "vllm": MODEL,
+    "vllm": (*MODEL, "memory"),
     "recorded": (),
 }
 """The settings of each kind of engine."""
@@ -465,34 +465,81 @@ def options_of(name: str, given: Mapping[str, str], temperature: float, digest: 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an engine's name asks for. model: a folder or a name on the hub, None where only the caller knows.
+
+    memory: the share of a device's memory that vLLM takes, None for its default. file: of a record.
+    """
+
+    kind: str
+    options: Options
+    model: str | None
+    dtype: torch.dtype
+    device: str
+    attention: str | None
+    memory: float | None
+    file: str = ""
+
+
+def asked_for(name: str, temperature: float = 1.0) -> Asked:
+    """Return what an engine's name asks for; nothing is made. Raises LaunchError for names and settings."""
+    kind, given = split_name(name)
+    options = options_of(name, given, temperature)
+    dtype = given.get("dtype", "bfloat16")
+    if dtype not in DTYPES:
+        raise _wrong(name, "dtype", dtype, f"one of {', '.join(DTYPES)}")
+    device = _device(name, given.get("device", "cuda" if torch.cuda.is_available() else "cpu"))
+    memory = _share(name, given["memory"]) if "memory" in given else None
+    return Asked(
+        kind,
+        options,
+        given.get("model"),
+        DTYPES[dtype],
+        device,
+        given.get("attn"),
+        memory,
+        given.get("file", ""),
+    )
+
+
 @contextmanager
 def opened(name: str, model: str | None, temperature: float = 1.0) -> Iterator[Any]:
     """Make an engine of its name, as `rlk drift` does; model: a folder or a name on the Hugging Face hub.
 
     Raises LaunchError for names and settings, UnsupportedError where a package is missing.
     """
-    kind, given = split_name(name)
-    if kind == "recorded":
+    asked = asked_for(name, temperature)
+    if asked.kind == "recorded":
         from rlk.drift.recorded import Recorded
 
-        yield Recorded(given["file"])
+        yield Recorded(asked.file)
         return
-    options = options_of(name, given, temperature)
-    path = given.get("model", model)
+    path = model if asked.model is None else asked.model
     if path is None:
         raise LaunchError(Code.DRIFT_ENGINE, name=name, what="no model", instead="give --model PATH")
-    dtype = given.get("dtype", "bfloat16")
-    if dtype not in DTYPES:
-        raise _wrong(name, "dtype", dtype, f"one of {', '.join(DTYPES)}")
-    device = _device(name, given.get("device", "cuda" if torch.cuda.is_available() else "cpu"))
     with ExitStack() as stack:
         try:
-            engine = _build(kind, path, options, name, given.get("attn"), DTYPES[dtype], device, stack)
+            engine = _build(asked, path, name, stack)
         except (OSError, ValueError, ImportError) as error:  # of transformers and vLLM
-            what = str(error).strip().partition("\n")[0] or type(error).__name__
-            instead = "look at --model and the engine's settings"
-            raise LaunchError(Code.DRIFT_ENGINE, name=name, what=what, instead=instead) from error
+            raise _unmade(name, error) from error
         yield engine
+
+
+def _unmade(name: str, error: Exception) -> LaunchError:
+    what = str(error).strip().partition("\n")[0] or type(error).__name__
+    instead = "look at --model and the engine's settings"
+    return LaunchError(Code.DRIFT_ENGINE, name=name, what=what, instead=instead)
+
+
+def _share(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise _wrong(name, "memory", text, "a number above 0, at most 1")
+    return value
 
 
 def _device(name: str, device: str) -> str:
@@ -503,23 +550,24 @@ def _device(name: str, device: str) -> str:
     return device
 
 
-def _build(
-    kind: str, path: str, options: Options, name: str, attention: str | None, dtype: torch.dtype,
-    device: str, stack: ExitStack,
-) -> Any:  # fmt: skip
+def _build(asked: Asked, path: str, name: str, stack: ExitStack) -> Any:
+    kind, options, dtype = asked.kind, asked.options, asked.dtype
     match kind:
         case "rlk.nn":
-            return Nn(CausalLM.from_pretrained(path, dtype=dtype, device=device), options, name)
+            return Nn(CausalLM.from_pretrained(path, dtype=dtype, device=asked.device), options, name)
         case "vllm":
             vllm = _imported("vllm", name)
-            return Vllm(
-                vllm.LLM(model=path, dtype=dtype_name(dtype), skip_tokenizer_init=True), options, name
-            )
+            more = {} if asked.memory is None else {"gpu_memory_utilization": asked.memory}
+            try:
+                llm = vllm.LLM(model=path, dtype=dtype_name(dtype), skip_tokenizer_init=True, **more)
+            except (RuntimeError, AssertionError, NotImplementedError) as error:  # such as no device
+                raise _unmade(name, error) from error
+            return Vllm(llm, options, name)
     found = _imported("transformers", name)
     if not os.path.isdir(path) and os.sep in path and path.startswith((".", "/")):
         raise LaunchError(Code.DRIFT_ENGINE, name=name, what=f"no folder {path}", instead="give --model PATH")
-    more = {} if attention is None else {"attn_implementation": attention}
-    model = found.AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **more).to(device).eval()
+    how = {} if asked.attention is None else {"attn_implementation": asked.attention}
+    model = found.AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **how).to(asked.device).eval()
     if kind == "rlk.patch":
         stack.enter_context(patch(model))
         return Patched(model, options, name)

@@ -13,6 +13,7 @@ import torch
 from rlk.drift.metrics import LIMIT, bin_names, edges, histogram
 from rlk.errors import Code, LaunchError
 from rlk.observe import finite
+from rlk.runtime.binding.checks import is_tensor
 
 WORST = 16  # tokens kept until the next reading
 PREFIX = "drift/"
@@ -60,8 +61,11 @@ class Monitor:
         above every limit. Raises LaunchError for other shapes,
         and for another device than that of the updates since the last reading.
         """
-        for name, x in (("sampled", sampled), ("mask", mask), ("ids", ids)):
-            if x is not None and x.shape != trained.shape:
+        for name, x in (("trained", trained), ("sampled", sampled), ("mask", mask), ("ids", ids)):
+            if x is None and name == "ids":
+                continue
+            is_tensor("Monitor.update", name, x)
+            if x.shape != trained.shape:
                 why = "as trained has"
                 raise LaunchError(
                     Code.ARG_SHAPE, op="Monitor.update", name=name, got=tuple(x.shape),

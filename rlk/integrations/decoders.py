@@ -22,6 +22,7 @@ from rlk.nn.config import Experts, ModelConfig, Profile
 from rlk.nn.embedded import embedding_of_ranks
 from rlk.nn.experts import Routed, RouteLog, mixture, routed
 from rlk.nn.normed import rms_norm_of_rows
+from rlk.nn.packed import check_ids
 from rlk.nn.products import column_linear, merged_linear, row_linear, row_linear_of_ranks
 from rlk.nn.ranks import Ranks
 from rlk.nn.rotary import tables_of
@@ -119,6 +120,7 @@ def embedding_forward(self: Any, input: torch.Tensor) -> torch.Tensor:
     """Return rows of an embedding, times its `embed_scale` if it has one; `padding_idx` gets no gradient."""
     ranks = module_ranks(self)
     if ranks is None:
+        check_ids(input, len(self.weight), op=PEER)
         x = ops.embedding(input, self.weight)
     else:
         x, input = embedding_of_ranks(input, self.weight, ranks), input[ranks.rows(len(input))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,6 +73,12 @@ class Problem:
     def said(self) -> Diagnostic:
         fields = (("where", self.where), ("what", self.what), ("instead", self.instead))
         return Diagnostic(Code.PATCH_PART, NOWHERE, fields)
+
+
+def _first_of(same: list[Problem]) -> Problem:
+    """Return the first of problems that differ by their module alone, with how many others there are."""
+    first, more = same[0], len(same) - 1
+    return replace(first, where=f"{first.where} and {more} more") if more else first
 
 
 @dataclass(slots=True, eq=False)
@@ -171,11 +177,12 @@ def patch(
             Code.ARG_VALUE, op="patch", name="logits", value=logits, wanted='"float32" or "model"'
         )
     parts = _Parts.of(model, leaves)
-    if strict and parts.problems:
-        raise UnsupportedError.collected(tuple(p.said() for p in parts.problems))
-    for problem in parts.problems:
-        print(f"rlk.patch: {problem.said()}")
-    made = Patched(model, tuple(str(p.said()) for p in parts.problems))
+    said = parts.said()
+    if strict and said:
+        raise UnsupportedError.collected(said)
+    for each in said:
+        print(f"rlk.patch: {each}")
+    made = Patched(model, tuple(map(str, said)))
     try:
         _exchange(made, parts, torch.float32 if logits == "float32" else None, loss_logits)
     except BaseException:
@@ -223,10 +230,18 @@ class _Parts:
         parts = _Parts({}, {}, {}, {}, {}, [], [])
         for name, module in model.named_modules():
             parts._sort(name, module, leaves)
-        if not parts.decoders and parts.whole:  # a decoder that is refused is told already
+        if not any(_role(module)[0] == "decoder" for module in model.modules()):
             known = ", ".join(decoder for _, decoder, _ in FAMILIES.values())
-            parts.problems.append(Problem("the model", f"{type(model).__name__} has no {known}", known, True))
+            what = f"{type(model).__name__} has no decoder that rlk knows"
+            parts.problems.append(Problem("the model", what, f"give a model that holds one of {known}", True))
         return parts
+
+    def said(self) -> tuple[Diagnostic, ...]:
+        """Return a message for each kind of problem, with the first module that has it."""
+        alike: dict[Problem, list[Problem]] = {}
+        for problem in self.problems:
+            alike.setdefault(replace(problem, where=""), []).append(problem)
+        return tuple(_first_of(same).said() for same in alike.values())
 
     @property
     def whole(self) -> bool:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from rlk.errors import Code, LaunchError
 from rlk.interp import arithmetic as ops
 from rlk.interp.arithmetic import Arithmetic
-from rlk.ir.dims import Axis, Part, extent_of
+from rlk.ir.dims import Axis, Part, completed, extent_of
 from rlk.ir.nodes import Decl, Program, Role
+from rlk.ir.text import axes_in
 from rlk.ir.types import DType
 
 Array = NDArray[Any]
@@ -46,7 +47,7 @@ def extents_of(program: Program, inputs: Mapping[str, Any], given: Mapping[str, 
                         other="another tensor",
                         wanted=found[axis.name],
                     )
-    return found
+    return completed(program.name, axes_in(program), found)
 
 
 def extent(axis: Axis, extents: Mapping[str, int]) -> int:

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 
 from rlk.ir import dotmodel, philox, portable
-from rlk.ir.dims import Axis
+from rlk.ir.dims import Axis, Share
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.fold import merging
 from rlk.ir.monoid import Monoid
@@ -182,8 +182,11 @@ class _Numbers:
     def of(self, value: Any) -> Any:
         """Return frozen data with every name in it replaced."""
         match value:
-            case Axis(name=name, over=over):
-                return replace(value, name=self.axis(name), over=over and self.axis(over), dynamic=False)
+            case Axis(name=name, over=over, extent=extent):
+                if isinstance(extent, Share):
+                    extent = replace(extent, axis=self.axis(extent.axis), dynamic=False)
+                over = over and self.axis(over)
+                return replace(value, name=self.axis(name), over=over, dynamic=False, extent=extent)
             case Decl(name=name, type=type):
                 return replace(value, name=self.tensor(name), type=self.of(type))
             case Load(param=param) | Store(param=param):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import gcd, lcm
+from types import MappingProxyType
 
-from rlk.errors import Code, SpecError, author
+from rlk.errors import Code, LaunchError, SpecError, author
 
 
 class Part(Enum):
@@ -25,6 +27,60 @@ def is_power_of_two(n: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """An extent that follows from that of another axis: `N // 4`, `N * 2`, `-(-N // 128)`.
+
+    axis: the other axis, by name. times, per: it is the other's extent times `times`, divided by `per`, which
+    divides the product. up: rounded up instead. minus: half of a rounding up, which is no extent. dynamic:
+    whether the other axis is.
+    """
+
+    axis: str
+    times: int = 1
+    per: int = 1
+    up: bool = False
+    minus: bool = False
+    dynamic: bool = False
+
+    def __mul__(self, times: int) -> Share:
+        if self.per != 1 or not _is_count(times):
+            raise SpecError(Code.EXTENT_OF, author(), what=f"({self}) * {times!r}")
+        return replace(self, times=self.times * times)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, per: int) -> Share:
+        if self.up or not _is_count(per):
+            raise SpecError(Code.EXTENT_OF, author(), what=f"({self}) // {per!r}")
+        return replace(self, per=self.per * per)
+
+    def __neg__(self) -> Share:
+        return replace(self, minus=not self.minus, up=self.minus)
+
+    def __str__(self) -> str:
+        times = f"{self.axis}*{self.times}" if self.times != 1 else self.axis
+        if self.minus:
+            return f"-{times}" if self.per == 1 else f"-{times}//{self.per}"
+        if self.up:
+            return f"-(-{times}//{self.per})"
+        return times if self.per == 1 else f"{times}//{self.per}"
+
+    def of(self, extent: int) -> int | None:
+        """Return the extent for one of the other axis; None where `per` does not divide it."""
+        product = extent * self.times
+        return -(-product // self.per) if self.up or product % self.per == 0 else None
+
+    @property
+    def step(self) -> int:
+        """The smallest extent of the other axis of which the share is whole."""
+        return 1 if self.up else self.per // gcd(self.per, self.times)
+
+
+def _is_count(x: object) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 1
+
+
+@dataclass(frozen=True, slots=True)
 class Axis:
     """A named axis of the index space. Axes are equal if all of their fields are.
 
@@ -36,13 +92,16 @@ class Axis:
     leaf: where a fold restarts its state: at each "chunk", at each "piece", or only at each "segment".
     over: for a ragged axis, the name of the axis that has one segment of it per index.
     dynamic: the extent is a run-time value and never part of a cache key.
+    extent: a number, or an extent that follows from another axis: `N // 4` (4 must divide N), `N * 2`,
+    `-(-N // 128)` (rounded up). Calls with another extent are ARG_EXTENT. No tensor need have the axis.
 
     Shapes: `Tensor[f32, T, N]` has the dims T and N, outermost first. An extent comes from the tensors of
-    a call; it is part of the code unless `dynamic`. The first dim of the first tensor, if dynamic, stands
-    for any number of leading dims.
+    a call, or is declared; it is part of the code unless `dynamic`, which an axis is whose extent follows
+    from a dynamic one. The first dim of the first tensor, if dynamic, stands for any number of leading dims.
     Dtypes: none. All but `name`, `over` and `dynamic` are numerics: a change of one is another numerics
     id.
-    Raises: AXIS_SIZE, AXIS_TWO_CUTS, AXIS_FAN_IN, AXIS_LEAF, AXIS_LEAF_SIZE, AXIS_SEGMENT.
+    Raises: AXIS_SIZE, AXIS_TWO_CUTS, AXIS_FAN_IN, AXIS_LEAF, AXIS_LEAF_SIZE, AXIS_SEGMENT, AXIS_EXTENT,
+    EXTENT_OF.
 
     >>> pairs, halves = L.total(), L.total(kept=True)
     >>> for v in L.stream(V):                       # V has chunk=2
@@ -57,6 +116,11 @@ class Axis:
     [AXIS_SIZE]
     >>> Axis("A", split=8, piece=64)
     [AXIS_TWO_CUTS]
+    >>> D = Axis("D", extent=N * 2)                 # no tensor has it
+    >>> y.at(L.pos(D) // 2)                         # each column twice
+    [10, 10, 20, 20, 30, 30, 40, 40]
+    >>> Axis("A", extent=0)
+    [AXIS_EXTENT]
     """
 
     name: str
@@ -68,8 +132,11 @@ class Axis:
     over: str | None = None
     dynamic: bool = False
     part: Part = Part.ALL
+    extent: int | Share | None = None
 
     def __post_init__(self) -> None:
+        if self.extent is not None:
+            self._check_extent()
         for field, value in (("chunk", self.chunk), ("split", self.split), ("fan_in", self.fan_in)):
             if value is not None and not is_power_of_two(value):
                 raise SpecError(Code.AXIS_SIZE, author(), axis=self.name, field=field, value=value)
@@ -84,6 +151,32 @@ class Axis:
             raise SpecError(Code.AXIS_LEAF_SIZE, author(), axis=self.name, piece=piece, chunk=chunk)
         if self.leaf == "segment" and (not chunk or self.piece or self.split):
             raise SpecError(Code.AXIS_SEGMENT, author(), axis=self.name, chunk=chunk)
+
+    def _check_extent(self) -> None:
+        """Raise for what is no extent; an axis is dynamic if its extent follows from a dynamic one."""
+        match self.extent:
+            case Share(minus=False, axis=axis, dynamic=dynamic) if axis != self.name and self.over is None:
+                object.__setattr__(self, "dynamic", self.dynamic or dynamic)
+            case extent if not _is_count(extent) or self.dynamic or self.over is not None:
+                shown = str(extent) if isinstance(extent, Axis | Share) else repr(extent)
+                why = " of a ragged axis" if self.over is not None else " of a dynamic axis" * self.dynamic
+                raise SpecError(Code.AXIS_EXTENT, author(), axis=self.name, extent=shown, why=why)
+
+    def __floordiv__(self, per: int) -> Share:
+        return NotImplemented if not isinstance(per, int | float) else self._share() // per
+
+    def __mul__(self, times: int) -> Share:
+        return NotImplemented if not isinstance(times, int | float) else self._share() * times
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Share:
+        return -self._share()
+
+    def _share(self) -> Share:
+        if self.part is not Part.ALL or self.over is not None:
+            raise SpecError(Code.EXTENT_OF, author(), what=f"a share of {self}")
+        return Share(self.name, dynamic=self.dynamic)
 
     def __hash__(self) -> int:
         # axes differ in these, but for mistakes; hashing all fields takes several times as long
@@ -229,6 +322,49 @@ def extent_of(axis: Axis, whole: int) -> int:
         case Part.STEP:
             longest = axis.piece or -(-whole // (axis.split or 1))
             return -(-longest // (axis.chunk or 1))
+
+
+def completed(
+    op: str,
+    axes: Iterable[Axis],
+    extents: Mapping[str, int],
+    owners: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, int]:
+    """Return extents with those that axes declare; raise LaunchError for one that is not as declared.
+
+    Of axes whose extent follows from an unknown one nothing is known. owners: tensors that have the axes.
+    """
+    found = dict(extents)
+    left = {a.name: a.extent for a in axes if a.extent is not None}
+    while known := {n: x for n, x in left.items() if not isinstance(x, Share) or x.axis in found}:
+        for name, declared in known.items():
+            wanted, why = declared if isinstance(declared, int) else None, ""
+            if isinstance(declared, Share):
+                other, of = declared.axis, found[declared.axis]
+                why = f", which is {declared} where {other} = {of}"
+                wanted = declared.of(of)
+                if wanted is None:
+                    raise LaunchError(
+                        Code.ARG_EXTENT_STEP, op=op, axis=other, got=of, step=declared.step, of=name,
+                        share=declared,
+                    )  # fmt: skip
+            assert wanted is not None
+            if found.setdefault(name, wanted) != wanted:
+                who, got = owners.get(name, "a tensor"), found[name]
+                raise LaunchError(
+                    Code.ARG_EXTENT, op=op, name=who, axis=name, got=got, wanted=f"{wanted}{why}"
+                )
+            del left[name]
+    return found
+
+
+def steps_of(axes: Iterable[Axis]) -> dict[str, int]:
+    """Return, for each axis that extents of others follow from, what its extent is a multiple of."""
+    found: dict[str, int] = {}
+    for axis in axes:
+        if isinstance(axis.extent, Share):
+            found[axis.extent.axis] = lcm(found.get(axis.extent.axis, 1), axis.extent.step)
+    return found
 
 
 def fixed_extent(axis: Axis, extents: Mapping[str, int]) -> int | None:

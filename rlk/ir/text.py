@@ -10,7 +10,7 @@ from typing import Any
 
 from rlk.errors import Code, SpecError
 from rlk.ir import nodes as n
-from rlk.ir.dims import Axis, Part
+from rlk.ir.dims import Axis, Part, Share
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.tree import ASCENDING, Rule, Tree
@@ -81,6 +81,8 @@ def _axis(axis: Axis) -> str:
         for f in fields(axis)
         if f.name not in ("name", "part") and getattr(axis, f.name) != getattr(plain, f.name)
     ]
+    if isinstance(axis.extent, Share) and axis.extent.dynamic:
+        given[-1] += "~"
     return " ".join([axis.name, *given])
 
 
@@ -223,8 +225,19 @@ class _Parser:
         options: dict[str, Any] = {}
         for word in words[1:]:
             key, value = word.split("=")
+            if key == "extent" and not value.isdigit():
+                options[key] = self.share(value)
+                continue
             options[key] = int(value) if value.isdigit() else {"True": True, "False": False}.get(value, value)
         self.axes[words[0]] = Axis(words[0].partition(NUMBER)[0], **options)
+
+    def share(self, text: str) -> Share:
+        """Parse an extent that follows from another axis: N*2//3, -(-N//4); of a dynamic one with a ~."""
+        up, dynamic = text.startswith("-(-"), text.endswith("~")
+        plain = text.removesuffix("~").removeprefix("-(-").removesuffix(")" * up)
+        whole, _, per = plain.partition("//")
+        name, _, times = whole.partition("*")
+        return Share(name, int(times or 1), int(per or 1), up, dynamic=dynamic)
 
     def launch(self, words: list[str]) -> n.Launch:
         return n.Launch(words[0], tuple(self.turn(word.removeprefix("for=")) for word in words[1:]))

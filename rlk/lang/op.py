@@ -167,7 +167,8 @@ class Op:
 
     does: a digest of the computation of a generated spec, whose function's text does not determine it.
     returns: the outputs that a call returns, each with its name there; none: all of them. nonempty: names of
-    axes that a call with rows must have something along.
+    axes that a call with rows must have something along. into: outputs, each with the input whose memory a
+    call writes it to.
     """
 
     def __init__(
@@ -181,10 +182,11 @@ class Op:
         bounds: tuple[tuple[str, tuple[str, ...]], ...] = (),
         returns: Mapping[str, str] | None = None,
         nonempty: tuple[str, ...] = (),
+        into: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.fn, self.formals, self.saves = name, fn, formals, saves
         self.doc, self.loc, self.bounds, self.returns = doc, loc, bounds, dict(returns or {})
-        self.nonempty = nonempty
+        self.nonempty, self.into = nonempty, dict(into or {})
         self.gradient: Vjp | None = None
         self.does = ""
         self.calls, self.record = Calls(), Record()
@@ -232,7 +234,8 @@ class Op:
 
     def read_by_traces(self) -> tuple[object, ...]:
         """Return everything that a trace reads of the operator."""
-        return self.name, self.fn, self.formals, self.saves, self.bounds, self.returns, self.nonempty
+        rest = self.bounds, self.returns, self.nonempty, self.into
+        return self.name, self.fn, self.formals, self.saves, *rest
 
     def reads(self) -> str | None:
         """Return a digest of everything that traces of the spec read; "" for a spec in rlk's own text.
@@ -291,6 +294,17 @@ class Op:
         """Return what a call returns, computed in float64 by the function that the registration names."""
         return self.public.reference(*args, **options)  # type: ignore[attr-defined]
 
+    def each(self, /, *args: Any, **options: Any) -> list[Any]:
+        """Run the operator on each item of lists and return a list of results, as calls in turn would.
+
+        Tensors are given as lists of equal length; numbers of the host as one for all items, or as a list of
+        one for each; statics as in a call. Where the operator is elementwise along the one dim of its tensors
+        (`x.view(-1)`), all items of the same dtypes run by one launch, with the same bits. Gradients are of
+        calls. Memory that is written overlaps no other item's. Raises LaunchError.
+        """
+        found: list[Any] = importlib.import_module("rlk.runtime.operator").each(self, args, options)
+        return found
+
     def prepares(self, fn: Prepare) -> Prepare:
         """Register what makes the gradient's inputs that are neither saved nor cotangents (a decorator).
 
@@ -306,6 +320,7 @@ class Op:
             raise SpecError(Code.NOT_CALLED, author(), name=f"{self.name}.vjp", instead=instead)
         if not wrt:
             raise SpecError(Code.VJP_OF_NOTHING, author(), op=self.name)
+        self._refuse_gradient()
 
         def register(fn: SpecFunction) -> Vjp:
             self._check_wrt(wrt, _loc(fn))
@@ -321,6 +336,7 @@ class Op:
         It reads the inputs and outputs that `saves=` lists, and computes all else again. A gradient that
         is written with `vjp`, before or after, is the operator's; this one is then only returned.
         """
+        self._refuse_gradient()
         floats = {f.name: f.type.dtype for f in self.formals if isinstance(f.type, TensorType)}
         wide = (n for n, x in floats.items() if _is_float(x) and not any(d.is_storage for d in _choices(x)))
         wrt = wrt or tuple(wide)
@@ -329,6 +345,11 @@ class Op:
         if self.gradient is None or self.gradient.fn is None:
             self.gradient = derived
         return derived
+
+    def _refuse_gradient(self) -> None:
+        """Raise for an operator that writes into its inputs: what a gradient would read of them is gone."""
+        for name, source in self.into.items():
+            raise SpecError(Code.INTO_GRADIENT, author(), op=self.name, name=name, input=source)
 
     def _check_wrt(self, wrt: tuple[str, ...], loc: Loc) -> None:
         """Raise unless a gradient names floating inputs, each once."""
@@ -363,6 +384,7 @@ def op(
     bounds: Mapping[Axis, tuple[Axis, ...]] | None = None,
     returns: Mapping[str, str] | tuple[str, ...] = (),
     nonempty: tuple[Axis, ...] = (),
+    into: Mapping[str, str] | None = None,
 ) -> Callable[[SpecFunction], Op]:
     """Make an operator of a spec function.
 
@@ -370,6 +392,9 @@ def op(
     by other names if it is a mapping; by default all. bounds: for a dynamic axis that no tensor has, axes
     whose product of extents bounds the length of each segment, and the sum of lengths of one tensor's.
     nonempty: axes along which a call that has rows must have something, as a table that they index.
+    into: outputs that a call writes into the memory of inputs, `{"weight_out": "weight"}`, each of the type
+    of its input; it returns these inputs. The spec reads what they held before. What an output leaves out (a
+    guarded or scattered store) stays. Such an operator has no gradient; memory that overlaps is ARG_OVERLAP.
     """
     if misplaced:
         raise SpecError(Code.NOT_CALLED, author(), name="op", instead="op()")
@@ -378,10 +403,25 @@ def op(
     needed = tuple(axis.name for axis in nonempty)
 
     def make(fn: SpecFunction) -> Op:
-        doc = inspect.getdoc(fn) or ""
-        return Op(name or fn.__name__, fn, _formals(fn), saves, doc, _loc(fn), within, shown, needed)
+        doc, formals = inspect.getdoc(fn) or "", _formals(fn)
+        _check_into(fn, formals, into or {})
+        return Op(name or fn.__name__, fn, formals, saves, doc, _loc(fn), within, shown, needed, into)
 
     return make
+
+
+def _check_into(fn: SpecFunction, formals: tuple[Formal, ...], into: Mapping[str, str]) -> None:
+    """Raise unless outputs are written into tensors of the spec, one into each."""
+    tensors = [f.name for f in formals if isinstance(f.type, TensorType)]
+    for at, (name, source) in enumerate(into.items()):
+        if source not in tensors:
+            choices = ", ".join(tensors) or "none"
+            raise SpecError(
+                Code.UNKNOWN_NAME, _loc(fn), what=f"into={{{name!r}: ...}}", name=source, choices=choices
+            )
+        if source in [*into.values()][:at]:
+            why = "another output is written into it"
+            raise SpecError(Code.INTO_WRONG, _loc(fn), name=name, input=source, why=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,7 +542,20 @@ def _trace_op(op: Op, variant: Variant) -> Program:
     _check_statics(op, variant)
     tracer = Tracer({d.name: d for d in decls}, dims)
     arguments = _arguments(op.formals, variant, tracer)
-    return _run(tracer, op.name, op.loc, lambda: op.fn(**arguments), _absent(op.formals, variant))
+    types = {d.name: d.type for d in decls}
+    tracer.into = {name: types[source].axes for name, source in op.into.items() if source in types}
+    made = _run(tracer, op.name, op.loc, lambda: op.fn(**arguments), _absent(op.formals, variant))
+    for decl in made.kernels[0].params if op.into else ():
+        if decl.role is Role.OUT and decl.name in op.into:
+            _check_written(op, decl, types.get(op.into[decl.name]))
+    return made
+
+
+def _check_written(op: Op, output: Decl, type: TileType | None) -> None:
+    """Raise unless an output has the type of the input that it is written into, which must be there."""
+    if output.type != type:
+        why = "a call without it makes the output too" if type is None else f"it is {type}, not {output.type}"
+        raise SpecError(Code.INTO_WRONG, op.loc, name=output.name, input=op.into[output.name], why=why)
 
 
 def _check_statics(op: Op, variant: Variant) -> None:

@@ -835,13 +835,14 @@ class L(metaclass=_Names):
     def out(**tiles: Tile | TensorArg | None) -> Outputs:
         """Write the outputs of a spec by name; None leaves one out.
 
-        Dims are in the order of the spec's inputs; `place` has another. A spec returns it; outputs that
-        `emit` and `place` wrote are there too.
+        Dims are in the order of the spec's inputs; `place` has another. An axis that no input has, and whose
+        extent is declared, comes after the one that its extent follows from, or last. A spec returns it;
+        outputs that `emit` and `place` wrote are there too.
 
         Shapes: each output has all axes of its tile.
         Dtypes: any.
-        Raises: OUTPUT_IN_STREAM, OUTPUT_TWICE, OUTPUT_IS_INPUT, OUTPUT_AXES for an axis that no input has,
-        OUTPUT_MISSING for a spec without any.
+        Raises: OUTPUT_IN_STREAM, OUTPUT_TWICE, OUTPUT_IS_INPUT, OUTPUT_AXES for an axis that no input
+        has and without a declared extent, OUTPUT_MISSING for a spec without any.
 
         >>> L.out(doubled=x + x, absent=None, largest=L.max(x, over=N))
         doubled: [[2, -4, 6, 1], [8, 0.5, -2, 4]]
@@ -870,7 +871,9 @@ def _store(t: Tracer, name: str, tile: Tile) -> None:
     """Store a tile at its own positions, dims in the order of the spec's inputs."""
     value = t.use(tile)
     b = t.at()
-    axes = tuple(axis for axis in t.dims if axis in tile.axes)
+    axes = tuple(sorted((a for a in tile.axes if a in t.dims or a.extent is not None), key=t.place_of))
+    if name in t.into and {*tile.axes} <= {*t.into[name]}:
+        axes = t.into[name]  # a tile without an axis is written along all of it
     for axis in (*tile.axes, *t.streamed()):
         if axis not in axes:
             raise SpecError(Code.OUTPUT_AXES, author(), name=name, axis=axis)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rlk.errors import NOWHERE, Code, Loc, SpecError, author, author_variables
 from rlk.ir.build import Builder
-from rlk.ir.dims import Axis
+from rlk.ir.dims import Axis, Share
 from rlk.ir.nodes import (
     Bits,
     Block,
@@ -65,11 +65,20 @@ class Tracer:
         self.outputs: list[str] = []
         self.names: dict[Value, str] = {}  # what the author's variables call values
         self.states: dict[Value, str] = {}  # and states of folds
+        self.into: dict[str, tuple[Axis, ...]] = {}  # dims of the outputs that are written into inputs
         self.place: Loc | None = None  # in place of the author's running line, for a derived gradient
 
     @property
     def scope(self) -> Scope:
         return self.scopes[-1]
+
+    def place_of(self, axis: Axis) -> tuple[int, bool]:
+        """Return what sorts the dims of outputs; an axis that no input has follows that of its extent."""
+        names = [each.name for each in self.dims]
+        if axis in self.dims:
+            return self.dims.index(axis), False
+        of = axis.extent.axis if isinstance(axis.extent, Share) else None
+        return (names.index(of) if of in names else len(names)), True
 
     def whole(self) -> None:
         """Raise if a stream was left before its end."""
@@ -932,6 +941,8 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got="None", instead=instead)
         case _:
             instead = "use a parameter of the spec, a tile made of some, or a Python number"
+            if isinstance(x, Share):
+                instead = f"a number of the kernel is L.extent({x.axis}) // n; {x} is for Axis(extent=)"
             if isinstance(x, Axis):
                 instead = f"write L.pos({x}) for the index along it, L.extent({x}) for its length"
             got = f"a {type(x).__name__}"

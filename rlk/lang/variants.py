@@ -42,11 +42,11 @@ def statics(op: Op) -> dict[str, tuple[object, ...]]:
 
 
 def check_names(op: Op) -> None:
-    """Raise for a name in saves= or returns= that is no output of any variant, nor (if saved) an input."""
+    """Raise for a name in saves=, returns= or into= that no variant has as output, nor (saves) as input."""
     default = op.default_variant()
     there = {d.name for d in outputs(op.trace(default))}
     inputs = {f.name for f in op.formals}
-    left = {n for n in op.saves if n not in inputs} | {*op.returns}
+    left = {n for n in op.saves if n not in inputs} | {*op.returns, *op.into}
     every = () if left <= there else tuple(variants(op))
     if not every:
         return
@@ -55,7 +55,8 @@ def check_names(op: Op) -> None:
             there |= {d.name for d in outputs(op.trace(variant))}
         except SpecError:  # the author refuses this combination
             continue
-    for what, names, choices in (("saves", op.saves, inputs | there), ("returns", op.returns, there)):
+    made = (("returns", op.returns, there), ("into", op.into, there))
+    for what, names, choices in (("saves", op.saves, inputs | there), *made):
         for name in names:
             if name not in choices:
                 listed = ", ".join(sorted(choices))

@@ -122,7 +122,7 @@ def check_tensors(
 def _read_config(name: str, resolve: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return config.json as it is, and with the defaults of transformers' class."""
     transformers = _peer("transformers")
-    file = _resolved(name, CONFIG, resolve)
+    file = _resolved(name, CONFIG, resolve, needed=True)
     if file is None:
         raise _unreadable(name, f"there is no {CONFIG}", "name a folder or repository of a checkpoint")
     try:
@@ -140,18 +140,23 @@ def _read_config(name: str, resolve: Mapping[str, Any]) -> tuple[dict[str, Any],
         raise _unreadable(file, what, "see transformers.AutoConfig.from_pretrained") from error
 
 
-def _resolved(name: str, file: str, resolve: Mapping[str, Any]) -> str | None:
-    """Return the path of a file of a checkpoint, downloaded if it has to be; None if there is none."""
+def _resolved(name: str, file: str, resolve: Mapping[str, Any], *, needed: bool = False) -> str | None:
+    """Return the path of a file of a checkpoint, downloaded if it has to be; None if there is none.
+
+    needed: of a repository it must be there, so that an error says whether the network, the name, or a right
+    is missing.
+    """
     hub = _peer("transformers").utils
     if os.path.isdir(name):
         path = os.path.join(name, file)
         return path if os.path.isfile(path) else None
     try:
         found: str | None = hub.cached_file(
-            name, file, _raise_exceptions_for_missing_entries=False, **resolve
+            name, file, _raise_exceptions_for_missing_entries=needed, **resolve
         )
     except (OSError, ValueError) as error:
-        raise _unreadable(name, f"cannot be resolved: {error}", "name a folder, or a repository") from error
+        what = f"there is no such folder, and as a repository of the Hugging Face hub: {error}"
+        raise _unreadable(name, what, "name a folder, or a repository that can be reached") from error
     return found
 
 

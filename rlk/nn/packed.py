@@ -75,6 +75,15 @@ def pack_tokens(ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
     return _packed(ids, lengths, exists.flatten().nonzero().flatten())
 
 
+def check_ids(ids: torch.Tensor, vocabulary: int, *, op: str = OP) -> None:
+    """Raise LaunchError for ids outside of a vocabulary; on a device the embedding looks at them."""
+    if ids.numel() and on_the_host(ids):
+        low, high = (int(x) for x in ids.aminmax())
+        if low < 0 or high >= vocabulary:
+            wanted = f"ids from 0 to {vocabulary - 1}"
+            raise wrong_value(op, "ids", low if low < 0 else high, wanted)
+
+
 def check_tokens(packed: Packed, vocabulary: int, positions: int) -> None:
     """Raise LaunchError for ids outside of a vocabulary, or sequences longer than tables of positions.
 
@@ -82,11 +91,7 @@ def check_tokens(packed: Packed, vocabulary: int, positions: int) -> None:
     the error word. Ids on a device are looked at by the embedding.
     """
     ids, offsets = packed.ids, packed.tokens.cu_seqlens
-    if len(ids) and on_the_host(ids):
-        low, high = (int(x) for x in ids.aminmax())
-        if low < 0 or high >= vocabulary:
-            wanted = f"ids from 0 to {vocabulary - 1}"
-            raise wrong_value(OP, "ids", low if low < 0 else high, wanted)
+    check_ids(ids, vocabulary)
     if len(ids) <= positions:
         return
     lengths = offsets.diff()

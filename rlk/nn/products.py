@@ -163,7 +163,7 @@ class _InputGradient(torch.autograd.Function):
             if ctx.ranks is None:
                 d_x = input_gradient(*given)
             else:
-                d_x = ctx.ranks.total(partial_input_gradient(*given)).to(w.dtype)
+                d_x = ctx.ranks.total(partial_input_gradient(*given), w.dtype)
         return d_y, d_x, None, None, None, None
 
 
@@ -176,10 +176,10 @@ class _RowsOfRanks(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, w)
         ctx.ranks, ctx.bias = ranks, None if bias is None else bias.dtype
-        y = ranks.total(ops.matmul(x.detach(), w.detach(), leaves=leaves, part=ranks.part(leaves)))
-        if bias is not None:
-            y.add_(bias.detach())
-        return y.to(x.dtype)
+        part = ops.matmul(x.detach(), w.detach(), leaves=leaves, part=ranks.part(leaves))
+        if bias is None:
+            return ranks.total(part, x.dtype)
+        return ranks.total(part, torch.float32).add_(bias.detach()).to(x.dtype)
 
     @staticmethod
     @once_differentiable

@@ -87,18 +87,18 @@ class Ranks:
         """Return the columns of all ranks [..., size * N] of a rank's own [..., N], without a gradient."""
         return ordered_gather(x.detach(), self.group).movedim(0, -2).flatten(-2)
 
-    def total(self, partial: torch.Tensor) -> torch.Tensor:
-        """Return the f32 sum over ranks of partial [tokens, ...]: the rows that this rank has.
+    def total(self, partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the sum over ranks of f32 partial [tokens, ...], rounded once: the rows that this rank has.
 
         Ranks continue the pairwise tree of leaves.
         """
         part, tokens = partial.detach(), len(partial)
         if not self.sequence:
-            return ordered_all_reduce(part, self.group)
+            return ordered_all_reduce(part, self.group, out_dtype=dtype)
         rows, padded = self.rows(tokens), self.size * self.longest(tokens)
         if tokens < padded:
             part = torch.cat([part, part.new_zeros(padded - tokens, *part.shape[1:])])
-        return ordered_reduce_scatter(part, self.group)[: rows.stop - rows.start]
+        return ordered_reduce_scatter(part, self.group, out_dtype=dtype)[: rows.stop - rows.start]
 
     def whole(self, x: torch.Tensor) -> torch.Tensor:
         """Return the rows of all ranks of x; in backward a rank keeps the gradient of its own.

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rlk.digest import digest
-from rlk.errors import Code, UnsupportedError
+from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ir.computed import tree_rule
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
@@ -31,48 +31,56 @@ from rlk.runtime.call.dispatch import Decision
 NAME, SCATTER, GATHERED = "ordered_all_reduce", "ordered_reduce_scatter", "ordered_gather_sum"
 
 
-def ordered_all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
+def ordered_all_reduce(
+    x: torch.Tensor, group: Group, *, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """Return the sum of x over the ranks of a process group; every rank gets the same bits.
 
     x: f32, bf16 or f16 [...], of one shape on every rank, any strides. group: a torch.distributed process
     group, None for the default one, of a power of two of ranks; or two of them, (between nodes, inside a
     node), as the groups of a DeviceMesh of nodes and their devices: rank r of a node of n is rank
-    node * n + r. Returns a new contiguous tensor of x's shape and dtype.
+    node * n + r. out_dtype: by default x's; of f32 x also bf16 or f16. Returns a new contiguous tensor of x's
+    shape.
 
     The sum is `Tree.pairwise` over ranks in the group's order: ranks 0 + 1 and 2 + 3, then those two sums,
-    and so on, each addition rounded once to f32; 16-bit sums are rounded once at the end. The bits do not
-    depend on the backend (NCCL and gloo only carry them), on the topology, on how many ranks share a host or
-    on whether two groups were given, and equal those of one rank that adds the same terms in this order. One
-    rank gives a copy.
+    and so on, each addition rounded once to f32; sums of 16 bits are rounded once at the end. The bits do not
+    depend on the transport (NCCL and gloo only carry them), on the topology, on how many ranks share a host
+    or on whether two groups were given, and equal those of one rank that adds the same terms in this order.
+    One rank gives a copy.
 
-    Each rank sends and receives 2 (R - 1) / R of x's bytes, as a ring all-reduce does: two ranks all of x,
-    more of them shares of x, then their sums. Where all ranks' x have 8 MiB or less together, each gathers
-    all of them. Between nodes of n ranks go 1 / n of the bytes, the shares as f32. Extra memory: the bytes of
-    x, twice where x is not contiguous, and those of all ranks where they are gathered. It runs on the current
-    stream and waits for no device.
+    Between devices of one node terms go through memory that these share, if they can (RLK_TRANSPORT, see
+    docs/parallel.md), else through the group's backend. Each rank sends and receives 2 (R - 1) / R of x's
+    bytes, as a ring all-reduce does: two ranks all of x, more of them shares of x, then their sums. Where all
+    ranks' x have 8 MiB or less together, each gathers all of them. Between nodes of n ranks go 1 / n of the
+    bytes, the shares as f32. Extra memory: the bytes of x, twice where x is not contiguous, and those of all
+    ranks where they are gathered. It runs on the current stream and waits for no device.
 
     Differentiable in nothing: detach x, or call it under torch.no_grad(), as for gradients of data-parallel
     ranks; `ordered_gather_sum` is. Raises LaunchError before anything is sent; shapes that differ between
     ranks are not noticed.
     """
     _not_observed(NAME)
-    return sum_over_ranks(x, group, NAME)
+    return sum_over_ranks(x, group, NAME, out_dtype)
 
 
-def ordered_reduce_scatter(x: torch.Tensor, group: Group) -> torch.Tensor:
+def ordered_reduce_scatter(
+    x: torch.Tensor, group: Group, *, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """Return this rank's part of the sum of x over the ranks.
 
     x: f32, bf16 or f16 [R * n, ...] for R ranks, any strides; rank r gets [n, ...], rows r * n to (r + 1) * n
-    of the sum, contiguous, of x's dtype. group, the order of the sum and its rounding: as in
+    of the sum, contiguous. group, out_dtype, the order of the sum and its rounding: as in
     `ordered_all_reduce`, of which it is the first half: each rank sends (R - 1) / R of x's bytes. Where all
     ranks' x have 8 MiB or less together, each gathers all of them.
 
-    Differentiable in x: its gradient is the cotangents of all ranks, one behind the other (an all-gather,
-    which adds nothing). Raises LaunchError before anything is sent.
+    Differentiable in x, without out_dtype: its gradient is the cotangents of all ranks, one behind the other
+    (an all-gather, which adds nothing). Raises LaunchError before anything is sent.
     """
     _not_observed(SCATTER)
     if not (torch.is_grad_enabled() and isinstance(x, torch.Tensor) and x.requires_grad):
-        return scatter_over_ranks(x, group, SCATTER)
+        return scatter_over_ranks(x, group, SCATTER, out_dtype)
+    if out_dtype not in (None, x.dtype):
+        raise LaunchError(Code.NOT_DIFFERENTIABLE, op=SCATTER, name="x", choices="no input with out_dtype")
     made: torch.Tensor = _ReduceScatter.apply(x, group)
     return made
 

@@ -1,9 +1,8 @@
-"""AdamW in f32 by one kernel for each parameter, the same bits however parameters are sharded."""
+"""AdamW in f32 by one launch for all parameters of a kind, the same bits however parameters are sharded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain
 from math import sqrt
 from typing import Any
@@ -12,17 +11,13 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.optim.shards import MAIN, Place, gradient, local, place
-from rlk.runtime.binding.arguments import VECTOR
 from rlk.runtime.binding.checks import integer, number
-from rlk.runtime.binding.invocation import Run, Scalars, Tensors
-from rlk.runtime.binding.selection import invoke
-from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
-from rlk.runtime.call.entry import call, observing, watched
+from rlk.runtime.binding.invocation import Scalars, Tensors
+from rlk.runtime.call.lists import call_each
 from rlk.specs import optim as spec
 
 NAME = "AdamW"
 STATES = ("exp_avg", "exp_avg_sq", "master")
-WRITTEN = {name: f"{name}_out" for name in ("weight", *STATES)}
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 GROUP = {"lr": 0.0, "eps": 0.0, "weight_decay": 0.0}
 """Numbers of a group, and the least that they may be."""
@@ -94,23 +89,30 @@ class AdamW(torch.optim.Optimizer):
         index = 0
         for group in self.param_groups:
             numbers = _numbers(group)
+            alike: dict[tuple[int, bool], list[tuple[Tensors, Scalars]]] = {}
             for p in group["params"]:
                 if (grad := gradient(p)) is not None:
-                    self._update(p, grad, index, numbers)
+                    state = self._state(p)
+                    state["step"] += 1
+                    drawn = self.seed is not None and p.dtype is torch.bfloat16
+                    counters = _counters(index, place(NAME, "params", p)) if drawn else {}
+                    tensors = _flat(p, grad, state)
+                    alike.setdefault((state["step"], drawn), []).append((tensors, counters))
                 index += 1
+            for (step, drawn), items in alike.items():
+                self._update(items, factors(numbers, step) | self._key(step, drawn))
+            stepped = [p for p in group["params"] if gradient(p) is not None]
+            torch.autograd.graph.increment_version(stepped)  # of a DTensor it is not that of its local tensor
         return loss
 
-    def _update(self, p: torch.Tensor, grad: torch.Tensor, index: int, numbers: dict[str, float]) -> None:
-        state = self._state(p)
-        state["step"] += 1
-        here = {"weight": local(p), "grad": local(grad).contiguous()}
-        here |= {name: local(state[name]) for name in STATES if name in state}
-        scalars = factors(numbers, state["step"])
-        if self.seed is not None and p.dtype is torch.bfloat16:
-            at = place(NAME, "params", p)
-            scalars |= _counters(self.seed, state["step"], index, at)
-        run_step({name: t.detach().view(-1) for name, t in here.items()}, scalars)
-        torch.autograd.graph.increment_version(p)  # a graph that saved it before the step raises
+    def _key(self, step: int, drawn: bool) -> Scalars:
+        """Return what random bits depend on beside the element: the key of Philox, and the step."""
+        return {"seed": self.seed, "step": step} if drawn and self.seed is not None else {}
+
+    def _update(self, items: list[tuple[Tensors, Scalars]], scalars: Scalars) -> None:
+        """Update parameters that share a step's scalars, by one launch for those of one kind."""
+        own = {name: [counters[name] for _, counters in items] for name in items[0][1]}
+        call_each(spec.adamw, [tensors for tensors, _ in items], scalars, own, {})
 
     def _state(self, p: torch.Tensor) -> dict[str, Any]:
         """Return the state of a parameter; a new one is zero, and holds its master weight."""
@@ -210,33 +212,12 @@ def _power(base: float, exponent: int) -> float:
     return made
 
 
-def _counters(seed: int, step: int, parameter: int, at: Place) -> Scalars:
-    where = {"first": at.first, "width": at.width, "stride": at.stride}
-    return {"seed": seed, "step": step, "parameter": parameter, **where}
+def _counters(parameter: int, at: Place) -> Scalars:
+    return {"parameter": parameter, "first": at.first, "width": at.width, "stride": at.stride}
 
 
-_known: dict[object, Run] = {}
-dispatch.forgets(_known.clear)
-
-
-def run_step(tensors: Tensors, scalars: Scalars) -> None:
-    """Run the spec on flat tensors [T], which its outputs are, with the scalars of a step."""
-    if observing():
-        call(spec.adamw, tensors, scalars, {})
-        return
-    if watched(*tensors.values()):
-        made = call(spec.adamw, tensors, scalars, {})
-        for name in WRITTEN.keys() & tensors.keys():
-            tensors[name].copy_(made[WRITTEN[name]])
-        return
-    sizes = [(t.dtype, t.shape, t.device, t.data_ptr() % VECTOR) for t in tensors.values()]
-    key = (*tensors, *scalars, *sizes)
-    given = tensors | {WRITTEN[name]: t for name, t in tensors.items() if name in WRITTEN}
-    run = _known.get(key)
-    if run is None:
-        memory = frozenset(given.keys() - tensors.keys())
-        invocation = replace(invoke(spec.adamw, tensors, scalars, {}, None), into=memory)
-        if len(_known) >= MOST_SHAPES:
-            _known.clear()
-        run = _known[key] = dispatch.find(invocation, given)
-    run(given, scalars)
+def _flat(p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any]) -> Tensors:
+    """Return the tensors of a step of one parameter, each with one dim."""
+    here = {"weight": local(p), "grad": local(grad).contiguous()}
+    here |= {name: local(state[name]) for name in STATES if name in state}
+    return {name: t.detach().view(-1) for name, t in here.items()}

@@ -10,9 +10,9 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from rlk.errors import Code, LaunchError
-from rlk.optim.shards import gradient, local, share_of
+from rlk.optim.shards import gradient, local
 from rlk.runtime.binding.checks import is_choice, number
-from rlk.runtime.call.collective import Share, ordered_gather, pairwise_sum
+from rlk.runtime.call.collective import Share, ordered_gather, pairwise_sum, share_of
 from rlk.runtime.call.entry import call
 from rlk.specs.optim import square_sums
 
@@ -27,8 +27,8 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
 
     named_parameters: `model.named_parameters()`; gradients are `p.main_grad` where a parameter has one, else
     `p.grad`; those that have none are left out. Gradients are whole on this rank, DTensors that are split
-    along dims (FSDP2, tensor parallelism; one along the last dim at cuts of `leaves`), or those of shares of
-    `rlk.parallel.parallelize`. leaves: 1, 2, 4 or 8, that of the model.
+    along dims (FSDP2, tensor parallelism; one along the last dim at cuts of `leaves`), those of shares of
+    `rlk.parallel.parallelize`, or DTensors of these. leaves: 1, 2, 4 or 8, that of the model.
 
     Order: a row is everything along the last dim of a parameter (of one with one dim: an element), cut into
     `leaves` equal pieces where they divide it. Squares of a piece are added in f32 by a vector8 tree; pieces
@@ -44,7 +44,7 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
     found: dict[str, torch.Tensor | None] = {}
     shares: dict[str, Share | None] = {}
     for name, p in named_parameters:
-        shares[name] = share_of(NAME, name, p)
+        shares[name] = share_of(p)
         if name in found:
             what, wanted = f"two parameters named {name!r}", "names that differ: give each model's a prefix"
             raise LaunchError(Code.ARG_VALUE, op=NAME, name="named_parameters", value=what, wanted=wanted)
@@ -104,13 +104,13 @@ def _pieces(name: str, g: torch.Tensor, leaves: int, share: Share | None) -> tor
         if here.numel():
             rows = here.contiguous().view(-1, size)
             sums = call(square_sums, {"x": rows}, {}, {})["sums"].view(shape)
-    if share is not None:
-        every = ordered_gather(sums, share.group, op=NAME)
-        return every.movedim(0, share.dim).flatten(share.dim, share.dim + 1)
-    if not isinstance(g, DTensor):
+    if isinstance(g, DTensor):  # of a whole gradient, or of a share
+        own = g.shape if g.dim() < 2 else (*g.shape[:-1], g.shape[-1] // size if size else 0)
+        sums = _gathered(name, g, sums, torch.Size(own))
+    if share is None:
         return sums
-    whole = g.shape if g.dim() < 2 else (*g.shape[:-1], cuts)
-    return _gathered(name, g, sums, torch.Size(whole))
+    every = ordered_gather(sums, share.group, op=NAME)
+    return every.movedim(0, share.dim).flatten(share.dim, share.dim + 1)
 
 
 def _widths(g: Any) -> set[int]:

@@ -10,23 +10,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlk.errors import Code, LaunchError
-from rlk.runtime.call.collective import SHARE, Share
+from rlk.runtime.call.collective import share_of
 
 MAIN = "main_grad"
 """The attribute of a parameter that holds its f32 gradient, where its dtype is another (Megatron's name)."""
-
-
-def share_of(op: str, name: str, p: torch.Tensor) -> Share | None:
-    """Return a parameter's place among the shares of `rlk.parallel`, None for a whole one.
-
-    Raises LaunchError for a DTensor of a share, as FSDP2 makes it of what a rank has.
-    """
-    share: Share | None = getattr(p, SHARE, None)
-    if share is not None and isinstance(p, DTensor):
-        found = f"a DTensor of a share of a weight, {tuple(p.shape)}"
-        wanted = "a share of rlk.parallel, a whole parameter, or a DTensor of one"
-        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=found, wanted=wanted)
-    return share
 
 
 def gradient(p: torch.Tensor) -> torch.Tensor | None:
@@ -50,21 +37,36 @@ class Place:
 
 
 def place(op: str, name: str, p: torch.Tensor) -> Place:
-    """Return the place of this rank's elements of a parameter, split along one dim at most."""
-    share = share_of(op, name, p)
-    if share is not None:
-        width = prod(p.shape[share.dim :])
-        return Place(share.group.rank() * width, width, share.group.size() * width)
-    if not isinstance(p, DTensor):
-        return Place(0, max(p.numel(), 1), 0)
-    split = {each.dim for each in p.placements if isinstance(each, Shard)}
-    plain = all(type(each) in (Shard, Replicate) for each in p.placements)
-    if len(split) > 1 or not plain:
-        wanted = "a parameter that is split along one dim, or not"
-        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=p.placements, wanted=wanted)
+    """Return the place of this rank's elements of a parameter.
+
+    p: whole, a share of `rlk.parallel`, or a DTensor of either, which is split along one dim at most. Raises
+    LaunchError.
+    """
+    shape, offset = [*p.shape], [0] * p.dim()
+    if isinstance(p, DTensor):
+        split = {each.dim for each in p.placements if isinstance(each, Shard)}
+        if len(split) > 1 or not all(type(each) in (Shard, Replicate) for each in p.placements):
+            wanted = "a parameter that is split along one dim, or not"
+            raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=p.placements, wanted=wanted)
+        own = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
+        shape, offset = [*own[0]], [*own[1]]
+    extents = [*p.shape]
+    if (share := share_of(p)) is not None:
+        offset[share.dim] += share.group.rank() * extents[share.dim]
+        extents[share.dim] *= share.group.size()
+    return _place(op, name, shape, offset, extents)
+
+
+def _place(op: str, name: str, shape: list[int], offset: list[int], extents: list[int]) -> Place:
+    """Return the place of a block of a shape at an offset of a tensor of some extents."""
+    split = [dim for dim, (n, whole) in enumerate(zip(shape, extents, strict=True)) if n != whole]
     if not split:
-        return Place(0, max(p.numel(), 1), 0)
-    (dim,) = split
-    shape, offset = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
-    inner = prod(p.shape[dim + 1 :])
-    return Place(offset[dim] * inner, max(shape[dim] * inner, 1), p.shape[dim] * inner)
+        return Place(0, max(prod(shape), 1), 0)
+    last = split[-1]
+    if any(dim and prod(extents[:dim]) > 1 for dim in split[:-1]):
+        wanted = "a parameter that is split along its first dim and another at most"
+        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=tuple(shape), wanted=wanted)
+    inner = prod(extents[last + 1 :])
+    stride = extents[last] * inner
+    before = sum(offset[dim] * prod(extents[dim + 1 : last]) for dim in split[:-1])
+    return Place(before * stride + offset[last] * inner, max(shape[last] * inner, 1), stride)

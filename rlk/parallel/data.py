@@ -9,13 +9,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from rlk.errors import Code, LaunchError
+from rlk.nn.model import CausalLM
 from rlk.optim.shards import MAIN
 from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
-from rlk.runtime.call.collective import chain_over_ranks, one_process, process_group, scatter_chain
+from rlk.runtime.call.collective import (
+    chain_over_ranks,
+    one_process,
+    process_group,
+    scatter_chain,
+    scatter_chain_of_replicas,
+)
 
 NAME = "accumulate_in_order"
 
@@ -32,17 +39,19 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
     Order, of each element: a sum starts at -0.0 and takes the contributions of micro-batches 0, 1, 2, ...
     one by one, each addition rounded once to f32. A contribution is the gradient of one backward, in the
     dtype in which the model computes. Rank r of R runs the micro-batches whose number is r modulo R; after
-    each round the contributions of R ranks are added in rank order. So any number of ranks, DDP and FSDP2
-    give the bits of one process. Nothing is divided by the number of ranks: divide each loss by
-    `global_count` of the active tokens of all micro-batches.
+    each round the contributions of R ranks are added in rank order. So any number of ranks, DDP, FSDP2 and
+    HSDP (FSDP2 on a mesh of two dims, whose ranks are numbered row by row) give the bits of one process. With
+    tensor parallelism, ranks that share weights run the same micro-batches. Nothing is divided by the number
+    of ranks: divide each loss by `global_count` of the active tokens of all micro-batches.
 
     Bytes that a rank sends for each micro-batch: DDP (R - 1) / R of the gradients in their dtype and of the
-    f32 sums; FSDP2 (R - 1) / R of f32 gradients, as its own reduce-scatter in f32 does. Calls run on FSDP2's
-    stream, or on one beside the backward pass (DDP). Use it once for a model, before the first backward.
+    f32 sums; FSDP2 (R - 1) / R of f32 gradients, as its own reduce-scatter in f32 does; HSDP up to twice as
+    much, and its own all-reduce of shards. Calls run on FSDP2's stream, or on one beside the backward pass
+    (DDP). Use it once for a model, before the first backward.
 
     Every micro-batch must use every parameter. Raises LaunchError: for DDP with `find_unused_parameters`, for
-    FSDP2 on a mesh of more than one dim (HSDP), with other dtypes, and with trained parameters that it does
-    not shard (`ignored_params`), and for a module around one that DDP or FSDP2 wraps.
+    FSDP2 on other meshes, with other dtypes, and with trained parameters that it does not shard
+    (`ignored_params`), and for a module around one that DDP or FSDP2 wraps.
     """
     if not isinstance(model, torch.nn.Module):
         raise wrong_type(NAME, "model", model, "torch.nn.Module")
@@ -230,7 +239,10 @@ class _Shards(OrderedGradients):
     def __init__(self, model: Any) -> None:
         held = _held(model)
         mesh = held[0].device_mesh
-        super().__init__(model, mesh.get_local_rank(), mesh.size())
+        *between, shard = (mesh.get_group(dim) for dim in range(mesh.ndim))
+        first = between[0].rank() * shard.size() if between else 0
+        super().__init__(model, first + shard.rank(), mesh.size())
+        self.replicas: dist.ProcessGroup | None = between[0] if between else None
         self.scatters: list[_ScatterChain] = []
         groups: dict[int, list[Any]] = {}
         for module in model.modules():
@@ -246,6 +258,9 @@ class _Shards(OrderedGradients):
     def forget(self) -> None:
         for p in _held(self.model):
             p.grad = None
+        for module in self.model.modules():
+            if isinstance(module, CausalLM) or "named_parameters" in vars(module):
+                next(module.named_parameters(), None)  # marks the shares of ranks, also below a wrapper
         for scatter in self.scatters:
             scatter.restart()
 
@@ -271,8 +286,12 @@ def _held(model: torch.nn.Module) -> list[DTensor]:
         if not isinstance(p, DTensor) or p.device_mesh != held[0].device_mesh:  # ignored_params
             wanted = "one whose trained parameters FSDP2 shards: no other is summed over ranks"
             raise wrong_value(NAME, "model", type(model).__name__, wanted)
-        if p.device_mesh.ndim != 1:
-            wanted = "a mesh of one dim: HSDP adds in two steps"
+        kinds = [type(each) for each in p.placements]
+        if kinds not in ([Shard], [Replicate, Shard]):
+            wanted = "shards along one dim of a mesh, or copies along one and shards along a second"
+            raise wrong_value(NAME, "model.placements", p.placements, wanted)
+        if p.device_mesh.ndim == 2 and p.device_mesh.size(1) == 1:
+            wanted = "two shards or more: copies alone are DistributedDataParallel's"
             raise wrong_value(NAME, "model.device_mesh", tuple(p.device_mesh.shape), wanted)
         if p.dtype is not torch.float32:
             wanted = "torch.float32 shards, and MixedPrecisionPolicy(param_dtype=...) for the computation"
@@ -322,7 +341,12 @@ class _ScatterChain:
             raise self.order.wrong("a second gradient of a group of FSDP2")
         if self.total is not None and len(self.total) != len(output_tensor):
             raise self.order.wrong("other parameters got a gradient than in the rounds before")
-        scatter_chain(input_tensor, self.total, group, self.order.present, out=output_tensor)
+        given = input_tensor, self.total
+        if (replicas := self.order.replicas) is None:
+            scatter_chain(*given, group, self.order.present, out=output_tensor)
+        else:
+            # FSDP2 all-reduces the pieces of replicas: of each number all but one are -0.0
+            scatter_chain_of_replicas(*given, (replicas, group), self.order.present, out=output_tensor)
         for p in self.parameters:
             p.grad = None  # a view of the sums before; FSDP2 would add the new sums to it
         self.total, self.round = output_tensor, self.order.round

@@ -7,9 +7,10 @@ import inspect
 import linecache
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from keyword import iskeyword
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -24,7 +25,8 @@ from rlk.runtime.binding.checks import F32_MOST, flag, integer, is_choice, is_de
 from rlk.runtime.binding.invocation import Invocation, row_axis
 from rlk.runtime.binding.selection import model
 from rlk.runtime.call.dispatch import Decision, decide
-from rlk.runtime.call.entry import call
+from rlk.runtime.call.entry import call, observed
+from rlk.runtime.call.lists import call_each
 from rlk.runtime.prefetch import explain, joined
 
 MATH = "math"
@@ -109,6 +111,40 @@ def publish(op: Op, result: type | None = None) -> Operator:
     fn = made_from(op, result)
     op.calls.function = fn
     return published(fn, _reference_of(op, result), op)
+
+
+class _Noted(Exception):
+    """Ends a call whose arguments were noted."""
+
+
+def _noted(parts: list[Any], _: Op, *what: Any) -> NoReturn:
+    parts.append(what)
+    raise _Noted
+
+
+def each(op: Op, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
+    """Run an operator on each item of lists; `Op.each` says of what."""
+    given: dict[str, Any] = dict(zip((f.name for f in ordered(op)), args, strict=False)) | dict(options)
+    listed = {name: value for name, value in given.items() if isinstance(value, list)}
+    counts = {name: len(value) for name, value in listed.items()}
+    if len({*counts.values()}) != 1:
+        value = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "no list"
+        raise LaunchError(
+            Code.ARG_VALUE, op=op.qualified, name="each", value=value, wanted="lists of one length"
+        )
+    parts: list[Any] = []
+    for i in range(next(iter(counts.values()))):
+        own = {name: value[i] if name in listed else value for name, value in given.items()}
+        with observed(partial(_noted, parts)), suppress(_Noted):
+            op.public(**own)  # checks and names the arguments
+    if not parts:
+        return []
+    _, _, statics, math = parts[0]
+    own = {name: [part[1][name] for part in parts] for name in parts[0][1] if name in listed}
+    shared = {name: x for name, x in parts[0][1].items() if name not in listed}
+    made = call_each(op, [part[0] for part in parts], shared, own, statics, math)
+    results = Results(op.name, op.returns, None)
+    return [results(outputs) for outputs in made]
 
 
 def _reference_of(op: Op, result: type | None) -> Callable[..., Any]:
@@ -353,6 +389,7 @@ def docstring(op: Op) -> str:
 def said_of(op: Op, formal: Formal) -> str:
     """Return a parameter in words: dims and dtypes, range or choices."""
     optional = ", optional" if formal.optional else ""
+    optional += ", written" if formal.name in op.into.values() else ""
     match formal.type:
         case TensorType(dtype=dtype, axes=axes):
             choices = dtype.choices if isinstance(dtype, DTypeVar) else (dtype,)

@@ -10,7 +10,9 @@ from dataclasses import replace
 from rlk.backends.interface import Bound
 from rlk.backends.registry import complete, of_name, registered
 from rlk.errors import UnsupportedError
+from rlk.ir.dims import completed, steps_of
 from rlk.ir.nodes import Program
+from rlk.ir.text import axes_in
 from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op, Variant
 from rlk.lang.record import Unshown
@@ -59,9 +61,20 @@ def number_of(formal: Formal) -> float | int:
 
 def reference_extents(op: Op, program: Program) -> dict[str, int]:
     """Return the extents of a program's axes at an operator's reference shapes."""
+    sized = [axis for axis in axes_in(program) if axis.extent is not None]
     axes = {axis.name: axis for k in program.kernels for d in k.params for axis in d.type.axes}
+    steps = steps_of(sized)
+    open_axes = {name: axis for name, axis in axes.items() if axis.extent is None}
+    dynamic = {name: name in open_axes and open_axes[name].dynamic for name in (*open_axes, *steps)}
+    sized_too = {axis.name for axis in sized}
     known = {**_EXTENTS, **op.record.extents}
-    return op.bounded({name: known.get(name, ROWS if axis.dynamic else 4096) for name, axis in axes.items()})
+    made = {
+        name: known.get(name, ROWS if rows else 4096)
+        for name, rows in dynamic.items()
+        if name not in sized_too
+    }
+    made = {name: -(-n // steps.get(name, 1)) * steps.get(name, 1) for name, n in made.items()}
+    return completed(op.name, sized, op.bounded(made))
 
 
 def placed(op: Op, traced: Program) -> Program:

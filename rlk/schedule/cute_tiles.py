@@ -11,6 +11,7 @@ from rlk.ir.nodes import Dot, Kernel, Load, Loop, Program, Store
 from rlk.ir.types import DType, TileType
 from rlk.passes.pack_gqa import indices_of
 from rlk.passes.piecewise_launch import one_piece
+from rlk.passes.prologue import prologue
 from rlk.passes.walk import walk
 from rlk.schedule.attention import by_warpgroups as streams
 from rlk.schedule.axes import kind, roles, types_of
@@ -51,8 +52,11 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
     if any(isinstance(let.node, Loop) for let in kernel.body.lets):
         return scheduled(_in_loop(kernel, sides, target, extents), kernel, chosen, target, extents)
     if sides[0].over is not None:
-        return scheduled(_of_segments(sides, target, extents), kernel, chosen, target, extents)
-    use = tabled(facts) or _filling(kernel, target, extents)
+        use = _of_segments(sides, target, extents)
+    else:
+        use = tabled(facts) or _filling(kernel, target, extents)
+    if _computes(kernel, sides[1]):
+        use = _in_registers(use)
     return scheduled(use, kernel, chosen, target, extents)
 
 
@@ -128,6 +132,25 @@ def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str,
     columns = next(filling, FEW_ROWS)
     cluster = 2 if each >= SHARED else 1
     return Warpgroups(BEST[0], columns, most_stages(BEST[0], columns), GROUP, cluster)
+
+
+def _computes(kernel: Kernel, side: Axis) -> bool:
+    """Return whether the factor with an axis is computed from its tiles."""
+    lets = {let.value: let for let in walk(kernel.body)}
+    dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
+    made = [prologue(v, dot.over, lets) for dot in dots for v in (dot.a, dot.b)]
+    types = [each[-1].type for each in made if each]
+    return any(isinstance(type, TileType) and side in type.axes for type in types)
+
+
+def _in_registers(use: Warpgroups) -> Warpgroups:
+    """Return tiles whose columns are the rows of an instruction: two warpgroups hold A.
+
+    Not measured yet.
+    """
+    columns = min(use.columns, BEST[0])
+    stages = most_stages(use.rows, columns, use.per_core)
+    return use if use.rows < FEW_ROWS else replace(use, columns=columns, stages=stages, cluster=1)
 
 
 def _of_few(each: int, segments: int, length: int, target: Target) -> Warpgroups:

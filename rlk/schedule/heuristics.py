@@ -11,6 +11,7 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Merge, Program, Reduce, Role, Store
 from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
+from rlk.passes.rotation import windows
 from rlk.passes.rows_beside import name_of
 from rlk.passes.walk import walk
 from rlk.schedule.attention import fused_attention, parallel_pieces, rows_axis
@@ -62,7 +63,10 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
     lengths = dict(found.inside)
     lanes = next((a for a in lengths if a.part is Part.LANE and a.split and lengths[a] >= LANES), None)
     if lanes is not None and lanes.pieces in (*lengths, *found.parallel):
-        placed = pieces_as_lanes(lanes, lengths, extents.get(lanes.name, 0))
+        rotated = any(window.lanes == lanes for window in windows(kernel, extents))
+        placed = pieces_as_lanes(
+            lanes, lengths, rotated or extents.get(lanes.name, 0) % (8 * lanes.split) == 0
+        )
         return placed if lanes.pieces in lengths else placed.with_tile(str(lanes.pieces), lanes.split or 1)
     match kind(kernel):
         case "col_fold" if found.parallel:
@@ -335,14 +339,14 @@ def _dot_tile(axis: Axis, most: int, extents: Mapping[str, int]) -> int:
     return max(SMALLEST_TILE, min(most, padded(_extent(axis, extents, most))))
 
 
-def pieces_as_lanes(lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Schedule:
+def pieces_as_lanes(lanes: Axis, lengths: Mapping[Axis, int], aligned: bool) -> Schedule:
     """Place a chunk so that its tree stays inside a warp: vectors, high bits in registers, pieces on lanes.
 
     Triton gives 16-byte vectors to the last dim, then lanes and warps to the others in the order placed.
+    aligned: whether chunks are read by vectors.
     """
     split = lanes.split or 1
     bits = lengths[lanes].bit_length() - 1
-    aligned = extent % (8 * split) == 0
     middle = 3 if aligned else 2
     placed = (
         Span(str(lanes), VECTOR_BITS, middle),

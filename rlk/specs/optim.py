@@ -12,7 +12,10 @@ DROPPED = 16  # bits of an f32 that a bf16 lacks
 INFINITE = 0x7F800000
 
 
-@op()
+WRITTEN = {f"{name}_out": name for name in ("weight", "exp_avg", "exp_avg_sq", "master")}
+
+
+@op(into=WRITTEN, returns=tuple(WRITTEN))
 def adamw(
     weight: Tensor[W, T],
     grad: Tensor[G, T],
@@ -44,7 +47,7 @@ def adamw(
     kept: 1 - lr decay. rest1, rest2: 1 - beta. rate: -lr / (1 - beta1^t). root: sqrt(1 - beta2^t). Random
     bits are the lower ones of the first word of Philox, whose counter is (element, parameter, step) and whose
     key is the seed. The element at index t here is element first + t // width * stride + t % width of a whole
-    parameter, of which this may be a shard. Outputs are the inputs of the same name, in place.
+    parameter, of which this may be a shard.
     """
     g = grad.to(f32)
     w = weight.to(f32) if master is None else master.whole()

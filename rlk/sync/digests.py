@@ -9,15 +9,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.blocks import Weight, digests_of
-from rlk.sync.parts import OP, Part, by_canonical_name, parts_of_model, resolved
-from rlk.sync.shards import check_shard, is_shard, whole
+from rlk.sync.parts import OP, Layout, Part, by_canonical_name, layout_of_model, resolved
+from rlk.sync.shards import check_shard, is_shard, part_of, whole
 
 FORMAT = b"rlk.sync 1"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -90,16 +90,16 @@ def digest(
     of a single word changes a block's digest; several changes cancel by accident only. It protects against
     mistakes, not against an adversary.
 
-    DTensors (FSDP2), and the shares of `rlk.parallel.parallelize` in a model, are gathered one by one: every
-    rank calls it, and gets the digest of the whole weights.
+    DTensors (FSDP2), and the shares of `rlk.parallel.parallelize` or of vLLM's ranks in a model, are gathered
+    one by one: every rank calls it, and gets the digest of the whole weights.
 
     Digests run on the current stream of each device: synchronize transfers on other streams first. Names are
     without the prefixes of wrappers (DDP, FSDP, torch.compile, activation checkpoints, peft). Raises
     LaunchError for parts that do not fit, two tensors of one name, tensors without memory or that are not
     dense, and for other shards of ranks where they can be told: FSDP1's flat parameters, parameters that
-    ZeRO-3 has partitioned, layers of vLLM with a tp_size, DTensors that are parts of a sum or of a share.
-    Shards of Megatron, of FSDP1 with use_orig_params and of ZeRO-3's state dict cannot be told from whole
-    tensors, and are digested as they are.
+    ZeRO-3 has partitioned, layers of vLLM's own with a tp_size, DTensors that are parts of a sum or of a
+    share. Shards of Megatron, of FSDP1 with use_orig_params and of ZeRO-3's state dict cannot be told from
+    whole tensors, and are digested as they are.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise wrong_value(OP, "dtype", dtype, "a float dtype, or None")
@@ -116,15 +116,17 @@ def digest(
     return Digest(found)
 
 
-def _weights(
-    source: Any, parts: Mapping[str, Part] | None
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+Shards: TypeAlias = "dict[str, tuple[torch.Tensor, int | None]]"
+"""Shards of weights by name, and how many rows of the whole weight are no padding (None: all)."""
+
+
+def _weights(source: Any, parts: Mapping[str, Part] | None) -> tuple[dict[str, torch.Tensor], Shards]:
     """Return tensors of a model or mapping by their Hugging Face names, and apart those to be gathered."""
-    padding: dict[str, int] = {}
+    layout = Layout(dict(parts or {}), {}, {})
     if isinstance(source, torch.nn.Module):
         tensors = by_canonical_name(source.named_parameters(remove_duplicate=False))
         if parts is None:
-            parts, padding = parts_of_model(source, tensors)
+            layout = layout_of_model(source, tensors)
     elif isinstance(source, Mapping):
         for name, x in source.items():
             if not isinstance(x, torch.Tensor):
@@ -135,26 +137,30 @@ def _weights(
         raise wrong_type(OP, "source", source, "a model, a state dict, or the path of safetensors files")
     for name, x in tensors.items():
         _check(name, x)
-    given = parts or {}
-    shards = {name: x for name, x in tensors.items() if is_shard(x)}
-    for name, part in given.items():
+    shards = {name for name, x in tensors.items() if is_shard(x)}
+    for name, part in (parts or {}).items():
         if part.source in shards:
             found = f"{part.source}, of which ranks have shards"
             raise wrong_value(OP, f"parts[{name!r}].source", found, "a whole tensor: gather it first")
-    plain = {name: x.detach() for name, x in tensors.items() if name not in shards}
-    return resolved(plain, given, padding), shards
+    plain: dict[str, torch.Tensor] = {}
+    gathered: Shards = {}
+    for name, x in resolved(tensors, layout.parts, layout.padding).items():
+        held = layout.parts[name].source if name in layout.parts else name
+        if held in shards:
+            gathered[name] = part_of(tensors[held], x), layout.rows.get(held)
+        else:
+            plain[name] = x.detach()
+    return plain, gathered
 
 
-def _digests_of_shards(
-    shards: Mapping[str, torch.Tensor], dtype: torch.dtype | None
-) -> dict[str, WeightDigest]:
+def _digests_of_shards(shards: Shards, dtype: torch.dtype | None) -> dict[str, WeightDigest]:
     """Return the digests of weights of which ranks have shards; one whole weight exists at a time."""
     found: dict[int, WeightDigest] = {}
-    for x in shards.values():
+    for x, rows in shards.values():
         if id(x) not in found:  # a tied head is the embedding
-            weight = _cast(whole(x), dtype)
+            weight = _cast(whole(x)[:rows] if rows is not None else whole(x), dtype)
             found[id(x)] = _named(weight, *digests_of([weight]))
-    return {name: found[id(x)] for name, x in shards.items()}
+    return {name: found[id(x)] for name, (x, _) in shards.items()}
 
 
 def _check(name: str, x: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.runtime.binding.checks import wrong_value
+from rlk.runtime.call.collective import share_of
 
 OP = "sync.digest"
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
@@ -92,33 +93,48 @@ def _covered(source: str, first: int, last: int, how: str) -> LaunchError:
 # --- models of engines ------------------------------------------------------------------------------------
 
 
-def parts_of_model(
-    model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]
-) -> tuple[dict[str, Part], dict[str, int]]:
-    """Return the parts and the padding of a model of vLLM; nothing of others, whose names are canonical.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of a model's weights in its tensors, by the names of weights and of tensors.
+
+    padding: the row of a tensor from which on there is no weight. rows: of whole weights that ranks share,
+    whose last ones are padding.
+    """
+
+    parts: dict[str, Part]
+    padding: dict[str, int]
+    rows: dict[str, int]
+
+
+def layout_of_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Layout:
+    """Return the layout of a model of vLLM; an empty one of others, whose names are canonical.
 
     vLLM's classes say in `packed_modules_mapping` which layers are merged, and the layers in `output_sizes`
-    how many rows each has; embeddings have rows beyond `org_vocab_size`. Raises LaunchError for shards of
-    ranks.
+    how many rows each has on all ranks; embeddings have rows beyond `org_vocab_size`. Raises LaunchError for
+    shards of ranks that are not marked as shares.
     """
     packed = getattr(model, "packed_modules_mapping", None) or {}
-    parts: dict[str, Part] = {}
-    padding: dict[str, int] = {}
+    found = Layout({}, {}, {})
     if not hasattr(type(model), "packed_modules_mapping"):
-        return parts, padding
+        return found
     for path, module in model.named_modules(remove_duplicate=False):  # a tied head is the embedding
-        own = [name for name, _ in module.named_parameters(recurse=False)]
-        if (getattr(module, "tp_size", None) or 1) > 1 and own:
-            raise wrong_value(OP, f"{path}.tp_size", module.tp_size, "1: shards of ranks are not supported")
-        holder, _, last = canonical(path).rpartition(".")
-        for name in own:
+        size = getattr(module, "tp_size", None) or 1
+        for name, p in module.named_parameters(recurse=False):
             source = canonical(f"{path}.{name}")
-            if last in packed and hasattr(module, "output_sizes"):
-                parts |= _merged(holder, packed[last], name, source, module.output_sizes, tensors[source])
-            elif (rows := getattr(module, "org_vocab_size", None)) is not None:
-                parts[source] = Part(source, 0, rows)
-                padding[source] = rows
-    return parts, padding
+            holder, _, last = canonical(path).rpartition(".")
+            merged = last in packed and hasattr(module, "output_sizes")
+            rows = getattr(module, "org_vocab_size", None)
+            share = share_of(p)
+            if size > 1 and share is None and (merged or rows is not None or p.dim() > 1):
+                wanted = '1, or shards of ranks of LLM(quantization="rlk")'
+                raise wrong_value(OP, f"{path}.tp_size", size, wanted)
+            if merged:
+                sizes = [n // size for n in module.output_sizes]
+                found.parts.update(_merged(holder, packed[last], name, source, sizes, tensors[source]))
+            elif rows is not None:
+                found.parts[source] = Part(source, 0, rows if share is None else None)
+                (found.padding if share is None else found.rows)[source] = rows
+    return found
 
 
 def _merged(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.compare import check
 from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest
 from rlk.sync.parts import by_canonical_name
-from rlk.sync.shards import check_shard, own, shape_of, whole
+from rlk.sync.shards import check_shard, check_target, put, shape_of, whole
 
 OP = "sync.transfer"
 
@@ -20,19 +19,17 @@ OP = "sync.transfer"
 def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
     """Copy the weights of one model into another, and check that they arrived; return the target's digest.
 
-    source: such as the f32 shards of FSDP2; target: such as the bf16 shares of `rlk.parallel.parallelize`, or
-    a whole model. Names are Hugging Face's, without prefixes of wrappers; a weight is rounded to the target's
-    dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its part. The
-    digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are gathered
-    twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other shapes,
-    and a target of DTensors; and, with the rest copied, where weights did not arrive (`rlk.sync.check`), as a
-    head that is not the embedding does not in a target that ties them.
+    source, target: whole models, the bf16 shares of `rlk.parallel.parallelize`, the f32 shards of FSDP2, or
+    shards of shares. Names are Hugging Face's, without prefixes of wrappers; a weight is rounded to the
+    target's dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its
+    part. The digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are
+    gathered twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other
+    shapes, and a head that is not the embedding where the target ties them; and, with the rest copied, where
+    weights did not arrive (`rlk.sync.check`).
     """
     given, taken = (_parameters(name, model) for name, model in (("source", source), ("target", target)))
     for name, x in taken.items():
-        if isinstance(x, DTensor):
-            wanted = "a whole weight, or a share of rlk.parallel"
-            raise wrong_value(OP, f"target: {name}", "a DTensor", wanted)
+        check_target(OP, f"target: {name}", x)
     tied = {HEAD, EMBEDDING}
     if lacking := sorted((given.keys() ^ taken.keys()) - tied):
         others = f"{len(lacking)} other names, {lacking[0]} first"
@@ -44,16 +41,29 @@ def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
     for name, x, weight in moved:
         if shape_of(x) != shape_of(weight):
             raise wrong_value(OP, f"target: {name}", shape_of(x), f"{shape_of(weight)}, that of the source")
+    dtype = moved[0][1].dtype
+    if HEAD in given and HEAD not in taken and not _same(given[HEAD], given[EMBEDDING], dtype):
+        wanted = f"the bits of {EMBEDDING}: the target ties them"
+        raise wrong_value(OP, f"source: {HEAD}", "a head of its own", wanted)
     for _, x, weight in moved:
-        x.copy_(own(x, whole(weight)))
+        put(x, whole(weight))
     found = digest(target)
-    check(digest(source, dtype=moved[0][1].dtype), found)
+    check(digest(source, dtype=dtype), found)
     return found
+
+
+def _same(head: torch.Tensor, embedding: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether two weights have the same bits in a dtype, on every rank."""
+    made = [whole(x).to(dtype).contiguous().view(torch.uint8) for x in (head, embedding)]
+    return torch.equal(*made)
 
 
 def _parameters(name: str, model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
     if not isinstance(model, torch.nn.Module):
         raise wrong_type(OP, name, model, "torch.nn.Module")
+    for module in model.modules():
+        if hasattr(module, "reshard"):
+            module.reshard()  # FSDP2's, whose forward pass leaves the root's parameters gathered
     found = by_canonical_name(model.named_parameters())
     for each, x in found.items():
         check_shard(OP, f"{name}: {each}", x)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from inspect import signature
-from math import inf, prod
+from math import inf, lcm, prod
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from rlk.errors import Code, LaunchError
 from rlk.interp import arithmetic
-from rlk.ir.dims import Axis, Part
+from rlk.ir.dims import Axis, Part, completed, steps_of
 from rlk.ir.nodes import (
     Bits,
     Cast,
@@ -31,6 +31,7 @@ from rlk.ir.nodes import (
     Value,
     operands,
 )
+from rlk.ir.text import axes_in
 from rlk.ir.types import DType
 from rlk.lang.op import OWN, Op, Variant
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
@@ -166,7 +167,9 @@ def aligned(case: Case, seed: int = 0, extents: Mapping[str, int] | None = None)
     given = given_by(case.op, case.example, seed)
     found = sizes(program, case.values, op=case.op)
     free = _free(program, given)
-    known = {n: -(-found[n] // _VECTORS) * _VECTORS for n, axis in free.items() if not axis.dynamic}
+    steps = steps_of(axes_in(program))
+    wide = {n: lcm(_VECTORS, steps.get(n, 1)) for n, axis in free.items() if not axis.dynamic}
+    known = {n: -(-found[n] // step) * step for n, step in wide.items()}
     for name in (extents or {}).keys() - free.keys():
         choices = ", ".join(sorted(free)) or "none, its example fixes all"
         raise LaunchError(Code.UNKNOWN_NAME, what=f"open axis of {case.op.name}", name=name, choices=choices)
@@ -184,20 +187,23 @@ def registered_extents(case: Case, seed: int = 0) -> dict[str, int]:
     free = _free(program, given_by(case.op, case.example, seed))
     made = {name: n for name, n in case.op.record.extents.items() if name in free}
     found = sizes(program, case.values, op=case.op)
+    steps = steps_of(axes_in(program))
     for decl in inputs_of(program).values():
         while prod((found | made)[a.name] for a in decl.type.axes) > _ELEMENTS:
             mine = (a.name for a in decl.type.axes if a.name in made)
             largest = max(mine, key=made.__getitem__, default="")
             if not largest or made[largest] <= _VECTORS:
                 break
-            made[largest] = -(-made[largest] // 2 // _VECTORS) * _VECTORS
+            step = lcm(_VECTORS, steps.get(largest, 1))
+            made[largest] = -(-made[largest] // 2 // step) * step
     return made
 
 
 def _free(program: Program, given: Values) -> dict[str, Axis]:
-    """Return the axes of inputs that no given array has, by name."""
+    """Return the axes of inputs that no given array has, and no spec sizes, by name."""
     decls = inputs_of(program)
     fixed = {axis.name for name in given if name in decls for axis in decls[name].type.axes}
+    fixed |= {axis.name for axis in axes_in(program) if axis.extent is not None}
     return {a.name: a for d in decls.values() for a in d.type.axes if a.name not in fixed}
 
 
@@ -302,16 +308,23 @@ def sizes(
             axes.setdefault(let.node.axis.name, let.node.axis.whole)
     if op is not None and {name for _, factors in op.bounds for name in factors} <= found.keys():
         found = op.bounded(found)
-    left = [axis for name, axis in axes.items() if name not in found]
-    return found | {axis.name: _size(axis, i) for i, axis in enumerate(left)}
+    steps = steps_of(axes.values())
+    for name in steps.keys() - axes.keys():  # an axis that no tensor has, and others' extents follow from
+        axes[name] = Axis(name)
+    left = [axis for name, axis in axes.items() if name not in found and axis.extent is None]
+    found |= {axis.name: _size(axis, i, steps.get(axis.name, 1)) for i, axis in enumerate(left)}
+    return completed(program.name, axes.values(), found)
 
 
-def _size(axis: Axis, turn: int) -> int:
+def _size(axis: Axis, turn: int, step: int) -> int:
+    """Return the extent of an axis of the checks, a multiple of `step`."""
     if axis.piece is not None:
-        return axis.piece * 3 // 2 - 1
-    if axis.chunk is not None and axis.chunk > 1:
-        return (axis.split or 2) * axis.chunk * 3 // 2 - 1
-    return _ROWS if axis.dynamic else _SIZES[turn % len(_SIZES)]
+        found = axis.piece * 3 // 2 - 1
+    elif axis.chunk is not None and axis.chunk > 1:
+        found = (axis.split or 2) * axis.chunk * 3 // 2 - 1
+    else:
+        found = _ROWS if axis.dynamic else _SIZES[turn % len(_SIZES)]
+    return -(-found // step) * step
 
 
 def indexed(program: Program) -> dict[str, Axis]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from importlib.util import find_spec
@@ -15,20 +15,30 @@ from typing import Any
 import numpy as np
 
 from rlk.backends.interface import Backend
-from rlk.backends.registry import registered
-from rlk.errors import NOWHERE, Code, LaunchError, RlkError, ScheduleError, UnsupportedError
+from rlk.backends.registry import complete, registered
+from rlk.errors import (
+    NOWHERE,
+    Code,
+    LaunchError,
+    LoweringError,
+    RlkError,
+    ScheduleError,
+    UnsupportedError,
+)
 from rlk.interp import arithmetic
 from rlk.interp.memory import unwritten
 from rlk.interp.run import Outcome, run, run_wide
 from rlk.ir import dotmodel
-from rlk.ir.dims import extent_of
-from rlk.ir.nodes import Decl, Dot, Kernel, Program
-from rlk.ir.text import parse_program, print_program
+from rlk.ir.dims import extent_of, steps_of
+from rlk.ir.nodes import Decl, Dot, Kernel, Program, Role
+from rlk.ir.text import axes_in, parse_program, print_program
 from rlk.ir.types import DType
 from rlk.ir.verify import verify
 from rlk.lang.op import Op
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.lower.common.emitted import Emitted, Signature
+from rlk.lower.common.lists import columns, rows_of
+from rlk.passes.in_place import in_place
 from rlk.passes.pack_gqa import indices_of
 from rlk.passes.pipeline import CANONICAL, canonical, launched
 from rlk.passes.walk import walk
@@ -346,6 +356,7 @@ class Call:
     """A canonical program with its inputs as memory holds them, and the extents of all its axes.
 
     placed: the same program with the chunks side by side that a lowering wants so; same bits, other kernels.
+    into: outputs that are written into inputs, with the input of each.
     """
 
     label: str
@@ -353,6 +364,24 @@ class Call:
     inputs: Values
     extents: dict[str, int]
     placed: Program
+    into: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> Values:
+        """Its inputs, and a copy of each that an output is written into: the memory of that output."""
+        return self.over(self.inputs)
+
+    def over(self, inputs: Values) -> Values:
+        """Return these inputs, and copies of those that outputs are written into."""
+        return inputs | {out: inputs[name].copy() for out, name in self.into.items() if name in inputs}
+
+    @property
+    def shared(self) -> Values:
+        """Its inputs, and memory of outputs: the input itself where kernels may write that, else a copy."""
+        own = in_place(self.placed, self.into)
+        made = self.whole
+        made |= {name: made[out] for out, name in self.into.items() if out in own and out in made}
+        return made | _sized_by_outputs(self)
 
     @property
     def stores(self) -> tuple[Decl, ...]:
@@ -387,7 +416,8 @@ def _call(op: Op, label: str, traced: Program, values: Values, known: Mapping[st
     extents = sizes(program, values, known, op)
     names = apart(program, extents)
     placed = canonical(traced, apart=names) if names else program
-    return Call(label, program, stored(values, program), extents, placed)
+    into = {out: name for out, name in op.into.items() if out in [d.name for d in outputs(program)]}
+    return Call(label, program, stored(values, program), extents, placed, into)
 
 
 def _edges(value: Any, rng: np.random.Generator) -> Any:
@@ -428,10 +458,10 @@ def check_tiles(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
     whole: dict[str, int] = {}
     for kernel in call.program.kernels:
         whole |= parallel(kernel, call)
-    want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents, tile={})
+    want = oracle(call.program, call.whole, softmax=on.softmax, extents=call.extents, tile={})
     count, wrong, note = 0, 0, ""
     for cut in tile_cuts(whole):
-        got = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents, tile=cut)
+        got = oracle(call.program, call.whole, softmax=on.softmax, extents=call.extents, tile=cut)
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (got.errors != want.errors)
         count += 1
@@ -468,16 +498,17 @@ def check_rows(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
     index_rows = lead and lead[0] in indexed(call.program).values()
     elsewhere = [n for n, d in inputs.items() if lead and lead[0] in d.type.axes[1:]]
     dependent = index_rows or elsewhere or (lead and counts(call.program, lead[0]))
+    dependent = dependent or (lead and lead[0].name in steps_of(axes_in(call.program)))
     if not rows or not lead[0].dynamic or not with_rows or dependent:
         return verdict(Law.ROWS, None, note="its rows are not independent by definition")
     total = call.extents[lead[0].name]
-    want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents)
+    want = oracle(call.program, call.whole, softmax=on.softmax, extents=call.extents)
     reverse, some = np.arange(total)[::-1], np.arange(total)[1 : max(2, total // 2)]
     wrong, note = 0, ""
     for pick, what in ((reverse, "rows reversed"), (some, "fewer rows"), (some[:1], "one row")):
         given = {n: np.ascontiguousarray(v[pick]) if n in with_rows else v for n, v in call.inputs.items()}
         extents = {**call.extents, lead[0].name: len(pick)}
-        got = oracle(call.program, given, softmax=on.softmax, extents=extents)
+        got = oracle(call.program, call.over(given), softmax=on.softmax, extents=extents)
         picked = {d.name: want[d.name][pick] for d in rows}
         found = compared(rows, got.tensors, picked)
         wrong += sum(found.values())
@@ -495,22 +526,68 @@ def has_triton() -> bool:
 
 def check_source(call: Call, on: Target, generated: Generated | None = None, oracle: Oracle = run) -> Verdict:
     """Run the Triton source under several schedules in the interpreter and compare with the oracle's bits."""
+    standard = generated is None
     if generated is None:
         if not has_triton():
             return verdict(Law.SOURCE, None, note="triton is not installed")
         from rlk.testing.generated import run_generated
 
         generated = run_generated
-    want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents)
+    want = oracle(call.program, call.whole, softmax=on.softmax, extents=call.extents)
     wrong, note = 0, ""
     plans = schedules(call, on)
     for plan in plans:
-        given = call.inputs | _sized_by_outputs(call)
+        given = call.shared
         got = generated(call.placed, given, schedules=plan, on=on, extents=call.extents)
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
         note = note or _first_wrong(found, " / ".join(map(str, plan)))
+    if standard and (differ := on_lists(call, on, oracle)) is not None:
+        wrong += differ
+        note = note or (f"{differ} elements differ on lists of tensors" if differ else "")
+        return verdict(Law.SOURCE, not wrong, len(plans) + 1, wrong, note)
     return verdict(Law.SOURCE, not wrong, len(plans), wrong, note)
+
+
+def on_lists(call: Call, on: Target, oracle: Oracle = run) -> int | None:
+    """Run a call and its first half by one launch on lists of tensors; return how many elements differ.
+
+    None where the program has no such form: it is not elementwise along one dim.
+    """
+    from rlk.runtime.call.lists import as_tables, rows_of_table
+    from rlk.testing.generated import array, buffer
+    from rlk.testing.simulators.interpreter import reaching
+
+    program, signature = bound(call, on)
+    try:
+        axis = rows_of(program)
+    except LoweringError:
+        return None
+    (kernel,), by = program.kernels, complete()
+    scalars = {d.name: call.inputs[d.name] for d in kernel.params if d.role is Role.SCALAR}
+    extents = [n for n in (call.extents[axis.name], call.extents[axis.name] // 2) if n]
+    inputs = [{n: v[:count] for n, v in call.inputs.items() if np.ndim(v)} for count in extents]
+    given = [call.over({n: v.copy() for n, v in each.items()}) for each in inputs]
+    tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
+    memory = [
+        {d.name: buffer(d, item, {axis.name: count}) for d in tensors}
+        for item, count in zip(given, extents, strict=True)
+    ]
+    chosen = [choose(kernel, on, signature, call.extents)]
+    emitted = by.lower(program, chosen, on, replace(signature, listed=frozenset(scalars)))
+    every = columns(kernel, axis, frozenset(scalars))
+    counts = [-(-n // emitted.call[2].dim) for n in extents]
+    decls = {d.name: d for d in kernel.params}
+    rows = rows_of_table(every, decls, memory, extents, [scalars] * len(extents), counts)
+    tables = as_tables(rows, counts)
+    assert by.simulate is not None
+    with by.simulate(emitted, on, 0) as (launch, kernels), reaching([t for m in memory for t in m.values()]):
+        launch(kernels, *tables, sum(counts))
+    wrong = 0
+    for item, count, made in zip(inputs, extents, memory, strict=True):
+        want = oracle(call.program, call.over(item | scalars), softmax=on.softmax, extents={axis.name: count})
+        wrong += sum(compared(call.stores, {n: array(t) for n, t in made.items()}, want.tensors).values())
+    return wrong
 
 
 # --- other backends -------------------------------------------------------------------------------
@@ -529,7 +606,7 @@ def check_simulated(call: Call, on: Target, by: Backend, oracle: Oracle = run) -
     from rlk.runtime.reference import divisible
     from rlk.testing.generated import run_generated
 
-    given = call.inputs | _sized_by_outputs(call)
+    given = call.shared
     try:
         program, signature = bound(call, on)
         whole = divisible(program, signature, call.extents)
@@ -538,7 +615,7 @@ def check_simulated(call: Call, on: Target, by: Backend, oracle: Oracle = run) -
         where = f"{by.name} on {on.name} was not run, {call.label} at {named_extents(call.extents)}"
         return verdict(Law.SIMULATED, None, note=f"{where}: {one_line(error)}")
     dots = dotmodel.native(on.name)
-    want = oracle(call.program, call.inputs, softmax=on.softmax, dots=dots, extents=call.extents)
+    want = oracle(call.program, call.whole, softmax=on.softmax, dots=dots, extents=call.extents)
     found = compared(call.stores, got.tensors, want.tensors)
     wrong = sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
     return verdict(Law.SIMULATED, not wrong, 1, wrong, _first_wrong(found, by.name))
@@ -678,11 +755,11 @@ def _executed(
     from rlk.testing.machine import Emulated, compiled, described
 
     dots = dotmodel.native(sums or on.name)
-    want = run(call.program, call.inputs, softmax=on.softmax, dots=dots, extents=call.extents)
+    want = run(call.program, call.whole, softmax=on.softmax, dots=dots, extents=call.extents)
     wrong, notes, ran = 0, [], ""
     for order in (*orders, len(orders)):
         device = Emulated(on.name, order, order if order == len(orders) else None, compiler, sums=sums)
-        given = call.inputs | _sized_by_outputs(call)
+        given = call.shared
         got = run_generated(call.placed, given, on=on, device=device, extents=call.extents)
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))

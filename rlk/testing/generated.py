@@ -90,12 +90,12 @@ def run_generated(
         program = by.program_of(bound, placed)
     emitted = by.lower(program, placed, on, signature)
     decls = {d.name: d for k in program.kernels for d in k.params}
-    memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
+    memory = {d.name: buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
     errors = np.zeros(2, np.int32)
     values = [_value(a, memory, inputs, extents, errors, split_rows) for a in emitted.call]
     with (device or _simulation(by, on, waves))(emitted) as (call, kernels):
         call(kernels, *values)
-    written = {n: _array(memory[n]) for n, d in decls.items() if d.role in (Role.OUT, Role.WORK)}
+    written = {n: array(memory[n]) for n, d in decls.items() if d.role in (Role.OUT, Role.WORK)}
     return Ran(written, (int(errors[0]), int(errors[1])), emitted)
 
 
@@ -117,7 +117,7 @@ def _simulation(by: Backend, on: Target, waves: int) -> Device:
     return lambda emitted: simulate(emitted, on, waves)
 
 
-def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
+def buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
     """Return an input as a torch tensor, or memory that no store has written: all NaN, all ones."""
     import torch
 
@@ -140,7 +140,7 @@ def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -
     return tensor.view(torch.bfloat16) if bf16 else tensor
 
 
-def _array(tensor: Any) -> Array:
+def array(tensor: Any) -> Array:
     import torch
 
     if tensor.dtype == torch.bfloat16:

@@ -17,7 +17,7 @@ import torch
 from rlk.nn import CausalLM
 from rlk.verify import peers, ranks, views
 from rlk.verify.bench import Bench, Outcome
-from rlk.verify.controls import split_k, with_leaves, with_product
+from rlk.verify.controls import hidden, split_k, with_leaves, with_product
 from rlk.verify.models import shared_leaves
 from rlk.verify.peers import PeerView
 from rlk.verify.rows import (
@@ -60,7 +60,7 @@ class Promise:
     of which is counted too (`CHAINS` says what is behind their names). against: what they are compared with.
     unit: what is counted. share: of the time. needs: "cpu", "gpu", "transformers", "patch", "float64",
     "shares" (ranks can share the model). unseen: names of modules that the view computes without calling
-    them, whose results are not compared.
+    them, whose results are not compared. excuse: of a control, why it may go undetected.
     """
 
     group: str
@@ -75,6 +75,7 @@ class Promise:
     needs: tuple[str, ...] = ()
     bar: float | None = None
     unseen: frozenset[str] = frozenset()
+    excuse: str | None = None
 
     @property
     def key(self) -> str:
@@ -212,13 +213,16 @@ def _accuracy(bench: Bench) -> Iterator[Promise]:
 def _controls(bench: Bench) -> Iterator[Promise]:
     linear = torch.nn.functional.linear
     leaves = bench.other_leaves
-    for name, view in (
-        ("one product by torch", partial(with_product, product=linear)),
-        ("one product by torch, split-K", partial(with_product, product=split_k)),
-        (f"other chunks of products: {leaves} leaves", partial(with_leaves, leaves=leaves)),
+    excuse = hidden(bench.run.model)
+    for name, view, excused in (
+        ("one product by torch", partial(with_product, product=linear), excuse),
+        ("one product by torch, split-K", partial(with_product, product=split_k), None),
+        (f"other chunks of products: {leaves} leaves", partial(with_leaves, leaves=leaves), excuse),
     ):
-        run = compared(view, bench.few)
-        yield Promise(CONTROL, name, LOGITS, "f32", Kind.CONTROL, TRAINING, run, share=0.5)
+        run = compared(view, bench.few, seeking=True)
+        yield Promise(
+            CONTROL, name, LOGITS, "f32", Kind.CONTROL, TRAINING, run, share=0.5, excuse=excused
+        )  # fmt: skip
 
 
 def stock_contract(bench: Bench) -> tuple[Promise, ...]:

@@ -13,6 +13,7 @@ from rlk.nn import CausalLM
 from rlk.verify.views import Run, again
 
 Product = Callable[[Tensor, Tensor], Tensor]
+SHORT = 1024  # terms: f32 sums of fewer, in two orders, are seldom rounded to different 16-bit numbers
 
 
 class Swapped(torch.nn.Module):
@@ -28,9 +29,14 @@ class Swapped(torch.nn.Module):
 
 
 def split_k(x: Tensor, w: Tensor) -> Tensor:
-    """Return x w^T by torch, in two halves of K that are added in f32."""
+    """Return x w^T by torch, in two halves of K that are added in f32.
+
+    Halves of a short sum are rounded to x's dtype first, as a workspace of 16 bits does: any model shows it.
+    """
     half = x.shape[1] // 2
     parts = [torch.mm(x[:, s].float(), w[:, s].float().t()) for s in (slice(0, half), slice(half, None))]
+    if x.shape[1] < SHORT:
+        parts = [part.to(x.dtype).float() for part in parts]
     return (parts[0] + parts[1]).to(x.dtype)
 
 
@@ -39,15 +45,28 @@ def broken_layer(model: CausalLM) -> int:
     return (len(model.model.layers) - 1) // 2
 
 
+def swapped_product(model: CausalLM) -> tuple[Any, str]:
+    """Return the module and the attribute of the product that a control replaces."""
+    layer = model.model.layers[broken_layer(model)]
+    return (layer.mlp, "down_proj") if model.config.experts is None else (layer.self_attn, "o_proj")
+
+
+def hidden(model: CausalLM) -> str | None:
+    """Return why no result may show another order of a control's sums, None where some must."""
+    holder, name = swapped_product(model)
+    terms = getattr(holder, name).weight.shape[1]
+    if terms >= SHORT:
+        return None
+    return f"in another order these sums of {terms} terms are rounded to the same 16 bits"
+
+
 def with_product(run: Run, product: Product) -> Iterator[Tensor]:
     """Run the model with another product in a layer half-way: the last of its MLP, or of its attention.
 
     A layer of experts has no product of all tokens; in models that have some, attentions show the order of
     sums (`rlk.verify.models.cancel_attention`).
     """
-    layer = run.model.model.layers[broken_layer(run.model)]
-    dense = run.model.config.experts is None
-    holder, name = (layer.mlp, "down_proj") if dense else (layer.self_attn, "o_proj")
+    holder, name = swapped_product(run.model)
     own = getattr(holder, name)
     setattr(holder, name, Swapped(own, product))
     try:

@@ -37,6 +37,9 @@ from rlk.verify.views import Run
 LIMIT = 900.0
 """Seconds after which ranks that have not ended are ended."""
 
+SHARE = 4.0
+"""Of a row's time one rank has a part of so many: two ranks repeat what it does in more ways."""
+
 Found = dict[str, Tensor]
 """What differs, bool [n], by view: tokens, or gradients of parameters."""
 
@@ -45,19 +48,23 @@ def row(view: str) -> Row:
     """Return the row that compares a view of ranks with one rank: what differs on any of them counts."""
 
     def run(bench: Bench, deadline: float) -> Outcome:
-        every = bench.once("ranks", launched)
+        every = bench.once("ranks", lambda of: launched(of, deadline))
         wrong = torch.stack([found[view] for found in every]).any(0)
         model = bench.run.model
         values = sum(p.numel() for p in model.parameters())
         if view in ("weights", "rounded first"):
             values = len(wrong) * model.config.vocab_size
-        return Outcome(len(wrong), int(wrong.sum()), values)
+        complete = len(every[0]["weights"]) == sum(map(len, bench.run.trained_sequences))
+        return Outcome(len(wrong), int(wrong.sum()), values, complete=complete)
 
     return run
 
 
-def launched(bench: Bench) -> list[Found]:
-    """Return what every rank finds, of the sequences that training ran. Raises LaunchError."""
+def launched(bench: Bench, deadline: float) -> list[Found]:
+    """Return what every rank finds, of the sequences that training ran; of fewer with a near deadline.
+
+    Raises LaunchError.
+    """
     run = bench.run
     model = run.model
     given = {
@@ -69,7 +76,9 @@ def launched(bench: Bench) -> list[Found]:
     }
     with tempfile.TemporaryDirectory(prefix="rlk-ranks-") as name:
         folder = Path(name)
-        torch.save(given | {"want": one_rank(given)}, folder / "given.pt")
+        now = time.monotonic()
+        want = one_rank(given, now + (deadline - now) / SHARE)
+        torch.save(given | {"want": want}, folder / "given.pt")
         _run(folder)
         return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(RANKS)]
 
@@ -109,10 +118,13 @@ def run_of(given: dict[str, Any]) -> Run:
     return Run(model, given["sizes"], given["sequences"], random.Random(0))
 
 
-def one_rank(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what one rank gives: digests of logits, gradients, gradients summed over micro-batches."""
+def one_rank(given: dict[str, Any], deadline: float) -> dict[str, Any]:
+    """Return what one rank gives: digests of logits, gradients, gradients summed over micro-batches.
+
+    After the deadline no further sequences are taken: ranks compare those that have a digest.
+    """
     run = run_of(given)
-    views.train(run, float("inf"))
+    views.train(run, deadline)
     found = {"digests": run.want, "gradients": views.gradients_of(run)}
     return found | {"summed": summed(run, run.model)}
 

@@ -107,6 +107,8 @@ def result(row: Row) -> str:
         return "equal"
     first = row["first"]
     inside = f", first in {first['inside']}" if first and first["inside"] else ""
+    if inside and not row["unequal"]:
+        return f"{STATUS[status]}: in {first['inside']}, and lost in later roundings"
     return f"{STATUS[status]}: {said}{inside}"
 
 

@@ -34,15 +34,15 @@ Row = Callable[[Bench, float], Outcome]
 # --- bits ---------------------------------------------------------------------------------------------------
 
 
-def compared(view: View, most: int | None = None, *, traced: bool = True) -> Row:
+def compared(view: View, most: int | None = None, *, traced: bool = True, seeking: bool = False) -> Row:
     """Return the row that compares a view with training. most: tokens, None for one pass over all.
 
-    traced: compare the results of modules too.
+    traced: compare the results of modules too. seeking: go on beyond `most` until something differs.
     """
 
     def run(bench: Bench, deadline: float) -> Outcome:
         model = bench.run.model if traced else None
-        return _outcome(bench, lambda: view(bench.run), model, most, deadline)
+        return _outcome(bench, lambda: view(bench.run), model, most, deadline, seeking=seeking)
 
     return run
 
@@ -106,10 +106,13 @@ def _outcome(
     model: torch.nn.Module | None,
     most: int | None,
     deadline: float,
+    *,
+    seeking: bool = False,
 ) -> Outcome:
     """Run a view until a number of tokens or a time, at least once, and return what was counted.
 
-    model: whose modules are compared with those of rlk.nn in training, None for none.
+    model: whose modules are compared with those of rlk.nn in training, None for none. seeking: the number of
+    tokens ends the row only where something differs.
     """
     tally = bench.run.tally = Tally(traced=model is not None)
     how = nullcontext() if model is None else bench.run.trace.of(model)
@@ -119,7 +122,8 @@ def _outcome(
         for wrong in found:
             tally.compared += len(wrong)
             tally.unequal += int(wrong.sum())
-            if most is not None and tally.compared >= most:
+            enough = most is not None and tally.compared >= most
+            if enough and not (seeking and tally.unequal == 0 and not tally.pending):
                 break
             if time.monotonic() > deadline:
                 complete = False

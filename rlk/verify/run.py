@@ -179,8 +179,10 @@ def judged(promise: Promise, outcome: Outcome) -> tuple[Status, str | None]:
         case Kind.BITWISE:
             return ("broken" if outcome.unequal or inside else "holds"), None
         case Kind.CONTROL:
-            if outcome.unequal:
+            if outcome.unequal or inside:
                 return "detected", None
+            if promise.excuse is not None:
+                return "not run", promise.excuse
             return "not detected", "the changed model has the bits of the model: give more --tokens"
         case Kind.ACCURACY:
             assert promise.bar is not None

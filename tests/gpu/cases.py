@@ -332,6 +332,10 @@ CASES: dict[str, Case] = {
     "logp 16 x 32000 f32, all steps": scored(16, 32000, {**WARM, **SOFTCAP}, f=DType.F32, present=("bias",)),
     "logp 16 x 3001 f16, one piece short": scored(16, 3001, f=DType.F16),
     "logp 6 x 5": scored(6, 5),
+    # chunks that start between vectors
+    "logp 1100 x 50257, all results": scored(1100, 50257, WARM, statics={"needs": ALL}),
+    "logp 1030 x 32001 f32": scored(1030, 32001, {**WARM, **SOFTCAP}, f=DType.F32, present=("bias",)),
+    "logp 1029 x 8211 f16": scored(1029, 8211, f=DType.F16),
     "logp_grad 8192 x 128256": scored(8192, 128256, wanted=("logits",), cotangents=("logp",)),
     "logp_grad 300 x 50257, all cotangents": scored(
         300, 50257, WARM, statics={"needs": ("logp", "entropy")}, wanted=("logits",)

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import tensor_parallel_cases as cases
 import torch
 import torch.distributed as dist
-from parallel_cases import MICRO_BATCHES, active, by_torch, loss_of, sharded, steps
+from parallel_cases import MICRO_BATCHES, active, by_torch, loss_of, of_square, sharded, steps
 from rank_cases import Found, member
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -59,11 +59,11 @@ def trained(model: CausalLM) -> Found:
     return found | {f"stepped {name}": p for name, p in model.named_parameters()}
 
 
-def rounded_first(self: Ranks, partial_sum: torch.Tensor) -> torch.Tensor:
+def rounded_first(self: Ranks, partial_sum: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Sum over ranks as Megatron-LM does: parts of 16 bits, by the backend. The control."""
     part = partial_sum.detach().bfloat16()
     dist.all_reduce(part, group=self.group)
-    return part.float()[self.rows(len(part))]
+    return part.to(dtype)[self.rows(len(part))]
 
 
 def tensor_parallel(group: dist.ProcessGroup, device: Device) -> Found:
@@ -107,6 +107,12 @@ def data_parallel(rank: int, world: int, device: torch.device) -> Found:
     return found
 
 
+def over_squares(rank: int, world: int, device: torch.device) -> Found:
+    """Return what four ranks find by HSDP, and by FSDP2 of the shares of two."""
+    square = init_device_mesh(device.type, (2, 2), mesh_dim_names=("pair", "data"))
+    return of_square(square, rank, **LAYER)
+
+
 def weights_alone(device: torch.device) -> Found:
     """Return what one device with whole weights finds."""
     found: Found = {name: trained(tiny(name, device)) for name in dict(WAYS)}
@@ -131,6 +137,7 @@ def batches_alone(device: torch.device) -> Found:
 PARTS: dict[str, tuple[int, Callable[[int, int, torch.device], Found]]] = {
     "tensor": (2, lambda rank, world, device: tensor_parallel(dist.group.WORLD, device)),
     "data": (2, data_parallel),
+    "square": (4, over_squares),
     "weights alone": (1, lambda rank, world, device: weights_alone(device)),
     "batches alone": (1, lambda rank, world, device: batches_alone(device)),
 }

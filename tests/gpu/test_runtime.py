@@ -104,6 +104,35 @@ def test_a_graph_replays_the_bits_of_eager_calls(name: str) -> None:
         assert_same_bits(got.cpu(), want.cpu(), f"{name} {i}")
 
 
+FIRST_IN_A_GRAPH = """
+import torch
+from rlk import ops
+from rlk.runtime.binding.host_stub import error_words
+
+x, ids = torch.randn(4, 100, device="cuda"), torch.tensor([1, 2, 100, 3], device="cuda")
+torch.ones(1, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    made = ops.logp(x, ids)
+torch.cuda.synchronize()
+words = error_words(x.device)
+before = words.tolist()
+graph.replay()
+found = words.tolist()
+ids[2] = 5
+words.copy_(torch.tensor([77, 78], device="cuda"))
+graph.replay()
+print(before, found[0] > 0, found[1], words.tolist(), made.logp.isnan().tolist())
+"""
+
+
+def test_a_first_call_in_a_graph_clears_error_words_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_IN_A_GRAPH], capture_output=True, text=True, timeout=240
+    )
+    assert "[0, 0] True 3 [77, 78] [False, False, False, False]" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_bad_id_is_raised_only_when_asked() -> None:
     script = (
         "import torch; from rlk import ops\n"

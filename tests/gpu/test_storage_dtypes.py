@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_computed_factors import CASES
+from test_computed_factors import CASES, TILED, tiled
 from test_storage_dtypes import narrowed, numbers, widened
 
 from rlk.testing.bits import assert_same_bits
@@ -33,13 +33,14 @@ def test_casts() -> None:
         same(widened(y.cuda(), y.flip(0).cuda()), widened(y, y.flip(0)))
 
 
-def test_casts_by_cute() -> None:
+@pytest.mark.parametrize(("test", "count"), [("test_casts", 1), ("test_factors_of_one_tile", 10)])
+def test_the_same_by_cute(test: str, count: int) -> None:
     pytest.importorskip("cutlass")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::test_casts"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{test}"]
     done = subprocess.run(
         command, env=os.environ | {"RLK_BACKEND": "cute"}, capture_output=True, text=True, timeout=600
     )
-    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and f"{count} passed" in done.stdout, done.stdout + done.stderr
 
 
 def tensor(x: Any) -> torch.Tensor:
@@ -52,5 +53,13 @@ def tensor(x: Any) -> torch.Tensor:
 @pytest.mark.parametrize("name", [name for name in CASES if name != "grouped"])
 def test_computed_factors(name: str) -> None:
     spec, given = CASES[name]
+    held = {n: tensor(v) for n, v in given.items()}
+    same(spec(**{n: v.cuda() for n, v in held.items()}), spec(**held))
+
+
+@pytest.mark.parametrize("rows", [5, 70])
+@pytest.mark.parametrize("name", [name for name in TILED if name != "grouped"])
+def test_factors_of_one_tile(name: str, rows: int) -> None:
+    spec, given = tiled(name, rows)
     held = {n: tensor(v) for n, v in given.items()}
     same(spec(**{n: v.cuda() for n, v in held.items()}), spec(**held))

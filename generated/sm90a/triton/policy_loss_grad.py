@@ -99,7 +99,7 @@ def policy_loss_grad(
 ):
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
-    t_inside = t < T
+    t_inside = t < T // 16 * 16
     d_loss = tl.load(d_loss_ptr)  # policy.py:707
     count = tl.load(count_ptr)  # policy.py:550
     active = tl.load(active_ptr + t, mask=t_inside, other=0)  # policy.py:140
@@ -137,6 +137,41 @@ def policy_loss_grad(
     scale_times_slope = scale * slope_3  # policy.py:619
     d_logp = tl.where(active, scale_times_slope, 0.0)  # policy.py:600
     tl.store(d_logp_ptr + t, d_logp, mask=t_inside)  # policy.py:602
+    if tl.program_id(0) == T // 2048:
+        t_2 = T // 16 * 16 + tl.arange(0, 16)
+        t_inside_2 = t_2 < T
+        active_2 = tl.load(active_ptr + t_2, mask=t_inside_2, other=0)  # policy.py:140
+        sequence_2 = tl.load(sequence_ptr + t_2, mask=t_inside_2, other=0)
+        sequence_ge_0_2 = sequence_2 >= 0  # policy.py:146
+        sequence_lt_B_2 = sequence_2 < B
+        advantages_guard_2 = sequence_ge_0_2 & sequence_lt_B_2
+        advantages_2 = tl.load(advantages_ptr + sequence_2, mask=advantages_guard_2 & t_inside_2, other=0.0)
+        logp_2 = tl.load(logp_ptr + t_2, mask=t_inside_2, other=0.0)  # policy.py:140
+        old_logp_2 = tl.load(old_logp_ptr + t_2, mask=t_inside_2, other=0.0)
+        ref_logp_2 = tl.load(ref_logp_ptr + t_2, mask=t_inside_2, other=0.0)
+        log_ratio_2 = logp_2 - old_logp_2  # policy.py:191
+        ratio_3 = portable_exp(log_ratio_2)  # policy.py:369
+        advantages_is_0_2 = advantages_2 == 0.0  # policy.py:371
+        ratio_4 = tl.where(advantages_is_0_2, 1.0, ratio_3)
+        ratio_times_advantages_2 = ratio_4 * advantages_2  # surrogates.py:58
+        plain_2 = ratio_times_advantages_2 * -1.0
+        bounded_3 = tl.maximum(ratio_4, surrogate_least)  # surrogates.py:61
+        bounded_4 = tl.minimum(bounded_3, surrogate_most)  # surrogates.py:63
+        bounded_times_advantages_2 = bounded_4 * advantages_2  # surrogates.py:64
+        limited_2 = bounded_times_advantages_2 * -1.0
+        plain_lt_limited_2 = plain_2 < limited_2  # surrogates.py:67
+        flows_2 = ~plain_lt_limited_2
+        advantages_not_0_2 = advantages_2 != 0.0  # surrogates.py:76
+        slope_both_2 = flows_2 & advantages_not_0_2
+        slope_4 = tl.where(slope_both_2, plain_2, 0.0)
+        raw_2 = ref_logp_2 - logp_2  # policy.py:331
+        expm1_raw_2 = portable_expm1(raw_2)  # loss.py:36
+        slope_5 = expm1_raw_2 * -1.0
+        by_logp_2 = beta * slope_5  # policy.py:386
+        slope_6 = slope_4 + by_logp_2  # policy.py:457
+        scale_times_slope_2 = scale * slope_6  # policy.py:619
+        d_logp_2 = tl.where(active_2, scale_times_slope_2, 0.0)  # policy.py:600
+        tl.store(d_logp_ptr + t_2, d_logp_2, mask=t_inside_2)  # policy.py:602
 
 
 def call(

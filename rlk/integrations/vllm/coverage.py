@@ -14,6 +14,7 @@ from vllm.model_executor.models.utils import extract_layer_index
 
 from rlk.errors import UnsupportedError
 from rlk.integrations.tensors import no_form
+from rlk.integrations.vllm import ranks
 from rlk.integrations.vllm.attention import NAME, Paged
 from rlk.integrations.vllm.hooks import PEER
 from rlk.integrations.vllm.layers import (
@@ -36,7 +37,7 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3_text",
 }
 """vLLM's classes whose layers are those of rlk.nn, by the model_type of each."""
-SIZES = ("tensor", "pipeline", "data", "prefill_context", "decode_context")
+SIZES = ("pipeline", "data", "prefill_context", "decode_context")
 """Kinds of parallelism that are refused: replicas would draw the same tokens for requests without a seed."""
 
 BIASES = {
@@ -70,6 +71,8 @@ def check_options(config: Any) -> None:
             found.append((f"{kind.replace('_', ' ')} parallelism over {size} ranks", "use 1"))
     backend = config.attention_config.backend
     kinds = {x for x in (backend, *(config.attention_config.backend_per_kind or {}).values()) if x}
+    if config.quant_config.model is not None:
+        found += ranks.refusals(config, config.quant_config.model)
     if odd := sorted({getattr(x, "name", str(x)) for x in kinds} - {NAME}):
         found.append((f"attention by {', '.join(odd)}", f'give attention_backend="{NAME}", or none'))
     architecture = config.model_config.architecture
@@ -98,22 +101,22 @@ def _speculative(given: Any) -> Found:
     return [("speculative decoding", "leave speculative_config out")]
 
 
-def check_model(model: torch.nn.Module, config: ModelConfig) -> None:
-    """Raise UnsupportedError for parts of a loaded model that are not rlk's."""
+def check_model(model: torch.nn.Module, config: ModelConfig, size: int = 1) -> None:
+    """Raise UnsupportedError for parts of a loaded model that are not rlk's. size: ranks that share it."""
     found: Found = []
     layer = 0
     # vLLM shares rotary embeddings among layers: each of them is compared
     for name, module in model.named_modules(remove_duplicate=False):
         what = type(module).__name__
         if isinstance(module, LinearBase):
-            ours = isinstance(module.quant_method, Linear)
+            ours = isinstance(module.quant_method, Linear) and ranks.is_ours(module)
             found += _bias(name, module, config)
         elif isinstance(module, VocabParallelEmbedding):
-            ours = isinstance(module.quant_method, Embedding)
+            ours = isinstance(module.quant_method, Embedding) and ranks.is_ours(module)
         elif isinstance(module, Attention):
             ours = isinstance(module.impl, Paged)
             if ours:
-                found += _differences(name, module.impl, _attention(config, layer))
+                found += _differences(name, module.impl, _attention(config, layer, size))
             layer += 1
         elif isinstance(module, (CustomOp, LogitsProcessor)):
             ours = isinstance(module, Replaced) or not _computes(module)
@@ -151,11 +154,11 @@ def _bias(name: str, module: LinearBase, config: ModelConfig) -> Found:
     return [(f"{name} {words[0]}", f"rlk.nn has it {words[1]}, as transformers does: use another model")]
 
 
-def _attention(config: ModelConfig, layer: int) -> dict[str, Any]:
-    """Return the options of a layer's attention in `rlk.nn`."""
+def _attention(config: ModelConfig, layer: int, size: int) -> dict[str, Any]:
+    """Return the options of a layer's attention in `rlk.nn`, of one of `size` ranks."""
     return {
-        "num_heads": config.num_attention_heads,
-        "num_kv_heads": config.num_key_value_heads,
+        "num_heads": config.num_attention_heads // size,
+        "num_kv_heads": config.num_key_value_heads // size,
         "head_size": config.head_dim,
         "scale": config.attention_scale,
         "window": config.windows[layer] if layer < len(config.windows) else None,

@@ -33,8 +33,11 @@ class OraclePlatform(CpuPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
+        given = vllm_config.parallel_config.distributed_executor_backend
         super().check_and_update_config(vllm_config)
-        vllm_config.parallel_config.distributed_executor_backend = "uni"
+        # vLLM's own choice on a CPU is a process for one rank, too
+        one = vllm_config.parallel_config.world_size == 1
+        vllm_config.parallel_config.distributed_executor_backend = "uni" if one else given
 
 
 for schema, run in (

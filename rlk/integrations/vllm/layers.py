@@ -24,7 +24,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from rlk import ops
 from rlk.integrations.tensors import no_form
-from rlk.integrations.vllm import computations
+from rlk.integrations.vllm import computations, ranks
 from rlk.integrations.vllm.hooks import PEER, hook
 from rlk.nn.config import ModelConfig
 from rlk.nn.logits import head_logits
@@ -122,11 +122,15 @@ class Embedding(UnquantizedEmbeddingMethod):
 
 
 def adopt(model: torch.nn.Module) -> None:
-    """Let rlk compute embeddings that a model made without asking for a quantization, as Gemma's are."""
+    """Let rlk compute embeddings that a model made without asking for a quantization, as Gemma's are.
+
+    And let it sum the layers whose weights ranks share.
+    """
     for module in model.modules():
         if isinstance(module, VocabParallelEmbedding):
             if type(module.quant_method) is UnquantizedEmbeddingMethod:
                 module.quant_method = Embedding()
+        ranks.adopt(module)
 
 
 # --- layers that vLLM makes in place of its own ------------------------------------------------------
@@ -265,8 +269,11 @@ class RlkLogitsProcessor(Replaced, LogitsProcessor):
             raise no_form(PEER, "logits with a bias or a scale", "use a model without one")
         _head.count()
         head = getattr(lm_head, "base_layer", lm_head)  # adapters wrap it
-        weight = head.weight[: self.org_vocab_size]
-        return head_logits(hidden_states, weight, self.soft_cap)
+        if not ranks.over_ranks(head):
+            return head_logits(hidden_states, head.weight[: self.org_vocab_size], self.soft_cap)
+        # a logit is one chain on one rank: ranks exchange logits alone, and the padding is the last rows
+        logits = self._gather_logits(head_logits(hidden_states, head.weight, self.soft_cap))
+        return logits[..., : self.org_vocab_size].contiguous()
 
 
 REPLACED = {

@@ -88,7 +88,7 @@ def load_model(self: Any, **kwargs: Any) -> Any:
     rotary_embedding._ROPE_DICT.clear()
     model = self.worker.get_model()
     layers.adopt(model)
-    check_model(model, found.model)
+    check_model(model, found.model, self.vllm_config.parallel_config.tensor_parallel_size)
     self.rlk_hooks = (*HOOKS, sampling.SAMPLE.name)
     if heads.adopt(model, self.vllm_config.compilation_config.splitting_ops or []):
         self.rlk_hooks += (heads.HOOK,)

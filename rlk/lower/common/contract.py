@@ -41,8 +41,9 @@ class Factor:
     """A tensor that a contraction reads: the index of dim `at` runs along the contracted axis.
 
     base: the sum of these scalars is its first index there. axes: of the other indices. prologue: what a
-    computed or gathered factor is made of along the contracted axis, in order, the factor itself last; its
-    load is one of several, and `at` and `base` say nothing.
+    computed or gathered factor is made of along the contracted axis, in order, the factor itself last.
+    `load`, `at` and `base` are then those of the only tensor that it loads there; `at` is -1 where there are
+    several, or one whose elements do not lie along a dim.
     """
 
     load: Load
@@ -83,15 +84,29 @@ Refusal = Callable[[str, Target, Loc, str], LoweringError]
 
 def contractions_of_loads(kernel: Kernel, target: Target, refused: Refusal) -> Contractions:
     """Return the contractions of a kernel; raise a lowering's error where a factor is computed."""
+    return _without(kernel, target, refused, lambda factor: bool(factor.prologue))
+
+
+def contractions_of_tiles(kernel: Kernel, target: Target, refused: Refusal) -> Contractions:
+    """Return the contractions of a kernel, each of whose factors is one tile of a tensor at a step.
+
+    Factors may be computed from their tile, from its indices and from numbers of its rows. Raises a
+    lowering's error where one needs several tiles, or a gathered one.
+    """
+    return _without(kernel, target, refused, lambda factor: factor.at < 0)
+
+
+def _without(
+    kernel: Kernel, target: Target, refused: Refusal, lacks: Callable[[Factor], bool]
+) -> Contractions:
     found = contractions(kernel)
     lets = {let.value: let for let in walk(kernel.body)}
     for value, contraction in found.of.items():
-        for factor in (contraction.a, contraction.b):
-            if factor.prologue:
-                last, dot = factor.prologue[-1], lets[value]
-                gathered = isinstance(last.node, Load)
-                error = gathered_error(last, dot) if gathered else computed_factor_error(dot, lets)
-                raise refused(error.lacks, target, error.loc, error.instead)
+        for factor in filter(lacks, (contraction.a, contraction.b)):
+            last, dot = factor.prologue[-1], lets[value]
+            gathered = isinstance(last.node, Load)
+            error = gathered_error(last, dot) if gathered else computed_factor_error(dot, lets)
+            raise refused(error.lacks, target, error.loc, error.instead)
     return found
 
 
@@ -106,7 +121,12 @@ def contractions(kernel: Kernel) -> Contractions:
     computed = {let.value for c in found.values() for f in (c.a, c.b) for let in f.prologue}
     over = {c.over for c in found.values()}
     never_materialized = frozenset(v for v in lets if not over.isdisjoint(axes.get(v, ())))
+    batches = {axis for let in lets.values() if isinstance(let.node, Dot) for axis in let.node.each or ()}
     for let in lets.values():
+        if isinstance(let.node, Reduce) and let.node.over in batches:
+            axis, x = let.node.over, lets.get(let.node.x)
+            what = f"a reduction over {axis} in the kernel of contractions, of which every index of {axis} has one"
+            raise LoweringError(what, kept([x.name] if x is not None else [], let.loc, _PRODUCTS), let.loc)
         if isinstance(let.node, Reduce) and let.node.over in over:
             raise LoweringError(
                 f"a kernel that contracts and reduces one axis, {let.node.over}", _APART, let.loc
@@ -217,13 +237,30 @@ def _computed(
 ) -> Factor | None:
     """Return a factor that is computed elementwise from loads; None for any other."""
     made = prologue(value, dot.over, lets)
-    return _of_prologue(made, dot.over, axes) if made else None
+    return _of_prologue(made, dot, lets, axes) if made else None
 
 
-def _of_prologue(made: tuple[Let, ...], over: Axis, axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
-    load = next(let.node for let in made if isinstance(let.node, Load))
-    others = tuple(axis for axis in axes[made[-1].value] if axis != over)
-    return Factor(load, -1, others, made[-1].name or load.param, prologue=made)
+def _of_prologue(
+    made: tuple[Let, ...], dot: Dot, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
+) -> Factor:
+    loads = [let.node for let in made if isinstance(let.node, Load)]
+    others = tuple(axis for axis in axes[made[-1].value] if axis != dot.over)
+    name = made[-1].name or loads[0].param
+    found = _along(dot, loads[0], lets, axes) if len(loads) == 1 else None
+    guard = loads[0].guard
+    if found is None or loads[0].fill is not None or (guard is not None and dot.over in axes[guard]):
+        return Factor(loads[0], -1, others, name, prologue=made)
+    return Factor(loads[0], found[0], others, name, found[1], made)
+
+
+def _along(
+    dot: Dot, load: Load, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
+) -> tuple[int, tuple[Value, ...]] | None:
+    """Return the dim of a load that runs along the contracted axis, and the scalars of its first index."""
+    along = [i for i, v in enumerate(load.index) if dot.over in axes[v]]
+    nodes = {v: found.node for v, found in lets.items()}
+    counted = [count_up(load.index[i], nodes, lambda v: _one_number(axes[v], dot)) for i in along]
+    return (along[0], counted[0][0]) if len(counted) == 1 and counted[0] is not None else None
 
 
 def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
@@ -232,20 +269,18 @@ def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value,
     if let is None or not isinstance(let.node, Load):
         raise computed_factor_error(dot, lets)
     load = let.node
-    along = [i for i, v in enumerate(load.index) if over in axes[v]]
-    nodes = {v: found.node for v, found in lets.items()}
-    counted = [count_up(load.index[i], nodes, lambda v: _one_number(axes[v], contraction)) for i in along]
+    along = _along(contraction, load, lets, axes)
     bounded = load.guard is not None and over in axes[load.guard]
     masked = load.fill is not None or (bounded and _stop(contraction, load, lets, axes) is None)
     if bounded and not masked:
         load = replace(load, guard=None)
-    if len(counted) != 1 or counted[0] is None or masked:
+    if along is None or masked:
         made = elementwise(value, over, lets)
         if not made:
             raise gathered_error(let, dot)
-        return _of_prologue(made, over, axes)
-    others = (axes[v] for i, v in enumerate(load.index) if i not in along)
-    return Factor(load, along[0], union(*others), let.name or load.param, counted[0][0])
+        return _of_prologue(made, contraction, lets, axes)
+    others = (axes[v] for i, v in enumerate(load.index) if i != along[0])
+    return Factor(load, along[0], union(*others), let.name or load.param, along[1])
 
 
 def count_up(
@@ -265,6 +300,8 @@ def count_up(
             return None
 
 
+_FACTOR = 'y = L.keep(..., "y") of the factor, then L.dot(y, ...)'
+_PRODUCTS = 'y = L.keep(..., "y") of what is reduced, and the reduction of y'
 _APART = (
     'a kernel of its own for the other result: s = L.keep(s, "s"); '
     "or the tensor once more, as a parameter whose axis has another name"
@@ -275,14 +312,15 @@ def _reads(let: Let, axis: Axis, axes: Mapping[Value, tuple[Axis, ...]]) -> bool
     return any(axis in axes.get(v, ()) for v in operands(let.node))
 
 
-def kept(names: Iterable[str], loc: Loc) -> str:
-    """Return what to write for factors that are not in memory as a contraction reads them.
+def kept(names: Iterable[str], loc: Loc, otherwise: str = _FACTOR) -> str:
+    """Return what to write for values that are not in memory as another nest reads them.
 
-    names: of values; those that the line does not mention are no names of the author.
+    names: of values; those that the line does not mention are no names of the author. otherwise: what to
+    write without one.
     """
     mine = [name for name in names if loc.mentions(name)]
     lines = "; ".join(f'{name} = L.keep({name}, "{name}")' for name in mine)
-    return f"{lines} in the line before" if mine else 'y = L.keep(..., "y") of the factor, then L.dot(y, ...)'
+    return f"{lines} in the line before" if mine else otherwise
 
 
 def gathered_error(let: Let, dot: Let) -> LoweringError:

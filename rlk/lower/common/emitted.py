@@ -13,13 +13,15 @@ class Signature:
     extents: of the static axes. split_rows: inputs with a leading row axis come with two strides for it,
     an outer and an inner one (`logits[:, :-1]`), and one inner extent. divisible: arguments of `call` whose
     value (an integer) or address in bytes (a tensor) is a multiple of 16. strided: inputs whose last dim has
-    another stride than 1, such as an expanded cotangent.
+    another stride than 1, such as an expanded cotangent. listed: of a kernel that one launch runs on lists of
+    tensors (`rlk.lower.common.lists`), the scalars of which each item has its own; None: of one call.
     """
 
     extents: tuple[tuple[str, int], ...] = ()
     split_rows: bool = False
     divisible: frozenset[str] = frozenset()
     strided: frozenset[str] = frozenset()
+    listed: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Copied:
     along: str  # the coordinate of its first element of the contracted axis
     major: str
     order: str
+    dtype: str
 
 
 STEPS = "steps"  # the number of K steps, where it is dynamic
@@ -70,6 +71,8 @@ class ContractionText:
     length: str  # of the contracted axis, where tiles are cleared beyond it
     after: tuple[Line, ...]
     vectorized: bool  # whether the epilogue stores vectors through shared memory
+    computing_first: tuple[Line, ...]  # what computes A at the first K step, and at others
+    computing: tuple[Line, ...]
 
     @property
     def words(self) -> int:
@@ -130,7 +133,8 @@ def write(
     length = emitter.length() if plan.clears else ""
     after = live(after)
     piece_before = live(piece_before, {STEPS, length})
-    before = live(before, names_read((*piece_before, *after)) | {STEPS, length, loop or ""})
+    later = (*piece_before, *after, *emitter.computing)
+    before = live(before, names_read(later) | {STEPS, length, loop or ""})
     a, b = (_copied(plan, tma_tile, start) for tma_tile, start in zip(plan.tma_tiles, starts, strict=True))
     if a.name == b.name:
         raise refused(f"a contraction of {a.name} with itself", plan.target)
@@ -159,11 +163,10 @@ def write(
         length=length,
         after=after,
         vectorized=emitter.vectorized,
+        computing_first=emitter.computing_first,
+        computing=emitter.computing,
     )
-    if plan.pieces is not None or plan.loop is not None:
-        emitter.uses("put_sum")
-    if plan.clears:
-        emitter.uses("clear_end")
+    _note_helpers(plan, emitter)
     limit = plan.programs // plan.cluster * plan.cluster
     return KernelText(
         template="contraction.py.j2",
@@ -173,6 +176,18 @@ def write(
         programs=(f"programs = min({plan.cluster} * {counts.programs}, {limit})",),
         build=build(plan.kernel, given, emitter),
     )
+
+
+def _note_helpers(plan: ContractionPlan, emitter: GemmEmitter) -> None:
+    """Note which prelude functions the template calls."""
+    if plan.pieces is not None or plan.loop is not None:
+        emitter.uses("put_sum")
+    if plan.clears:
+        emitter.uses("clear_end")
+    if plan.prologue:
+        emitter.uses("by_rows", "put_pairs")
+    if plan.of_bytes:
+        emitter.uses("byte_places")
 
 
 def _piece_loop(plan: ContractionPlan, count: str | None) -> str:
@@ -237,7 +252,7 @@ def _frame(
 ) -> tuple[Frame, list[CallArg]]:
     """Return the frame of a GEMM kernel, and its arguments."""
     names = [tma_tile.factor.load.param for tma_tile in plan.tma_tiles]
-    copied = dict.fromkeys(names, 16 // plan.dtype.bytes)
+    copied = {n: 16 // tile.dtype.bytes for n, tile in zip(names, plan.tma_tiles, strict=True)}
     orders = {name: tma_tile.order for name, tma_tile in zip(names, plan.tma_tiles, strict=True)}
     return framed(plan, emitter, loop_indices, owning(plan), copied=copied, orders=orders)
 
@@ -253,4 +268,5 @@ def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start) -> Copied:
         along=start.along,
         major="MN" if tma_tile.transposed else "K",
         order="COL_MAJOR" if tma_tile.transposed else "ROW_MAJOR",
+        dtype=text.TYPES[tma_tile.dtype],
     )

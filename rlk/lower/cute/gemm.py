@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-from rlk.ir.dims import union
+from rlk.ir.dims import fixed_extent, union
 from rlk.ir.nodes import (
     Bits,
     Cast,
@@ -46,12 +46,14 @@ from rlk.passes.walk import backward_slice
 
 ROWS = 2  # accumulator rows of a thread
 MOST_PARTS = 4  # column parts of an epilogue
+MAGIC = {DType.BF16: 0x43004300, DType.F16: 0x64006400}  # 128 and 1024: 7 bits lower are whole numbers
 PLACE = "8 * (c // 2) + c % 2"  # column of element c, from the thread's first column
 OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
     "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
-    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left".split()
+    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left "
+    "a_rows a_values a_pair a_offsets a_places a_bytes".split()
 )
 
 
@@ -89,6 +91,8 @@ class GemmEmitter(Emitter):
         self.of_both = False  # whether values are lists over the rows of a thread
         self.ends: dict[Value, str] = {}  # comparisons with a column index: the other operand
         self.combined = {n.x for n in self.nodes.values() if isinstance(n, Reduce)}
+        self.computing_first: tuple[Line, ...] = ()  # what computes a factor at the first step, and at others
+        self.computing: tuple[Line, ...] = ()
 
     def axes(self, value: Value) -> tuple[object, ...]:
         type = self.types[value]
@@ -232,6 +236,57 @@ class GemmEmitter(Emitter):
             self.text, self.consts, self.memory.coordinates = kept
         return of_tile, lines(self.lines), starts
 
+    def computed(self, first: str) -> tuple[Line, ...]:
+        """Return the lines that compute a thread's elements of A from its tile, in the list `a_values`.
+
+        first: the index of the step's first element along the contracted axis.
+        """
+        plan, kept = self.plan, (dict(self.text), dict(self.consts))
+        tile, over = plan.tma_tiles[0], plan.contraction.over
+        casts = plan.of_bytes
+        whole = casts[-1].value if casts else None
+        self.line("a_values = []")
+        if whole is not None:
+            size = tile.rows * plan.depth
+            self.line(f"a_offsets = [place + {size} * get.index for place in a_places]")
+        ends = fixed_extent(over, dict(plan.signature.extents)) or 0
+        with self.inner(f"for i in cutlass.range_constexpr({plan.depth // 8}):"):
+            with self.inner(f"for r in cutlass.range_constexpr({ROWS}):"):
+                if whole is not None:
+                    word = self.call(
+                        "byte_pair", "a_bytes", f"a_offsets[i // 2] + ({8 * plan.depth} * r + i % 2 * 8)"
+                    )
+                    magic, kind = MAGIC[self.tile(whole).dtype], text.TYPES[self.tile(whole).dtype]
+                    self.line(f"a_pair = {self.call('bytes_as_floats', word, f'{magic:#x}', kind)}")
+                else:
+                    given = "a_tiles", "row + 8 * r", "8 * i + quad", "get.index", str(not tile.transposed)
+                    self.line(f"a_pair = {self.call('stage_pair', *given)}")
+                with self.inner("for c in cutlass.range_constexpr(2):"):
+                    at = f"({first} + 8 * i + quad + c)"
+                    for let in plan.prologue:
+                        self.at(let)
+                        if let.node == Pos(over):
+                            self.text[let.value] = at
+                        elif let.value == whole or isinstance(let.node, Load):
+                            self.text[let.value] = "a_pair[c]"
+                        elif let in casts:
+                            pass
+                        else:
+                            self.node(let)
+                    last = plan.prologue[-1]
+                    value = self.typed(last.value)
+                    if ends % plan.depth:
+                        zero = f"{text.TYPES[self.tile(last.value).dtype]}(0.0)"
+                        value = self.call("select", f"{at} < {ends}", value, zero)
+                    self.line(f"a_values.append({value})")
+        self.text, self.consts = kept
+        return lines(self.lines)
+
+    def of_prologue(self) -> list[Let]:
+        """Return what a computed factor needs beside its tile, with all that it is made of."""
+        read = [v for let in self.plan.prologue if not isinstance(let.node, Load) for v in operands(let.node)]
+        return self.needed([v for v in read if v not in self.never_materialized])
+
     def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...], tuple[Line, ...]]:
         """Return a consumer's prologue, that of a piece whose length a tile counts, and its epilogue."""
         self.own()
@@ -240,7 +295,8 @@ class GemmEmitter(Emitter):
         early = [
             let for let in self.plan.kernel.body.lets if let.value not in later | self.never_materialized
         ]
-        ahead = {let.value for let in (*self.hoisted(early), *self.needed(self.stops()))}
+        first = (*self.hoisted(early), *self.needed(self.stops()), *self.of_prologue())
+        ahead = {let.value for let in first}
         of_tile = [let for let in early if let.value in ahead and not self.by_row(let.value)]
         self.block([let for let in of_tile if let.value not in self.of_piece])
         if self.plan.loop is None:
@@ -258,6 +314,9 @@ class GemmEmitter(Emitter):
             if let.value in ahead and self.by_row(let.value):
                 self.row_ahead(let)
         before = lines(self.lines)
+        if self.plan.prologue:
+            firsts = "0", f"{self.plan.depth} * k"
+            self.computing_first, self.computing = (self.computed(first) for first in firsts)
         of_piece: tuple[Line, ...] = ()
         if self.plan.loop is not None:
             self.block([let for let in of_tile if let.value in self.of_piece])

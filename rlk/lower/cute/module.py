@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlk.ir.nodes import Program
-from rlk.lower.common import abi
+from rlk.lower.common import abi, lists
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.host_loops import host_lines
 from rlk.lower.common.layout import laid_out
@@ -48,6 +48,7 @@ def lower(
     The text is the same, byte for byte, for equal arguments. Raises LoweringError where a nest has no form
     in this lowering.
     """
+    lists.refuse(program, signature)
     helpers: dict[str, Helper] = {}
     checks: list[str] = []
     loop_indices = abi.turn_axes(program)

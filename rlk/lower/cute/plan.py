@@ -9,10 +9,17 @@ from typing import NamedTuple, Protocol
 from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Dot, Kernel, Load, Loop, Store, Value
+from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Store, Value, operands
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.contract import Contraction, Factor, contractions_of_loads, count_up, covered
+from rlk.lower.common.contract import (
+    Contraction,
+    Factor,
+    computed_factor_error,
+    contractions_of_tiles,
+    count_up,
+    covered,
+)
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.names import stride_name
@@ -72,7 +79,8 @@ class TmaTile:
     """The TMA tile of a factor: `rows` of its tensor from the sum of `first` on, along an axis.
 
     shared: blocks of a cluster that each multicast a part. transposed: MN-major, the rows are contiguous.
-    dim: of the rows. batch: the other dims, and the index that a tile has there.
+    dim: of the rows. batch: the other dims, and the index that a tile has there. dtype: of the tensor, which
+    is not that of the product where the factor is computed.
     """
 
     factor: Factor
@@ -81,6 +89,7 @@ class TmaTile:
     first: tuple[Value, ...]
     shared: int
     dim: int
+    dtype: DType
     batch: tuple[tuple[int, Value], ...] = ()
 
     @property
@@ -173,12 +182,42 @@ class ContractionPlan:
         return WARPGROUP * (1 + self.consumers)
 
     @property
+    def prologue(self) -> tuple[Let, ...]:
+        """Return what A is computed of, if it is: consumers read its tile, and hold A in registers."""
+        return self.tma_tiles[0].factor.prologue
+
+    @property
+    def of_bytes(self) -> tuple[Let, ...]:
+        """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if A has them.
+
+        They are the prologue's first, and no other value needs what is between them.
+        """
+        if not self.prologue or self.tma_tiles[0].dtype is not DType.I8 or self.tma_tiles[0].transposed:
+            return ()
+        load = next(let for let in self.prologue if isinstance(let.node, Load))
+        found, last = [], load.value
+        while True:
+            users = [let for let in self.prologue if last in operands(let.node)]
+            if len(users) != 1 or not isinstance(users[0].node, Cast):
+                return ()
+            found.append(users[0])
+            last, dtype = users[0].value, users[0].node.dtype
+            if dtype in (DType.BF16, DType.F16):
+                return tuple(found)
+            if dtype not in (DType.I32, DType.F32):
+                return ()
+
+    @property
     def columns(self) -> int:
         return self.fragment.length
 
     @property
     def blocks_of_columns(self) -> int:
         return self.columns // 8
+
+    @property
+    def blocks_of_depth(self) -> int:
+        return self.depth // 8
 
     @property
     def instructions(self) -> int:
@@ -326,32 +365,31 @@ def _contraction(
     of_segments = _segments(kernel, found.parallel, extents, target)
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
-    first, last = (side.axis for side in _sides(_checked(kernel, target), tiled, kernel, target))
-    transposed = last in found.parallel and _transposed(schedule.tile(str(first)), schedule.tile(str(last)))
-    if transposed and (walked is not None or loop is not None):
-        raise refused("pieces in sequence with fewer rows than a wgmma instruction", target)
+    product, in_pieces = _checked(kernel, target), walked is not None or loop is not None
+    sides = _sides(product, tiled, kernel, target)
+    transposed = _swapped(kernel, product, sides, schedule, extents, in_pieces, target)
     if loop is None:  # which names values of the kernel
-        kernel = hoist_masks(kernel, first if transposed else last)
+        kernel = hoist_masks(kernel, sides[not transposed].axis)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
-    (contraction,) = contractions_of_loads(kernel, target, refused).of.values()
+    (contraction,) = contractions_of_tiles(kernel, target, refused).of.values()
     row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
     consumers = _consumers(schedule, rows, width, found.parallel, target, twice=loop is not None)
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
-    _, dtype = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
+    dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
-    sides = row_side.tile(tile, 1), column_side.tile(width, cluster)
+    tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
-    stage = (tile + width) * depth * dtype.bytes
+    own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
-    ring = _ring(schedule.stages, stage, consumers, cluster, kept, target)
-    idle = of_segments is not None and not transposed
-    _sound(ring, consumers, cluster, tile * depth * dtype.bytes, width * depth * dtype.bytes, idle)
+    ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
+    idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
+    _sound(ring, consumers, cluster, own, shared, idle, computed)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -359,14 +397,14 @@ def _contraction(
         rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
         others=owned,
         fragment=Fragment(columns, width, (1, 2)),
-        tma_tiles=sides,
+        tma_tiles=tiles,
         ring=ring,
         dtype=dtype,
         depth=depth,
         steps=_steps(contraction, depth, extents) if pieces is None else pieces.copied,
         pieces=pieces,
         loop=loop,
-        clears=walked is None and _clears(contraction, sides, depth, extents, target),
+        clears=walked is None and _clears(contraction, tiles, depth, extents, target),
         segments=of_segments,
         cluster=cluster,
         consumers=consumers,
@@ -376,6 +414,29 @@ def _contraction(
         signature=signature,
         target=target,
     )
+
+
+def _swapped(
+    kernel: Kernel,
+    contraction: Contraction,
+    sides: tuple[_Side, _Side],
+    schedule: Schedule,
+    extents: dict[str, int],
+    in_pieces: bool,
+    target: Target,
+) -> bool:
+    """Return whether to swap A and B: fewer rows than an instruction has, or B is computed."""
+    parallel, (first, last) = roles(kernel, extents).parallel, (side.axis for side in sides)
+    if any(side.factor.prologue for side in sides):  # registers hold A
+        swapped = bool(sides[1].factor.prologue)
+        counted = _steps(contraction, INSTRUCTION, extents) is None
+        if in_pieces or counted or swapped and last not in parallel:
+            raise _computed_refused(kernel, target)
+        return swapped
+    swapped = last in parallel and _transposed(schedule.tile(str(first)), schedule.tile(str(last)))
+    if swapped and in_pieces:
+        raise refused("pieces in sequence with fewer rows than a wgmma instruction", target)
+    return swapped
 
 
 def _owned(
@@ -429,11 +490,13 @@ def _transposed(rows: int, columns: int) -> bool:
 
 def _checked(kernel: Kernel, target: Target) -> Contraction:
     """Return the only contraction of a kernel, if wgmma supports it."""
-    of = contractions_of_loads(kernel, target, refused).of
+    of = contractions_of_tiles(kernel, target, refused).of
     if len(of) != 1 or any(isinstance(let.node, Loop) for let in walk(kernel.body)):
         lacks = "a kernel of more than one contraction, or of one beside a stream"
         raise refused(lacks, target, instead='z = L.keep(z, "z") of each product but one')
     ((value, contraction),) = of.items()
+    if contraction.a.prologue and contraction.b.prologue:
+        raise _computed_refused(kernel, target)
     if target.name != "sm_90a":
         raise refused("contractions for this target", target)
     if contraction.model is not DotModel.CHAIN16:
@@ -446,6 +509,17 @@ def _checked(kernel: Kernel, target: Target) -> Contraction:
     return contraction
 
 
+def _computed_refused(kernel: Kernel, target: Target) -> LoweringError:
+    """Return the error of a computed factor where registers cannot hold it.
+
+    That is one of two, one whose axis a block reduces, and one along an axis whose length a tile counts.
+    """
+    lets = {let.value: let for let in walk(kernel.body)}
+    dot = next(let for let in lets.values() if isinstance(let.node, Dot))
+    error = computed_factor_error(dot, lets)
+    return refused(error.lacks, target, error.loc, error.instead)
+
+
 @dataclass(frozen=True, slots=True)
 class _Side:
     """A factor, the axis of its tile rows, and the scalars that sum to its first row."""
@@ -456,8 +530,8 @@ class _Side:
     dim: int
     batch: tuple[tuple[int, Value], ...]
 
-    def tile(self, rows: int, shared: int) -> TmaTile:
-        return TmaTile(self.factor, rows, self.axis, self.first, shared, self.dim, self.batch)
+    def tile(self, rows: int, shared: int, dtype: DType) -> TmaTile:
+        return TmaTile(self.factor, rows, self.axis, self.first, shared, self.dim, dtype, self.batch)
 
 
 def _sides(
@@ -533,7 +607,8 @@ def _clears(
     """Return whether consumers write zeros beyond the end of the contracted axis, into MN-major tiles."""
     if not _ends_inside_a_step(contraction, depth, extents):
         return False
-    if contraction.stop is None or not all(tile.transposed for tile in tiles):
+    computed = any(tile.factor.prologue for tile in tiles)
+    if contraction.stop is None or computed or not all(tile.transposed for tile in tiles):
         raise refused(f"parts of {contraction.over.whole} that end between steps", target)
     return True
 
@@ -542,13 +617,14 @@ def _ends_inside_a_step(contraction: Contraction, depth: int, extents: dict[str,
     """Return whether the last K step may have elements of both tensors beyond the end of the axis.
 
     Where one factor ends with its tensor, TMA fills zeros. Of pieces of whole steps only the last, which ends
-    there, is shorter.
+    there, is shorter. A computed factor is 0 there, which must not meet what is infinite.
     """
     over = contraction.over
     length = fixed_extent(over, extents) if contraction.stop is None else None
     whole = length is not None and length % depth == 0
     whole = whole or over.part is Part.WITHIN and over.piece is not None and over.piece % depth == 0
-    return not whole and bool(contraction.a.base and contraction.b.base)
+    a, b = contraction.a, contraction.b
+    return not whole and bool(a.base or b.base if a.prologue or b.prologue else a.base and b.base)
 
 
 def _pieces(
@@ -597,11 +673,20 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
 
 
 @cache
-def _sound(ring: Ring, consumers: int, cluster: int, own: int, shared: int, idle: bool) -> None:
+def _sound(
+    ring: Ring, consumers: int, cluster: int, own: int, shared: int, idle: bool, computed: bool
+) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
     protocol = gemm_protocol(
-        ring.stages, consumers, cluster, own=own, shared=shared, arrivals=arrivals, idle=idle
+        ring.stages,
+        consumers,
+        cluster,
+        own=own,
+        shared=shared,
+        arrivals=arrivals,
+        idle=idle,
+        computed=computed,
     )
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
     verify(replace(protocol, rings=(counted,)))

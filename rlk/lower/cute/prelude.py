@@ -397,6 +397,49 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
         cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))
 
 
+def stage_pair(tiles, row, k, stage, along: cutlass.Constexpr):
+    # Elements k and k + 1 of a row of a tile; along: whether they are contiguous.
+    pair = cute.make_rmem_tensor((2,), tiles.element_type)
+    if along:
+        at = cute.assume(cute.crd2idx((row, k, stage), tiles.layout), divby=2)
+        cute.autovec_copy(cute.make_tensor(tiles.iterator + at, (2,)), pair)
+    else:
+        pair[0], pair[1] = tiles[row, k, stage], tiles[row, k + 1, stage]
+    return [pair[0], pair[1]]
+
+
+def byte_places(row, quad):
+    # Offsets of a row's quarters of 16 bytes in a tile with rows of 64 bytes: 64-byte swizzle.
+    return [64 * row + 16 * (row // 2 % 4 ^ i) + quad for i in range(4)]
+
+
+def byte_pair(tiles, at):
+    # Two contiguous bytes of shared memory as a word.
+    pair = cute.make_rmem_tensor((2,), tiles.element_type)
+    cute.autovec_copy(cute.make_tensor(tiles.iterator + cute.assume(at, divby=2), (2,)), pair)
+    return cute.recast_tensor(pair, cutlass.Uint16)[0].to(Int32)
+
+
+def sub_pair(a, b, kind):
+    # Differences of two 16-bit floats in a word.
+    x, y = cute.make_rmem_tensor((2,), kind), cute.make_rmem_tensor((2,), kind)
+    cute.recast_tensor(x, Int32)[0], cute.recast_tensor(y, Int32)[0] = a, b
+    made = x.load() - y.load()
+    return [made[0], made[1]]
+
+
+def bytes_as_floats(word, magic: cutlass.Constexpr, kind: cutlass.Constexpr):
+    # Two signed bytes as 16-bit floats, exactly: magic + 7 bits, less magic (+ 128 of a negative one).
+    word = Int32(cute.arch.prmt(word, Int32(magic), Int32(0x5150)))
+    return sub_pair(word & Int32(-0x00800081), word & Int32(-0x007F0080), kind)
+
+
+def put_pairs(to, x):
+    # Fill the registers of A: for each 8 columns, a pair of each of a thread's two rows.
+    for i in range(len(x)):
+        to[i // 2 % 2, i // 4 * 2 + i % 2] = x[i]
+
+
 def clear_end(tiles, stage, first, mine, rows: cutlass.Constexpr, depth: cutlass.Constexpr):
     # Zero an MN-major tile from `first` of the contracted axis on, by the threads of a warpgroup.
     across = rows // 8

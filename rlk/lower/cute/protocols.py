@@ -34,10 +34,12 @@ def gemm_protocol(
     shared: int = 32768,
     arrivals: int = 4,
     idle: bool = False,
+    computed: bool = False,
 ) -> Protocol:
     """Return the protocol of a GEMM: one pipeline, a producer, consumers with one wgmma group in flight.
 
-    idle: the last consumer has no rows in every other tile: it releases the stages unread.
+    idle: the last consumer has no rows in every other tile: it releases the stages unread. computed: A is
+    computed in registers from the stage's tile, and written when the group before has read them.
 
     own, shared: bytes of A, and of B, of which a CTA loads 1 / cluster for all. arrivals: of one consumer.
     A few more than 2 * stages steps stand for any number: a slot has seen both parities after two rounds,
@@ -51,7 +53,10 @@ def gemm_protocol(
     part_time: list[Op] = []
     for begin in range(0, count, steps_per_tile):
         more = min(steps_per_tile, count - begin) - 1
-        tile = [*first, Repeat(more, (*first, Drain(1), free)), Drain(), free]
+        step: tuple[Op, ...] = (*first, Drain(1), free)
+        if computed:
+            step = (Wait("ring"), Drain(), free, Read("ring"))
+        tile = [*first, Repeat(more, step), Drain(), free]
         body += tile
         rests = begin // steps_per_tile % 2 == 0
         part_time += [Repeat(more + 1, (*first, Drain(), free))] if rests else tile

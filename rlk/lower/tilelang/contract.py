@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from rlk.ir.dims import fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Let, Loop, Reduce, Value
+from rlk.ir.nodes import Decl, Let, Load, Loop, Pos, Reduce, Value, operands
 from rlk.ir.types import DType
-from rlk.lower.common.contract import Contraction, Contractions, Factor, contractions_of_loads
+from rlk.lower.common.contract import Contraction, Contractions, Factor, contractions_of_tiles
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.one_hot import OneHotSum
@@ -92,7 +93,7 @@ class Dots(Factors):
 
     def __init__(self, emitter: WithMemory) -> None:
         plan = emitter.plan
-        super().__init__(emitter, contractions_of_loads(plan.kernel, plan.target, refused))
+        super().__init__(emitter, contractions_of_tiles(plan.kernel, plan.target, refused))
         emitter.names.taken |= OF_COPIES
 
     def run(self) -> None:
@@ -129,9 +130,10 @@ class Dots(Factors):
         factors = (contraction.a, contraction.b)
         starts = [self.starts(f, side) for f, side in zip(factors, sides, strict=True)]
         tiles = [self.tile(f, side) for f, side in zip(factors, sides, strict=True)]
+        of_rows = [self.numbers(f, side) for f, side in zip(factors, sides, strict=True)]
         self.e.line(f"tl.clear({sums})")
         self.e.line("tl.sync_threads()")
-        self.steps(contraction, starts, tiles, sums)
+        self.steps(contraction, starts, tiles, of_rows, sums)
         self.e.line(f"tl.copy({sums}, {made})")
         self.e.line("tl.sync_threads()")
         places = [self.place(side) for side in sides]
@@ -139,7 +141,14 @@ class Dots(Factors):
         at = ", ".join(self.e.indexed(place, (side.axis,)) for place, side in zip(places, sides, strict=True))
         self.e.value(let, "acc", lambda: f"{made}[{at}]")
 
-    def steps(self, contraction: Contraction, starts: list[str], tiles: list[str], sums: str) -> None:
+    def steps(
+        self,
+        contraction: Contraction,
+        starts: list[str],
+        tiles: list[str],
+        of_rows: list[dict[Value, str]],
+        sums: str,
+    ) -> None:
         """Write the loop over the contracted axis, in ascending order."""
         depth, length = self.plan.schedule.depth, self.length(contraction)
         count = str(-(-int(length) // depth)) if length.isdigit() else text.rounded_up(length, depth)
@@ -149,13 +158,25 @@ class Dots(Factors):
                 factor = (contraction.a, contraction.b)[number]
                 # 0.0 * -0.0 + x == x for every x, including x = -0.0
                 zero = "f32(-0.0)" if contraction.model is DotModel.FMA and number else ""
-                self.filled(factor, start, tile, f"{step} * {depth}", length, zero)
+                self.filled(factor, start, tile, f"{step} * {depth}", length, zero, of_rows[number])
             self.e.line("tl.sync_threads()")
             self.e.line(f"tl.gemm({tiles[0]}, {tiles[1]}, {sums}, transpose_B=True)")
             self.e.line("tl.sync_threads()")
 
-    def filled(self, factor: Factor, start: str, tile: str, first: str, length: str, zero: str) -> None:
-        """Write the copy of a step of a factor, coalesced: adjacent threads load adjacent elements."""
+    def filled(
+        self,
+        factor: Factor,
+        start: str,
+        tile: str,
+        first: str,
+        length: str,
+        zero: str,
+        of_rows: dict[Value, str],
+    ) -> None:
+        """Write the copy of a step of a factor, coalesced: adjacent threads load adjacent elements.
+
+        A computed factor is computed on the way. of_rows: numbers of rows that it needs, in shared memory.
+        """
         decl, depth, threads = self.decl(factor), self.plan.schedule.depth, self.plan.threads
         rows, last = self.side(factor).length, factor.at == len(decl.type.axes) - 1
         if rows * depth % threads:
@@ -164,20 +185,62 @@ class Dots(Factors):
         row, k = (f"at // {depth}", f"at % {depth}") if last else (f"at % {rows}", f"at // {rows}")
         strided = not last or decl.name in self.plan.signature.strided
         along = f"tl.int64(k) * {self.e.memory.stride(decl, factor.at)}" if strided else "k"
-        zero = zero or f'tl.Cast("{text.TYPES[decl.type.dtype]}", 0)'
+        nothing = f'tl.Cast("{text.TYPES[decl.type.dtype]}", 0)'
+        zero = zero or f'tl.Cast("{text.TYPES[self.dtype(factor)]}", 0)'
         with self.e.inner(f"for c in tl.unroll({rows * depth // threads}):"):
             self.e.line(f"at = c * {threads} + thread")
             self.e.line(f"row, k = {row}, {first} + {k}")
             there = f"({start}[row] != {NOWHERE}) & (k < {length})"
-            read = f"tl.if_then_else({there}, {decl.name}[{start}[row] + {along}], {zero})"
-            self.e.line(f"{tile}[row, {k}] = {read}")
+            element = f"{decl.name}[{start}[row] + {along}]"
+            if factor.prologue:
+                element = self.computed(factor, f"tl.if_then_else({there}, {element}, {nothing})", of_rows)
+            self.e.line(f"{tile}[row, {k}] = tl.if_then_else({there}, {element}, {zero})")
+
+    def computed(self, factor: Factor, element: str, rows: dict[Value, str]) -> str:
+        """Write what a factor's element is computed of, given that of its tensor; return its text."""
+        e, plan, known, hidden = self.e, self.plan, dict(self.e.text), self.never_materialized
+        e.plan = replace(plan, thread_value_layouts=())
+        self.never_materialized = frozenset()
+        e.text.update({value: f"{name}[row]" for value, name in rows.items()})
+        for let in factor.prologue:
+            e.current = ()
+            if isinstance(let.node, Load):
+                e.text[let.value] = e.let(factor.load.param, text.held(element, e.tile(let.value).dtype))
+            elif isinstance(let.node, Pos):
+                e.text[let.value] = "k"
+            else:
+                e.node(let)
+        made = e[factor.prologue[-1].value]
+        e.plan, e.text, self.never_materialized = plan, known, hidden
+        return made
+
+    def numbers(self, factor: Factor, side: ThreadValues) -> dict[Value, str]:
+        """Write the numbers of rows that a computed factor needs to shared memory; return their names."""
+        mine = {let.value for let in factor.prologue}
+        read = [v for let in factor.prologue if not isinstance(let.node, Load) for v in operands(let.node)]
+        found: dict[Value, str] = {}
+        for value in read:
+            if value not in mine | found.keys() and side.axis in self.e.tile(value).axes:
+                name = self.shared(f"{factor.name}_of_rows", (side.length,), self.e.tile(value).dtype)
+                place = self.place(side)
+                self.e.current = self.plan.lists((side.axis,))
+                at = self.e.indexed(place, (side.axis,))
+                self.e.memory.by_one((side.axis,), f"{name}[{at}] = {self.e[value]}")
+                found[value] = name
+        return found
+
+    def dtype(self, factor: Factor) -> DType:
+        """Return the dtype of what a contraction multiplies."""
+        if factor.prologue:
+            return self.e.tile(factor.prologue[-1].value).dtype
+        return self.decl(factor).type.dtype
 
     # --- shared memory --------------------------------------------------------------------------------------
 
     def tile(self, factor: Factor, side: ThreadValues) -> str:
         """Declare the shared memory of a step of a factor."""
         shape = (side.length, self.plan.schedule.depth)
-        return self.shared(f"{factor.name}_tile", shape, self.decl(factor).type.dtype)
+        return self.shared(f"{factor.name}_tile", shape, self.dtype(factor))
 
     def starts(self, factor: Factor, side: ThreadValues) -> str:
         """Write the offset of each row of a factor in its tensor."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlk.ir.nodes import Program, Role
 from rlk.ir.types import DType
-from rlk.lower.common import abi
+from rlk.lower.common import abi, lists
 from rlk.lower.common.emitted import (
     OF_POINTERS,
     CallArg,
@@ -64,6 +64,7 @@ def lower(
     The text is the same, byte for byte, for equal arguments. Raises LoweringError where a nest has no form
     in this lowering.
     """
+    lists.refuse(program, signature)
     frame = Helpers(functions(target.vendor))
     frame.use(*FRAME)
     helpers: dict[str, Helper] = {}

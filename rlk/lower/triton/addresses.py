@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Let, Load, Loop, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import DType
-from rlk.lower.common import abi
+from rlk.lower.common import abi, lists
 from rlk.lower.common.arguments import Arguments
 from rlk.lower.common.contract import implies
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
-from rlk.lower.triton.plan import Shared, TritonPlan
+from rlk.lower.triton.plan import ALIGNED, Dim, Shared, TritonPlan
 from rlk.lower.triton.writer import Writer
+from rlk.passes.rotation import VECTOR, Window
 from rlk.passes.walk import walk
 
 ERRORS = abi.ERRORS.name
@@ -48,10 +49,13 @@ class Addresses(Arguments):
         self.first: dict[Axis, str] = {}  # of a tile, where contractions ask for it
         self.inside: dict[Axis, str] = {}
         self.limits: dict[Axis, tuple[str, Value]] = {}  # of segments, where no guard says as much
+        self.starts: dict[Value, tuple[str, str]] = {}  # of windows: in memory, and in their first vectors
         for decl in self.plan.kernel.params:
             self.e.names.taken.add(decl.name if decl.role is Role.SCALAR else f"{decl.name}_ptr")
             self.e.names.taken |= {axis.name for axis in decl.type.axes}
         self.e.names.taken |= {"tl", "triton", f"{ERRORS}_ptr"}
+        if self.plan.signature.listed is not None:
+            self.e.names.taken |= {lists.FIRST, lists.ROW, f"{lists.ITEMS}_ptr", f"{lists.TABLE}_ptr"}
 
     # --- the grid -------------------------------------------------------------------------------------------
 
@@ -61,7 +65,7 @@ class Addresses(Arguments):
         found = self.plan.segments
         if not self.plan.schedule.programs or not self.plan.shared:
             if found is None:
-                self.places("tl.program_id(0)")
+                self.places("tl.program_id(0)" if self.plan.signature.listed is None else lists.FIRST)
             else:
                 tile = self.segment("tl.program_id(0)", found)
                 with self.e.inner(f"if {tile.first} >= {tile.length}:"):
@@ -229,7 +233,25 @@ class Addresses(Arguments):
         self.owned[s.axis] = self.e.let(name, indices)
         if not s.exact:
             end = self.extent(s.axis) if s.length is None else str(s.length)
+            if s is self.plan.remainder:
+                end = f"{end} // {ALIGNED} * {ALIGNED}"
             self.inside[s.axis] = self.e.let(f"{name}_inside", f"{self.owned[s.axis]} < {end}")
+
+    @contextmanager
+    def last_elements(self) -> Iterator[None]:
+        """Restrict the last program to the elements behind the last vector of the plan's remainder."""
+        before, owned, inside, whole = self.plan, dict(self.owned), dict(self.inside), self.plan.remainder
+        assert whole is not None
+        few = replace(whole, tile=ALIGNED)
+        shared = tuple(few if s is whole else s for s in before.shared)
+        end = self.extent(whole.axis) if whole.length is None else str(whole.length)
+        with self.e.inner(f"if tl.program_id(0) == {end} // {whole.tile}:"):
+            dims = (Dim(whole.axis, 0, ALIGNED.bit_length() - 1),)
+            self.e.plan = self.plan = replace(before, shared=shared, dims=dims, remainder=None)
+            self.place(few, f"{end} // {ALIGNED} * {ALIGNED} + {self.indices(whole.axis)}")
+            yield
+        self.e.plan = self.plan = before
+        self.owned, self.inside = owned, inside
 
     @contextmanager
     def part(self, plan: TritonPlan, axis: Axis, offset: int) -> Iterator[None]:
@@ -269,7 +291,60 @@ class Addresses(Arguments):
 
     # --- memory ---------------------------------------------------------------------------------------------
 
+    def rotated(self, window: Window) -> str:
+        """Write where a chunk starts in its first vector; return its elements' indices in memory's order."""
+        load, lane = self.e.nodes[window.load], self.e.lane(window)
+        assert isinstance(load, Load)
+        width = VECTOR // self.decls[load.param].type.dtype.bytes
+        rows = [
+            t for dim, v in enumerate(load.index[:-1]) for t in self.terms(self.decls[load.param], dim, v)
+        ]
+        start = self.e.let("start", " + ".join([*rows, self.e[window.begin]]))
+        shift = self.e.let("shift", f"({start} & {width - 1}).to(tl.int32)")
+        self.starts[window.load] = start, shift
+        return f"{self.e[window.begin]} + (({lane} - {shift}) & {(window.lanes.chunk or 1) - 1})"
+
+    def window(self, window: Window, load: Load, let: Let) -> str:
+        """Write the loads of a rotated chunk: its vectors, and the one after them for its last elements.
+
+        A vector is read if one of its elements is, but in masked steps of the last row, whose vectors may end
+        behind the tensor.
+        """
+        decl, lane, (start, shift) = self.decls[load.param], self.e.lane(window), self.starts[window.load]
+        width, name = VECTOR // decl.type.dtype.bytes, let.name or load.param
+        bits, vector = width.bit_length() - 1, f"{lane} // {width} * {width}"
+        pointer, chunk = f"{decl.name}_ptr + ({start} >> {bits} << {bits}) + {lane}", window.lanes.chunk
+        split, first = f"{vector} < {shift}", f"{self.e[window.begin]} - {shift}"
+        if window.end is None:
+            vectors = self.e.let(f"{name}_vectors", f"tl.load({pointer})")
+            after = self.e.let(f"{name}_after", f"tl.load({pointer} + {chunk}, mask={split}, other=0.0)")
+            return self.e.let(name, f"tl.where({lane} < {shift}, {after}, {vectors})")
+        assert load.guard is not None
+        found, end, other = self.e.names.fresh(name), self.e[window.end], self.other(load)
+        row, rows = self.e[load.index[0]], "".join(f" & {self.e[v]}" for v in window.rows)
+        with self.e.inner(f"if {row} + 1 < {self.extent(decl.type.axes[0])}:"):
+            mask = f"({first} + {vector} < {end}){rows}"
+            vectors = self.e.let(f"{name}_vectors", f"tl.load({pointer}, mask={mask}, other=0.0)")
+            mask = f"({split}) & ({first} + {chunk} < {end}){rows}"
+            after = self.e.let(f"{name}_after", f"tl.load({pointer} + {chunk}, mask={mask}, other=0.0)")
+            whole = f"tl.where({lane} < {shift}, {after}, {vectors})"
+            self.e.line(f"{found} = tl.where({self.e[load.guard]}, {whole}, {other})")
+        with self.e.inner("else:"):
+            address = self.pointer(decl, load.index)
+            self.e.line(f"{found} = tl.load({address}, mask={self.e[load.guard]}, other={other})")
+        return found
+
+    def other(self, load: Load) -> str:
+        """Return what a load gives where its guard is false."""
+        if load.fill is not None:
+            return self.e[load.fill]
+        dtype = self.decls[load.param].type.dtype
+        return "0.0" if dtype.is_float and not dtype.is_float8 else "0"
+
     def load(self, load: Load, let: Let) -> str:
+        window = self.plan.windows.get(let.value)
+        if window is not None:
+            return self.window(window, load, let)
         decl = self.decls[load.param]
         axes = union(*(self.e.tile(i).axes for i in load.index))
         pointer = self.pointer(decl, load.index)
@@ -278,10 +353,9 @@ class Addresses(Arguments):
         pointer = self.widest(pointer, axes, union(axes, guarded))
         if mask is None:
             return self.e.let(let.name or load.param, f"tl.load({pointer})")
-        other = "0.0" if decl.type.dtype.is_float and not decl.type.dtype.is_float8 else "0"
-        if load.fill is not None:
-            other = self.e[load.fill]
-        return self.e.let(let.name or load.param, f"tl.load({pointer}, mask={mask}, other={other})")
+        return self.e.let(
+            let.name or load.param, f"tl.load({pointer}, mask={mask}, other={self.other(load)})"
+        )
 
     def store(self, store: Store) -> None:
         decl = self.decls[store.param]

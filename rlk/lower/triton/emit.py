@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import assert_never
 
 from rlk.errors import Code, InternalError, LoweringError
@@ -63,6 +64,7 @@ from rlk.lower.triton.masks import is_whole
 from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, tree, unordered
+from rlk.passes.rotation import Window
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 from rlk.target.facts import HOPPER
@@ -158,7 +160,19 @@ class Emitter:
                 in_parts(self, self.plan.kernel.body.lets)
             else:
                 self.block(self.plan.kernel.body.lets)
+            if self.plan.remainder is not None:
+                self.remainder(self.plan.remainder.axis)
         return live(self.lines)
+
+    def remainder(self, axis: Axis) -> None:
+        """Write once more what a kernel computes along an axis, for its last elements."""
+        along: set[Value] = {v for v, t in self.types.items() if isinstance(t, TileType) and axis in t.axes}
+        lets = self.plan.kernel.body.lets
+        for let in lets:  # words of random numbers, stores and checks have no axes of their own
+            if any(v in along for v in operands(let.node)):
+                along.add(let.value)
+        with self.addresses.last_elements():
+            self.block(tuple(let for let in lets if let.value in along))
 
     def block(self, lets: tuple[Let, ...]) -> None:
         for let in lets:
@@ -229,8 +243,18 @@ class Emitter:
 
     # --- elementwise ----------------------------------------------------------------------------------------
 
+    def lane(self, window: Window) -> str:
+        """Return the text of the places in a chunk."""
+        place = self.nodes[window.place]
+        assert isinstance(place, Map2)
+        return self[place.b]
+
     def elementwise(self, let: Let) -> None:
         match let.node:
+            case Map2() if let.value in self.plan.windows:
+                place = self.addresses.rotated(self.plan.windows[let.value])
+                self.text[let.value] = self.let(let.name or stem(let), place)
+                return
             case Map2(fn=Fn2.MIN | Fn2.MAX as fn, a=a, b=b) if self.static.smaller(a, b) is not None:
                 smaller = self.static.smaller(a, b)
                 assert smaller is not None
@@ -407,7 +431,9 @@ class Emitter:
         one = tuple(b.fresh(TileType(d)) for d in dtypes)
         two = tuple(b.fresh(TileType(d)) for d in dtypes)
         results = fold.merge(b, merge.monoid, one, two, merge.exp2)
-        inner = Emitter(self.plan, self.helpers.found, self.checks)
+        inner = Emitter(
+            replace(self.plan, windows={}), self.helpers.found, self.checks
+        )  # has values of its own
         inner.types = dict(b.types)
         arguments = [inner.names.fresh(f"{s}_a") for s in state] + [
             inner.names.fresh(f"{s}_b") for s in state

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
-from rlk.ir.dims import Part
+from rlk.ir.dims import Axis, Part
 from rlk.ir.nodes import Kernel, Program, Role
-from rlk.lower.common import abi
+from rlk.lower.common import abi, lists
 from rlk.lower.common.emitted import (
     CallArg,
     Emitted,
@@ -26,6 +26,7 @@ from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type, header
+from rlk.lower.triton import lists as on_lists
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
 from rlk.passes.places import in_kernel
@@ -63,6 +64,7 @@ def lower(
     The text is the same, byte for byte, for equal arguments. options: by default for the installed Triton.
     """
     version = installed() if options is None else options.version
+    axis = None if signature.listed is None else lists.rows_of(program)
     helpers: dict[str, Helper] = {}
     checks: list[str] = []
     kernels: list[Function] = []
@@ -85,11 +87,30 @@ def lower(
     parameters = abi.call_parameters(program, signature, used)
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
+    if axis is not None:
+        parameters, kernels, builds, host = _on_lists(emitter, axis, kernels[0])
     head = header(program, signature, target, numerics_id, schedules)
     functions = sources("triton", (*helpers.values(), *kernels))
     source = laid_out(render("triton", "module.py.j2", Module(head, functions, host)))
     file = f"rlk/{target.folder}/triton/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file)
+
+
+def _on_lists(
+    emitter: Emitter, axis: Axis, one: Function
+) -> tuple[tuple[CallArg, ...], list[Function], list[KernelBuild], Function]:
+    """Return the parameters, the kernel, its build and the host function of a program that runs on lists.
+
+    one: the kernel on one item.
+    """
+    kernel, listed = emitter.plan.kernel, emitter.plan.signature.listed
+    assert listed is not None
+    parameters = lists.parameters(kernel, axis, emitter.plan.schedule.tile(str(axis)), listed)
+    build = on_lists.build(emitter, parameters)
+    body = (*on_lists.prologue(emitter, axis, listed), *one.body)
+    about = f"{one.about} Of its item, which may be any of a list."
+    function = Function(one.name, tuple(a.name for a in build.args), about, body)
+    return parameters, [function], [build], on_lists.host(emitter.plan.kernel.name, one.name, parameters)
 
 
 @cache

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlk.errors import Code, LoweringError, ScheduleError
-from rlk.ir.dims import Axis, fixed_extent
-from rlk.ir.nodes import Dot, Kernel, Load, Value
+from rlk.ir.dims import Axis, Part, fixed_extent
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Merge, Pos, Reduce, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import unfused_error
@@ -19,6 +19,7 @@ from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import fewer_elements
 from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.triton.tma_tiles import tma_tiles_of
+from rlk.passes.rotation import Window, windows
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
@@ -27,6 +28,7 @@ from rlk.target.facts import Target
 SMALLEST_TILE = 16  # of a factor of tl.dot
 MOST_LISTED = 1024  # segments whose bounds a program reads at once
 LARGEST_TILE = 1 << 17  # elements of a tensor; Triton refuses 2**20, registers end long before
+ALIGNED = 16  # elements of a whole vector of any dtype: of 16 bytes at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,9 @@ class TritonPlan:
 
     segments: those of the rows, if another axis has a segment of rows per index. outer: the axis of query
     rows of fused attention. tma_tiles: its streamed factors, if they are TMA loads; its loops are not peeled
-    then.
+    then. remainder: the only axis of a kernel's tensors, if its last elements, too few for a vector, have a
+    tile of their own: Triton loads vectors where it can prove that their elements share a mask. windows:
+    chunks that are read by whole vectors and rotated, by the value of their load and that of their indices.
     """
 
     kernel: Kernel
@@ -79,6 +83,8 @@ class TritonPlan:
     segments: Segments | None = None
     outer: Axis | None = None
     tma_tiles: Mapping[Value, TmaTile] = field(default_factory=dict)
+    remainder: Shared | None = None
+    windows: Mapping[Value, Window] = field(default_factory=dict)
 
     @property
     def listed(self) -> int | None:
@@ -158,7 +164,45 @@ def plan(
     placed = {d.axis for d in dims}
     ordered = hoist_loads(peeled, lambda type: placed.isdisjoint(type.axes))
     rows = segments(ordered, found.parallel)
-    return TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
+    made = TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
+    if outer is not None:
+        return made
+    return replace(made, remainder=_remainder(ordered, shared, dims, signature), windows=_windows(made))
+
+
+def _windows(plan: TritonPlan) -> dict[Value, Window]:
+    """Return the chunks that are read by whole vectors, by their loads and by their indices."""
+    lets = {let.value: let for let in walk(plan.kernel.body)}
+    found: dict[Value, Window] = {}
+    for window in windows(plan.kernel, dict(plan.signature.extents)):
+        load = lets[window.load].node
+        assert isinstance(load, Load)
+        row = lets[load.index[0]]
+        one_row = (
+            len(load.index) == 2 and isinstance(row.node, Pos) and plan.schedule.tile(str(row.node.axis)) == 1
+        )
+        near = load.param not in plan.signature.strided and load.param in plan.signature.divisible
+        if one_row and near:
+            found |= {window.load: window, window.place: window}
+    return found
+
+
+def _remainder(
+    kernel: Kernel, shared: tuple[Shared, ...], dims: tuple[Dim, ...], signature: Signature
+) -> Shared | None:
+    """Return the axis of an elementwise kernel of one dimension whose extent no vector divides."""
+    if len(shared) != 1 or shared[0].tile <= ALIGNED or {dim.axis for dim in dims} != {shared[0].axis}:
+        return None
+    axis, known = shared[0].axis, shared[0].length
+    even = axis.name in signature.divisible if known is None else known % ALIGNED == 0
+    nodes = [let.node for let in walk(kernel.body)]
+    if (
+        even
+        or axis.part is not Part.ALL
+        or any(isinstance(node, Loop | Reduce | Merge | Dot) for node in nodes)
+    ):
+        return None
+    return shared[0]
 
 
 def _chained(kernel: Kernel, shared: tuple[Shared, ...], found: Roles, extents: dict[str, int]) -> list[Dim]:

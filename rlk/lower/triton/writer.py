@@ -14,6 +14,7 @@ from rlk.lower.common.names import Names
 from rlk.lower.common.one_hot import OneHotSum
 from rlk.lower.common.prelude import Helpers
 from rlk.lower.triton.plan import TritonPlan
+from rlk.passes.rotation import Window
 
 
 class Contracting(Protocol):
@@ -61,6 +62,8 @@ class Writer(Protocol):
     def block(self, lets: tuple[Let, ...]) -> None: ...
 
     def node(self, let: Let) -> None: ...
+
+    def lane(self, window: Window) -> str: ...
 
     def expression(self, let: Let) -> str: ...
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ir.dims import Axis, extent_of
+from rlk.ir.dims import Axis, completed, extent_of
 from rlk.ir.nodes import Decl, Role
 from rlk.ir.types import DType
 from rlk.lower.common.memory import memory_shape
@@ -98,6 +98,7 @@ def measure(
             leads = 0
         for axis, size in zip(axes, tensor.shape[leads:], strict=True):
             _note(op, extents, owners, axis.name, size, decl.name)
+    extents = completed(op, (a for d in inputs for a in d.type.axes), extents, owners)
     lead = lead or ()
     rows, split = _rows(op, inputs, tensors, row_axis, lead)
     strides = {

@@ -31,13 +31,23 @@ def error_words(device: torch.device) -> torch.Tensor:
     """Return the two words, code and row + 1, into which kernels on a device write what they find.
 
     They outlive the call that makes them. While a CUDA graph is recorded, or torch's cudagraph trees warm up,
-    what the current thread allocates belongs to the graph's pool: another thread allocates them.
+    what the current thread allocates belongs to the graph's pool: another thread allocates them. Where the
+    current stream is recorded, it clears them too, on a stream that is not: else every replay would.
     """
     if device.type != "cuda":
         return torch.zeros(2, dtype=torch.int32, device=device)
+    recorded = torch.cuda.is_current_stream_capturing()
     with ThreadPoolExecutor(1) as outside:
-        words = outside.submit(torch.empty, 2, dtype=torch.int32, device=device).result()
-    return words.zero_()
+        words = outside.submit(_words, device, recorded).result()
+    return words if recorded else words.zero_()
+
+
+def _words(device: torch.device, clear: bool) -> torch.Tensor:
+    words = torch.empty(2, dtype=torch.int32, device=device)
+    if clear:
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            words.zero_()
+    return words
 
 
 def compose(

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.ir.dims import Axis
+from rlk.ir.dims import Axis, completed
 from rlk.ir.nodes import Decl, Dot, MathModel, Program, Role
 from rlk.ir.numerics import Tier, home, numerics_id, tier
 from rlk.ir.text import axes_in
 from rlk.lang.op import OWN, Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
+from rlk.passes.in_place import in_place
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.shard import shard
+from rlk.passes.unstored import unstored
 from rlk.passes.walk import walk
 from rlk.runtime.binding.arguments import Geometry, collapse, measure, output_shape
 from rlk.runtime.binding.checks import wrong_value
@@ -36,6 +38,7 @@ class Invocation:
 
     shard: an axis by name, and how many ranks share its pieces. into: outputs that the caller gives memory
     for, beside the inputs: contiguous, or of the dims that the output declares, the last one of stride 1.
+    unstored: outputs without elements in a call, where others have some.
     """
 
     spec: Spec
@@ -43,11 +46,12 @@ class Invocation:
     math: MathModel | None = None
     shard: tuple[str, int] = ("", 1)
     into: frozenset[str] = frozenset()
+    unstored: frozenset[str] = frozenset()
     key: int = field(init=False, compare=False, default=-1)
 
     def __post_init__(self) -> None:
         # a small integer stands for the invocation in the keys of bound calls: hashing it is free
-        what = (id(self.spec), self.variant, self.math, self.shard, self.into)
+        what = (id(self.spec), self.variant, self.math, self.shard, self.into, self.unstored)
         object.__setattr__(self, "key", _numbers.setdefault(what, len(_numbers)))
 
     def __hash__(self) -> int:
@@ -57,7 +61,8 @@ class Invocation:
 @cache
 def traced(invocation: Invocation, apart: frozenset[str] = frozenset()) -> Program:
     """Return the canonical program of an invocation; `apart` as `canonical` takes it."""
-    return canonical(shard(invocation.spec.trace(invocation.variant), *invocation.shard), apart=apart)
+    program = unstored(invocation.spec.trace(invocation.variant), invocation.unstored)
+    return canonical(shard(program, *invocation.shard), apart=apart)
 
 
 def operator_of(spec: Spec) -> Op:
@@ -97,6 +102,8 @@ class Interface:
     inputs: the tensors and scalars that its kernels read, each once. outputs: in the order in which the spec
     writes them. dynamic: the axes whose extents never enter a key. pieces: of axes by name, the sizes of the
     pieces that they are cut into. one_stride: whether rows need one stride, because a kernel contracts them.
+    sized: the axes whose extents the spec declares. in_place: outputs whose kernels may write the input that
+    they go to.
     """
 
     inputs: tuple[Decl, ...]
@@ -104,6 +111,8 @@ class Interface:
     dynamic: frozenset[str]
     pieces: tuple[tuple[str, tuple[int, ...]], ...]
     one_stride: bool
+    sized: tuple[Axis, ...] = ()
+    in_place: frozenset[str] = frozenset()
 
 
 interfaces: dict[Invocation, Interface] = {}
@@ -121,24 +130,33 @@ def interface(invocation: Invocation) -> Interface:
 def _interface(invocation: Invocation) -> Interface:
     program = traced(invocation)
     read = (d for k in program.kernels for d in k.params if d.role in (Role.IN, Role.SCALAR))
-    order = [
-        d.name for d in invocation.spec.trace(invocation.variant).kernels[0].params if d.role is Role.OUT
-    ]
-    written = {d.name: d for k in program.kernels for d in k.params if d.role is Role.OUT}
+    traced_params = invocation.spec.trace(invocation.variant).kernels[0].params
+    order = {d.name: d for d in traced_params if d.role is Role.OUT}
+    written = order | {d.name: d for k in program.kernels for d in k.params if d.role is Role.OUT}
     every = (d for k in program.kernels for d in k.params)
     axes = (a for d in (*every, *shape_givers(invocation)) for a in d.type.axes)
     bounds = (name for name, _ in operator_of(invocation.spec).bounds)
     pieces: dict[str, set[int]] = {}
-    for axis in axes_in(program):
+    used = axes_in(program)
+    sized = tuple(a for a in used if a.extent is not None)
+    for axis in used:
         if axis.piece is not None:
             pieces.setdefault(axis.name, set()).add(axis.piece)
     return Interface(
         tuple({d.name: d for d in read}.values()),
         tuple(written[name] for name in order),
-        frozenset({*(a.name for a in axes if a.whole.dynamic), *bounds}),
+        frozenset({*(a.name for a in (*axes, *sized) if a.whole.dynamic), *bounds}),
         tuple((name, tuple(sorted(sizes))) for name, sizes in sorted(pieces.items())),
         _contracts_rows(invocation.spec, program),
+        sized,
+        in_place(program, written_into(invocation.spec, written)),
     )
+
+
+def written_into(spec: Spec, outputs: Container[str]) -> dict[str, str]:
+    """Return, of these outputs, those that are written into inputs, each with its input."""
+    into = spec.into if isinstance(spec, Op) else {}
+    return {name: source for name, source in into.items() if name in outputs}
 
 
 def _contracts_rows(spec: Spec, program: Program) -> bool:
@@ -214,17 +232,17 @@ def is_empty(invocation: Invocation, geometry: Geometry) -> bool:
     gradients by hand, which are sums over nothing then, and for axes whose extents kernels are compiled for.
     """
     empty = {name for name, size in geometry.extents.items() if size == 0}
-    is_derived = isinstance(invocation.spec, Vjp) and invocation.spec.fn is None
-    if not empty or not isinstance(invocation.spec, Op) and not is_derived:
+    spec = invocation.spec
+    if not empty or isinstance(spec, Vjp) and spec.fn is not None:
         return bool(empty)
     found = interface(invocation)
-    if not empty <= found.dynamic:
-        if not is_derived:
-            _check_static_extents(invocation, geometry, empty - found.dynamic)
-        return True
-    if not is_derived and all(decl.name.startswith("d_") for decl in found.outputs):
-        return True
-    return all(0 in output_shape(decl, geometry) for decl in found.outputs)
+    static = empty - found.dynamic
+    if isinstance(spec, Op):  # a derived gradient has the extents that its operator took
+        if static:
+            _check_static_extents(invocation, geometry, static)
+        if all(decl.name.startswith("d_") for decl in found.outputs):
+            return True
+    return bool(static) or all(0 in output_shape(decl, geometry) for decl in found.outputs)
 
 
 def _check_static_extents(invocation: Invocation, geometry: Geometry, empty: set[str]) -> None:
@@ -252,7 +270,14 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     found = replace(found, strides={**found.strides, **apart}) if apart else found
     if isinstance(invocation.spec, Op):  # whose gradient is not asked for where a call was refused
         check_nonempty(invocation.spec, found.extents)
-    return replace(found, extents=operator_of(invocation.spec).bounded(found.extents))
+    return replace(found, extents=all_extents(invocation, found.extents))
+
+
+def all_extents(invocation: Invocation, extents: Mapping[str, int]) -> dict[str, int]:
+    """Return extents with those that follow from them: bounds of segments, and what axes declare."""
+    made = operator_of(invocation.spec).bounded(extents)
+    sized = interface(invocation).sized
+    return completed(invocation.spec.name, sized, made) if sized else made
 
 
 def sized_by(invocation: Invocation, tensors: Tensors) -> tuple[Decl, ...]:

@@ -11,7 +11,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import Role
-from rlk.lang.op import Op, Variant
+from rlk.lang.op import Op, Variant, Vjp
 from rlk.lang.types import DTypeVar, TensorType
 from rlk.lang.variants import cotangents as cotangents_in
 from rlk.runtime.binding.arguments import TORCH_DTYPES, collapse
@@ -257,13 +257,29 @@ def gradients(
         tensors |= op.calls.prepare(saved, scalars)
     for group in [[n] for n in rest] if _separate(op) is not None else [rest] if rest else []:
         backward = _backward(invocation, frozenset(there), frozenset(group))
-        if op.gradient.fn is None:
-            look_up(backward, tensors)
-            if not any(d.role is Role.IN for d in inputs_of(backward)):
-                continue  # no output that pulls depends on these inputs
+        if not pulls(backward, tensors):
+            continue
         made = dispatch(backward, tensors, scalars)
         found |= {n: made[f"d_{n}"] for n in group}
     return found
+
+
+def pulls(backward: Invocation, tensors: Tensors) -> bool:
+    """Return whether some output that has a cotangent depends on some input that a gradient is of."""
+    if not isinstance(backward.spec, Vjp) or backward.spec.fn is not None:
+        return True
+    look_up(backward, tensors)
+    return any(d.role is Role.IN for d in inputs_of(backward))
+
+
+def backward_of(
+    invocation: Invocation, cotangents: Mapping[str, torch.Tensor | None], wanted: Sequence[str]
+) -> Invocation:
+    """Return the invocation of the gradients of some inputs, given cotangents of outputs."""
+    op = invocation.spec
+    assert isinstance(op, Op)
+    given = {f"d_{n}" for n, g in cotangents.items() if g is not None and n in cotangents_of(op)}
+    return _backward(invocation, frozenset(given), frozenset(wanted))
 
 
 def write_gradients(invocation: Invocation, saved: Tensors, cotangents: Tensors, into: Tensors) -> None:

@@ -1,8 +1,13 @@
-"""Collectives with rlk's order of additions: the communication backend moves data and adds nothing."""
+"""Collectives with rlk's order of additions: the communication backend moves data and adds nothing.
+
+Ranks that reach each other's memory need no backend for sums (`symmetric.py`), with the same bits.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TypeAlias
 
@@ -12,6 +17,7 @@ import torch.distributed as dist
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import is_power_of_two
 from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.call.symmetric import transport
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -37,67 +43,109 @@ class Share:
     def __str__(self) -> str:
         return f"a weight that {self.group.size()} ranks share along dim {self.dim}"
 
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Leave ranks out of a saved parameter, which torch.load takes with weights_only."""
+        return OrderedDict, ()
 
-def sum_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
-    """Return the f32 sum of x over the ranks, by a pairwise tree in rank order, rounded once to x's dtype.
 
-    Every rank gets the same bits. Few elements are gathered and summed by all. Else two ranks send each other
-    all of x, and both add; of more ranks each sums one share and sends it to the others. Nothing is sent in
-    chunks that others are added beside: on two H200s that took 1.1 to 1.7 times as long.
+def share_of(x: torch.Tensor) -> Share | None:
+    """Return a parameter's place among the shares of a weight, None for a whole one."""
+    found = getattr(x, SHARE, None)
+    return found if isinstance(found, Share) else None
+
+
+def sum_over_ranks(
+    x: torch.Tensor, group: Group, op: str, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Return the f32 sum of x over the ranks, by a pairwise tree in rank order, rounded once to out_dtype.
+
+    Every rank gets the same bits, by symmetric memory or by the backend. out_dtype: by default that of x.
     """
-    levels = tree_levels(op, x, group)
-    ranks, count = rank_count(levels), x.numel()
-    if ranks == 1 or not count:
-        return _dense(x).clone(memory_format=torch.contiguous_format)
+    levels, dtype = tree_levels(op, x, group), _rounded(op, x, out_dtype)
+    if rank_count(levels) == 1 or not x.numel():
+        return _dense(x).to(dtype, copy=True, memory_format=torch.contiguous_format)
     flat = _dense(x).view(-1)
-    if ranks * x.nbytes <= GATHERED:
-        total = flat.new_empty(count)
+    shared = transport(levels, flat, op)
+    if shared is None:
+        return sum_by_backend(flat, levels, dtype).view(x.shape)
+    return shared.total(flat, dtype, partial(_all_gather, group=levels[0])).view(x.shape)
+
+
+def sum_by_backend(
+    flat: torch.Tensor, levels: tuple[dist.ProcessGroup, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Return the sum [n] of flat [n] over ranks, whose terms the backend sends.
+
+    Few elements are gathered and summed by all. Else two ranks send each other all of x, and both add; of
+    more ranks each sums one share and sends it to the others. Nothing is sent in chunks that others are added
+    beside: on two H200s that took 1.1 to 1.7 times as long.
+    """
+    ranks, count = rank_count(levels), flat.numel()
+    if ranks * flat.nbytes <= GATHERED:
+        total = flat.new_empty(count, dtype=dtype)
         pairwise_sum(_gathered(flat, levels), out=total)
     elif len(levels) == 1 and ranks == 2:
-        total = flat.new_empty(count)
+        total = flat.new_empty(count, dtype=dtype)
         _add_pair(flat, flat, levels[0], out=total)
     elif len(levels) == 1:
-        total = _summed_in_shares(flat, levels[0])
+        total = _summed_in_shares(flat, levels[0], dtype)
     else:
-        share = _share(count, ranks, x.element_size())
+        share = _share(count, ranks, flat.element_size())
         padded = flat
         if share * ranks > count:
             padded = flat.new_zeros(share * ranks)
             padded[:count] = flat
-        total = _gathered(sum_of_parts(padded.view(ranks, share), levels).to(x.dtype), levels)
-    return total.view(-1)[:count].view(x.shape)
+        total = _gathered(sum_of_parts(padded.view(ranks, share), levels).to(dtype), levels)
+    return total.view(-1)[:count]
 
 
-def scatter_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
+def scatter_over_ranks(
+    x: torch.Tensor, group: Group, op: str, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """Return this rank's part of x [R * n, ...], [n, ...], summed as `sum_over_ranks` does."""
-    levels = tree_levels(op, x, group)
+    levels, dtype = tree_levels(op, x, group), _rounded(op, x, out_dtype)
     ranks = rank_count(levels)
     if not x.dim() or len(x) % ranks:
         got, wanted = tuple(x.shape), f"a multiple of the {ranks} ranks of group as first dim"
         raise LaunchError(Code.ARG_VALUE, op=op, name="x.shape", value=got, wanted=wanted)
     shape = (len(x) // ranks, *x.shape[1:])
     if ranks == 1 or not x.numel():
-        return _dense(x[: shape[0]]).clone(memory_format=torch.contiguous_format)
-    if ranks * x.nbytes <= GATHERED:
-        total = x.new_empty(shape)
-        share = total.numel()
-        first = share * _rank_in(levels)
-        pairwise_sum(_gathered(_dense(x).view(-1), levels)[:, first : first + share], out=total.view(-1))
+        return _dense(x[: shape[0]]).to(dtype, copy=True, memory_format=torch.contiguous_format)
+    flat = _dense(x).view(-1)
+    shared = transport(levels, flat, op)
+    if shared is not None:
+        return shared.part(flat, dtype).view(shape)
+    return part_by_backend(flat, levels, dtype).view(shape)
+
+
+def part_by_backend(
+    flat: torch.Tensor, levels: tuple[dist.ProcessGroup, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Return this rank's part [n] of the sum of flat [R * n] over ranks, whose terms the backend sends."""
+    ranks = rank_count(levels)
+    share = flat.numel() // ranks
+    if ranks * flat.nbytes <= GATHERED:
+        total, first = flat.new_empty(share, dtype=dtype), share * _rank_in(levels)
+        pairwise_sum(_gathered(flat, levels)[:, first : first + share], out=total)
         return total
     if len(levels) == 1 and ranks == 2:
-        halves = _dense(x).view(2, -1)
-        rank, total = levels[0].rank(), halves.new_empty(shape)
-        _add_pair(halves[rank], halves[1 - rank], levels[0], out=total.view(-1))
+        halves = flat.view(2, -1)
+        rank, total = levels[0].rank(), flat.new_empty(share, dtype=dtype)
+        _add_pair(halves[rank], halves[1 - rank], levels[0], out=total)
         return total
-    return sum_of_parts(_dense(x).view(ranks, -1), levels).to(x.dtype).view(shape)
+    return sum_of_parts(flat.view(ranks, -1), levels).to(dtype)
 
 
 def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
-    """Return what `sum_over_ranks` does, from one gather of every rank's x: R times the bytes."""
+    """Return what `sum_over_ranks` does, of which every rank adds all of x: R times the bytes."""
     levels = tree_levels(op, x, group)
     ranks = rank_count(levels)
     if ranks == 1 or not x.numel():
         return _dense(x).clone(memory_format=torch.contiguous_format)
+    flat = _dense(x).view(-1)
+    shared = transport(levels, flat, op)
+    if shared is not None:
+        return shared.whole(flat, x.dtype).view(x.shape)
     total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     pairwise_sum(_gathered(_dense(x), levels), out=total)
     return total
@@ -124,6 +172,16 @@ def tree_levels(op: str, x: torch.Tensor, group: Group) -> tuple[dist.ProcessGro
             wanted = "a power of two: the sum is a tree"
             raise LaunchError(Code.ARG_VALUE, op=op, name="group.size()", value=members.size(), wanted=wanted)
     return levels
+
+
+def _rounded(op: str, x: torch.Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
+    """Return the dtype of a sum of x."""
+    if out_dtype in (None, x.dtype):
+        return x.dtype
+    if x.dtype is not torch.float32 or out_dtype not in SUMMED:
+        wanted = f"{x.dtype}, that of x" + (" or of 16 bits" if x.dtype is torch.float32 else "")
+        raise LaunchError(Code.ARG_DTYPE, op=op, name="out_dtype", got=out_dtype, wanted=wanted)
+    return out_dtype
 
 
 def rank_count(levels: tuple[dist.ProcessGroup, ...]) -> int:
@@ -187,12 +245,12 @@ def _add_pair(
     torch.add(first, second, out=out)  # 16-bit terms are added in f32 and rounded once
 
 
-def _summed_in_shares(flat: torch.Tensor, members: dist.ProcessGroup) -> torch.Tensor:
+def _summed_in_shares(flat: torch.Tensor, members: dist.ProcessGroup, dtype: torch.dtype) -> torch.Tensor:
     """Return the sum of flat [count] over a group, padded: each rank adds a share and sends it to all."""
     ranks = members.size()
     share = _share(len(flat), ranks, flat.element_size())
     terms = _shares_of(flat, share, members)
-    total = flat.new_empty(ranks, share)
+    total = flat.new_empty(ranks, share, dtype=dtype)
     mine = total[members.rank()]
     pairwise_sum(terms, out=mine[: terms.shape[1]])
     _all_gather(total.view(-1), mine, members)
@@ -214,7 +272,7 @@ def _shares_of(flat: torch.Tensor, share: int, members: dist.ProcessGroup) -> to
 def pairwise_sum(terms: torch.Tensor, *, out: torch.Tensor) -> None:
     """Write the sum of terms[R, ...] over R, a power of two of at least 2: neighbours first. Ruins terms.
 
-    f32 throughout, rounded once to the dtype of out: that of terms, or f32.
+    f32 throughout, rounded once to the dtype of out.
     """
     if terms.dtype != torch.float32 and (len(terms) > 2 or out.dtype == torch.float32):
         terms = terms.float()
@@ -259,6 +317,38 @@ def scatter_chain(
         out.add_(term)
 
 
+def scatter_chain_of_replicas(
+    x: torch.Tensor,
+    total: torch.Tensor | None,
+    groups: tuple[dist.ProcessGroup, dist.ProcessGroup],
+    ranks: int,
+    *,
+    out: torch.Tensor,
+) -> None:
+    """Write a piece of what `scatter_chain` writes, whose sum over replicas is all of it, in any order.
+
+    groups: of the replicas of a shard, and of the shards of a replica; ranks of a replica are neighbours. x:
+    f32 [shards * n], total and out: f32 [n]. Of out each replica writes an equal piece, and -0.0, which
+    changes no number that it is added to, elsewhere.
+    """
+    between, inside = groups
+    count, replicas = len(out), between.size()
+    share = -(-count // replicas)
+    own = torch.empty_like(x)
+    dist.all_to_all_single(own, x, group=inside)
+    sent = own.new_zeros(inside.size(), share * replicas)
+    sent[:, :count] = own.view(inside.size(), count)
+    sent = sent.view(inside.size(), replicas, share).transpose(0, 1).contiguous()
+    terms = torch.empty_like(sent)
+    dist.all_to_all_single(terms.view(-1), sent.view(-1), group=between)
+    begin = min(between.rank() * share, count)
+    mine = out.fill_(-0.0)[begin : begin + share]
+    if total is not None:
+        mine.copy_(total[begin : begin + share])
+    for term in terms.flatten(0, 1)[:ranks]:
+        mine.add_(term[: len(mine)])
+
+
 def ordered_gather(
     x: torch.Tensor, group: dist.ProcessGroup | None, *, op: str = "ordered_gather"
 ) -> torch.Tensor:
@@ -279,8 +369,11 @@ def _share(count: int, ranks: int, itemsize: int) -> int:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    # a lazily negated view (the imaginary part of a conjugate) has other bits in memory than it shows
-    return x.detach().resolve_conj().resolve_neg().contiguous()
+    x = x.detach()
+    if x.is_conj() or x.is_neg():
+        # a lazily negated view (the imaginary part of a conjugate) has other bits in memory than it shows
+        x = x.resolve_conj().resolve_neg()
+    return x.contiguous()
 
 
 def _all_gather(out: torch.Tensor, x: torch.Tensor, group: dist.ProcessGroup) -> None:

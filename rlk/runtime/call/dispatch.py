@@ -291,6 +291,7 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
     geometry = geometry_of(invocation, tensors)
     used = {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}
     used |= {name: tensors[name] for name in invocation.into}
+    used = used or (tensors if invocation.unstored else {})
     if not used:  # nothing says how many rows there are, and on which device
         raise LaunchError(Code.READS_NOTHING, invocation.spec.loc, op=invocation.spec.name)
     device = next(iter(used.values())).device
@@ -298,6 +299,9 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
     model = model_of(invocation, device)
     if is_empty(invocation, geometry):
         return _empty(invocation, geometry, device)
+    empty = frozenset(d.name for d in outputs_of(invocation) if 0 in output_shape(d, geometry))
+    if empty != invocation.unstored:  # no program would store the others
+        return bind(replace(invocation, unstored=empty), tensors)
     if on is not None:
         return bind_lowered(invocation, model, geometry, used, on, device)
     if dispatch.interpreters:

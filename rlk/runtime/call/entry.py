@@ -27,6 +27,7 @@ from rlk.runtime.binding.selection import (
 )
 from rlk.runtime.call.autograd import Recorded, recorded, run_differentiably
 from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
+from rlk.runtime.call.mutation import run_of
 
 __all__ = ["call", "observed", "observing", "watched", "worded"]
 
@@ -59,7 +60,7 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
             invocation = invoke(op, tensors, scalars, statics, math)
             if len(_known) >= MOST_SHAPES:
                 _known.clear()
-            known = _known[key] = (invocation, dispatch.find(invocation, tensors), {})
+            known = _known[key] = (invocation, run_of(invocation, tensors), {})
         invocation, run, ways = known
         if scalars:
             check_scalars(op, scalars)
@@ -133,7 +134,12 @@ def _through_dispatcher(
     if not op.calls.namespace:
         refuse_unregistered(op.name)
     # by name: if a program has DTensors, their module is imported already
-    if any(type(t).__name__ == "DTensor" for t in tensors.values()):
+    spread = [name for name, t in tensors.items() if type(t).__name__ == "DTensor"]
+    if spread and op.into:
+        name, why = spread[0], "an operator that writes into its inputs takes tensors of this process"
+        placed = list(getattr(tensors[name], "placements", ()))
+        raise LaunchError(Code.ARG_PLACED, op=public_name(op), name=name, got=placed, why=why)
+    if spread:
         from rlk.runtime.call.dtensor import across
 
         return across(call, op, tensors, scalars, statics, math)

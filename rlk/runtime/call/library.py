@@ -5,20 +5,25 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 
 from rlk.env import Env
+from rlk.errors import SpecError
+from rlk.ir.nodes import Decl
 from rlk.ir.types import DType
-from rlk.lang.op import OWN, Formal, Op
+from rlk.lang.op import OWN, Formal, Op, Variant, variants
 from rlk.lang.types import ScalarType, StaticType, TensorType
+from rlk.lang.variants import outputs
 from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
 from rlk.runtime.binding.invocation import (
     Invocation,
     Scalars,
     Tensors,
+    all_extents,
     check_nonempty,
     of_one_stride,
     outputs_of,
@@ -37,13 +42,15 @@ from rlk.runtime.binding.selection import (
     selected,
 )
 from rlk.runtime.call.autograd import (
+    backward_of,
     differentiated,
     gradients,
     once,
     output_names,
     passed_on,
+    pulls,
 )
-from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.call.mutation import run_of
 
 # before anything is registered, which torch allows once: a bad variable is said at every import
 Env.current()
@@ -57,7 +64,8 @@ def through_dispatcher(
     op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None
 ) -> Tensors:
     """Call an operator through torch's dispatcher, so that compilers and fake tensors see it."""
-    check_differentiable(op, tensors)
+    if not op.into or torch.is_grad_enabled():
+        check_differentiable(op, tensors)
     arguments = encoded(op, tensors, scalars, statics, math)
     outputs = getattr(getattr(torch.ops, op.calls.namespace), op.name)(*arguments)
     return named(op, tensors, scalars, statics, outputs)
@@ -74,9 +82,37 @@ def named(
 ) -> Tensors:
     """Return the outputs of a call by name."""
     dtypes = tuple((name, tensor.dtype) for name, tensor in tensors.items())
-    return dict(
-        zip(_names(op.qualified, dtypes, tuple(scalars), tuple(statics.items())), outputs, strict=True)
-    )
+    names = _names(op.qualified, dtypes, tuple(scalars), tuple(statics.items()))
+    if not op.into:
+        return dict(zip(names, outputs, strict=True))
+    there = _fresh_names(op.qualified)
+    several = (outputs,) if len(there) == 1 else outputs or ()
+    made = dict(zip(there, several, strict=True))
+    made |= {name: tensors[source] for name, source in op.into.items() if source in tensors}
+    return {name: made[name] for name in names if name in made}
+
+
+@cache
+def fresh(op: Op) -> tuple[str, ...]:
+    """Return the outputs of any variant of an operator that are written into no input."""
+    if op.returns:
+        return tuple(name for name in op.returns if name not in op.into)
+    made = (d.name for variant in (op.default_variant(), *variants(op)) for d in _written_by(op, variant))
+    return tuple(name for name in dict.fromkeys(made) if name not in op.into)
+
+
+def _written_by(op: Op, variant: Variant) -> tuple[Decl, ...]:
+    try:
+        return outputs(op.trace(variant))
+    except (SpecError, AttributeError, TypeError):  # a combination that the author refuses, or forgot
+        return ()
+
+
+def _fresh_names(op: str) -> tuple[str, ...]:
+    return fresh(_registered[op])
+
+
+_fresh_names._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as that of `_names`
 
 
 def _names(
@@ -106,19 +142,29 @@ def _encode(value: object) -> object:
 
 
 def schema(op: Op) -> str:
-    """Return the schema of an operator: its parameters in order, then the math model; a list of outputs."""
-    return f"{op.name}({parameters(op)}='{AUTO}') -> Tensor[]"
+    """Return the schema of an operator: its parameters in order, then the math model; a list of outputs.
+
+    Of an operator that writes into inputs, the outputs of any variant that it does not: torch functionalizes
+    no op that returns a list.
+    """
+    results = "Tensor[]"
+    if op.into:
+        results = ", ".join(["Tensor"] * len(fresh(op)))
+        results = results if len(fresh(op)) == 1 else f"({results})"
+    return f"{op.name}({parameters(op)}='{AUTO}') -> {results}"
 
 
 def parameters(op: Op) -> str:
     """Return the parameters of an operator's schema."""
-    return f"{', '.join(_parameter(f) for f in op.formals)}, str math"
+    marks = {name: f"(a{i}!)" for i, name in enumerate(op.into.values())}
+    return f"{', '.join(_parameter(f, marks.get(f.name, '')) for f in op.formals)}, str math"
 
 
-def _parameter(formal: Formal) -> str:
+def _parameter(formal: Formal, mark: str) -> str:
+    """Return a parameter of a schema; mark: of memory that is written."""
     match formal.type:
         case TensorType(optional=optional):
-            return f"Tensor{'?' if optional else ''} {formal.name}"
+            return f"Tensor{mark}{'?' if optional else ''} {formal.name}"
         case ScalarType(dtype=dtype, optional=optional):
             return f"{'float' if dtype is DType.F32 else 'int'}{'?' if optional else ''} {formal.name}"
         case StaticType():
@@ -184,25 +230,38 @@ def decoded(op: Op, args: tuple[Any, ...]) -> tuple[Tensors, Scalars, dict[str, 
     return tensors, scalars, statics, None if math == AUTO else math
 
 
-def _implementation(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
+def _implementation(op: Op, args: tuple[Any, ...]) -> Any:
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
     check_scalars(op, scalars)
-    return list(dispatch(invocation, tensors, scalars).values())
+    made = run_of(invocation, tensors)(tensors, scalars)
+    return list(made.values()) if not op.into else _results(op, made, next(iter(tensors.values())))
 
 
-def fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
+def _results(op: Op, made: Tensors, like: torch.Tensor) -> Any:
+    """Return the outputs that are written into no input, empty tensors for those of other variants."""
+    every = tuple(made[n] if n in made else like.new_empty(0) for n in fresh(op))
+    return every[0] if len(every) == 1 else every or None
+
+
+def fake(op: Op, args: tuple[Any, ...]) -> Any:
     """Return tensors like those that a call would return."""
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
     tensors = of_one_stride(tensors, scattered(invocation, tensors))
     geometry = measure(op.name, row_axis(op), sized_by(invocation, tensors), tensors)
+<<<<<<< HEAD
+=======
+    geometry = replace(geometry, extents=all_extents(invocation, geometry.extents))
+>>>>>>> main
     check_nonempty(op, geometry.extents)
     first = next(iter(tensors.values()))
-    return [
-        first.new_empty(output_shape(d, geometry), dtype=TORCH_DTYPES[d.type.dtype])
+    made = {
+        d.name: first.new_empty(output_shape(d, geometry), dtype=TORCH_DTYPES[d.type.dtype])
         for d in outputs_of(invocation)
-    ]
+        if d.name not in op.into
+    }
+    return list(made.values()) if not op.into else _results(op, made, first)
 
 
 def setup(op: Op, ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
@@ -251,9 +310,14 @@ def computed(op: Op, arguments: tuple[Any, ...]) -> Tensors:
     assert op.gradient is not None
     saved, grads, wanted, floats, ints, variant = arguments
     invocation, _, _ = variant_of(op, variant)
+    given = dict(zip(output_names(invocation), grads, strict=True))
     # here, not in the op: an op must not return its own argument
-    found = passed_on(invocation, dict(zip(output_names(invocation), grads, strict=True)), wanted)
+    found = passed_on(invocation, given, wanted)
     rest = [n for n in wanted if n not in found]
+    if op.gradient.fn is None and rest:
+        # nor can it return no gradient
+        there = {str(i): t for i, t in enumerate((*saved, *grads)) if t is not None}
+        rest = rest if pulls(backward_of(invocation, given, rest), there) else []
     if rest:
         run = getattr(getattr(torch.ops, op.calls.namespace), op.gradient.name)
         found |= dict(zip(rest, run(saved, grads, rest, floats, ints, variant), strict=True))

@@ -93,7 +93,11 @@ def bind_oracle(invocation: Invocation, model: MathModel, geometry: Geometry) ->
         for name in kept:
             if not given[name].is_contiguous():  # the oracle wrote a copy
                 given[name].copy_(from_numpy(found[name], given[name].dtype, tuple(given[name].shape)))
-        made = {n: from_numpy(found[n], dtype, shape) for n, shape, dtype in outs if n not in kept}
+        stored = (each for each in outs if each[0] not in kept and each[0] not in invocation.unstored)
+        made = {n: from_numpy(found[n], dtype, shape) for n, shape, dtype in stored}
+        made |= {
+            n: torch.empty(shape, dtype=t) for n, shape, t in outs if n in invocation.unstored - kept.keys()
+        }
         return {n: given[n] if n in kept else made[n] for n, _, _ in outs}
 
     return run

@@ -21,8 +21,9 @@ from rlk.cache import CALLS, CacheKey
 from rlk.digest import STARTED, changed_after, digest, digest_sources
 from rlk.env import Env
 from rlk.errors import RlkError
-from rlk.ir.nodes import Block, Kernel, MathModel, Program, Role
+from rlk.ir.nodes import Block, Decl, Kernel, MathModel, Program, Role
 from rlk.ir.text import parse_program, print_program
+from rlk.ir.types import DType, TileType
 from rlk.lang.op import Vjp
 from rlk.lang.reads import digest_of
 from rlk.lower.common.emitted import CallArg
@@ -74,6 +75,7 @@ def name_of(invocation: Invocation) -> list[Any] | None:
         None if invocation.math is None else invocation.math.value,
         invocation.shard,
         sorted(invocation.into),
+        sorted(invocation.unstored),
     ]
 
 
@@ -173,21 +175,25 @@ def known_interface(invocation: Invocation, on: Target, make: Callable[[], Inter
 
 def write_interface(name: str, found: Interface) -> dict[str, Any]:
     """Return the interface of a spec of this name as JSON has it."""
-    kernel = Kernel(name, (*found.inputs, *found.outputs), Block((), (), ()))
+    sized = (Decl("sized", TileType(DType.I32, found.sized), Role.WORK),) if found.sized else ()
+    kernel = Kernel(name, (*found.inputs, *found.outputs, *sized), Block((), (), ()))
     text = print_program(Program(name, (kernel,)))
     dynamic = sorted(found.dynamic)
-    return {"program": text, "dynamic": dynamic, "pieces": found.pieces, "one_stride": found.one_stride}
+    rest = {"one_stride": found.one_stride, "in_place": sorted(found.in_place)}
+    return {"program": text, "dynamic": dynamic, "pieces": found.pieces, **rest}
 
 
 def read_interface(kept: dict[str, Any]) -> Interface:
     """Read back what `write_interface` wrote."""
     (kernel,) = parse_program(kept["program"]).kernels
     return Interface(
-        tuple(d for d in kernel.params if d.role is not Role.OUT),
+        tuple(d for d in kernel.params if d.role in (Role.IN, Role.SCALAR)),
         tuple(d for d in kernel.params if d.role is Role.OUT),
         frozenset(kept["dynamic"]),
         tuple((axis, tuple(sizes)) for axis, sizes in kept["pieces"]),
         bool(kept["one_stride"]),
+        tuple(a for d in kernel.params if d.role is Role.WORK for a in d.type.axes),
+        frozenset(kept["in_place"]),
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from rlk.interp import arithmetic as ops
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
@@ -33,6 +34,7 @@ BARRIER_OF_PRODUCER = 4  # behind those of up to three consumer warpgroups
 EPILOGUE_WORDS = 256  # of a warp
 KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
+DEPTH = 64  # bytes of a row of a tile of bytes
 OVERRIDDEN = {
     made.__name__: made
     for made in (
@@ -49,7 +51,11 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     """Return the names that a module defines; its host functions take CPU tensors for pointers."""
     scope: dict[str, Any] = dict(_dsl())
     exec(_code(source, filename), scope)
-    made = OVERRIDDEN | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
+    made = (
+        OVERRIDDEN
+        | OF_STAGES
+        | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
+    )
     scope.update({name: each for name, each in made.items() if name in scope})
     return SimpleNamespace(**scope)
 
@@ -168,8 +174,8 @@ class _Stage:
     def get_tensor(self, outer: Any, *, swizzle: Any) -> _Stage:
         return replace(self, layout=outer)
 
-    def data_ptr(self) -> None:
-        return None
+    def data_ptr(self) -> _Stage | None:
+        return None if self.name == "ring" else self
 
     def __getitem__(self, index: tuple[Any, ...]) -> _Stage:
         return _Stage(self.name, index[1:] if len(index) == 2 else index[2:])
@@ -183,7 +189,8 @@ def _copy(atom: Any, box: Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any
         raise Fault("a copy for a cluster without a cluster, or none for one")
     tile = box.box()
     ring.filled[tma_bar_ptr][to.name] = tile
-    ring.landed[tma_bar_ptr] += tile.size * 2
+    ring.kinds[to.name] = box.memory.element_type
+    ring.landed[tma_bar_ptr] += tile.size * box.memory.dtype.bytes
 
 
 def _local_tile(of: Any, shape: tuple[int, int], index: tuple[int, None]) -> Rows:
@@ -324,16 +331,31 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
         _products(unit, to, a, b)
         return
     ring: TmaRing = _now.ring[0]
-    step, index = a.index
-    if a.index != b.index or index != ring.reading % ring.stages:
+    step, index = b.index
+    in_registers = isinstance(a, _Fragment)
+    if (a.step if in_registers else a.index) != (step if in_registers else b.index):
+        raise Fault("other elements of A than of B")
+    if index != ring.reading % ring.stages:
         raise Fault("factors of a stage that is not read")
     pipelines.check_cleared(ring)
     tiles = ring.filled[ring.reading]
     part = slice(step * DEPTH_OF_INSTRUCTION, (step + 1) * DEPTH_OF_INSTRUCTION)
     start = onto.matrix if unit.accumulates else None
-    _now.given.append(to.matrix)
+    _now.given += [to.matrix, *([a.matrix] if in_registers else [])]
     _now.read.add((id(ring), ring.reading))
-    to.matrix[...] = dot(tiles["a"][:, part], tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+    one = (a.matrix if in_registers else tiles["a"])[:, part]
+    to.matrix[...] = dot(one, tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+
+
+def _stage_pair(tiles: _Stage, row: Number, k: Number, stage: int, along: bool) -> list[Number]:
+    """Read two elements of a row of the stage that is read."""
+    ring = tiles.ring
+    if stage != ring.reading % ring.stages or ring.taken > ring.reading:
+        raise Fault("an element of a stage that is not read")
+    if along != (tiles.layout.inner == 1) or (k.data % 2).any():
+        raise Fault("two elements that do not follow each other, or are not aligned")
+    tile, kind = tiles.reading, ring.kinds[tiles.name]
+    return [kind.of(tile[row.data, k.data + i].astype(kind.held, copy=False)) for i in range(2)]
 
 
 def _products(unit: _Unit, to: _Fragment, a: Any, b: pipelines.Tiles) -> None:
@@ -346,6 +368,39 @@ def _products(unit: _Unit, to: _Fragment, a: Any, b: pipelines.Tiles) -> None:
     rows = _own_rows()
     start = to.matrix[rows] if unit.accumulates else None
     to.matrix[rows] = dot(one[rows], two, DotModel.CHAIN16, unit.dtype, start)
+
+
+def _byte_pair(tiles: _Stage, at: Number) -> Number:
+    """Read two bytes of a row of the stage that is read, where the hardware's 64-byte swizzle puts them."""
+    ring, tile = tiles.ring, tiles.reading
+    stage, place = np.divmod(at.data, tile.size)
+    row, k = np.divmod(place, DEPTH)
+    k = k ^ (row // 2 % 4 * 16)
+    if (stage != ring.reading % ring.stages).any() or ring.taken > ring.reading or (k % 2).any():
+        raise Fault("bytes of a stage that is not read, or not aligned")
+    low, high = (tile[row, k + i].astype(np.uint8).astype(np.int32) for i in range(2))
+    found: Number = Int32.of(low | high << 8)
+    return found
+
+
+def _prmt(a: Number, b: Number, pick: Number) -> Number:
+    """Pick four of the eight bytes of two words: PTX 9.7.9.7, without its modes."""
+    every = [(w.data.view(np.uint32) >> 8 * i) & 0xFF for w in (a, b) for i in range(4)]
+    made = sum(every[int(pick) >> 4 * i & 7] << np.uint32(8 * i) for i in range(4))
+    found: Number = Int32.of(np.asarray(made, np.uint32).view(np.int32))
+    return found
+
+
+def _sub_pair(a: Number, b: Number, kind: type[Number]) -> list[Number]:
+    """Subtract two 16-bit floats in a word, each rounded once."""
+    made = []
+    for shift in (0, 16):
+        x, y = (
+            ops.decode((w.data >> shift).astype(np.uint16).view(ops.storage(kind.dtype)), kind.dtype)
+            for w in (a, b)
+        )
+        made.append(kind(Float32.of(x - y)))
+    return made
 
 
 def _commit_group() -> None:
@@ -391,6 +446,8 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
 
 
 def _make_tensor(of: Any, layout: Any) -> Any:
+    if isinstance(of, _Stage):
+        return of
     if isinstance(of, tile_scheduler.WorkTilePipeline):
         of.size = layout.shape
     if isinstance(of, tile_scheduler.WorkTilePipeline | tile_scheduler.NextTile):
@@ -431,7 +488,7 @@ def _sync_warp() -> None:
 
 def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tuple[Any, Memory]:
     strides = sorted(s for each in tensor.strides for s in (each if isinstance(each, tuple) else (each,)))
-    if strides[0] != 1 or strides[1] * 2 % 16:
+    if strides[0] != 1 or strides[1] * tensor.dtype.bytes % 16:
         raise Fault("rows that do not lie at multiples of 16 bytes")
     return SimpleNamespace(box=box, shared=shared), tensor
 
@@ -454,6 +511,7 @@ def _cute() -> SimpleNamespace:
         sync_warp=_sync_warp,
         elect_one=_elected,
         fence_view_async_shared=lambda: pipelines.fence(_rings()),
+        prmt=_prmt,
         fmax=simt.fmax,
         fmin=simt.fmin,
         shuffle_sync_bfly=simt.shuffled,
@@ -541,6 +599,10 @@ def _dsl() -> dict[str, Any]:
         "cpasync": cpasync,
         "warpgroup": warpgroup,
     }
+
+
+OF_STAGES = {"stage_pair": _stage_pair, "byte_pair": _byte_pair, "sub_pair": _sub_pair}
+"""Helpers that read a stage's elements, or what the DSL's vectors do."""
 
 
 class _Layout:

@@ -245,6 +245,17 @@ _ELEMENTS = {
 }
 
 
+@contextlib.contextmanager
+def reaching(tensors: Sequence[Any]) -> Iterator[None]:
+    """Let kernels address CPU tensors that are no arguments, each inside of its memory: tables tell where."""
+    before = _builder.reached
+    _builder.reached = tuple(Span("", t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors)
+    try:
+        yield
+    finally:
+        _builder.reached = before
+
+
 def _argument(name: str, value: Any, spans: dict[str, Span]) -> Any:
     if isinstance(value, np.ndarray):
         import torch

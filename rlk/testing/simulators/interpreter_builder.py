@@ -106,6 +106,7 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
         # The overflow checks double every integer operation, and a compiled kernel has none.
         self.options = base.InterpreterOptions(sanitize_overflow=False)
         self.spans: dict[str, Span] = {}
+        self.reached: tuple[Span, ...] = ()  # what kernels address by numbers that they read
         self.checked = True
 
     # ------------------------------------------------------------------------------------- casts
@@ -264,7 +265,8 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
         name = ptrs.attr.get("argument")
         span = self.spans.get(name) if name is not None else None
         if span is None:
-            if any(s.start <= low and high <= s.stop for s in self.spans.values()):
+            within = (*self.spans.values(), *self.reached)
+            if any(s.start <= low and high <= s.stop for s in within):
                 return
             raise OutOfBounds(f"{what} at 0x{low:x} is outside every argument")
         if span.start <= low and high <= span.stop:

@@ -53,13 +53,14 @@ class Ring:
 class TmaRing(Ring):
     """Stages by their use: the tiles and how many bytes of them have landed.
 
-    seen, met: whether zeros that threads wrote to the stage that is read are visible to the matrix unit, and
-    whether the threads have met since.
+    kinds: of the elements of each factor. seen, met: whether zeros that threads wrote to the stage that is
+    read are visible to the matrix unit, and whether the threads have met since.
     """
 
     bytes: int
     filled: list[dict[str, Array]] = field(default_factory=list)
     landed: list[int] = field(default_factory=list)
+    kinds: dict[str, type[Number]] = field(default_factory=dict)
     seen: bool = True
     met: bool = True
 
@@ -100,7 +101,7 @@ class Rows:
     def box(self) -> Array:
         """Return the elements of a box: zeros outside of the tensor."""
         (height, width), (down, right) = self.memory.shape, self.memory.strides
-        made = np.zeros((self.rows, self.depth), np.float32)
+        made = np.zeros((self.rows, self.depth), ops.decode(self.memory.flat[:0], self.memory.dtype).dtype)
         row = np.arange(self.first, self.first + self.rows)
         column = self.along + np.arange(self.step * self.depth, (self.step + 1) * self.depth)
         inside = ((row >= 0) & (row < height))[:, None] & (column < width)

@@ -1,0 +1,203 @@
+"""Kernels of sums over ranks whose devices reach each other's memory: send, wait, add in a fixed order.
+
+Each kernel sends this rank's terms into buffers of the other ranks and adds what they sent to it: a pairwise
+tree in rank order, in f32, rounded once. With `stride` 0 all ranks get the whole sum; with `stride` n,
+rank r gets the sum of the n elements at r * n.
+
+- `sum_words`, of few elements: a word has 32 bits and the number of the call, so that one store sends an
+  element and says that it came (as the LL protocol of NCCL does). Two sets of slots alternate: a rank that
+  begins call k + 2 has the words of call k + 1 of all ranks, so that their kernels of call k have ended.
+- `sum_chunks`, of many: each program sends its chunks into a ring of slots, with a flag that counts them, and
+  adds `ahead` chunks behind. When a program sends chunk g, it has chunk g - ahead - 1 of each other rank,
+  which then had consumed chunk g - 2 * ahead - 2 of this one: a ring of so many slots needs no other flag.
+
+Neither needs a barrier before or after, and the counts are in memory: a CUDA graph may record the launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
+from rlk.lower.common.prelude import prelude
+
+DEVICE_MEMORY = Path(__file__).with_name("prelude_ranks.py")
+BLOCK = 256
+"""Elements of a program of `sum_words`: one for each thread, since a thread waits for one after the other."""
+WORDS = "sum_words"
+CHUNKS = "sum_chunks"
+UNALIGNED = "sum_chunks_unaligned"
+
+_WORD_BITS = {
+    "fp32": ("{x}.to(tl.int32, bitcast=True)", "{x}.to(tl.float32, bitcast=True)"),
+    "bf16": (
+        "{x}.to(tl.int16, bitcast=True).to(tl.int32)",
+        "{x}.to(tl.int16).to(tl.bfloat16, bitcast=True)",
+    ),
+    "fp16": ("{x}.to(tl.int16, bitcast=True).to(tl.int32)", "{x}.to(tl.int16).to(tl.float16, bitcast=True)"),
+}
+ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The sizes of the buffers that ranks share, equal on all of them.
+
+    words: elements that `sum_words` takes at most. Of `sum_chunks`: programs; chunk, the bytes that one of
+    them sends at once; ahead, the chunks that it sends before it adds the first; warps of a program.
+    """
+
+    ranks: int
+    words: int = 1 << 18
+    programs: int = 128
+    chunk: int = 1 << 14
+    ahead: int = 2
+    warps: int = 8
+
+    @property
+    def slots(self) -> int:
+        """Slots of a ring, by the bound that the module's docstring derives."""
+        return 2 * self.ahead + 2
+
+    @property
+    def ring(self) -> int:
+        """Bytes of the rings of one sender."""
+        return self.programs * self.slots * self.chunk
+
+
+def lower_sums(
+    sizes: Exchange, rank: int, dtype: str, out_dtype: str, *, memory: Path = DEVICE_MEMORY
+) -> Emitted:
+    """Return the module of one rank's kernels.
+
+    dtype: of terms, "fp32", "bf16" or "fp16", as Triton spells it. out_dtype: of sums, that of terms or one
+    of 16 bits. memory: the file of the functions that reach other devices' memory; others stand in for an
+    interpreter.
+    """
+    others = [r for r in range(sizes.ranks) if r != rank]
+    kernels = [_words(sizes, rank, others, (dtype, out_dtype))]
+    kernels += [_chunks(name, sizes, rank, others, (dtype, out_dtype)) for name in (CHUNKS, UNALIGNED)]
+    functions = [each.source for each in prelude(memory).values()]
+    text = "\n\n".join(
+        ["import triton\nimport triton.language as tl\n", *functions, *(k.source for k in kernels), _CALL]
+    )
+    title = f'"""Sums over {sizes.ranks} ranks, for rank {rank}: {dtype} to {out_dtype}."""\n\n'
+    return Emitted(
+        title + text, tuple(k.build for k in kernels), (), (), f"rlk/ranks/{rank}_{dtype}_{out_dtype}.py"
+    )
+
+
+_CALL = """def call(kernels, name, programs, *arguments):
+    getattr(kernels, name)((programs,), *arguments)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    source: str
+    build: KernelBuild
+
+
+def _tree(terms: list[str]) -> str:
+    """Return the pairwise sum of terms: neighbours first."""
+    while len(terms) > 1:
+        terms = [f"({a} + {b})" for a, b in zip(terms[0::2], terms[1::2], strict=True)]
+    return terms[0]
+
+
+def _kernel(name: str, args: list[KernelArg], body: list[str], warps: int) -> _Kernel:
+    signature = ", ".join(arg.name for arg in args)
+    lines = ["@triton.jit", f"def {name}({signature}):", *(f"    {line}" for line in body)]
+    return _Kernel("\n".join([*lines, ""]), KernelBuild(name, tuple(args), warps, 1))
+
+
+def _given(dtypes: tuple[str, str], *, aligned: bool) -> list[KernelArg]:
+    named = zip(("x_ptr", "y_ptr"), dtypes, strict=True)
+    tensors = [KernelArg(name, f"*{dtype}", divisible=aligned) for name, dtype in named]
+    sizes = [KernelArg(name, "i64", divisible=aligned) for name in ("n", "stride")]
+    return [*tensors, *sizes, KernelArg("limit", "i64")]
+
+
+def _shared(name: str, kind: str) -> KernelArg:
+    return KernelArg(name, f"*{kind}", divisible=True)
+
+
+def _words(sizes: Exchange, rank: int, others: list[int], dtypes: tuple[str, str]) -> _Kernel:
+    to_bits, of_bits = _WORD_BITS[dtypes[0]]
+    args = [*_given(dtypes, aligned=False), _shared("calls_ptr", "i32")]
+    args += [_shared(f"words_{r}_ptr", "i64") for r in range(sizes.ranks)]
+    body = [
+        f"at = tl.program_id(0).to(tl.int64) * {BLOCK} + tl.arange(0, {BLOCK})",
+        "here = at < n",
+        "call = tl.load(calls_ptr, volatile=True)",
+        f"place = (call & 1).to(tl.int64) * {sizes.ranks * sizes.words} + at",
+    ]
+    for r in others:
+        bits = to_bits.format(x=f"x_{r}")
+        body += [
+            f"x_{r} = tl.load(x_ptr + {r} * stride + at, mask=here, other=0.0)",
+            f"put_words(words_{r}_ptr + {rank * sizes.words} + place, {bits}, call, here)",
+        ]
+    body += [f"own = tl.load(x_ptr + {rank} * stride + at, mask=here, other=0.0)"]
+    for r in others:
+        body += [
+            f"bits_{r} = take_words(words_{rank}_ptr + {r * sizes.words} + place, call, here, limit)",
+            f"came_{r} = {of_bits.format(x=f'bits_{r}')}",
+        ]
+    terms = [f"{'own' if r == rank else f'came_{r}'}.to(tl.float32)" for r in range(sizes.ranks)]
+    body += [
+        f"total = {_tree(terms)}",
+        "tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=here)",
+        "tl.debug_barrier()  # every thread has read the number of the call",
+        "done = tl.atomic_add(calls_ptr + 1, 1)",
+        "if done == tl.num_programs(0) - 1:",
+        "    tl.store(calls_ptr + 1, 0)",
+        "    tl.store(calls_ptr, call + 1)",
+    ]
+    return _kernel(WORDS, args, body, BLOCK // 32)
+
+
+def _chunks(name: str, sizes: Exchange, rank: int, others: list[int], dtypes: tuple[str, str]) -> _Kernel:
+    dtype, _ = dtypes
+    chunk, ring = sizes.chunk // ITEMSIZE[dtype], sizes.ring // ITEMSIZE[dtype]
+    ranks, programs, slots, ahead = sizes.ranks, sizes.programs, sizes.slots, sizes.ahead
+    args = [*_given(dtypes, aligned=name == CHUNKS), _shared("counts_ptr", "i32")]
+    for r in range(ranks):
+        args += [_shared(f"ring_{r}_ptr", dtype), _shared(f"flags_{r}_ptr", "i32")]
+    at = f"(program + step * {programs}).to(tl.int64) * {chunk} + lanes"
+    slot = f"(program * {slots} + (first + step) % {slots}) * {chunk} + lanes"
+    send, add = [], []
+    for r in others:
+        send += [
+            f"x_{r} = tl.load(x_ptr + {r} * stride + at, mask=here, other=0.0)",
+            f"tl.store(ring_{r}_ptr + {rank * ring} + slot, x_{r})",
+        ]
+    send += ["publish()"]
+    send += [f"set_flag(flags_{r}_ptr + program * {ranks} + {rank}, first + step + 1)" for r in others]
+    add += [f"own = tl.load(x_ptr + {rank} * stride + at, mask=here, other=0.0)"]
+    add += [f"wait_flag(flags_{rank}_ptr + program * {ranks} + {r}, first + step + 1, limit)" for r in others]
+    for r in others:  # not through L1, which may have an earlier chunk of the slot
+        add += [f'came_{r} = tl.load(ring_{rank}_ptr + {r * ring} + slot, cache_modifier=".cg")']
+    terms = [f"{'own' if r == rank else f'came_{r}'}.to(tl.float32)" for r in range(ranks)]
+    add += [
+        f"total = {_tree(terms)}",
+        "tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=here)",
+    ]
+    placed = [f"at = {at}", "here = at < n", f"slot = {slot}"]
+    body = [
+        "program = tl.program_id(0)",
+        f"lanes = tl.arange(0, {chunk})",
+        f"chunks = ((n + {chunk - 1}) // {chunk}).to(tl.int32)",
+        f"steps = (chunks - program + {programs - 1}) // {programs}",
+        "first = tl.load(counts_ptr + program)",
+        f"for turn in range(0, steps + {ahead}):",
+        "    if turn < steps:",
+        "        step = turn",
+        *(f"        {line}" for line in [*placed, *send]),
+        f"    if turn >= {ahead}:",
+        f"        step = turn - {ahead}",
+        *(f"        {line}" for line in [*placed, *add]),
+        "tl.store(counts_ptr + program, first + steps)",
+    ]
+    return _kernel(name, args, body, sizes.warps)

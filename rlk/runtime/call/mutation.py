@@ -1,0 +1,112 @@
+"""Calls of operators that write outputs into the memory of inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.ir.nodes import Decl
+from rlk.runtime.binding.invocation import (
+    Invocation,
+    Run,
+    Scalars,
+    Tensors,
+    interface,
+    row_axis,
+    written_into,
+)
+from rlk.runtime.call.dispatch import dispatch, look_up
+
+
+def run_of(invocation: Invocation, tensors: Tensors) -> Run:
+    """Return the bound call of an operator, which also writes what goes into inputs, and returns these.
+
+    An output is written in place where its kernels may do so and the input's memory is that of an output;
+    others are written to a copy of the input, which is then copied back.
+    """
+    if not invocation.spec.into:  # type: ignore[union-attr]
+        return dispatch.find(invocation, tensors)
+    look_up(invocation, tensors)
+    known = interface(invocation)
+    decls = {d.name: d for d in known.outputs}
+    into = written_into(invocation.spec, decls)
+    rows = {out: _leading(invocation, decls[out], tensors[name]) for out, name in into.items()}
+    placed = {out: into[out] for out in known.in_place if _fits(tensors[into[out]], rows[out])}
+    memory = _memory(tensors, into, placed, rows)
+    run = dispatch.find(replace(invocation, into=frozenset(into)), tensors | memory)
+
+    def writing(given: Tensors, scalars: Scalars) -> Tensors:
+        check_apart(invocation.spec.name, given, into)
+        memory = _memory(given, into, placed, rows)
+        made = run(given | memory, scalars)
+        for out, name in into.items():
+            there = given[name]
+            if made[out] is not memory[out]:  # results of a call in which nothing runs
+                memory[out].copy_(made[out].view(memory[out].shape))
+            if out not in placed:
+                there.copy_(memory[out].view(there.shape))
+        written = [given[name] for name in into.values()]
+        torch.autograd.graph.increment_version([t for t in written if not t.is_inference()])
+        return {out: given[into[out]] if out in into else x for out, x in made.items()}
+
+    return writing
+
+
+def _leading(invocation: Invocation, decl: Decl, tensor: torch.Tensor) -> int:
+    """Return how many leading dims of a tensor are one dim of its declaration."""
+    axes = decl.type.axes
+    return tensor.dim() - len(axes) + 1 if axes and axes[0] == row_axis(invocation.spec) else 1
+
+
+def _fits(tensor: torch.Tensor, lead: int) -> bool:
+    """Return whether kernels can write a tensor itself."""
+    return tensor.is_contiguous() or (lead == 1 and tensor.dim() > 0 and tensor.stride(-1) == 1)
+
+
+def _memory(
+    given: Tensors, into: Mapping[str, str], placed: Mapping[str, str], rows: Mapping[str, int]
+) -> Tensors:
+    """Return what kernels write: the inputs, or copies of them, rows along one dim."""
+    made = {}
+    for out, name in into.items():
+        tensor = given[name].detach()
+        if out not in placed:
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        lead = rows[out]
+        made[out] = tensor if lead == 1 else tensor.view(math.prod(tensor.shape[:lead]), *tensor.shape[lead:])
+    return made
+
+
+def check_apart(op: str, tensors: Tensors, into: Mapping[str, str]) -> None:
+    """Raise LaunchError for a written tensor whose memory overlaps itself or another argument."""
+    spans = {name: _span(t) for name, t in tensors.items() if t.numel()}
+    for name in into.values():
+        if name not in spans:
+            continue
+        low, high = spans[name]
+        if torch._debug_has_internal_overlap(tensors[name]) == 1:
+            raise LaunchError(Code.ARG_OVERLAP, op=op, name=name, other="itself: a dim has the stride 0")
+        for other, (start, end) in spans.items():
+            if start < high and low < end and other != name and not _beside(tensors[name], tensors[other]):
+                raise LaunchError(Code.ARG_OVERLAP, op=op, name=name, other=other)
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first address of a tensor and the one behind its last element."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def _beside(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors are different columns of the same rows."""
+    same = a.dtype == b.dtype and a.dim() == b.dim() > 1 and a.stride() == b.stride() and a.stride(-1) == 1
+    if not same or a.shape[:-1] != b.shape[:-1]:
+        return False
+    row = min(a.stride()[:-1])
+    apart = (b.data_ptr() - a.data_ptr()) // a.element_size()
+    return a.shape[-1] <= apart <= row - b.shape[-1] or b.shape[-1] <= -apart <= row - a.shape[-1]

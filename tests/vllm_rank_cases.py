@@ -1,0 +1,66 @@
+"""vLLM with tensor parallelism as two ranks, whose engines their launcher starts, on the oracle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import vllm.distributed.parallel_state  # noqa: F401 - before ranks are forked
+from nn_cases import texts
+from rank_cases import Found, member
+from vllm.model_executor.layers.linear import RowParallelLinear
+from vllm_cases import drawn, engine, prompted, run
+
+from rlk.sync import digest
+
+LENGTHS = (5, 40)
+NEW = 4
+
+
+def main(backend: str, world: int, rank: int, folder: Path) -> None:
+    """Run everything as one rank, and write what it found."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    with member(backend, world, rank, folder), torch.no_grad():
+        ways = {"V1": 1, "V2": 2}
+        found = {name: everything(folder / name, runner, world) for name, runner in ways.items()}
+        torch.save(found, folder / f"{rank}.pt")
+
+
+def everything(path: Path, runner: int, world: int) -> Found:
+    """Return log-probs of prompts and of drawn tokens, as integers, and what the engine says of itself."""
+    llm = engine(path, runner, tensor_parallel_size=world, distributed_executor_backend="external_launcher")
+    found = drawings(llm)
+    model = llm.llm_engine.model_executor.driver_worker.get_model()
+    made = digest(model)
+    found |= {"id": llm.collective_rpc("rlk_numerics_id")[0], "total": made.total, "names": [*made.weights]}
+    with plain_sums(model):
+        assert llm.reset_prefix_cache()
+        found["plain sums"] = drawings(llm)
+    return found
+
+
+def drawings(llm: Any) -> Found:
+    made: list[Found] = [
+        {"ids": list(o.outputs[0].token_ids), "logps": drawn(o), "prompt": prompted(o)}
+        for o in run(llm, texts(LENGTHS), new=NEW, prompt_logprobs=0)
+    ]
+    # without seeds of their own: all ranks draw from the engine's
+    unseeded = run(llm, texts(LENGTHS[:1]), new=NEW, seed=None, temperature=0.8)
+    return {"requests": made, "unseeded": list(unseeded[0].outputs[0].token_ids)}
+
+
+@contextmanager
+def plain_sums(model: torch.nn.Module) -> Iterator[None]:
+    """Let vLLM's own layers add the ranks' rounded products: the control."""
+    rows = [m for m in model.modules() if isinstance(m, RowParallelLinear)]
+    ours = type(rows[0])
+    assert ours is not RowParallelLinear
+    for each in rows:
+        each.__class__ = RowParallelLinear
+    yield
+    for each in rows:
+        each.__class__ = ours
