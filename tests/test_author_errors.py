@@ -118,7 +118,10 @@ SAID = {
     "attention_of_batches": ("query rows M are not the segments of a ragged axis", "Ragged"),
     "linear_attention": ("query rows M are not the segments of a ragged axis", "Ragged"),
     "pieces_of_two_products": ("two contractions by pieces of P", "first = L.keep(L.dot(...)"),
-    "sum_of_batched_products": ("over B in the kernel of contractions", 'y = L.keep(y, "y") in the line before'),
+    "sum_of_batched_products": (
+        "over B in the kernel of contractions",
+        'y = L.keep(y, "y") in the line before',
+    ),
     "sum_of_dots_by_row": ("beside a value along V.piece", 'x = L.keep(x, "x") of what is reduced over V'),
 }
 
@@ -134,7 +137,10 @@ def test_triton_lacks_what_no_tile_can_give(name: str) -> None:
 
 OTHERS_SAY = {
     ("two_computed_factors", "cute"): ("both factors are computed", 'y = L.keep(y, "y"); u = L.keep(u, "u")'),
-    ("strided_factor", "cute"): ("elements of x that do not lie along one of its dims", 'y = L.keep(..., "y")'),
+    ("strided_factor", "cute"): (
+        "elements of x that do not lie along one of its dims",
+        'y = L.keep(..., "y")',
+    ),
     ("strided_factor", "tilelang"): ("elements of x that do not lie along one", 'y = L.keep(..., "y")'),
 }
 

@@ -250,10 +250,7 @@ def fake(op: Op, args: tuple[Any, ...]) -> Any:
     invocation = invoke(op, tensors, scalars, statics, math)
     tensors = of_one_stride(tensors, scattered(invocation, tensors))
     geometry = measure(op.name, row_axis(op), sized_by(invocation, tensors), tensors)
-<<<<<<< HEAD
-=======
     geometry = replace(geometry, extents=all_extents(invocation, geometry.extents))
->>>>>>> main
     check_nonempty(op, geometry.extents)
     first = next(iter(tensors.values()))
     made = {
