@@ -16,7 +16,7 @@ from rlk.runtime.binding.arguments import TORCH_DTYPES
 from rlk.runtime.binding.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage, scatter_rewards
 from rlk.specs.gated import clamped_swiglu
-from rlk.specs.grouped import grouped_matmul
+from rlk.specs.grouped import grouped_matmul, grouped_matmul_leaf4, grouped_matmul_leaf8
 from rlk.specs.heads import qk_norm
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
@@ -415,6 +415,12 @@ CASES: dict[str, Case] = {
         matmul_leaf2, {"T": 300, "N": 1000, "K": 520}, present=("bias",)
     ),
     "grouped_matmul of 6 experts": grouped_product((3, 0, 300, 1, 140, 0), 272, 520, present=("bias",)),
+    "grouped_matmul_leaf4 of 6 experts": grouped_product(
+        (3, 0, 300, 1, 140, 0), 272, 512, grouped_matmul_leaf4, present=("bias",)
+    ),
+    "grouped_matmul_leaf8_grad of 3 experts, 4 pieces of N": grouped_product(
+        (3, 0, 300), 256, 512, grouped_matmul_leaf8, wanted=("x", "w"), statics={"grad_leaves": 4}
+    ),
     "grouped_matmul of 2 experts, f32 out": grouped_product(
         (7, 33), 33, 41, statics={"keep_f32": True}, f=DType.F16
     ),
