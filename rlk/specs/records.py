@@ -308,12 +308,12 @@ def _router_losses(rng: np.random.Generator) -> Values:
 
 
 def _places_by_expert(rng: np.random.Generator) -> Values:
-    ids = rng.integers(0, 8, 350)
+    ids = rng.integers(0, 8, 270)
     return {"ids": ids, "others": ids}
 
 
 def _expert_offsets(rng: np.random.Generator) -> Values:
-    return {"ids": rng.integers(0, 8, 350), "edges": np.zeros(9)}
+    return {"ids": rng.integers(0, 8, 270), "edges": np.zeros(9)}
 
 
 def _clamped_swiglu(rng: np.random.Generator) -> Values:
@@ -327,6 +327,13 @@ def _grouped_matmul(rng: np.random.Generator) -> Values:
     return {
         "x": rng.normal(size=(40, 48)), "w": rng.normal(size=(5, 32, 48)), "begin": offsets[:-1],
         "end": offsets[1:], "bias": rng.normal(size=(5, 32)),
+    }  # fmt: skip
+
+
+def _grouped_leaves(rng: np.random.Generator) -> Values:
+    return {
+        "x": rng.normal(size=(20, 32)), "w": rng.normal(size=(3, 16, 32)), "begin": np.array([0, 3, 3]),
+        "end": np.array([3, 3, 20]), "bias": rng.normal(size=(3, 16)),
     }  # fmt: skip
 
 
@@ -455,7 +462,7 @@ grouped_matmul.record = Record(
     unshown=(_SAME,),
 )
 for _op in (grouped_matmul_leaf2, grouped_matmul_leaf4, grouped_matmul_leaf8):
-    _op.record = Record(example=Example(_grouped_matmul), unshown=(_SAME,))
+    _op.record = Record(example=Example(_grouped_leaves), unshown=(_SAME,))
 grouped_weight_grad.record = Record(example=Example(_grouped_weight_grad), unshown=(_SAME,))
 rms_norm.record = Record(
     example=Example(lambda rng: {"eps": 1e-6}), extents={"N": 4096}, present=("residual",)
