@@ -183,10 +183,11 @@ class _Numbers:
         """Return frozen data with every name in it replaced."""
         match value:
             case Axis(name=name, over=over, extent=extent):
+                name = self.axis(name)  # first: numbers are in order of appearance
+                over = over and self.axis(over)
                 if isinstance(extent, Share):
                     extent = replace(extent, axis=self.axis(extent.axis), dynamic=False)
-                over = over and self.axis(over)
-                return replace(value, name=self.axis(name), over=over, dynamic=False, extent=extent)
+                return replace(value, name=name, over=over, dynamic=False, extent=extent)
             case Decl(name=name, type=type):
                 return replace(value, name=self.tensor(name), type=self.of(type))
             case Load(param=param) | Store(param=param):

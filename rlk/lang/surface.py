@@ -871,7 +871,8 @@ def _store(t: Tracer, name: str, tile: Tile) -> None:
     """Store a tile at its own positions, dims in the order of the spec's inputs."""
     value = t.use(tile)
     b = t.at()
-    axes = tuple(sorted((a for a in tile.axes if a in t.dims or a.extent is not None), key=t.place_of))
+    declared = (a for a in tile.axes if a not in t.dims and a.extent is not None)
+    axes = tuple(sorted((*(a for a in t.dims if a in tile.axes), *declared), key=t.place_of))
     if name in t.into and {*tile.axes} <= {*t.into[name]}:
         axes = t.into[name]  # a tile without an axis is written along all of it
     for axis in (*tile.axes, *t.streamed()):

@@ -245,7 +245,8 @@ class Addresses(Arguments):
         few = replace(whole, tile=ALIGNED)
         shared = tuple(few if s is whole else s for s in before.shared)
         end = self.extent(whole.axis) if whole.length is None else str(whole.length)
-        with self.e.inner(f"if tl.program_id(0) == {end} // {whole.tile}:"):
+        number = "tl.program_id(0)" if before.signature.listed is None else lists.FIRST
+        with self.e.inner(f"if {number} == {end} // {whole.tile}:"):
             dims = (Dim(whole.axis, 0, ALIGNED.bit_length() - 1),)
             self.e.plan = self.plan = replace(before, shared=shared, dims=dims, remainder=None)
             self.place(few, f"{end} // {ALIGNED} * {ALIGNED} + {self.indices(whole.axis)}")
