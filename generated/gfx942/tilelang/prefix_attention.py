@@ -1,6 +1,6 @@
 """prefix_attention on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 207de71181aea54a
+numerics: 6513d429a8c85010
 schedule: tiles C*G=64, W=128, 4 warps, 1 stages, unroll 1
 schedule: tiles Q*G=64, W=128, 4 warps, 1 stages, unroll 1
 inputs:

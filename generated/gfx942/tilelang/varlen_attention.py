@@ -1,6 +1,6 @@
 """varlen_attention on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 2dc053711bad78dd
+numerics: 3e8cf644a03571e7
 schedule: tiles Q*G=64, W=128, 4 warps, 1 stages, unroll 1
 inputs:
   q: bf16 [T, H=8, G=4, E=128]

@@ -1,6 +1,6 @@
 """varlen_attention_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: f32408b7e8114eb8
+numerics: a5008d6ce96d2054
 schedule: tiles G=4, T=2, 2 warps, 1 stages, unroll 1
 schedule: tiles Q*G=64, 4 warps, 1 stages, unroll 1
 schedule: tiles J=64, 4 warps, 1 stages, unroll 1

@@ -1,6 +1,6 @@
 """prefix_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 1db9f12145958175
+numerics: 79b8a2e6ea6b47d0
 schedule: tiles C*G=192, 12 consumer warps, 4 producer warps, 2 stages, 132 persistent blocks
 schedule: tiles Q*G=192, 12 consumer warps, 4 producer warps, 2 stages
 inputs:

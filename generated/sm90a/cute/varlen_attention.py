@@ -1,6 +1,6 @@
 """varlen_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: eb4d928e291a37ad
+numerics: ca497bd10c6c61b5
 schedule: tiles Q*G=192, 12 consumer warps, 4 producer warps, 2 stages, 132 persistent blocks
 inputs:
   q: bf16 [T, H=8, G=4, E=128]

@@ -1,6 +1,6 @@
 """varlen_attention_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 87e8cce17c4e42a9
+numerics: 56c4815123ee58b1
 schedule: tiles G=4, T=4, 4 warps, 1 stages, unroll 1 placed W[5:3] G[1:0] T[1:0] W[2:0] W[6:6]
 schedule: tiles Q*G=128, 8 consumer warps, 4 producer warps, 4 stages
 schedule: tiles J=128, 8 consumer warps, 4 producer warps, 4 stages

@@ -1,6 +1,6 @@
 """varlen_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: eb4d928e291a37ad
+numerics: ca497bd10c6c61b5
 schedule: tiles Q*G=64, W=128, 4 warps, 3 stages, unroll 1, shared K/V descriptor
 inputs:
   q: bf16 [T, H=8, G=4, E=128]

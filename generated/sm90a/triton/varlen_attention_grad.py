@@ -1,6 +1,6 @@
 """varlen_attention_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 87e8cce17c4e42a9
+numerics: 56c4815123ee58b1
 schedule: tiles G=4, T=2, 2 warps, 1 stages, unroll 1
 schedule: tiles Q*G=128, 8 warps, 3 stages, unroll 1
 schedule: tiles J=128, 8 warps, 2 stages, unroll 1
