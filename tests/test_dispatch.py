@@ -53,7 +53,8 @@ SIGNATURES = {
     "mask=None, math=None)",
     "matmul": "(x, w, *, bias=None, residual=None, leaves=1, part=None, grad_leaves=1, round_product=False, "
     "order=None, out_dtype=None, weight_grad_out=None)",
-    "grouped_matmul": "(x, w, offsets, *, bias=None, out_dtype=None, weight_grad_out=None)",
+    "grouped_matmul": "(x, w, offsets, *, bias=None, leaves=1, grad_leaves=1, out_dtype=None, "
+    "weight_grad_out=None)",
     "route": "(scores, k, *, score='softmax', bias=None, groups=1, kept_groups=1, group_score='top2', "
     "renormalize=True, scale=1.0, replay=None, layer=0)",
     "permute": "(x, ids, *, experts, leaves=1)",

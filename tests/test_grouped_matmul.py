@@ -17,16 +17,19 @@ from test_interpreted_ops import rescheduled
 from test_machine_code import DISASSEMBLER, codes, source
 
 from rlk import ops
-from rlk.errors import Code, LaunchError
+from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.lang import Axis, L, Outputs, Tensor, bf16, op
 from rlk.lang.op import Op
 from rlk.lower.common.emitted import Emitted
+from rlk.passes.pipeline import canonical
 from rlk.runtime.binding import selection
 from rlk.runtime.call import autograd
 from rlk.runtime.call import dispatch as runtime
 from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.reference import emit
 from rlk.schedule.schedule import Schedule
 from rlk.specs import grouped as spec
+from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simulators.interpreter import interpret
 
@@ -92,6 +95,8 @@ SIZES = [
     (COUNTS, 33, 41, F16, {"out_dtype": F32}),
     ((0, 0, 300, 5), 272, 64, BF16, {}),
     ((8200, 1), 16, 16, BF16, {}),
+    (COUNTS, 32, 48, BF16, {"leaves": 2, "grad_leaves": 8}),
+    ((3, 0, 40), 40, 264, F16, {"leaves": 8, "grad_leaves": 2, "out_dtype": F32}),
 ]
 
 
@@ -110,6 +115,35 @@ def test_every_expert_has_the_bits_of_a_product_of_its_own(
         found = y[rows], d_x[rows], d_bias[expert], d_w[expert]
         for got, want in zip(found, of_expert(it, expert, **options), strict=True):
             assert_same_bits(got, want, f"expert {expert}")
+
+
+def test_leaves_are_other_orders_and_have_a_buffer() -> None:
+    """Each changes its own sum alone: the product, or d x."""
+    it = Drawn((3, 0, 17), 512, 512)
+    plain, buffer = it.found(), torch.zeros(3, 512, 512)
+    for options, moved in (({"leaves": 4}, 0), ({"grad_leaves": 4}, 1)):
+        found = it.found(**options)
+        assert [bool(differing(a, b)) for a, b in zip(found, plain, strict=True)] == [
+            i == moved for i in range(4)
+        ]
+    *found, d_w = it.found(leaves=4, weight_grad_out=buffer)
+    assert d_w is None and differing(found[0], plain[0])
+    assert_same_bits(buffer.to(BF16)[[0, 2]], plain[3][[0, 2]])
+    for leaves, size in ((3, 96), (8, 100)):
+        with pytest.raises(LaunchError, match="(?s)grouped_matmul.*leaves"):
+            ops.grouped_matmul(normal(20, size), normal(3, 64, size), it.offsets, leaves=leaves)
+
+
+def test_leaves_by_cute_are_refused_at_their_line() -> None:
+    """Triton runs them in its place."""
+    leaf = spec.grouped_matmul_leaf4
+    program = canonical(leaf.trace(leaf.default_variant()))
+    extents = {"E": 8, "K": 1024, "N": 64, "T": 300, "R": 300}
+    assert "tl.dot" in emit(program, extents, target("sm_90a"), "triton")[0].source
+    with pytest.raises(
+        UnsupportedError, match=r"specs/grouped.py:\d+: cute on sm_90a lacks a kernel of more"
+    ):
+        emit(program, extents, target("sm_90a"), "cute")
 
 
 @pytest.mark.parametrize("counts", [(1, 0), (40, 0), (3, 37)])
@@ -297,8 +331,8 @@ def test_each_index_of_a_batch_has_the_bits_of_a_product_of_its_own(
 # --- torch ---
 
 
-@pytest.mark.parametrize("buffer", [False, True])
-def test_a_compiled_call_has_the_bits_of_an_eager_one(buffer: bool) -> None:
+@pytest.mark.parametrize(("buffer", "leaves"), [(False, 1), (True, 1), (True, 4)])
+def test_a_compiled_call_has_the_bits_of_an_eager_one(buffer: bool, leaves: int) -> None:
     """fullgraph: the host reads no offset."""
     torch._dynamo.reset()
     it = Drawn(COUNTS, 16, 24)
@@ -306,7 +340,7 @@ def test_a_compiled_call_has_the_bits_of_an_eager_one(buffer: bool) -> None:
     made = []
     for call in (compiled, ops.grouped_matmul):
         onto = {"weight_grad_out": torch.linspace(-1, 1, it.w.numel()).view(it.w.shape)} if buffer else {}
-        made.append([t for t in (*it.found(call, **onto), *onto.values()) if t is not None])
+        made.append([t for t in (*it.found(call, leaves=leaves, **onto), *onto.values()) if t is not None])
     for got, want in zip(*made, strict=True):
         assert_same_bits(got, want)
 
@@ -315,8 +349,9 @@ def test_torch_accepts_the_registration() -> None:
     it, buffer = Drawn((2, 0, 5), 16, 24), torch.zeros(3, 16, 24)
     x, w, bias = (t.clone().requires_grad_() for t in (it.x, it.w, it.bias))
     inputs = [x, w, it.offsets[:-1], it.offsets[1:], bias]
-    torch.library.opcheck(torch.ops.rlk.grouped_matmul.default, (*inputs, False, "auto"))
-    torch.library.opcheck(torch.ops.rlk.grouped_matmul_onto.default, (*inputs, False, "auto", buffer))
+    statics = False, 1, "auto"  # keep_f32, grad_leaves, math
+    torch.library.opcheck(torch.ops.rlk.grouped_matmul.default, (*inputs, *statics))
+    torch.library.opcheck(torch.ops.rlk.grouped_matmul_onto.default, (*inputs, *statics, 1, buffer))
     into = torch.ops.rlk.grouped_matmul_weight_grad_into.default
     torch.library.opcheck(into, (it.d_y, it.x, *inputs[2:4], buffer.clone()))
 

@@ -15,7 +15,8 @@ from rlk import ops
 from rlk.errors import Code, LaunchError
 from rlk.interp.run import run
 from rlk.lang.op import Variant
-from rlk.ops import Flips, Permuted, Routes
+from rlk.nn.identity import operator_ids
+from rlk.ops import Flips, Permuted, Routes, moe
 from rlk.passes.pipeline import canonical
 from rlk.runtime.call.dispatch import dispatch
 from rlk.specs.moe import expert_weights
@@ -169,6 +170,18 @@ def test_rows_are_sorted_by_expert_and_then_by_token() -> None:
     counts = [sum(expert == e for expert, _ in pairs) for e in range(EXPERTS)]
     assert made.offsets.diff().tolist() == counts and 0 in counts
     assert made.order[made.place.flatten().long()].tolist() == list(range(TOKENS * K))
+
+
+def test_few_pairs_are_counted_and_many_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same integers; counting is two kernels beside that of the rows, and nothing of torch runs."""
+    ids = ops.route(normal(90, EXPERTS), K).ids
+    counted = moved(ids)
+    called = {name for name, _ in operator_ids(torch.device("cpu"), lambda: moved(ids))}
+    assert called == {"places_by_expert", "expert_offsets", "rows_by_expert"}
+    monkeypatch.setattr(moe, "COUNTED", 0)
+    for a, b in zip(moved(ids), counted, strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(moved(ids.flip(0)).order, counted.order)
 
 
 @pytest.mark.parametrize("leaves", [1, 2, 4])

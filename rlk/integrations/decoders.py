@@ -194,6 +194,39 @@ def router_forward(self: Any, x: torch.Tensor, at: Experts, layer: int, routes: 
     return routed(ops.matmul(x, self.weight, bias=bias), at, layer, routes)
 
 
+def experts_of_block(config: Any) -> Experts:
+    """Return the experts of a DeepseekV3Config."""
+    choice = {
+        "score": "sigmoid", "groups": config.n_group, "kept_groups": config.topk_group,
+        "scale": float(config.routed_scaling_factor),
+    }  # fmt: skip
+    return Experts(
+        count=config.n_routed_experts,
+        k=config.num_experts_per_tok,
+        width=config.moe_intermediate_size,
+        renormalize=bool(config.norm_topk_prob),
+        choice=tuple(choice.items()),
+    )
+
+
+def block_forward(at: Experts) -> Forward:
+    """Return the forward of DeepSeek-V3's experts with the one that all tokens go through, [..., hidden]."""
+
+    def forward(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+        x = hidden_states.flatten(0, -2)
+        return mixture(self, x, at, 0, None).view_as(hidden_states) + self.shared_experts(hidden_states)
+
+    return forward
+
+
+def corrected_router_forward(
+    self: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None
+) -> Routed:
+    """Return what `router_forward` does, of scores that stay f32 and of numbers that correct the choice."""
+    scores = ops.matmul(x, self.weight, out_dtype=torch.float32)
+    return routed(scores, at, layer, routes, self.e_score_correction_bias.float())
+
+
 def layer_forward(sandwich: bool) -> Forward:
     """Return the forward of a decoder layer: of a pair (x, residual), whose sum the next norm takes."""
 

@@ -35,6 +35,7 @@ FAMILIES = {
     "qwen3_moe": ("Qwen3Moe", "Qwen3MoeModel", "hf_llama"),
     "mixtral": ("Mixtral", "MixtralModel", "hf_llama"),
     "gpt_oss": ("GptOss", "GptOssModel", "gpt_oss"),
+    "deepseek_v3": ("DeepseekV3", "DeepseekV3Model", "hf_llama"),
 }
 """By the module of transformers: how its classes begin, its decoder's class, the profile of its norms."""
 LAYER_NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -50,8 +51,8 @@ ROLES = {
     "ForCausalLM": "head",
 }
 """By the end of a class's name."""
-ODD_ROLES = {"GptOssMLP": "experts"}
-"""By the name of a class that says something else."""
+ODD_ROLES = {"GptOssMLP": "experts", "DeepseekV3MoE": "block", "DeepseekV3TopkRouter": "router"}
+"""By the name of a class that says something else. A block is exchanged by itself, in a model that is not."""
 GROUPS = (("self_attn", ("q_proj", "k_proj", "v_proj")), ("mlp", ("gate_proj", "up_proj")))
 """Linear layers of one input, by the module that holds them."""
 ROW_PARALLEL = ("o_proj", "down_proj")
@@ -165,9 +166,10 @@ def patch(
 
     leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; by default `config.rlk_leaves`, or 1.
     strict: raise UnsupportedError, which lists everything that cannot be exchanged, with nothing exchanged;
-    False prints the list and exchanges the rest. logits: "float32", whose log softmax `logps` takes, or
-    "model": rounded to the model's dtype, as transformers does. loss_logits: a training forward with labels
-    returns logits beside its loss too. Raises LaunchError for a model that is patched already.
+    False prints the list and exchanges the rest, of DeepSeek-V3 all but attention, layers and model.
+    logits: "float32", whose log softmax `logps` takes, or "model": rounded to the model's dtype, as
+    transformers does. loss_logits: a training forward with labels returns logits beside its loss too. Raises
+    LaunchError for a model that is patched already.
     """
     known_version(PEER, VERSIONS)
     if logits not in ("float32", "model"):
@@ -218,13 +220,14 @@ class _Parts:
     linears: dict[str, torch.nn.Module]
     norms: dict[str, tuple[torch.nn.Module, str, str]]
     embeddings: dict[str, torch.nn.Module]
+    blocks: dict[str, Any]
     decoders: dict[str, tuple[Any, ModelConfig]]
     heads: list[Any]
     problems: list[Problem]
 
     @staticmethod
     def of(model: torch.nn.Module, leaves: int | None) -> _Parts:
-        parts = _Parts({}, {}, {}, {}, [], [])
+        parts = _Parts({}, {}, {}, {}, {}, [], [])
         for name, module in model.named_modules():
             parts._sort(name, module, leaves)
         if not any(_role(module)[0] == "decoder" for module in model.modules()):
@@ -265,6 +268,9 @@ class _Parts:
             self._loaded(f"{name}.experts", module.experts)
         elif role == "router":
             self._loaded(name, module)
+        elif role == "block":
+            if self._loaded(f"{name}.experts", module.experts) and self._loaded(f"{name}.gate", module.gate):
+                self.blocks[name] = module
         elif role == "decoder":
             self._decoder(name, module, leaves)
         elif role == "head":
@@ -380,6 +386,9 @@ def _exchange(made: Patched, parts: _Parts, logits_dtype: torch.dtype | None, lo
         made.exchange(module, forwards.norm_forward(profile, eps))
     for module in parts.embeddings.values():
         made.exchange(module, forwards.embedding_forward)
+    for module in parts.blocks.values():
+        made.exchange(module, forwards.block_forward(forwards.experts_of_block(module.config)))
+        made.exchange(module.gate, forwards.corrected_router_forward)
     if not parts.whole:
         return
     for module, config in parts.decoders.values():

@@ -36,7 +36,7 @@ class Experts:
 
     renormalize: weights of a token add up to 1. dense: layers that have an MLP in their place. clamped: limit
     and alpha of `rlk.ops.clamped_swiglu`, for experts and a router with biases, as GPT-OSS has; None: SwiGLU
-    without biases.
+    without biases. choice: other options of `rlk.ops.route`, by name.
     """
 
     count: int
@@ -45,6 +45,7 @@ class Experts:
     renormalize: bool
     dense: tuple[int, ...] = ()
     clamped: tuple[float, float] | None = None
+    choice: tuple[tuple[str, str | int | float], ...] = ()
 
     @property
     def router(self) -> str:
@@ -113,7 +114,8 @@ class ModelConfig:
         given: Mapping[str, Any] = config if isinstance(config, Mapping) else config.to_dict()  # type: ignore[attr-defined]
         kind = given.get("model_type")
         if kind not in FAMILIES:
-            raise _refused("model_type", kind, f"one of {', '.join(FAMILIES)}")
+            wanted = f"one of {', '.join(FAMILIES)}"
+            raise _refused("model_type", kind, wanted + PARTLY.get(str(kind), ""))
         if missing := [name for name in NEEDED if given.get(name) is None]:
             raise joined([_refused(name, None, "a number") for name in missing])
         problems: list[LaunchError] = []
@@ -256,6 +258,11 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "gpt_oss": _gpt_oss,
 }
 """What each supported model_type of transformers has beside the parts of Llama."""
+PARTLY = {
+    "deepseek_v3": "; its latent attention (MLA) is not supported: rlk.patch(model, strict=False) exchanges "
+    "router, experts, products and norms of a transformers model, and leaves attention"
+}
+"""What else is said of a model_type that is not supported."""
 MIXED = ("qwen2", "qwen3", "gemma2", "gemma3_text", "gpt_oss")
 """Families of which some layers have a window and others none."""
 ACTIVATIONS = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}

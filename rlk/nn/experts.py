@@ -91,13 +91,21 @@ class Router(torch.nn.Module):
         return routed(ops.matmul(x, self.weight, bias=self.bias), at, layer, routes)
 
 
-def routed(scores: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
+def routed(
+    scores: torch.Tensor,
+    at: Experts,
+    layer: int,
+    routes: RouteLog | None,
+    correction: torch.Tensor | None = None,
+) -> Routed:
     """Return scores [T, E], f32 weights and ids [T, k] of the experts that they choose, or that are replayed.
 
     The order is that of transformers' routers, for which hooks of modules look. routes: where they are noted.
+    correction: f32 [E], added for the choice alone.
     """
     replay = None if routes is None else routes.replay
-    chosen = ops.route(scores, at.k, renormalize=at.renormalize, replay=replay, layer=layer)
+    given: dict[str, Any] = {"renormalize": at.renormalize, "bias": correction, **dict(at.choice)}
+    chosen = ops.route(scores, at.k, replay=replay, layer=layer, **given)
     if routes is not None:
         routes.experts, routes.made[layer], routes.scores[layer] = at.count, chosen, scores
     return scores, chosen.weights, chosen.ids

@@ -112,7 +112,12 @@ matmul = _published(
     _matmul.matmul,
     forms=(_matmul.matmul_leaf2, _matmul.matmul_leaf4, _matmul.matmul_leaf8),
 )
-grouped_matmul = _published(grouped.grouped_matmul, operators.grouped_matmul, _grouped.grouped_matmul)
+grouped_matmul = _published(
+    grouped.grouped_matmul,
+    operators.grouped_matmul,
+    _grouped.grouped_matmul,
+    forms=tuple(_grouped.BY_LEAVES[leaves] for leaves in (2, 4, 8)),
+)
 ratio_kl = _generated(_loss.ratio_kl, operators.ratio_kl, RatioKL)
 policy_loss = _published(policy.policy_loss, operators.policy_loss, _policy.policy_loss)
 linear_policy_loss = _published(
@@ -153,7 +158,9 @@ optimal_token_baseline = _published(
 )
 route = _published(moe.route, exact_moe.route, _moe.choose_experts, _moe.expert_weights)
 router_losses = _published(moe.router_losses, exact_moe.router_losses, _moe.router_losses)
-permute = _published(moe.permute, exact_moe.permute, _moe.rows_by_expert)
+permute = _published(
+    moe.permute, exact_moe.permute, _moe.places_by_expert, _moe.expert_offsets, _moe.rows_by_expert
+)
 combine = _published(moe.combine, exact_moe.combine, _moe.combine_rows)
 penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.penalize)
 sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _sampling.penalize, _logp.logp)

@@ -241,6 +241,8 @@ class _GroupedMatmul(Operator):
         offsets: torch.Tensor,
         *,
         bias: torch.Tensor | None = None,
+        leaves: int = 1,
+        grad_leaves: int = 1,
         out_dtype: torch.dtype | None = None,
         weight_grad_out: torch.Tensor | None = None,
     ) -> torch.Tensor:
@@ -251,11 +253,14 @@ class _GroupedMatmul(Operator):
         One f32 accumulator over ascending K (chain16), an f32 sum, one rounding; out_dtype=torch.float32 returns
         the f32 sum. The bits of a row are those of `matmul(x, w[e], bias=bias[e])`: they depend on the row and on
         its expert alone, not on how many rows an expert has.
+        leaves: 1, 2, 4 or 8 equal pieces of K, of which each has one f32 accumulator (chain16), added pairwise,
+        as of `matmul`; K must be a multiple of it. More leaves are other bits, for experts whose K ranks share.
 
         Differentiable in x, w and bias. The gradient of the result is rounded to the dtype of x; each gradient is
-        an f32 sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192,
-        counted from its first row, one chain16 each, added ascending. d bias: the same pieces, each the sums of
-        64 rows (by halving) in ascending order. Both are +0 where an expert has no rows.
+        an f32 sum, rounded once. d x: N in grad_leaves equal pieces (1, 2, 4 or 8), one chain16 each, added
+        pairwise: for experts whose N ranks share. d w: the rows of an expert in pieces of 8192, counted from its
+        first row, one chain16 each, added ascending. d bias: the same pieces, each the sums of 64 rows (by
+        halving) in ascending order. Both are +0 where an expert has no rows.
         weight_grad_out: f32 [E, N, K], contiguous; backward adds the f32 d w to it, in place, once, and w.grad
         stays as it is; nothing is added where an expert has no rows.
 

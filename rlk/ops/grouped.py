@@ -12,7 +12,7 @@ from rlk.lang.op import OWN
 from rlk.ops.linear import some_factors
 from rlk.ops.offsets import all_good, looked_at, misplaced, on_the_host, refuse_misplaced, some_offsets
 from rlk.ops.products import check_buffer, onto_buffer
-from rlk.runtime.binding.checks import are_tensors, has_dims, wrong_value
+from rlk.runtime.binding.checks import are_tensors, has_dims, is_choice, wrong_value
 from rlk.runtime.binding.invocation import Tensors
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call import library
@@ -27,10 +27,11 @@ NAME = "grouped_matmul_onto"
 INTO = "grouped_matmul_weight_grad_into"
 _library = torch.library.Library(OWN, "FRAGMENT")
 
-for _op in (spec.grouped_matmul, spec.grouped_weight_grad):
-    worded(_op, OP, begin="offsets", end="offsets")
 _BOUNDS = ("begin", "end")
-separate_gradients(spec.grouped_matmul, {"x": ("w", *_BOUNDS), "w": ("x", *_BOUNDS), "bias": _BOUNDS}, {})
+for _op in (*spec.BY_LEAVES.values(), spec.grouped_weight_grad):
+    worded(_op, OP, begin="offsets", end="offsets")
+for _op in spec.BY_LEAVES.values():
+    separate_gradients(_op, {"x": ("w", *_BOUNDS), "w": ("x", *_BOUNDS), "bias": _BOUNDS}, {})
 
 
 def grouped_matmul(
@@ -39,6 +40,8 @@ def grouped_matmul(
     offsets: torch.Tensor,
     *,
     bias: torch.Tensor | None = None,
+    leaves: int = 1,
+    grad_leaves: int = 1,
     out_dtype: torch.dtype | None = None,
     weight_grad_out: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -49,11 +52,14 @@ def grouped_matmul(
     One f32 accumulator over ascending K (chain16), an f32 sum, one rounding; out_dtype=torch.float32 returns
     the f32 sum. The bits of a row are those of `matmul(x, w[e], bias=bias[e])`: they depend on the row and on
     its expert alone, not on how many rows an expert has.
+    leaves: 1, 2, 4 or 8 equal pieces of K, of which each has one f32 accumulator (chain16), added pairwise,
+    as of `matmul`; K must be a multiple of it. More leaves are other bits, for experts whose K ranks share.
 
     Differentiable in x, w and bias. The gradient of the result is rounded to the dtype of x; each gradient is
-    an f32 sum, rounded once. d x: one chain16 over ascending N. d w: the rows of an expert in pieces of 8192,
-    counted from its first row, one chain16 each, added ascending. d bias: the same pieces, each the sums of
-    64 rows (by halving) in ascending order. Both are +0 where an expert has no rows.
+    an f32 sum, rounded once. d x: N in grad_leaves equal pieces (1, 2, 4 or 8), one chain16 each, added
+    pairwise: for experts whose N ranks share. d w: the rows of an expert in pieces of 8192, counted from its
+    first row, one chain16 each, added ascending. d bias: the same pieces, each the sums of 64 rows (by
+    halving) in ascending order. Both are +0 where an expert has no rows.
     weight_grad_out: f32 [E, N, K], contiguous; backward adds the f32 d w to it, in place, once, and w.grad
     stays as it is; nothing is added where an expert has no rows.
 
@@ -67,15 +73,20 @@ def grouped_matmul(
         raise wrong_value(OP, "out_dtype", out_dtype, f"None, {x.dtype} or torch.float32")
     if weight_grad_out is not None:
         check_buffer(w, weight_grad_out, OP)
+    for name, count, size in (("leaves", leaves, x.shape[1]), ("grad_leaves", grad_leaves, w.shape[1])):
+        is_choice(OP, name, count, tuple(spec.BY_LEAVES))
+        if size % count:
+            of = "x.shape[1]" if name == "leaves" else "w.shape[1]"
+            raise wrong_value(OP, of, size, f"a multiple of {name} = {count}")
     x, w = some_factors(x, w)
     offsets = _checked(x, w, offsets)
     tensors: Tensors = {"x": x, "w": w, "begin": offsets[:-1], "end": offsets[1:]}
     if bias is not None:
         tensors["bias"] = bias
-    statics = {"keep_f32": out_dtype is torch.float32}
+    statics = {"keep_f32": out_dtype is torch.float32, "grad_leaves": grad_leaves}
     if weight_grad_out is not None and weight_grad_out.numel():
-        return _onto(tensors, statics, weight_grad_out)
-    return call(spec.grouped_matmul, tensors, {}, statics)["y"]
+        return _onto(leaves, tensors, statics, weight_grad_out)
+    return call(spec.BY_LEAVES[leaves], tensors, {}, statics)["y"]
 
 
 def _checked(x: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -95,14 +106,14 @@ def _checked(x: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor) -> torch.T
 # --- the gradient of w onto a buffer ------------------------------------------------------------------------
 
 
-def _onto(tensors: Tensors, statics: Mapping[str, Any], buffer: torch.Tensor) -> torch.Tensor:
+def _onto(leaves: int, tensors: Tensors, statics: Mapping[str, Any], buffer: torch.Tensor) -> torch.Tensor:
     """Return the product; the gradient of w is added onto the buffer in backward."""
 
     def traced(arguments: tuple[Any, ...]) -> list[torch.Tensor]:
-        made: list[torch.Tensor] = getattr(torch.ops.rlk, NAME)(*arguments, buffer)
+        made: list[torch.Tensor] = getattr(torch.ops.rlk, NAME)(*arguments, leaves, buffer)
         return made
 
-    return onto_buffer(spec.grouped_matmul, OP, tensors, statics, buffer, traced, _add)
+    return onto_buffer(spec.BY_LEAVES[leaves], OP, tensors, statics, buffer, traced, _add)
 
 
 def _add(d_y: torch.Tensor, saved: Tensors, buffer: torch.Tensor) -> None:
@@ -125,35 +136,37 @@ def add_grouped_weight_gradient(
 
 def register() -> None:
     """Define the product with a buffer, and the sum onto it, in torch's registry."""
-    _library.define(f"{NAME}({library.parameters(spec.grouped_matmul)}, Tensor weight_grad_out) -> Tensor[]")
+    parameters = library.parameters(spec.grouped_matmul)
+    _library.define(f"{NAME}({parameters}, int leaves, Tensor weight_grad_out) -> Tensor[]")
     _library.define(
         f"{INTO}(Tensor d_y, Tensor x, Tensor begin, Tensor end, Tensor(a!) weight_grad_out) -> ()"
     )
     _library.impl(NAME, _run, "CompositeExplicitAutograd")
     _library.impl(INTO, add_grouped_weight_gradient, "CompositeExplicitAutograd")
     name = f"{OWN}::{NAME}"
-    torch.library.register_fake(name, lambda *a: library.fake(spec.grouped_matmul, a[:-1]), lib=_library)
+    torch.library.register_fake(name, lambda *a: library.fake(spec.BY_LEAVES[a[-2]], a[:-2]), lib=_library)
     torch.library.register_fake(f"{OWN}::{INTO}", lambda *_: None, lib=_library)
     torch.library.register_autograd(name, _autograd, setup_context=_setup, lib=_library)
 
 
 def _run(*args: Any) -> list[torch.Tensor]:
-    tensors, scalars, statics, math = library.decoded(spec.grouped_matmul, args[:-1])
-    invocation = invoke(spec.grouped_matmul, tensors, scalars, statics, math)
-    return list(dispatch(invocation, tensors, scalars).values())
+    *given, leaves, _ = args
+    op = spec.BY_LEAVES[leaves]
+    tensors, scalars, statics, math = library.decoded(op, tuple(given))
+    return list(dispatch(invoke(op, tensors, scalars, statics, math), tensors, scalars).values())
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
-    *given, ctx.buffer = inputs  # a buffer is not read: another node may write it before
-    library.setup(spec.grouped_matmul, ctx, tuple(given), output)
+    *given, ctx.leaves, ctx.buffer = inputs  # a buffer is not read: another node may write it before
+    library.setup(spec.BY_LEAVES[ctx.leaves], ctx, tuple(given), output)
 
 
 def _autograd(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
-    op = spec.grouped_matmul
+    op = spec.BY_LEAVES[ctx.leaves]
     arguments = library.gradient_arguments(op, ctx, grads)
     saved, cotangents, wanted, *rest = arguments
     found = library.computed(op, (saved, cotangents, [n for n in wanted if n != "w"], *rest))
     there, (d_y,) = dict(zip((f.name for f in op.formals), saved, strict=False)), cotangents
     if "w" in wanted and d_y is not None:
         getattr(torch.ops.rlk, INTO)(d_y, there["x"], there["begin"], there["end"], ctx.buffer)
-    return (*library.handed_on(op, ctx, arguments, found), None)
+    return (*library.handed_on(op, ctx, arguments, found), None, None)

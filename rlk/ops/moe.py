@@ -28,10 +28,14 @@ from rlk.specs import moe as spec
 
 MOST_EXPERTS, MOST_CHOICES = 1024, 32
 LEAVES = (1, 2, 4, 8)
+COUNTED = 8192
+"""Pairs up to which one kernel counts the place of each among all others; beyond, torch sorts them."""
 for _op in (spec.choose_experts, spec.expert_weights):
     worded(_op, "route", ids="replay")
-worded(spec.router_losses, "router_losses", share="ids", inverse="tokens", active="mask")
+worded(spec.router_losses, "router_losses", given="load", active="mask")
 worded(spec.rows_by_expert, "permute", place="ids", order="ids")
+for _op in (spec.places_by_expert, spec.expert_offsets):
+    worded(_op, "permute", others="ids", edges="experts")
 worded(
     spec.combine_rows, "combine", place="permuted.place", order="permuted.order", offsets="permuted.offsets"
 )
@@ -202,15 +206,37 @@ def permute(x: torch.Tensor, ids: torch.Tensor, *, experts: int, leaves: int = 1
         ids = torch.zeros_like(ids)  # there are no values: every pair is of the first expert
     elif on_the_host(ids) or looked_at(ids):
         _ascending(ids, experts)
-    found, order = torch.sort(ids.reshape(-1), stable=True)
-    places = torch.arange(len(order), device=x.device, dtype=torch.int32)
-    place = torch.empty_like(places).scatter_(0, order, places).view(tokens, k)
-    bounds = torch.arange(experts + 1, device=x.device, dtype=torch.int32)
-    offsets = torch.searchsorted(found.to(torch.int32), bounds, out_int32=True)
-    order = order.to(torch.int32)
+    place, order, offsets = (_counted if tokens * k <= COUNTED else _sorted)(ids.reshape(-1), experts)
+    place = place.view(tokens, k)
     tensors = {"place": place, "order": order, "x": x, "offsets": offsets}
     rows = call(spec.rows_by_expert, tensors, {}, {"k": k, "leaves": leaves})["y"]
     return Permuted(rows, order, place, offsets)
+
+
+Places = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""place, order and offsets of pairs, i32."""
+
+
+def _counted(ids: torch.Tensor, experts: int) -> Places:
+    """Return the places of pairs [R] by two small kernels, of which the first compares all pairs with all."""
+    ids = _plain(ids)
+    edges = torch.empty(
+        experts + 1, dtype=torch.int32, device=ids.device
+    )  # of which the extent alone is read
+    made = call(spec.places_by_expert, {"ids": ids, "others": ids}, {}, {})
+    offsets = call(spec.expert_offsets, {"ids": ids, "edges": edges}, {}, {})["offsets"]
+    # a call that is only noted gave no values, and offsets are looked at where they are used
+    return _sorted(ids, experts) if observing() else (made["place"], made["order"], offsets)
+
+
+def _sorted(ids: torch.Tensor, experts: int) -> Places:
+    """Return the same by torch's stable sort."""
+    found, order = torch.sort(ids, stable=True)
+    places = torch.arange(len(order), device=ids.device, dtype=torch.int32)
+    place = torch.empty_like(places).scatter_(0, order, places)
+    bounds = torch.arange(experts + 1, device=ids.device, dtype=torch.int32)
+    offsets = torch.searchsorted(found.to(torch.int32), bounds, out_int32=True)
+    return place, order.to(torch.int32), offsets
 
 
 def _ascending(ids: torch.Tensor, experts: int) -> None:
@@ -291,8 +317,7 @@ def router_losses(
         raise LaunchError(Code.ARG_SIZE, op=op, name="ids", axis="T", got=got, other="scores", wanted=wanted)
     if ids.dtype not in INTEGERS:
         raise LaunchError(Code.ARG_DTYPE, op=op, name="ids", got=ids.dtype, wanted="an integer dtype")
-    alive = torch.ones(len(ids), dtype=torch.int32, device=ids.device)
-    tensors = {"scores": scores}
+    tensors = {"scores": scores, "ids": _plain(ids)}
     if mask is not None:
         are_tensors(op, mask=mask)
         has_dtype(op, "mask", mask, torch.bool)
@@ -302,27 +327,25 @@ def router_losses(
             raise LaunchError(
                 Code.ARG_SIZE, op=op, name="mask", axis="T", got=got, other="scores", wanted=wanted
             )
-        alive, tensors["active"] = mask.to(torch.int32), mask
-    own = alive.sum().clamp(min=1).float()
-    count = own
-    if tokens is not None:
-        count = torch.full((), integer(op, "tokens", tokens, 1), dtype=torch.float32, device=ids.device)
-    counts = torch.zeros(scores.shape[1], dtype=torch.int32, device=ids.device)
-    # integers: no order of additions changes them
-    counts.scatter_add_(0, ids.reshape(-1).to(torch.int64), alive[:, None].expand_as(ids).reshape(-1))
-    share = counts.float() / own
+        tensors["active"] = mask
     if load is not None:
         are_tensors(op, load=load)
         has_dtype(op, "load", load, torch.float32)
         has_dims(op, "load", load.shape, 1, "1 dim [E]")
-        if len(load) != len(counts):
-            got, wanted = len(load), len(counts)
+        if len(load) != scores.shape[1]:
+            got, wanted = len(load), scores.shape[1]
             raise LaunchError(
                 Code.ARG_SIZE, op=op, name="load", axis="E", got=got, other="scores", wanted=wanted
             )
-        share = load.detach()
-    made = call(spec.router_losses, tensors | {"share": share, "inverse": 1.0 / count}, {}, {})
-    return RouterLosses(made["balance"], made["z"], made["entropy"], counts.float() / count)
+        tensors["given"] = load.detach()
+    scalars = {} if tokens is None else {"tokens": float(integer(op, "tokens", tokens, 1))}
+    made = call(spec.router_losses, tensors, scalars, {"k": ids.shape[1]})
+    return RouterLosses(*(made[name] for name in RouterLosses._fields))
+
+
+def _plain(ids: torch.Tensor) -> torch.Tensor:
+    """Return ids in a dtype that specs read."""
+    return ids if ids.dtype in (torch.uint8, torch.int32, torch.int64) else ids.to(torch.int32)
 
 
 def _pieces(op: str, leaves: int, experts: int) -> None:

@@ -21,7 +21,9 @@ from rlk.lang import (
     f16,
     f32,
     i32,
+    i64,
     op,
+    u8,
 )
 
 T = Axis("T", dynamic=True)  # tokens
@@ -31,7 +33,9 @@ S = Axis("S", chunk=1, piece=64, dynamic=True)  # tokens, as sums count them
 R = Axis("R", dynamic=True)  # pairs of a token and a choice, sorted by expert
 D = Axis("D")
 O = Axis("O")  # experts + 1
+P = Axis("P", chunk=256, dynamic=True)  # all pairs of a token and a choice, as one of them counts them
 F = DTypeVar("F", (bf16, f16, f32))
+Ids = DTypeVar("Ids", (u8, i32, i64))
 
 SCORES = ("softmax", "sigmoid")
 GROUP_SCORES = ("top2", "max")
@@ -241,6 +245,30 @@ def _places(place: Tensor, k: int) -> list[Tile]:  # type: ignore[valid-type]
     return found
 
 
+@op()
+def places_by_expert(ids: Tensor[Ids, R], others: Tensor[Ids, P]) -> Outputs:
+    """place[r] = how many pairs are of a lower expert, or of the same one and before r: a stable sort.
+
+    order[place[r]] = r. others: ids.
+    """
+    mine, total = ids.to(i32), L.total()
+    for p in L.stream(P):
+        other = others[p].to(i32)
+        total.absorb(((other < mine) | ((other == mine) & (p.pos < L.pos(R)))).to(i32))
+    L.place("order", (R,), ({R: total.value}, L.pos(R)))
+    return L.out(place=total.value)
+
+
+@op()
+def expert_offsets(ids: Tensor[Ids, P], edges: Tensor[i32, O]) -> Outputs:
+    """offsets[e] = how many pairs are of experts below e. edges: for its shape alone."""
+    total = L.total()
+    for p in L.stream(P):
+        total.absorb((ids[p].to(i32) < L.pos(O)).to(i32))
+    L.place("offsets", (O,), ({}, total.value))
+    return L.out()
+
+
 @op(saves=("place", "offsets", "x"))  # x for its shape: a trace knows no other
 def rows_by_expert(
     place: Tensor[i32, T, K],
@@ -298,20 +326,24 @@ def combine_rows_grad(ctx, d_y: Tensor[F, T, D]) -> Outputs:
     return L.out()
 
 
-@op(saves=("scores", "share", "inverse", "active"), returns=("balance", "z", "entropy"))
+@op(saves=("scores", "share", "inverse", "active"), returns=("balance", "z", "entropy", "load"))
 def router_losses(
     scores: Tensor[F, S, E],
-    share: Tensor[f32, E],
-    inverse: Tensor[f32],
+    ids: Tensor[Ids, S, K],
     active: Tensor[boolean, S] | None,
+    given: Tensor[f32, E] | None,
+    tokens: Scalar[f32] | None,
+    k: Static[...] = 2,
 ) -> Outputs:
     """balance = E sum of share p, z = mean of lse^2, and the mean entropy of softmax, over active tokens.
 
-    p: the mean probability of each expert. inverse: 1 / the number of active tokens. Sums over tokens are
-    f32, ascending in pieces of 64, pieces ascending; over experts halving trees. Fedus et al. 2021, Zoph et
-    al. 2022.
+    p: the mean probability of each expert. share: that of the call's active tokens that go through an expert,
+    or given. tokens: the number of active tokens, or of those of all calls; load: counts over it. inverse:
+    1 / tokens. Sums over tokens are f32, ascending in pieces of 64, pieces ascending; over experts halving
+    trees; counts are integers. Fedus et al. 2021, Zoph et al. 2022.
     """
-    mass, square, spread = L.total(), L.total(), L.total()
+    mass, square, spread, counts = (L.total() for _ in range(4))
+    own = None if active is None else L.total()
     for s in L.stream(S):
         x = scores[s].to(f32)
         largest = L.max(x, over=E)
@@ -320,12 +352,24 @@ def router_losses(
         rest = L.log(total)
         lse = largest + rest
         entropy = rest - L.sum(L.where(e > 0.0, e * (x - largest), 0.0), over=E, tree=Tree.halving) / total
+        chosen = [ids.at(s.pos, L.number(i, i32)).to(i32) == L.pos(E) for i in range(k)]
+        hits = reduce(add, [each.to(i32) for each in chosen])
         there = active[s] if active is not None else None
-        for sum_of, value in ((mass, e / total), (square, lse * lse), (spread, entropy)):
-            sum_of.absorb(value if there is None else L.where(there, value, 0.0))
+        for sum_of, value in ((mass, e / total), (square, lse * lse), (spread, entropy), (counts, hits)):
+            sum_of.absorb(value if there is None else L.where(there, value, 0 if value is hits else 0.0))
+        if own is not None and there is not None:
+            own.absorb(there.to(i32))
+    alive = L.maximum(L.extent(S) if own is None else own.value, 1).to(f32)
+    count = alive if tokens is None else tokens
+    inverse, load = 1.0 / count, counts.value.to(f32) / count
+    share = counts.value.to(f32) / alive if given is None else given.at(E)
     mean = L.keep(mass.value * inverse, "mean")
-    balance = L.extent(E).to(f32) * L.sum(share * mean, over=E, tree=Tree.halving)
-    return L.out(balance=balance, z=square.value * inverse, entropy=spread.value * inverse)
+    kept = L.keep(share, "kept")
+    balance = L.extent(E).to(f32) * L.sum(kept * mean, over=E, tree=Tree.halving)
+    return L.out(
+        balance=balance, z=square.value * inverse, entropy=spread.value * inverse,
+        load=load, share=share, inverse=inverse,
+    )  # fmt: skip
 
 
 @router_losses.vjp("scores")

@@ -14,7 +14,13 @@ from rlk.specs.attention import paged_attention, prefix_attention, varlen_attent
 from rlk.specs.completions import sequence_logp
 from rlk.specs.distill import jsd_loss
 from rlk.specs.gated import clamped_swiglu
-from rlk.specs.grouped import grouped_matmul, grouped_weight_grad
+from rlk.specs.grouped import (
+    grouped_matmul,
+    grouped_matmul_leaf2,
+    grouped_matmul_leaf4,
+    grouped_matmul_leaf8,
+    grouped_weight_grad,
+)
 from rlk.specs.heads import cache_qkv, qk_norm, qk_norm_partials, sum_of_heads, write_cache
 from rlk.specs.linear_logp import (
     linear_logp,
@@ -26,7 +32,15 @@ from rlk.specs.logp import logp, softcapped
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import column_sums, matmul, matmul_backward, matmul_leaf2, matmul_leaf4, matmul_leaf8
 from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
-from rlk.specs.moe import choose_experts, combine_rows, expert_weights, router_losses, rows_by_expert
+from rlk.specs.moe import (
+    choose_experts,
+    combine_rows,
+    expert_offsets,
+    expert_weights,
+    places_by_expert,
+    router_losses,
+    rows_by_expert,
+)
 from rlk.specs.norm import rms_norm
 from rlk.specs.optim import adamw, square_sums
 from rlk.specs.packing import reported, take_rows, take_whole
@@ -288,6 +302,20 @@ def _attention(rng: np.random.Generator) -> Values:
     }  # fmt: skip
 
 
+def _router_losses(rng: np.random.Generator) -> Values:
+    ids = np.sort(np.argsort(rng.random((70, 12)), 1)[:, :3], 1)
+    return {"scores": rng.normal(size=(70, 12)), "ids": ids, "given": rng.random(12), "tokens": 90.0}
+
+
+def _places_by_expert(rng: np.random.Generator) -> Values:
+    ids = rng.integers(0, 8, 270)
+    return {"ids": ids, "others": ids}
+
+
+def _expert_offsets(rng: np.random.Generator) -> Values:
+    return {"ids": rng.integers(0, 8, 270), "edges": np.zeros(9)}
+
+
 def _clamped_swiglu(rng: np.random.Generator) -> Values:
     x = 2 * rng.normal(size=(6, 24, 2))
     x[np.abs(np.abs(x) - 1.5) < 0.05] = 0.5  # a difference across the clamp would measure a bend
@@ -299,6 +327,13 @@ def _grouped_matmul(rng: np.random.Generator) -> Values:
     return {
         "x": rng.normal(size=(40, 48)), "w": rng.normal(size=(5, 32, 48)), "begin": offsets[:-1],
         "end": offsets[1:], "bias": rng.normal(size=(5, 32)),
+    }  # fmt: skip
+
+
+def _grouped_leaves(rng: np.random.Generator) -> Values:
+    return {
+        "x": rng.normal(size=(20, 32)), "w": rng.normal(size=(3, 16, 32)), "begin": np.array([0, 3, 3]),
+        "end": np.array([3, 3, 20]), "bias": rng.normal(size=(3, 16)),
     }  # fmt: skip
 
 
@@ -422,10 +457,12 @@ matmul_leaf8.record = Record(
 for _op in (column_sums, matmul_leaf2, matmul_leaf4, matmul_backward):
     _op.record = Record(unshown=(_SAME,))
 grouped_matmul.record = Record(
-    example=Example(_grouped_matmul, present=((), ("bias",))),
+    example=Example(_grouped_matmul, present=((), ("bias",)), statics={"grad_leaves": (4,)}),
     extents={"E": 128, "N": 1536, "K": 2048},
     unshown=(_SAME,),
 )
+for _op in (grouped_matmul_leaf2, grouped_matmul_leaf4, grouped_matmul_leaf8):
+    _op.record = Record(example=Example(_grouped_leaves), unshown=(_SAME,))
 grouped_weight_grad.record = Record(example=Example(_grouped_weight_grad), unshown=(_SAME,))
 rms_norm.record = Record(
     example=Example(lambda rng: {"eps": 1e-6}), extents={"N": 4096}, present=("residual",)
@@ -463,13 +500,16 @@ choose_experts.record = Record(
 )
 expert_weights.record = Record(example=Example(_expert_weights), extents={"E": 128, "K": 8}, statics={"k": 8})
 router_losses.record = Record(
-    example=Example(lambda rng: {"share": rng.random(12), "inverse": 0.01}, present=(("active",),)),
-    extents={"E": 128},
+    example=Example(_router_losses, present=(("active",),), statics={"k": (3,)}),
+    extents={"E": 128, "K": 8},
+    statics={"k": 8},
     unshown=(_SAME,),
 )
 combine_rows.record = Record(
     example=Example(_rows_inputs, _moved), extents={"K": 8, "D": 2048, "O": 129}, statics={"k": 8}
 )
+places_by_expert.record = Record(example=Example(_places_by_expert), unshown=(_SAME,))
+expert_offsets.record = Record(example=Example(_expert_offsets), unshown=(_SAME,))
 rows_by_expert.record = Record(example=Example(_rows_inputs, _moved), unshown=(_SAME,))
 embedding.record = Record(
     example=Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),

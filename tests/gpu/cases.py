@@ -16,14 +16,21 @@ from rlk.runtime.binding.arguments import TORCH_DTYPES
 from rlk.runtime.binding.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage, scatter_rewards
 from rlk.specs.gated import clamped_swiglu
-from rlk.specs.grouped import grouped_matmul
+from rlk.specs.grouped import grouped_matmul, grouped_matmul_leaf4, grouped_matmul_leaf8
 from rlk.specs.heads import qk_norm
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import matmul, matmul_backward, matmul_leaf2, matmul_leaf8
 from rlk.specs.model import embedding, geglu, rope, rope_partial, swiglu
-from rlk.specs.moe import choose_experts, combine_rows, expert_weights, rows_by_expert
+from rlk.specs.moe import (
+    choose_experts,
+    combine_rows,
+    expert_offsets,
+    expert_weights,
+    places_by_expert,
+    rows_by_expert,
+)
 from rlk.specs.norm import rms_norm
 from rlk.specs.packing import take_rows
 from rlk.specs.policy import policy_loss, policy_loss_of_sequences
@@ -408,6 +415,12 @@ CASES: dict[str, Case] = {
         matmul_leaf2, {"T": 300, "N": 1000, "K": 520}, present=("bias",)
     ),
     "grouped_matmul of 6 experts": grouped_product((3, 0, 300, 1, 140, 0), 272, 520, present=("bias",)),
+    "grouped_matmul_leaf4 of 6 experts": grouped_product(
+        (3, 0, 300, 1, 140, 0), 272, 512, grouped_matmul_leaf4, present=("bias",)
+    ),
+    "grouped_matmul_leaf8_grad of 3 experts, 4 pieces of N": grouped_product(
+        (3, 0, 300), 256, 512, grouped_matmul_leaf8, wanted=("x", "w"), statics={"grad_leaves": 4}
+    ),
     "grouped_matmul of 2 experts, f32 out": grouped_product(
         (7, 33), 33, 41, statics={"keep_f32": True}, f=DType.F16
     ),
@@ -477,6 +490,21 @@ CASES: dict[str, Case] = {
     ),
     "swiglu 300 x 14336": Case(swiglu, {"T": 300, "N": 14336}, rows=(0, 7, 299)),
     "swiglu_grad 64 x 2000": Case(swiglu, {"T": 64, "N": 2000}, wanted=("gate", "up")),
+    "places_by_expert 4100 pairs": Case(
+        places_by_expert,
+        {"R": 4100, "P": 4100},
+        given=lambda device: dict.fromkeys(
+            ("ids", "others"), (torch.arange(4100, device=device) * 37 % 128).to(torch.uint8)
+        ),
+    ),
+    "expert_offsets 4100 pairs": Case(
+        expert_offsets,
+        {"P": 4100, "O": 129},
+        given=lambda device: {
+            "ids": (torch.arange(4100, device=device) * 37 % 128).to(torch.uint8),
+            "edges": torch.zeros(129, dtype=torch.int32, device=device),
+        },
+    ),
     "rms_norm 300 x 2880, gpt_oss with residual": Case(
         rms_norm, {"T": 300, "N": 2880}, {"eps": 1e-5}, ("residual",), {"profile": "gpt_oss"}
     ),

@@ -239,96 +239,96 @@ def choose_experts(
             t[c] = block * 8 + c
             t_inside[c] = t[c] < T
         writes = thread == 0
-        e = tl.alloc_var("int32", thread)  # moe.py:129
+        e = tl.alloc_var("int32", thread)  # moe.py:133
         for c in tl.unroll(8):
             scores_value[c] = tl.if_then_else(
                 t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + e], tl.Cast("bfloat16", 0)
             )
             compared[c] = tl.Cast("float32", scores_value[c])
-            compared_max_neg_inf[c] = larger(compared[c], f32(float("-inf")))  # moe.py:47
+            compared_max_neg_inf[c] = larger(compared[c], f32(float("-inf")))  # moe.py:51
             bits_sum[c] = compared_max_neg_inf[c] + f32(0.0)
             bits[c] = tl.reinterpret(bits_sum[c], "int32")
-            bits_shr_31[c] = bits[c] >> 31  # moe.py:48
+            bits_shr_31[c] = bits[c] >> 31  # moe.py:52
             keys_both[c] = bits_shr_31[c] & 2147483647
             keys[c] = bits[c] ^ keys_both[c]
-            best[c] = keys[c]  # moe.py:58
+            best[c] = keys[c]  # moe.py:62
         max_over_e(best, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:59
+        for c in tl.unroll(8):  # moe.py:63
             keys_is_best[c] = keys[c] == best[c]
             e_masked[c] = tl.Select(keys_is_best[c], e, tl.int32(128))
             at_2[c] = e_masked[c]
         min_over_e(at_2, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:136
+        for c in tl.unroll(8):  # moe.py:140
             e_is_at[c] = e == at_2[c]
             keys_2[c] = tl.Select(e_is_at[c], tl.reinterpret(tl.uint32(0x80000000), "int32"), keys[c])
-            best_2[c] = keys_2[c]  # moe.py:58
+            best_2[c] = keys_2[c]  # moe.py:62
         max_over_e(best_2, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:59
+        for c in tl.unroll(8):  # moe.py:63
             keys_is_best_2[c] = keys_2[c] == best_2[c]
             e_masked_2[c] = tl.Select(keys_is_best_2[c], e, tl.int32(128))
             at_3[c] = e_masked_2[c]
         min_over_e(at_3, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:136
+        for c in tl.unroll(8):  # moe.py:140
             e_is_at_2[c] = e == at_3[c]
             keys_3[c] = tl.Select(e_is_at_2[c], tl.reinterpret(tl.uint32(0x80000000), "int32"), keys_2[c])
-            best_3[c] = keys_3[c]  # moe.py:58
+            best_3[c] = keys_3[c]  # moe.py:62
         max_over_e(best_3, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:59
+        for c in tl.unroll(8):  # moe.py:63
             keys_is_best_3[c] = keys_3[c] == best_3[c]
             e_masked_3[c] = tl.Select(keys_is_best_3[c], e, tl.int32(128))
             at_4[c] = e_masked_3[c]
         min_over_e(at_4, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:136
+        for c in tl.unroll(8):  # moe.py:140
             e_is_at_3[c] = e == at_4[c]
             keys_4[c] = tl.Select(e_is_at_3[c], tl.reinterpret(tl.uint32(0x80000000), "int32"), keys_3[c])
-            best_4[c] = keys_4[c]  # moe.py:58
+            best_4[c] = keys_4[c]  # moe.py:62
         max_over_e(best_4, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:59
+        for c in tl.unroll(8):  # moe.py:63
             keys_is_best_4[c] = keys_4[c] == best_4[c]
             e_masked_4[c] = tl.Select(keys_is_best_4[c], e, tl.int32(128))
             at_5[c] = e_masked_4[c]
         min_over_e(at_5, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:136
+        for c in tl.unroll(8):  # moe.py:140
             e_is_at_4[c] = e == at_5[c]
             keys_5[c] = tl.Select(e_is_at_4[c], tl.reinterpret(tl.uint32(0x80000000), "int32"), keys_4[c])
-            best_5[c] = keys_5[c]  # moe.py:58
+            best_5[c] = keys_5[c]  # moe.py:62
         max_over_e(best_5, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:59
+        for c in tl.unroll(8):  # moe.py:63
             keys_is_best_5[c] = keys_5[c] == best_5[c]
             e_masked_5[c] = tl.Select(keys_is_best_5[c], e, tl.int32(128))
             at_6[c] = e_masked_5[c]
         min_over_e(at_6, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:136
+        for c in tl.unroll(8):  # moe.py:140
             e_is_at_5[c] = e == at_6[c]
             keys_6[c] = tl.Select(e_is_at_5[c], tl.reinterpret(tl.uint32(0x80000000), "int32"), keys_5[c])
-            best_6[c] = keys_6[c]  # moe.py:58
+            best_6[c] = keys_6[c]  # moe.py:62
         max_over_e(best_6, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:59
+        for c in tl.unroll(8):  # moe.py:63
             keys_is_best_6[c] = keys_6[c] == best_6[c]
             e_masked_6[c] = tl.Select(keys_is_best_6[c], e, tl.int32(128))
             at_7[c] = e_masked_6[c]
         min_over_e(at_7, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:136
+        for c in tl.unroll(8):  # moe.py:140
             e_is_at_6[c] = e == at_7[c]
             keys_7[c] = tl.Select(e_is_at_6[c], tl.reinterpret(tl.uint32(0x80000000), "int32"), keys_6[c])
-            best_7[c] = keys_7[c]  # moe.py:58
+            best_7[c] = keys_7[c]  # moe.py:62
         max_over_e(best_7, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:59
+        for c in tl.unroll(8):  # moe.py:63
             keys_is_best_7[c] = keys_7[c] == best_7[c]
             e_masked_7[c] = tl.Select(keys_is_best_7[c], e, tl.int32(128))
             at_8[c] = e_masked_7[c]
         min_over_e(at_8, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:136
+        for c in tl.unroll(8):  # moe.py:140
             e_is_at_7[c] = e == at_8[c]
             keys_8[c] = tl.Select(e_is_at_7[c], tl.reinterpret(tl.uint32(0x80000000), "int32"), keys_7[c])
-            best_8[c] = keys_8[c]  # moe.py:58
+            best_8[c] = keys_8[c]  # moe.py:62
         max_over_e(best_8, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:59
+        for c in tl.unroll(8):  # moe.py:63
             keys_is_best_8[c] = keys_8[c] == best_8[c]
             e_masked_8[c] = tl.Select(keys_is_best_8[c], e, tl.int32(128))
             at_9[c] = e_masked_8[c]
         min_over_e(at_9, i32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:104
+        for c in tl.unroll(8):  # moe.py:108
             low[c] = tl.min(at_2[c], at_3[c])
             high[c] = tl.max(at_2[c], at_3[c])
             low_2[c] = tl.min(at_4[c], at_5[c])
@@ -385,7 +385,7 @@ def choose_experts(
             high_27[c] = tl.max(high_23[c], low_24[c])
             at_10[c] = tl.min(high_24[c], low_25[c])
             at_11[c] = tl.max(high_24[c], low_25[c])
-            if t_inside[c] & writes:  # moe.py:143
+            if t_inside[c] & writes:  # moe.py:147
                 ids[tl.int64(t[c]) * ids_t_stride] = low_22[c]
             if t_inside[c] & writes:
                 ids[tl.int64(t[c]) * ids_t_stride + 1] = low_26[c]

@@ -71,7 +71,7 @@ def combine_rows(
         for c in tl.unroll(8):
             d[c] = thread + c * 256
         writes = thread == 0
-        place_value = tl.alloc_var("int32", place[tl.int64(t) * place_t_stride])  # moe.py:239
+        place_value = tl.alloc_var("int32", place[tl.int64(t) * place_t_stride])  # moe.py:243
         place_value_2 = tl.alloc_var("int32", place[tl.int64(t) * place_t_stride + 1])
         place_value_3 = tl.alloc_var("int32", place[tl.int64(t) * place_t_stride + 2])
         place_value_4 = tl.alloc_var("int32", place[tl.int64(t) * place_t_stride + 3])
@@ -79,7 +79,7 @@ def combine_rows(
         place_value_6 = tl.alloc_var("int32", place[tl.int64(t) * place_t_stride + 5])
         place_value_7 = tl.alloc_var("int32", place[tl.int64(t) * place_t_stride + 6])
         place_value_8 = tl.alloc_var("int32", place[tl.int64(t) * place_t_stride + 7])
-        weights_value = tl.alloc_var("float32", weights[tl.int64(t) * weights_t_stride])  # moe.py:280
+        weights_value = tl.alloc_var("float32", weights[tl.int64(t) * weights_t_stride])  # moe.py:308
         weights_value_2 = tl.alloc_var("float32", weights[tl.int64(t) * weights_t_stride + 1])
         weights_value_3 = tl.alloc_var("float32", weights[tl.int64(t) * weights_t_stride + 2])
         weights_value_4 = tl.alloc_var("float32", weights[tl.int64(t) * weights_t_stride + 3])
@@ -143,14 +143,14 @@ def combine_rows(
             rows_value_8[c] = tl.if_then_else(
                 rows_guard_8, rows[tl.int64(place_value_8) * rows_r_stride + d[c]], tl.Cast("bfloat16", 0)
             )
-        place_le_place = tl.alloc_var("bool", place_value_2 <= place_value)  # moe.py:150
+        place_le_place = tl.alloc_var("bool", place_value_2 <= place_value)  # moe.py:154
         place_le_place_2 = tl.alloc_var("bool", place_value_3 <= place_value_2)
         place_le_place_3 = tl.alloc_var("bool", place_value_4 <= place_value_3)
         place_le_place_4 = tl.alloc_var("bool", place_value_5 <= place_value_4)
         place_le_place_5 = tl.alloc_var("bool", place_value_6 <= place_value_5)
         place_le_place_6 = tl.alloc_var("bool", place_value_7 <= place_value_6)
         place_le_place_7 = tl.alloc_var("bool", place_value_8 <= place_value_7)
-        either = tl.alloc_var("bool", place_le_place | place_le_place_2)  # moe.py:151
+        either = tl.alloc_var("bool", place_le_place | place_le_place_2)  # moe.py:155
         either_2 = tl.alloc_var("bool", either | place_le_place_3)
         either_3 = tl.alloc_var("bool", either_2 | place_le_place_4)
         either_4 = tl.alloc_var("bool", either_3 | place_le_place_5)
@@ -159,7 +159,7 @@ def combine_rows(
         if either_6 & writes:
             tl.atomic_max(errors[0], 1)
             tl.atomic_max(errors[1], t + 1)
-        for c in tl.unroll(8):  # moe.py:280
+        for c in tl.unroll(8):  # moe.py:308
             rows_f32[c] = tl.Cast("float32", rows_value[c])
             y_product[c] = rows_f32[c] * weights_value
             rows_f32_2[c] = tl.Cast("float32", rows_value_2[c])
@@ -176,14 +176,14 @@ def combine_rows(
             y_product_7[c] = rows_f32_7[c] * weights_value_7
             rows_f32_8[c] = tl.Cast("float32", rows_value_8[c])
             y_product_8[c] = rows_f32_8[c] * weights_value_8
-            y_sum[c] = y_product[c] + y_product_2[c]  # moe.py:226
+            y_sum[c] = y_product[c] + y_product_2[c]  # moe.py:230
             y_sum_2[c] = y_sum[c] + y_product_3[c]
             y_sum_3[c] = y_sum_2[c] + y_product_4[c]
             y_sum_4[c] = y_sum_3[c] + y_product_5[c]
             y_sum_5[c] = y_sum_4[c] + y_product_6[c]
             y_sum_6[c] = y_sum_5[c] + y_product_7[c]
             y_sum_7[c] = y_sum_6[c] + y_product_8[c]
-            y_sum_bf16[c] = tl.Cast("bfloat16", y_sum_7[c])  # moe.py:281
+            y_sum_bf16[c] = tl.Cast("bfloat16", y_sum_7[c])  # moe.py:309
             y[tl.int64(t) * y_t_stride + d[c]] = y_sum_bf16[c]
 
 

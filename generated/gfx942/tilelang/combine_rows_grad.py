@@ -90,13 +90,13 @@ def combine_rows_grad(
         d_times_weights_bf16 = tl.alloc_local((8,), "bfloat16")
         r = block
         writes = thread == 0
-        order_value = tl.alloc_var("int32", order[r])  # moe.py:290
+        order_value = tl.alloc_var("int32", order[r])  # moe.py:318
         token = tl.alloc_var("int32", tl.truncdiv(order_value, tl.int32(8)))
         choice = tl.alloc_var("int32", tl.truncmod(order_value, tl.int32(8)))
-        token_ge_0 = tl.alloc_var("bool", 0 <= token)  # moe.py:291
+        token_ge_0 = tl.alloc_var("bool", 0 <= token)  # moe.py:319
         token_lt_T = tl.alloc_var("bool", token < T)
         d_y_guard = tl.alloc_var("bool", token_ge_0 & token_lt_T)
-        choice_ge_0 = tl.alloc_var("bool", 0 <= choice)  # moe.py:292
+        choice_ge_0 = tl.alloc_var("bool", 0 <= choice)  # moe.py:320
         choice_lt_8 = tl.alloc_var("bool", choice < 8)
         weights_guard = tl.alloc_var("bool", choice_ge_0 & choice_lt_8)
         weights_guard_2 = tl.alloc_var("bool", d_y_guard & weights_guard)
@@ -106,21 +106,21 @@ def combine_rows_grad(
                 weights_guard_2, weights[tl.int64(token) * weights_t_stride + choice], tl.Cast("float32", 0)
             )
         )
-        for c in tl.unroll(8):  # moe.py:291
+        for c in tl.unroll(8):  # moe.py:319
             d[c] = thread + c * 256
             d_y_value[c] = tl.if_then_else(
                 d_y_guard, d_y[tl.int64(token) * d_y_t_stride + d[c]], tl.Cast("bfloat16", 0)
             )
-            rows_value[c] = rows[tl.int64(r) * rows_r_stride + d[c]]  # moe.py:293
-            d_2[c] = tl.Cast("float32", d_y_value[c])  # moe.py:291
-            rows_f32[c] = tl.Cast("float32", rows_value[c])  # moe.py:293
+            rows_value[c] = rows[tl.int64(r) * rows_r_stride + d[c]]  # moe.py:321
+            d_2[c] = tl.Cast("float32", d_y_value[c])  # moe.py:319
+            rows_f32[c] = tl.Cast("float32", rows_value[c])  # moe.py:321
             slope_product[c] = rows_f32[c] * d_2[c]
             slope[c] = slope_product[c]
         sum_over_d(slope, f32_reduce_smem, thread)
         slope_2 = slope[0]
-        if writes:  # moe.py:295
+        if writes:  # moe.py:323
             d_weights[tl.int64(token) * d_weights_t_stride + choice] = slope_2
-        for c in tl.unroll(8):  # moe.py:297
+        for c in tl.unroll(8):  # moe.py:325
             d_times_weights[c] = d_2[c] * weights_value
             d_times_weights_bf16[c] = tl.Cast("bfloat16", d_times_weights[c])
             d_rows[tl.int64(r) * d_rows_r_stride + d[c]] = d_times_weights_bf16[c]

@@ -312,12 +312,12 @@ def expert_weights(
             t[c] = block * 8 + c
             t_inside[c] = t[c] < T
         writes = thread == 0
-        e = tl.alloc_var("int32", thread)  # moe.py:181
+        e = tl.alloc_var("int32", thread)  # moe.py:185
         for c in tl.unroll(8):
             scores_value[c] = tl.if_then_else(
                 t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + e], tl.Cast("bfloat16", 0)
             )
-            # moe.py:182
+            # moe.py:186
             ids_value[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride], tl.Cast("int32", 0))
             ids_value_2[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 1], tl.Cast("int32", 0))
             ids_value_3[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 2], tl.Cast("int32", 0))
@@ -326,7 +326,7 @@ def expert_weights(
             ids_value_6[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 5], tl.Cast("int32", 0))
             ids_value_7[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 6], tl.Cast("int32", 0))
             ids_value_8[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 7], tl.Cast("int32", 0))
-            ids_ge_0[c] = 0 <= ids_value[c]  # moe.py:183
+            ids_ge_0[c] = 0 <= ids_value[c]  # moe.py:187
             ids_lt_128[c] = ids_value[c] < 128
             scores_guard[c] = ids_ge_0[c] & ids_lt_128[c]
         as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))
@@ -377,9 +377,9 @@ def expert_weights(
                 scores_guard_8[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value_8[c]], as_bf16
             )
         scale_value = tl.alloc_var("float32", scale)
-        for c in tl.unroll(8):  # moe.py:181
+        for c in tl.unroll(8):  # moe.py:185
             x[c] = tl.Cast("float32", scores_value[c])
-            c_2[c] = tl.Cast("float32", scores_value_2[c])  # moe.py:183
+            c_2[c] = tl.Cast("float32", scores_value_2[c])  # moe.py:187
             c_3[c] = tl.Cast("float32", scores_value_3[c])
             c_4[c] = tl.Cast("float32", scores_value_4[c])
             c_5[c] = tl.Cast("float32", scores_value_5[c])
@@ -387,7 +387,7 @@ def expert_weights(
             c_7[c] = tl.Cast("float32", scores_value_7[c])
             c_8[c] = tl.Cast("float32", scores_value_8[c])
             c_9[c] = tl.Cast("float32", scores_value_9[c])
-            ids_lt_0[c] = ids_value[c] < 0  # moe.py:184
+            ids_lt_0[c] = ids_value[c] < 0  # moe.py:188
             ids_ge_128[c] = 128 <= ids_value[c]
             either[c] = ids_lt_0[c] | ids_ge_128[c]
             ids_lt_0_2[c] = ids_value_2[c] < 0
@@ -411,7 +411,7 @@ def expert_weights(
             ids_lt_0_8[c] = ids_value_8[c] < 0
             ids_ge_128_8[c] = 128 <= ids_value_8[c]
             either_8[c] = ids_lt_0_8[c] | ids_ge_128_8[c]
-            either_9[c] = either[c] | either_2[c]  # moe.py:185
+            either_9[c] = either[c] | either_2[c]  # moe.py:189
             either_10[c] = either_9[c] | either_3[c]
             either_11[c] = either_10[c] | either_4[c]
             either_12[c] = either_11[c] | either_5[c]
@@ -421,14 +421,14 @@ def expert_weights(
             if either_15[c] & t_inside[c] & writes:
                 tl.atomic_max(errors[0], 1)
                 tl.atomic_max(errors[1], t[c] + 1)
-            ids_le_ids[c] = ids_value_2[c] <= ids_value[c]  # moe.py:150
+            ids_le_ids[c] = ids_value_2[c] <= ids_value[c]  # moe.py:154
             ids_le_ids_2[c] = ids_value_3[c] <= ids_value_2[c]
             ids_le_ids_3[c] = ids_value_4[c] <= ids_value_3[c]
             ids_le_ids_4[c] = ids_value_5[c] <= ids_value_4[c]
             ids_le_ids_5[c] = ids_value_6[c] <= ids_value_5[c]
             ids_le_ids_6[c] = ids_value_7[c] <= ids_value_6[c]
             ids_le_ids_7[c] = ids_value_8[c] <= ids_value_7[c]
-            either_16[c] = ids_le_ids[c] | ids_le_ids_2[c]  # moe.py:151
+            either_16[c] = ids_le_ids[c] | ids_le_ids_2[c]  # moe.py:155
             either_17[c] = either_16[c] | ids_le_ids_3[c]
             either_18[c] = either_17[c] | ids_le_ids_4[c]
             either_19[c] = either_18[c] | ids_le_ids_5[c]
@@ -437,15 +437,15 @@ def expert_weights(
             if either_21[c] & t_inside[c] & writes:
                 tl.atomic_max(errors[0], 2)
                 tl.atomic_max(errors[1], t[c] + 1)
-            is_nan_x[c] = is_nan(x[c])  # moe.py:187
+            is_nan_x[c] = is_nan(x[c])  # moe.py:191
             any_e[c] = tl.Select(is_nan_x[c], 1, 0)
         any_over_e(any_e, i32_reduce_smem, thread)
         for c in tl.unroll(8):
             any_value[c] = any_e[c] != 0
             nan[c] = tl.Select(any_value[c], f32(float("nan")), f32(0.0))
-            largest[c] = x[c]  # moe.py:191
+            largest[c] = x[c]  # moe.py:195
         max_over_e(largest, f32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:192
+        for c in tl.unroll(8):  # moe.py:196
             c_minus_largest[c] = c_2[c] - largest[c]
             p[c] = portable_exp(c_minus_largest[c])
             c_minus_largest_2[c] = c_3[c] - largest[c]
@@ -462,15 +462,15 @@ def expert_weights(
             p_7[c] = portable_exp(c_minus_largest_7[c])
             c_minus_largest_8[c] = c_9[c] - largest[c]
             p_8[c] = portable_exp(c_minus_largest_8[c])
-            p_plus_p[c] = p[c] + p_2[c]  # moe.py:195
+            p_plus_p[c] = p[c] + p_2[c]  # moe.py:199
             total_sum[c] = p_plus_p[c] + p_3[c]
             total_sum_2[c] = total_sum[c] + p_4[c]
             total_sum_3[c] = total_sum_2[c] + p_5[c]
             total_sum_4[c] = total_sum_3[c] + p_6[c]
             total_sum_5[c] = total_sum_4[c] + p_7[c]
             total[c] = total_sum_5[c] + p_8[c]
-            total_2[c] = total[c] + nan[c]  # moe.py:198
-            p_over_total[c] = p[c] / total_2[c]  # moe.py:168
+            total_2[c] = total[c] + nan[c]  # moe.py:202
+            p_over_total[c] = p[c] / total_2[c]  # moe.py:172
             w[c] = scale_value * p_over_total[c]
             p_over_total_2[c] = p_2[c] / total_2[c]
             w_2[c] = scale_value * p_over_total_2[c]
@@ -486,7 +486,7 @@ def expert_weights(
             w_7[c] = scale_value * p_over_total_7[c]
             p_over_total_8[c] = p_8[c] / total_2[c]
             w_8[c] = scale_value * p_over_total_8[c]
-            if t_inside[c] & writes:  # moe.py:169
+            if t_inside[c] & writes:  # moe.py:173
                 weights[tl.int64(t[c]) * weights_t_stride] = w[c]
             if t_inside[c] & writes:
                 weights[tl.int64(t[c]) * weights_t_stride + 1] = w_2[c]

@@ -371,12 +371,12 @@ def expert_weights_grad(
             t[c] = block * 8 + c
             t_inside[c] = t[c] < T
         writes = thread == 0
-        e = tl.alloc_var("int32", thread)  # moe.py:181
+        e = tl.alloc_var("int32", thread)  # moe.py:185
         for c in tl.unroll(8):
             scores_value[c] = tl.if_then_else(
                 t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + e], tl.Cast("bfloat16", 0)
             )
-            # moe.py:182
+            # moe.py:186
             ids_value[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride], tl.Cast("int32", 0))
             ids_value_2[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 1], tl.Cast("int32", 0))
             ids_value_3[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 2], tl.Cast("int32", 0))
@@ -385,7 +385,7 @@ def expert_weights_grad(
             ids_value_6[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 5], tl.Cast("int32", 0))
             ids_value_7[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 6], tl.Cast("int32", 0))
             ids_value_8[c] = tl.if_then_else(t_inside[c], ids[tl.int64(t[c]) * ids_t_stride + 7], tl.Cast("int32", 0))
-            ids_ge_0[c] = 0 <= ids_value[c]  # moe.py:183
+            ids_ge_0[c] = 0 <= ids_value[c]  # moe.py:187
             ids_lt_128[c] = ids_value[c] < 128
             scores_guard[c] = ids_ge_0[c] & ids_lt_128[c]
         as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))
@@ -435,7 +435,7 @@ def expert_weights_grad(
             scores_value_9[c] = tl.if_then_else(
                 scores_guard_8[c] & t_inside[c], scores[tl.int64(t[c]) * scores_t_stride + ids_value_8[c]], as_bf16
             )
-            d_weights_value[c] = tl.if_then_else(  # moe.py:210
+            d_weights_value[c] = tl.if_then_else(  # moe.py:214
                 t_inside[c], d_weights[tl.int64(t[c]) * d_weights_t_stride], tl.Cast("float32", 0)
             )
             d_weights_value_2[c] = tl.if_then_else(
@@ -460,9 +460,9 @@ def expert_weights_grad(
                 t_inside[c], d_weights[tl.int64(t[c]) * d_weights_t_stride + 7], tl.Cast("float32", 0)
             )
         scale_value = tl.alloc_var("float32", scale)
-        for c in tl.unroll(8):  # moe.py:181
+        for c in tl.unroll(8):  # moe.py:185
             x[c] = tl.Cast("float32", scores_value[c])
-            c_2[c] = tl.Cast("float32", scores_value_2[c])  # moe.py:183
+            c_2[c] = tl.Cast("float32", scores_value_2[c])  # moe.py:187
             c_3[c] = tl.Cast("float32", scores_value_3[c])
             c_4[c] = tl.Cast("float32", scores_value_4[c])
             c_5[c] = tl.Cast("float32", scores_value_5[c])
@@ -470,7 +470,7 @@ def expert_weights_grad(
             c_7[c] = tl.Cast("float32", scores_value_7[c])
             c_8[c] = tl.Cast("float32", scores_value_8[c])
             c_9[c] = tl.Cast("float32", scores_value_9[c])
-            ids_lt_0[c] = ids_value[c] < 0  # moe.py:184
+            ids_lt_0[c] = ids_value[c] < 0  # moe.py:188
             ids_ge_128[c] = 128 <= ids_value[c]
             either[c] = ids_lt_0[c] | ids_ge_128[c]
             ids_lt_0_2[c] = ids_value_2[c] < 0
@@ -494,7 +494,7 @@ def expert_weights_grad(
             ids_lt_0_8[c] = ids_value_8[c] < 0
             ids_ge_128_8[c] = 128 <= ids_value_8[c]
             either_8[c] = ids_lt_0_8[c] | ids_ge_128_8[c]
-            either_9[c] = either[c] | either_2[c]  # moe.py:185
+            either_9[c] = either[c] | either_2[c]  # moe.py:189
             either_10[c] = either_9[c] | either_3[c]
             either_11[c] = either_10[c] | either_4[c]
             either_12[c] = either_11[c] | either_5[c]
@@ -504,14 +504,14 @@ def expert_weights_grad(
             if either_15[c] & t_inside[c] & writes:
                 tl.atomic_max(errors[0], 1)
                 tl.atomic_max(errors[1], t[c] + 1)
-            ids_le_ids[c] = ids_value_2[c] <= ids_value[c]  # moe.py:150
+            ids_le_ids[c] = ids_value_2[c] <= ids_value[c]  # moe.py:154
             ids_le_ids_2[c] = ids_value_3[c] <= ids_value_2[c]
             ids_le_ids_3[c] = ids_value_4[c] <= ids_value_3[c]
             ids_le_ids_4[c] = ids_value_5[c] <= ids_value_4[c]
             ids_le_ids_5[c] = ids_value_6[c] <= ids_value_5[c]
             ids_le_ids_6[c] = ids_value_7[c] <= ids_value_6[c]
             ids_le_ids_7[c] = ids_value_8[c] <= ids_value_7[c]
-            either_16[c] = ids_le_ids[c] | ids_le_ids_2[c]  # moe.py:151
+            either_16[c] = ids_le_ids[c] | ids_le_ids_2[c]  # moe.py:155
             either_17[c] = either_16[c] | ids_le_ids_3[c]
             either_18[c] = either_17[c] | ids_le_ids_4[c]
             either_19[c] = either_18[c] | ids_le_ids_5[c]
@@ -520,15 +520,15 @@ def expert_weights_grad(
             if either_21[c] & t_inside[c] & writes:
                 tl.atomic_max(errors[0], 2)
                 tl.atomic_max(errors[1], t[c] + 1)
-            is_nan_x[c] = is_nan(x[c])  # moe.py:187
+            is_nan_x[c] = is_nan(x[c])  # moe.py:191
             any_e[c] = tl.Select(is_nan_x[c], 1, 0)
         any_over_e(any_e, i32_reduce_smem, thread)
         for c in tl.unroll(8):
             any_value[c] = any_e[c] != 0
             nan[c] = tl.Select(any_value[c], f32(float("nan")), f32(0.0))
-            largest[c] = x[c]  # moe.py:191
+            largest[c] = x[c]  # moe.py:195
         max_over_e(largest, f32_reduce_smem, thread)
-        for c in tl.unroll(8):  # moe.py:192
+        for c in tl.unroll(8):  # moe.py:196
             c_minus_largest[c] = c_2[c] - largest[c]
             p[c] = portable_exp(c_minus_largest[c])
             c_minus_largest_2[c] = c_3[c] - largest[c]
@@ -545,15 +545,15 @@ def expert_weights_grad(
             p_7[c] = portable_exp(c_minus_largest_7[c])
             c_minus_largest_8[c] = c_9[c] - largest[c]
             p_8[c] = portable_exp(c_minus_largest_8[c])
-            p_plus_p[c] = p[c] + p_2[c]  # moe.py:195
+            p_plus_p[c] = p[c] + p_2[c]  # moe.py:199
             total_sum[c] = p_plus_p[c] + p_3[c]
             total_sum_2[c] = total_sum[c] + p_4[c]
             total_sum_3[c] = total_sum_2[c] + p_5[c]
             total_sum_4[c] = total_sum_3[c] + p_6[c]
             total_sum_5[c] = total_sum_4[c] + p_7[c]
             total[c] = total_sum_5[c] + p_8[c]
-            total_2[c] = total[c] + nan[c]  # moe.py:198
-            b[c] = p[c] / total_2[c]  # moe.py:209
+            total_2[c] = total[c] + nan[c]  # moe.py:202
+            b[c] = p[c] / total_2[c]  # moe.py:213
             b_2[c] = p_2[c] / total_2[c]
             b_3[c] = p_3[c] / total_2[c]
             b_4[c] = p_4[c] / total_2[c]
@@ -561,7 +561,7 @@ def expert_weights_grad(
             b_6[c] = p_6[c] / total_2[c]
             b_7[c] = p_7[c] / total_2[c]
             b_8[c] = p_8[c] / total_2[c]
-            a[c] = d_weights_value[c] * scale_value  # moe.py:210
+            a[c] = d_weights_value[c] * scale_value  # moe.py:214
             a_2[c] = d_weights_value_2[c] * scale_value
             a_3[c] = d_weights_value_3[c] * scale_value
             a_4[c] = d_weights_value_4[c] * scale_value
@@ -569,7 +569,7 @@ def expert_weights_grad(
             a_6[c] = d_weights_value_6[c] * scale_value
             a_7[c] = d_weights_value_7[c] * scale_value
             a_8[c] = d_weights_value_8[c] * scale_value
-            a_times_b[c] = a[c] * b[c]  # moe.py:211
+            a_times_b[c] = a[c] * b[c]  # moe.py:215
             a_times_b_2[c] = a_2[c] * b_2[c]
             a_times_b_3[c] = a_3[c] * b_3[c]
             a_times_b_4[c] = a_4[c] * b_4[c]
@@ -584,7 +584,7 @@ def expert_weights_grad(
             mean_sum_5[c] = mean_sum_4[c] + a_times_b_6[c]
             mean_sum_6[c] = mean_sum_5[c] + a_times_b_7[c]
             mean[c] = mean_sum_6[c] + a_times_b_8[c]
-            a_minus_mean[c] = a[c] - mean[c]  # moe.py:212
+            a_minus_mean[c] = a[c] - mean[c]  # moe.py:216
             slope[c] = b[c] * a_minus_mean[c]
             a_minus_mean_2[c] = a_2[c] - mean[c]
             slope_2[c] = b_2[c] * a_minus_mean_2[c]
@@ -600,8 +600,8 @@ def expert_weights_grad(
             slope_7[c] = b_7[c] * a_minus_mean_7[c]
             a_minus_mean_8[c] = a_8[c] - mean[c]
             slope_8[c] = b_8[c] * a_minus_mean_8[c]
-            d_x[c] = mean[c] - mean[c]  # moe.py:215
-            e_is_ids[c] = e == ids_value[c]  # moe.py:217
+            d_x[c] = mean[c] - mean[c]  # moe.py:219
+            e_is_ids[c] = e == ids_value[c]  # moe.py:221
             d_x_2[c] = tl.Select(e_is_ids[c], slope[c], d_x[c])
             e_is_ids_2[c] = e == ids_value_2[c]
             d_x_3[c] = tl.Select(e_is_ids_2[c], slope_2[c], d_x_2[c])
@@ -617,7 +617,7 @@ def expert_weights_grad(
             d_x_8[c] = tl.Select(e_is_ids_7[c], slope_7[c], d_x_7[c])
             e_is_ids_8[c] = e == ids_value_8[c]
             d_x_9[c] = tl.Select(e_is_ids_8[c], slope_8[c], d_x_8[c])
-            d_x_bf16[c] = tl.Cast("bfloat16", d_x_9[c])  # moe.py:220
+            d_x_bf16[c] = tl.Cast("bfloat16", d_x_9[c])  # moe.py:224
             if t_inside[c]:
                 d_scores[tl.int64(t[c]) * d_scores_t_stride + e] = d_x_bf16[c]
 

@@ -106,64 +106,64 @@ def choose_experts_rows(scores: cute.Tensor, ids: cute.Tensor, T: Int32):
     t = block * 16 + thread // 8
     t_inside = t < T
     writes = (thread & 7) == 0
-    e = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(16)]  # moe.py:129
+    e = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(16)]  # moe.py:133
     scores_value = [
         one for c in range(0, 16, 8) for one in load_vector_where(t_inside, scores, (t, e[c]), BFloat16(0), 8)
     ]
     compared = [BFloat16(scores_value[c]).to(Float32) for c in range(16)]
-    compared_max_neg_inf = [fmax(compared[c], Float32(float("-inf"))) for c in range(16)]  # moe.py:47
+    compared_max_neg_inf = [fmax(compared[c], Float32(float("-inf"))) for c in range(16)]  # moe.py:51
     bits_sum = [compared_max_neg_inf[c] + Float32(0.0) for c in range(16)]
     bits = [Float32(bits_sum[c]).bitcast(Int32) for c in range(16)]
-    bits_shr_31 = [bits[c] >> 31 for c in range(16)]  # moe.py:48
+    bits_shr_31 = [bits[c] >> 31 for c in range(16)]  # moe.py:52
     keys_both = [bits_shr_31[c] & 2147483647 for c in range(16)]
     keys = [bits[c] ^ keys_both[c] for c in range(16)]
-    best = max_over_e(keys)  # moe.py:58
-    keys_is_best = [keys[c] == best for c in range(16)]  # moe.py:59
+    best = max_over_e(keys)  # moe.py:62
+    keys_is_best = [keys[c] == best for c in range(16)]  # moe.py:63
     e_masked = [select(keys_is_best[c], e[c], Int32(128)) for c in range(16)]
     at = min_over_e(e_masked)
-    e_is_at = [e[c] == at for c in range(16)]  # moe.py:136
+    e_is_at = [e[c] == at for c in range(16)]  # moe.py:140
     keys_2 = [select(e_is_at[c], Int32(-2147483648), keys[c]) for c in range(16)]
-    best_2 = max_over_e(keys_2)  # moe.py:58
-    keys_is_best_2 = [keys_2[c] == best_2 for c in range(16)]  # moe.py:59
+    best_2 = max_over_e(keys_2)  # moe.py:62
+    keys_is_best_2 = [keys_2[c] == best_2 for c in range(16)]  # moe.py:63
     e_masked_2 = [select(keys_is_best_2[c], e[c], Int32(128)) for c in range(16)]
     at_2 = min_over_e(e_masked_2)
-    e_is_at_2 = [e[c] == at_2 for c in range(16)]  # moe.py:136
+    e_is_at_2 = [e[c] == at_2 for c in range(16)]  # moe.py:140
     keys_3 = [select(e_is_at_2[c], Int32(-2147483648), keys_2[c]) for c in range(16)]
-    best_3 = max_over_e(keys_3)  # moe.py:58
-    keys_is_best_3 = [keys_3[c] == best_3 for c in range(16)]  # moe.py:59
+    best_3 = max_over_e(keys_3)  # moe.py:62
+    keys_is_best_3 = [keys_3[c] == best_3 for c in range(16)]  # moe.py:63
     e_masked_3 = [select(keys_is_best_3[c], e[c], Int32(128)) for c in range(16)]
     at_3 = min_over_e(e_masked_3)
-    e_is_at_3 = [e[c] == at_3 for c in range(16)]  # moe.py:136
+    e_is_at_3 = [e[c] == at_3 for c in range(16)]  # moe.py:140
     keys_4 = [select(e_is_at_3[c], Int32(-2147483648), keys_3[c]) for c in range(16)]
-    best_4 = max_over_e(keys_4)  # moe.py:58
-    keys_is_best_4 = [keys_4[c] == best_4 for c in range(16)]  # moe.py:59
+    best_4 = max_over_e(keys_4)  # moe.py:62
+    keys_is_best_4 = [keys_4[c] == best_4 for c in range(16)]  # moe.py:63
     e_masked_4 = [select(keys_is_best_4[c], e[c], Int32(128)) for c in range(16)]
     at_4 = min_over_e(e_masked_4)
-    e_is_at_4 = [e[c] == at_4 for c in range(16)]  # moe.py:136
+    e_is_at_4 = [e[c] == at_4 for c in range(16)]  # moe.py:140
     keys_5 = [select(e_is_at_4[c], Int32(-2147483648), keys_4[c]) for c in range(16)]
-    best_5 = max_over_e(keys_5)  # moe.py:58
-    keys_is_best_5 = [keys_5[c] == best_5 for c in range(16)]  # moe.py:59
+    best_5 = max_over_e(keys_5)  # moe.py:62
+    keys_is_best_5 = [keys_5[c] == best_5 for c in range(16)]  # moe.py:63
     e_masked_5 = [select(keys_is_best_5[c], e[c], Int32(128)) for c in range(16)]
     at_5 = min_over_e(e_masked_5)
-    e_is_at_5 = [e[c] == at_5 for c in range(16)]  # moe.py:136
+    e_is_at_5 = [e[c] == at_5 for c in range(16)]  # moe.py:140
     keys_6 = [select(e_is_at_5[c], Int32(-2147483648), keys_5[c]) for c in range(16)]
-    best_6 = max_over_e(keys_6)  # moe.py:58
-    keys_is_best_6 = [keys_6[c] == best_6 for c in range(16)]  # moe.py:59
+    best_6 = max_over_e(keys_6)  # moe.py:62
+    keys_is_best_6 = [keys_6[c] == best_6 for c in range(16)]  # moe.py:63
     e_masked_6 = [select(keys_is_best_6[c], e[c], Int32(128)) for c in range(16)]
     at_6 = min_over_e(e_masked_6)
-    e_is_at_6 = [e[c] == at_6 for c in range(16)]  # moe.py:136
+    e_is_at_6 = [e[c] == at_6 for c in range(16)]  # moe.py:140
     keys_7 = [select(e_is_at_6[c], Int32(-2147483648), keys_6[c]) for c in range(16)]
-    best_7 = max_over_e(keys_7)  # moe.py:58
-    keys_is_best_7 = [keys_7[c] == best_7 for c in range(16)]  # moe.py:59
+    best_7 = max_over_e(keys_7)  # moe.py:62
+    keys_is_best_7 = [keys_7[c] == best_7 for c in range(16)]  # moe.py:63
     e_masked_7 = [select(keys_is_best_7[c], e[c], Int32(128)) for c in range(16)]
     at_7 = min_over_e(e_masked_7)
-    e_is_at_7 = [e[c] == at_7 for c in range(16)]  # moe.py:136
+    e_is_at_7 = [e[c] == at_7 for c in range(16)]  # moe.py:140
     keys_8 = [select(e_is_at_7[c], Int32(-2147483648), keys_7[c]) for c in range(16)]
-    best_8 = max_over_e(keys_8)  # moe.py:58
-    keys_is_best_8 = [keys_8[c] == best_8 for c in range(16)]  # moe.py:59
+    best_8 = max_over_e(keys_8)  # moe.py:62
+    keys_is_best_8 = [keys_8[c] == best_8 for c in range(16)]  # moe.py:63
     e_masked_8 = [select(keys_is_best_8[c], e[c], Int32(128)) for c in range(16)]
     at_8 = min_over_e(e_masked_8)
-    low = cutlass.min(at, at_2)  # moe.py:104
+    low = cutlass.min(at, at_2)  # moe.py:108
     high = cutlass.max(at, at_2)
     low_2 = cutlass.min(at_3, at_4)
     high_2 = cutlass.max(at_3, at_4)
@@ -219,7 +219,7 @@ def choose_experts_rows(scores: cute.Tensor, ids: cute.Tensor, T: Int32):
     high_27 = cutlass.max(high_23, low_24)
     at_9 = cutlass.min(high_24, low_25)
     at_10 = cutlass.max(high_24, low_25)
-    store_where(t_inside & writes, ids, (t, 0), low_22)  # moe.py:143
+    store_where(t_inside & writes, ids, (t, 0), low_22)  # moe.py:147
     store_where(t_inside & writes, ids, (t, 1), low_26)
     store_where(t_inside & writes, ids, (t, 2), high_26)
     store_where(t_inside & writes, ids, (t, 3), low_27)

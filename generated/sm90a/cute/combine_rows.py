@@ -71,7 +71,7 @@ def combine_rows_rows(
     t = block
     d = [block % 1 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     writes = thread == 0
-    place_value = place[(t, 0)]  # moe.py:239
+    place_value = place[(t, 0)]  # moe.py:243
     place_value_2 = place[(t, 1)]
     place_value_3 = place[(t, 2)]
     place_value_4 = place[(t, 3)]
@@ -79,7 +79,7 @@ def combine_rows_rows(
     place_value_6 = place[(t, 5)]
     place_value_7 = place[(t, 6)]
     place_value_8 = place[(t, 7)]
-    weights_value = weights[(t, 0)]  # moe.py:280
+    weights_value = weights[(t, 0)]  # moe.py:308
     weights_value_2 = weights[(t, 1)]
     weights_value_3 = weights[(t, 2)]
     weights_value_4 = weights[(t, 3)]
@@ -142,21 +142,21 @@ def combine_rows_rows(
         one for c in range(0, 16, 8)
         for one in load_vector_where(rows_guard_8, rows, (place_value_8, d[c]), BFloat16(0), 8)
     ]
-    place_le_place = place_value_2 <= place_value  # moe.py:150
+    place_le_place = place_value_2 <= place_value  # moe.py:154
     place_le_place_2 = place_value_3 <= place_value_2
     place_le_place_3 = place_value_4 <= place_value_3
     place_le_place_4 = place_value_5 <= place_value_4
     place_le_place_5 = place_value_6 <= place_value_5
     place_le_place_6 = place_value_7 <= place_value_6
     place_le_place_7 = place_value_8 <= place_value_7
-    either = place_le_place | place_le_place_2  # moe.py:151
+    either = place_le_place | place_le_place_2  # moe.py:155
     either_2 = either | place_le_place_3
     either_3 = either_2 | place_le_place_4
     either_4 = either_3 | place_le_place_5
     either_5 = either_4 | place_le_place_6
     either_6 = either_5 | place_le_place_7
     report_where(either_6 & writes, errors, 1, t + 1)
-    rows_f32 = [BFloat16(rows_value[c]).to(Float32) for c in range(16)]  # moe.py:280
+    rows_f32 = [BFloat16(rows_value[c]).to(Float32) for c in range(16)]  # moe.py:308
     y_product = [mul(rows_f32[c], weights_value) for c in range(16)]
     rows_f32_2 = [BFloat16(rows_value_2[c]).to(Float32) for c in range(16)]
     y_product_2 = [mul(rows_f32_2[c], weights_value_2) for c in range(16)]
@@ -172,14 +172,14 @@ def combine_rows_rows(
     y_product_7 = [mul(rows_f32_7[c], weights_value_7) for c in range(16)]
     rows_f32_8 = [BFloat16(rows_value_8[c]).to(Float32) for c in range(16)]
     y_product_8 = [mul(rows_f32_8[c], weights_value_8) for c in range(16)]
-    y_sum = [y_product[c] + y_product_2[c] for c in range(16)]  # moe.py:226
+    y_sum = [y_product[c] + y_product_2[c] for c in range(16)]  # moe.py:230
     y_sum_2 = [y_sum[c] + y_product_3[c] for c in range(16)]
     y_sum_3 = [y_sum_2[c] + y_product_4[c] for c in range(16)]
     y_sum_4 = [y_sum_3[c] + y_product_5[c] for c in range(16)]
     y_sum_5 = [y_sum_4[c] + y_product_6[c] for c in range(16)]
     y_sum_6 = [y_sum_5[c] + y_product_7[c] for c in range(16)]
     y_sum_7 = [y_sum_6[c] + y_product_8[c] for c in range(16)]
-    y_sum_bf16 = [Float32(y_sum_7[c]).to(BFloat16) for c in range(16)]  # moe.py:281
+    y_sum_bf16 = [Float32(y_sum_7[c]).to(BFloat16) for c in range(16)]  # moe.py:309
     for c in cutlass.range_constexpr(0, 16, 8):
         store_vector(y, (t, d[c]), y_sum_bf16[c:c + 8])
 

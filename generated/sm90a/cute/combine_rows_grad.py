@@ -131,28 +131,28 @@ def combine_rows_grad_rows(
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
     r = block
     writes = thread == 0
-    order_value = order[r]  # moe.py:290
+    order_value = order[r]  # moe.py:318
     token = order_value // 8
     choice = order_value % 8
-    token_ge_0 = 0 <= token  # moe.py:291
+    token_ge_0 = 0 <= token  # moe.py:319
     token_lt_T = token < T
     d_y_guard = token_ge_0 & token_lt_T
-    choice_ge_0 = 0 <= choice  # moe.py:292
+    choice_ge_0 = 0 <= choice  # moe.py:320
     choice_lt_8 = choice < 8
     weights_guard = choice_ge_0 & choice_lt_8
     weights_guard_2 = d_y_guard & weights_guard
     weights_value = load_where(weights_guard_2, weights, (token, choice), Float32(0))
-    d = [thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]  # moe.py:291
+    d = [thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]  # moe.py:319
     d_y_value = [
         one for c in range(0, 16, 8) for one in load_vector_where(d_y_guard, d_y, (token, d[c]), BFloat16(0), 8)
     ]
-    rows_value = [one for c in range(0, 16, 8) for one in load_vector(rows, (r, d[c]), 8)]  # moe.py:293
-    d_2 = [BFloat16(d_y_value[c]).to(Float32) for c in range(16)]  # moe.py:291
-    rows_f32 = [BFloat16(rows_value[c]).to(Float32) for c in range(16)]  # moe.py:293
+    rows_value = [one for c in range(0, 16, 8) for one in load_vector(rows, (r, d[c]), 8)]  # moe.py:321
+    d_2 = [BFloat16(d_y_value[c]).to(Float32) for c in range(16)]  # moe.py:319
+    rows_f32 = [BFloat16(rows_value[c]).to(Float32) for c in range(16)]  # moe.py:321
     slope_product = [mul(rows_f32[c], d_2[c]) for c in range(16)]
     slope = sum_over_d(slope_product, thread, (reduce_smem_1,))
-    store_where(writes, d_weights, (token, choice), slope)  # moe.py:295
-    d_times_weights = [mul(d_2[c], weights_value) for c in range(16)]  # moe.py:297
+    store_where(writes, d_weights, (token, choice), slope)  # moe.py:323
+    d_times_weights = [mul(d_2[c], weights_value) for c in range(16)]  # moe.py:325
     d_times_weights_bf16 = [Float32(d_times_weights[c]).to(BFloat16) for c in range(16)]
     for c in cutlass.range_constexpr(0, 16, 8):
         store_vector(d_rows, (r, d[c]), d_times_weights_bf16[c:c + 8])

@@ -173,11 +173,11 @@ def expert_weights_rows(
     t = block * 16 + thread // 8
     t_inside = t < T
     writes = (thread & 7) == 0
-    e = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(16)]  # moe.py:181
+    e = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(16)]  # moe.py:185
     scores_value = [
         one for c in range(0, 16, 8) for one in load_vector_where(t_inside, scores, (t, e[c]), BFloat16(0), 8)
     ]
-    ids_value = load_where(t_inside, ids, (t, 0), Int32(0))  # moe.py:182
+    ids_value = load_where(t_inside, ids, (t, 0), Int32(0))  # moe.py:186
     ids_value_2 = load_where(t_inside, ids, (t, 1), Int32(0))
     ids_value_3 = load_where(t_inside, ids, (t, 2), Int32(0))
     ids_value_4 = load_where(t_inside, ids, (t, 3), Int32(0))
@@ -185,7 +185,7 @@ def expert_weights_rows(
     ids_value_6 = load_where(t_inside, ids, (t, 5), Int32(0))
     ids_value_7 = load_where(t_inside, ids, (t, 6), Int32(0))
     ids_value_8 = load_where(t_inside, ids, (t, 7), Int32(0))
-    ids_ge_0 = 0 <= ids_value  # moe.py:183
+    ids_ge_0 = 0 <= ids_value  # moe.py:187
     ids_lt_128 = ids_value < 128
     scores_guard = ids_ge_0 & ids_lt_128
     as_bf16 = Float32(float("nan")).to(BFloat16)
@@ -218,8 +218,8 @@ def expert_weights_rows(
     ids_lt_128_8 = ids_value_8 < 128
     scores_guard_8 = ids_ge_0_8 & ids_lt_128_8
     scores_value_9 = load_where(scores_guard_8 & t_inside, scores, (t, ids_value_8), as_bf16)
-    x = [BFloat16(scores_value[c]).to(Float32) for c in range(16)]  # moe.py:181
-    c_2 = BFloat16(scores_value_2).to(Float32)  # moe.py:183
+    x = [BFloat16(scores_value[c]).to(Float32) for c in range(16)]  # moe.py:185
+    c_2 = BFloat16(scores_value_2).to(Float32)  # moe.py:187
     c_3 = BFloat16(scores_value_3).to(Float32)
     c_4 = BFloat16(scores_value_4).to(Float32)
     c_5 = BFloat16(scores_value_5).to(Float32)
@@ -227,7 +227,7 @@ def expert_weights_rows(
     c_7 = BFloat16(scores_value_7).to(Float32)
     c_8 = BFloat16(scores_value_8).to(Float32)
     c_9 = BFloat16(scores_value_9).to(Float32)
-    ids_lt_0 = ids_value < 0  # moe.py:184
+    ids_lt_0 = ids_value < 0  # moe.py:188
     ids_ge_128 = 128 <= ids_value
     either = ids_lt_0 | ids_ge_128
     ids_lt_0_2 = ids_value_2 < 0
@@ -251,7 +251,7 @@ def expert_weights_rows(
     ids_lt_0_8 = ids_value_8 < 0
     ids_ge_128_8 = 128 <= ids_value_8
     either_8 = ids_lt_0_8 | ids_ge_128_8
-    either_9 = either | either_2  # moe.py:185
+    either_9 = either | either_2  # moe.py:189
     either_10 = either_9 | either_3
     either_11 = either_10 | either_4
     either_12 = either_11 | either_5
@@ -259,25 +259,25 @@ def expert_weights_rows(
     either_14 = either_13 | either_7
     either_15 = either_14 | either_8
     report_where(either_15 & t_inside & writes, errors, 1, t + 1)
-    ids_le_ids = ids_value_2 <= ids_value  # moe.py:150
+    ids_le_ids = ids_value_2 <= ids_value  # moe.py:154
     ids_le_ids_2 = ids_value_3 <= ids_value_2
     ids_le_ids_3 = ids_value_4 <= ids_value_3
     ids_le_ids_4 = ids_value_5 <= ids_value_4
     ids_le_ids_5 = ids_value_6 <= ids_value_5
     ids_le_ids_6 = ids_value_7 <= ids_value_6
     ids_le_ids_7 = ids_value_8 <= ids_value_7
-    either_16 = ids_le_ids | ids_le_ids_2  # moe.py:151
+    either_16 = ids_le_ids | ids_le_ids_2  # moe.py:155
     either_17 = either_16 | ids_le_ids_3
     either_18 = either_17 | ids_le_ids_4
     either_19 = either_18 | ids_le_ids_5
     either_20 = either_19 | ids_le_ids_6
     either_21 = either_20 | ids_le_ids_7
     report_where(either_21 & t_inside & writes, errors, 2, t + 1)
-    is_nan_x = [x[c] != x[c] for c in range(16)]  # moe.py:187
+    is_nan_x = [x[c] != x[c] for c in range(16)]  # moe.py:191
     any_e = any_over_e([select(one, Int32(1), Int32(0)) for one in is_nan_x]) != 0
     nan = select(any_e, Float32(float("nan")), Float32(0.0))
-    largest = max_over_e(x)  # moe.py:191
-    c_minus_largest = c_2 - largest  # moe.py:192
+    largest = max_over_e(x)  # moe.py:195
+    c_minus_largest = c_2 - largest  # moe.py:196
     p = portable_exp(c_minus_largest)
     c_minus_largest_2 = c_3 - largest
     p_2 = portable_exp(c_minus_largest_2)
@@ -293,15 +293,15 @@ def expert_weights_rows(
     p_7 = portable_exp(c_minus_largest_7)
     c_minus_largest_8 = c_9 - largest
     p_8 = portable_exp(c_minus_largest_8)
-    p_plus_p = p + p_2  # moe.py:195
+    p_plus_p = p + p_2  # moe.py:199
     total_sum = p_plus_p + p_3
     total_sum_2 = total_sum + p_4
     total_sum_3 = total_sum_2 + p_5
     total_sum_4 = total_sum_3 + p_6
     total_sum_5 = total_sum_4 + p_7
     total = total_sum_5 + p_8
-    total_2 = total + nan  # moe.py:198
-    p_over_total = div(p, total_2)  # moe.py:168
+    total_2 = total + nan  # moe.py:202
+    p_over_total = div(p, total_2)  # moe.py:172
     w = mul(scale, p_over_total)
     p_over_total_2 = div(p_2, total_2)
     w_2 = mul(scale, p_over_total_2)
@@ -317,7 +317,7 @@ def expert_weights_rows(
     w_7 = mul(scale, p_over_total_7)
     p_over_total_8 = div(p_8, total_2)
     w_8 = mul(scale, p_over_total_8)
-    store_where(t_inside & writes, weights, (t, 0), w)  # moe.py:169
+    store_where(t_inside & writes, weights, (t, 0), w)  # moe.py:173
     store_where(t_inside & writes, weights, (t, 1), w_2)
     store_where(t_inside & writes, weights, (t, 2), w_3)
     store_where(t_inside & writes, weights, (t, 3), w_4)

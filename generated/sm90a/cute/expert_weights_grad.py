@@ -183,11 +183,11 @@ def expert_weights_grad_rows(
     t = block * 16 + thread // 8
     t_inside = t < T
     writes = (thread & 7) == 0
-    e = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(16)]  # moe.py:181
+    e = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(16)]  # moe.py:185
     scores_value = [
         one for c in range(0, 16, 8) for one in load_vector_where(t_inside, scores, (t, e[c]), BFloat16(0), 8)
     ]
-    ids_value = load_where(t_inside, ids, (t, 0), Int32(0))  # moe.py:182
+    ids_value = load_where(t_inside, ids, (t, 0), Int32(0))  # moe.py:186
     ids_value_2 = load_where(t_inside, ids, (t, 1), Int32(0))
     ids_value_3 = load_where(t_inside, ids, (t, 2), Int32(0))
     ids_value_4 = load_where(t_inside, ids, (t, 3), Int32(0))
@@ -195,7 +195,7 @@ def expert_weights_grad_rows(
     ids_value_6 = load_where(t_inside, ids, (t, 5), Int32(0))
     ids_value_7 = load_where(t_inside, ids, (t, 6), Int32(0))
     ids_value_8 = load_where(t_inside, ids, (t, 7), Int32(0))
-    ids_ge_0 = 0 <= ids_value  # moe.py:183
+    ids_ge_0 = 0 <= ids_value  # moe.py:187
     ids_lt_128 = ids_value < 128
     scores_guard = ids_ge_0 & ids_lt_128
     as_bf16 = Float32(float("nan")).to(BFloat16)
@@ -228,7 +228,7 @@ def expert_weights_grad_rows(
     ids_lt_128_8 = ids_value_8 < 128
     scores_guard_8 = ids_ge_0_8 & ids_lt_128_8
     scores_value_9 = load_where(scores_guard_8 & t_inside, scores, (t, ids_value_8), as_bf16)
-    d_weights_value = load_where(t_inside, d_weights, (t, 0), Float32(0))  # moe.py:210
+    d_weights_value = load_where(t_inside, d_weights, (t, 0), Float32(0))  # moe.py:214
     d_weights_value_2 = load_where(t_inside, d_weights, (t, 1), Float32(0))
     d_weights_value_3 = load_where(t_inside, d_weights, (t, 2), Float32(0))
     d_weights_value_4 = load_where(t_inside, d_weights, (t, 3), Float32(0))
@@ -236,8 +236,8 @@ def expert_weights_grad_rows(
     d_weights_value_6 = load_where(t_inside, d_weights, (t, 5), Float32(0))
     d_weights_value_7 = load_where(t_inside, d_weights, (t, 6), Float32(0))
     d_weights_value_8 = load_where(t_inside, d_weights, (t, 7), Float32(0))
-    x = [BFloat16(scores_value[c]).to(Float32) for c in range(16)]  # moe.py:181
-    c_2 = BFloat16(scores_value_2).to(Float32)  # moe.py:183
+    x = [BFloat16(scores_value[c]).to(Float32) for c in range(16)]  # moe.py:185
+    c_2 = BFloat16(scores_value_2).to(Float32)  # moe.py:187
     c_3 = BFloat16(scores_value_3).to(Float32)
     c_4 = BFloat16(scores_value_4).to(Float32)
     c_5 = BFloat16(scores_value_5).to(Float32)
@@ -245,7 +245,7 @@ def expert_weights_grad_rows(
     c_7 = BFloat16(scores_value_7).to(Float32)
     c_8 = BFloat16(scores_value_8).to(Float32)
     c_9 = BFloat16(scores_value_9).to(Float32)
-    ids_lt_0 = ids_value < 0  # moe.py:184
+    ids_lt_0 = ids_value < 0  # moe.py:188
     ids_ge_128 = 128 <= ids_value
     either = ids_lt_0 | ids_ge_128
     ids_lt_0_2 = ids_value_2 < 0
@@ -269,7 +269,7 @@ def expert_weights_grad_rows(
     ids_lt_0_8 = ids_value_8 < 0
     ids_ge_128_8 = 128 <= ids_value_8
     either_8 = ids_lt_0_8 | ids_ge_128_8
-    either_9 = either | either_2  # moe.py:185
+    either_9 = either | either_2  # moe.py:189
     either_10 = either_9 | either_3
     either_11 = either_10 | either_4
     either_12 = either_11 | either_5
@@ -277,25 +277,25 @@ def expert_weights_grad_rows(
     either_14 = either_13 | either_7
     either_15 = either_14 | either_8
     report_where(either_15 & t_inside & writes, errors, 1, t + 1)
-    ids_le_ids = ids_value_2 <= ids_value  # moe.py:150
+    ids_le_ids = ids_value_2 <= ids_value  # moe.py:154
     ids_le_ids_2 = ids_value_3 <= ids_value_2
     ids_le_ids_3 = ids_value_4 <= ids_value_3
     ids_le_ids_4 = ids_value_5 <= ids_value_4
     ids_le_ids_5 = ids_value_6 <= ids_value_5
     ids_le_ids_6 = ids_value_7 <= ids_value_6
     ids_le_ids_7 = ids_value_8 <= ids_value_7
-    either_16 = ids_le_ids | ids_le_ids_2  # moe.py:151
+    either_16 = ids_le_ids | ids_le_ids_2  # moe.py:155
     either_17 = either_16 | ids_le_ids_3
     either_18 = either_17 | ids_le_ids_4
     either_19 = either_18 | ids_le_ids_5
     either_20 = either_19 | ids_le_ids_6
     either_21 = either_20 | ids_le_ids_7
     report_where(either_21 & t_inside & writes, errors, 2, t + 1)
-    is_nan_x = [x[c] != x[c] for c in range(16)]  # moe.py:187
+    is_nan_x = [x[c] != x[c] for c in range(16)]  # moe.py:191
     any_e = any_over_e([select(one, Int32(1), Int32(0)) for one in is_nan_x]) != 0
     nan = select(any_e, Float32(float("nan")), Float32(0.0))
-    largest = max_over_e(x)  # moe.py:191
-    c_minus_largest = c_2 - largest  # moe.py:192
+    largest = max_over_e(x)  # moe.py:195
+    c_minus_largest = c_2 - largest  # moe.py:196
     p = portable_exp(c_minus_largest)
     c_minus_largest_2 = c_3 - largest
     p_2 = portable_exp(c_minus_largest_2)
@@ -311,15 +311,15 @@ def expert_weights_grad_rows(
     p_7 = portable_exp(c_minus_largest_7)
     c_minus_largest_8 = c_9 - largest
     p_8 = portable_exp(c_minus_largest_8)
-    p_plus_p = p + p_2  # moe.py:195
+    p_plus_p = p + p_2  # moe.py:199
     total_sum = p_plus_p + p_3
     total_sum_2 = total_sum + p_4
     total_sum_3 = total_sum_2 + p_5
     total_sum_4 = total_sum_3 + p_6
     total_sum_5 = total_sum_4 + p_7
     total = total_sum_5 + p_8
-    total_2 = total + nan  # moe.py:198
-    b = div(p, total_2)  # moe.py:209
+    total_2 = total + nan  # moe.py:202
+    b = div(p, total_2)  # moe.py:213
     b_2 = div(p_2, total_2)
     b_3 = div(p_3, total_2)
     b_4 = div(p_4, total_2)
@@ -327,7 +327,7 @@ def expert_weights_grad_rows(
     b_6 = div(p_6, total_2)
     b_7 = div(p_7, total_2)
     b_8 = div(p_8, total_2)
-    a = mul(d_weights_value, scale)  # moe.py:210
+    a = mul(d_weights_value, scale)  # moe.py:214
     a_2 = mul(d_weights_value_2, scale)
     a_3 = mul(d_weights_value_3, scale)
     a_4 = mul(d_weights_value_4, scale)
@@ -335,7 +335,7 @@ def expert_weights_grad_rows(
     a_6 = mul(d_weights_value_6, scale)
     a_7 = mul(d_weights_value_7, scale)
     a_8 = mul(d_weights_value_8, scale)
-    a_times_b = mul(a, b)  # moe.py:211
+    a_times_b = mul(a, b)  # moe.py:215
     a_times_b_2 = mul(a_2, b_2)
     a_times_b_3 = mul(a_3, b_3)
     a_times_b_4 = mul(a_4, b_4)
@@ -350,7 +350,7 @@ def expert_weights_grad_rows(
     mean_sum_5 = mean_sum_4 + a_times_b_6
     mean_sum_6 = mean_sum_5 + a_times_b_7
     mean = mean_sum_6 + a_times_b_8
-    a_minus_mean = a - mean  # moe.py:212
+    a_minus_mean = a - mean  # moe.py:216
     slope = mul(b, a_minus_mean)
     a_minus_mean_2 = a_2 - mean
     slope_2 = mul(b_2, a_minus_mean_2)
@@ -366,8 +366,8 @@ def expert_weights_grad_rows(
     slope_7 = mul(b_7, a_minus_mean_7)
     a_minus_mean_8 = a_8 - mean
     slope_8 = mul(b_8, a_minus_mean_8)
-    d_x = mean - mean  # moe.py:215
-    e_is_ids = [e[c] == ids_value for c in range(16)]  # moe.py:217
+    d_x = mean - mean  # moe.py:219
+    e_is_ids = [e[c] == ids_value for c in range(16)]  # moe.py:221
     d_x_2 = [select(e_is_ids[c], slope, d_x) for c in range(16)]
     e_is_ids_2 = [e[c] == ids_value_2 for c in range(16)]
     d_x_3 = [select(e_is_ids_2[c], slope_2, d_x_2[c]) for c in range(16)]
@@ -383,7 +383,7 @@ def expert_weights_grad_rows(
     d_x_8 = [select(e_is_ids_7[c], slope_7, d_x_7[c]) for c in range(16)]
     e_is_ids_8 = [e[c] == ids_value_8 for c in range(16)]
     d_x_9 = [select(e_is_ids_8[c], slope_8, d_x_8[c]) for c in range(16)]
-    d_x_bf16 = [Float32(d_x_9[c]).to(BFloat16) for c in range(16)]  # moe.py:220
+    d_x_bf16 = [Float32(d_x_9[c]).to(BFloat16) for c in range(16)]  # moe.py:224
     for c in cutlass.range_constexpr(0, 16, 8):
         store_vector_where(t_inside, d_scores, (t, e[c]), d_x_bf16[c:c + 8])
 

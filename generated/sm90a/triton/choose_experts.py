@@ -31,62 +31,62 @@ def choose_experts(scores_ptr, ids_ptr, T, scores_t_stride, ids_t_stride):
     # A program owns 8 of T (rows).
     t = tl.program_id(0) * 8 + tl.arange(0, 8)[:, None]
     t_inside = t < T
-    e = tl.arange(0, 128)[None, :]  # moe.py:129
+    e = tl.arange(0, 128)[None, :]  # moe.py:133
     scores = tl.load(scores_ptr + t.to(tl.int64) * scores_t_stride + e, mask=t_inside, other=0.0)
     compared = scores.to(tl.float32)
-    compared_max_neg_inf = tl.maximum(compared, float("-inf"))  # moe.py:47
+    compared_max_neg_inf = tl.maximum(compared, float("-inf"))  # moe.py:51
     bits_sum = compared_max_neg_inf + 0.0
     bits = bits_sum.to(tl.int32, bitcast=True)
-    bits_shr_31 = bits >> 31  # moe.py:48
+    bits_shr_31 = bits >> 31  # moe.py:52
     keys_both = bits_shr_31 & 2147483647
     keys = bits ^ keys_both
-    best = max_over_e(keys)  # moe.py:58
-    keys_is_best = keys == best  # moe.py:59
+    best = max_over_e(keys)  # moe.py:62
+    keys_is_best = keys == best  # moe.py:63
     e_masked = tl.where(keys_is_best, e, 128)
     at = min_over_e(e_masked)
-    e_is_at = e == at  # moe.py:136
+    e_is_at = e == at  # moe.py:140
     keys_2 = tl.where(e_is_at, -2147483648, keys)
-    best_2 = max_over_e(keys_2)  # moe.py:58
-    keys_is_best_2 = keys_2 == best_2  # moe.py:59
+    best_2 = max_over_e(keys_2)  # moe.py:62
+    keys_is_best_2 = keys_2 == best_2  # moe.py:63
     e_masked_2 = tl.where(keys_is_best_2, e, 128)
     at_2 = min_over_e(e_masked_2)
-    e_is_at_2 = e == at_2  # moe.py:136
+    e_is_at_2 = e == at_2  # moe.py:140
     keys_3 = tl.where(e_is_at_2, -2147483648, keys_2)
-    best_3 = max_over_e(keys_3)  # moe.py:58
-    keys_is_best_3 = keys_3 == best_3  # moe.py:59
+    best_3 = max_over_e(keys_3)  # moe.py:62
+    keys_is_best_3 = keys_3 == best_3  # moe.py:63
     e_masked_3 = tl.where(keys_is_best_3, e, 128)
     at_3 = min_over_e(e_masked_3)
-    e_is_at_3 = e == at_3  # moe.py:136
+    e_is_at_3 = e == at_3  # moe.py:140
     keys_4 = tl.where(e_is_at_3, -2147483648, keys_3)
-    best_4 = max_over_e(keys_4)  # moe.py:58
-    keys_is_best_4 = keys_4 == best_4  # moe.py:59
+    best_4 = max_over_e(keys_4)  # moe.py:62
+    keys_is_best_4 = keys_4 == best_4  # moe.py:63
     e_masked_4 = tl.where(keys_is_best_4, e, 128)
     at_4 = min_over_e(e_masked_4)
-    e_is_at_4 = e == at_4  # moe.py:136
+    e_is_at_4 = e == at_4  # moe.py:140
     keys_5 = tl.where(e_is_at_4, -2147483648, keys_4)
-    best_5 = max_over_e(keys_5)  # moe.py:58
-    keys_is_best_5 = keys_5 == best_5  # moe.py:59
+    best_5 = max_over_e(keys_5)  # moe.py:62
+    keys_is_best_5 = keys_5 == best_5  # moe.py:63
     e_masked_5 = tl.where(keys_is_best_5, e, 128)
     at_5 = min_over_e(e_masked_5)
-    e_is_at_5 = e == at_5  # moe.py:136
+    e_is_at_5 = e == at_5  # moe.py:140
     keys_6 = tl.where(e_is_at_5, -2147483648, keys_5)
-    best_6 = max_over_e(keys_6)  # moe.py:58
-    keys_is_best_6 = keys_6 == best_6  # moe.py:59
+    best_6 = max_over_e(keys_6)  # moe.py:62
+    keys_is_best_6 = keys_6 == best_6  # moe.py:63
     e_masked_6 = tl.where(keys_is_best_6, e, 128)
     at_6 = min_over_e(e_masked_6)
-    e_is_at_6 = e == at_6  # moe.py:136
+    e_is_at_6 = e == at_6  # moe.py:140
     keys_7 = tl.where(e_is_at_6, -2147483648, keys_6)
-    best_7 = max_over_e(keys_7)  # moe.py:58
-    keys_is_best_7 = keys_7 == best_7  # moe.py:59
+    best_7 = max_over_e(keys_7)  # moe.py:62
+    keys_is_best_7 = keys_7 == best_7  # moe.py:63
     e_masked_7 = tl.where(keys_is_best_7, e, 128)
     at_7 = min_over_e(e_masked_7)
-    e_is_at_7 = e == at_7  # moe.py:136
+    e_is_at_7 = e == at_7  # moe.py:140
     keys_8 = tl.where(e_is_at_7, -2147483648, keys_7)
-    best_8 = max_over_e(keys_8)  # moe.py:58
-    keys_is_best_8 = keys_8 == best_8  # moe.py:59
+    best_8 = max_over_e(keys_8)  # moe.py:62
+    keys_is_best_8 = keys_8 == best_8  # moe.py:63
     e_masked_8 = tl.where(keys_is_best_8, e, 128)
     at_8 = min_over_e(e_masked_8)
-    low = tl.minimum(at, at_2)  # moe.py:104
+    low = tl.minimum(at, at_2)  # moe.py:108
     high = tl.maximum(at, at_2)
     low_2 = tl.minimum(at_3, at_4)
     high_2 = tl.maximum(at_3, at_4)
@@ -142,7 +142,7 @@ def choose_experts(scores_ptr, ids_ptr, T, scores_t_stride, ids_t_stride):
     high_27 = tl.maximum(high_23, low_24)
     at_9 = tl.minimum(high_24, low_25)
     at_10 = tl.maximum(high_24, low_25)
-    tl.store(ids_ptr + t.to(tl.int64) * ids_t_stride, low_22, mask=t_inside)  # moe.py:143
+    tl.store(ids_ptr + t.to(tl.int64) * ids_t_stride, low_22, mask=t_inside)  # moe.py:147
     tl.store(ids_ptr + 1 + t.to(tl.int64) * ids_t_stride, low_26, mask=t_inside)
     tl.store(ids_ptr + 2 + t.to(tl.int64) * ids_t_stride, high_26, mask=t_inside)
     tl.store(ids_ptr + 3 + t.to(tl.int64) * ids_t_stride, low_27, mask=t_inside)

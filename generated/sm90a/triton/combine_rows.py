@@ -23,7 +23,7 @@ def combine_rows(
     program_2 = program // 1
     d = (program % 1) * 2048 + tl.arange(0, 2048)
     t = program_2
-    place = tl.load(place_ptr + t.to(tl.int64) * place_t_stride)  # moe.py:239
+    place = tl.load(place_ptr + t.to(tl.int64) * place_t_stride)  # moe.py:243
     place_2 = tl.load(place_ptr + t.to(tl.int64) * place_t_stride + 1)
     place_3 = tl.load(place_ptr + t.to(tl.int64) * place_t_stride + 2)
     place_4 = tl.load(place_ptr + t.to(tl.int64) * place_t_stride + 3)
@@ -31,7 +31,7 @@ def combine_rows(
     place_6 = tl.load(place_ptr + t.to(tl.int64) * place_t_stride + 5)
     place_7 = tl.load(place_ptr + t.to(tl.int64) * place_t_stride + 6)
     place_8 = tl.load(place_ptr + t.to(tl.int64) * place_t_stride + 7)
-    weights = tl.load(weights_ptr + t.to(tl.int64) * weights_t_stride)  # moe.py:280
+    weights = tl.load(weights_ptr + t.to(tl.int64) * weights_t_stride)  # moe.py:308
     weights_2 = tl.load(weights_ptr + t.to(tl.int64) * weights_t_stride + 1)
     weights_3 = tl.load(weights_ptr + t.to(tl.int64) * weights_t_stride + 2)
     weights_4 = tl.load(weights_ptr + t.to(tl.int64) * weights_t_stride + 3)
@@ -71,14 +71,14 @@ def combine_rows(
     place_lt_R_8 = place_8 < R
     rows_guard_8 = place_ge_0_8 & place_lt_R_8
     rows_8 = tl.load(rows_ptr + place_8.to(tl.int64) * rows_r_stride + d, mask=rows_guard_8, other=0.0)
-    place_le_place = place_2 <= place  # moe.py:150
+    place_le_place = place_2 <= place  # moe.py:154
     place_le_place_2 = place_3 <= place_2
     place_le_place_3 = place_4 <= place_3
     place_le_place_4 = place_5 <= place_4
     place_le_place_5 = place_6 <= place_5
     place_le_place_6 = place_7 <= place_6
     place_le_place_7 = place_8 <= place_7
-    either = place_le_place | place_le_place_2  # moe.py:151
+    either = place_le_place | place_le_place_2  # moe.py:155
     either_2 = either | place_le_place_3
     either_3 = either_2 | place_le_place_4
     either_4 = either_3 | place_le_place_5
@@ -87,7 +87,7 @@ def combine_rows(
     bad_row = tl.where(either_6, t + 1, 0)
     tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")
     tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")
-    rows_f32 = rows.to(tl.float32)  # moe.py:280
+    rows_f32 = rows.to(tl.float32)  # moe.py:308
     y_product = rows_f32 * weights
     rows_f32_2 = rows_2.to(tl.float32)
     y_product_2 = rows_f32_2 * weights_2
@@ -103,14 +103,14 @@ def combine_rows(
     y_product_7 = rows_f32_7 * weights_7
     rows_f32_8 = rows_8.to(tl.float32)
     y_product_8 = rows_f32_8 * weights_8
-    y_sum = y_product + y_product_2  # moe.py:226
+    y_sum = y_product + y_product_2  # moe.py:230
     y_sum_2 = y_sum + y_product_3
     y_sum_3 = y_sum_2 + y_product_4
     y_sum_4 = y_sum_3 + y_product_5
     y_sum_5 = y_sum_4 + y_product_6
     y_sum_6 = y_sum_5 + y_product_7
     y_sum_7 = y_sum_6 + y_product_8
-    y_sum_bf16 = y_sum_7.to(tl.bfloat16)  # moe.py:281
+    y_sum_bf16 = y_sum_7.to(tl.bfloat16)  # moe.py:309
     tl.store(y_ptr + t.to(tl.int64) * y_t_stride + d, y_sum_bf16)
 
 

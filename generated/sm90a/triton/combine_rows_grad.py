@@ -40,26 +40,26 @@ def combine_rows_grad(
 ):
     # A program owns 1 of R (rows).
     r = tl.program_id(0)
-    order = tl.load(order_ptr + r)  # moe.py:290
+    order = tl.load(order_ptr + r)  # moe.py:318
     token = order // 8
     choice = order % 8
-    token_ge_0 = token >= 0  # moe.py:291
+    token_ge_0 = token >= 0  # moe.py:319
     token_lt_T = token < T
     d_y_guard = token_ge_0 & token_lt_T
-    choice_ge_0 = choice >= 0  # moe.py:292
+    choice_ge_0 = choice >= 0  # moe.py:320
     choice_lt_8 = choice < 8
     weights_guard = choice_ge_0 & choice_lt_8
     weights_guard_2 = d_y_guard & weights_guard
     weights = tl.load(weights_ptr + token.to(tl.int64) * weights_t_stride + choice, mask=weights_guard_2, other=0.0)
-    d = tl.arange(0, 2048)  # moe.py:291
+    d = tl.arange(0, 2048)  # moe.py:319
     d_y = tl.load(d_y_ptr + token.to(tl.int64) * d_y_t_stride + d, mask=d_y_guard, other=0.0)
-    rows = tl.load(rows_ptr + r.to(tl.int64) * rows_r_stride + d)  # moe.py:293
-    d_2 = d_y.to(tl.float32)  # moe.py:291
-    rows_f32 = rows.to(tl.float32)  # moe.py:293
+    rows = tl.load(rows_ptr + r.to(tl.int64) * rows_r_stride + d)  # moe.py:321
+    d_2 = d_y.to(tl.float32)  # moe.py:319
+    rows_f32 = rows.to(tl.float32)  # moe.py:321
     slope_product = rows_f32 * d_2
     slope = sum_over_d(slope_product)
-    tl.store(d_weights_ptr + token.to(tl.int64) * d_weights_t_stride + choice, slope)  # moe.py:295
-    d_times_weights = d_2 * weights  # moe.py:297
+    tl.store(d_weights_ptr + token.to(tl.int64) * d_weights_t_stride + choice, slope)  # moe.py:323
+    d_times_weights = d_2 * weights  # moe.py:325
     d_times_weights_bf16 = d_times_weights.to(tl.bfloat16)
     tl.store(d_rows_ptr + r.to(tl.int64) * d_rows_r_stride + d, d_times_weights_bf16)
 

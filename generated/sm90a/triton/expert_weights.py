@@ -69,9 +69,9 @@ def expert_weights(
     # A program owns 8 of T (rows).
     t = tl.program_id(0) * 8 + tl.arange(0, 8)[:, None]
     t_inside = t < T
-    e = tl.arange(0, 128)[None, :]  # moe.py:181
+    e = tl.arange(0, 128)[None, :]  # moe.py:185
     scores = tl.load(scores_ptr + t.to(tl.int64) * scores_t_stride + e, mask=t_inside, other=0.0)
-    ids = tl.load(ids_ptr + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)  # moe.py:182
+    ids = tl.load(ids_ptr + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)  # moe.py:186
     ids_2 = tl.load(ids_ptr + 1 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
     ids_3 = tl.load(ids_ptr + 2 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
     ids_4 = tl.load(ids_ptr + 3 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
@@ -79,7 +79,7 @@ def expert_weights(
     ids_6 = tl.load(ids_ptr + 5 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
     ids_7 = tl.load(ids_ptr + 6 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
     ids_8 = tl.load(ids_ptr + 7 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
-    ids_ge_0 = ids >= 0  # moe.py:183
+    ids_ge_0 = ids >= 0  # moe.py:187
     ids_lt_128 = ids < 128
     scores_guard = ids_ge_0 & ids_lt_128
     as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)
@@ -126,8 +126,8 @@ def expert_weights(
     scores_9 = tl.load(
         scores_ptr + t.to(tl.int64) * scores_t_stride + ids_8, mask=scores_guard_8 & t_inside, other=as_bf16
     )
-    x = scores.to(tl.float32)  # moe.py:181
-    c = scores_2.to(tl.float32)  # moe.py:183
+    x = scores.to(tl.float32)  # moe.py:185
+    c = scores_2.to(tl.float32)  # moe.py:187
     c_2 = scores_3.to(tl.float32)
     c_3 = scores_4.to(tl.float32)
     c_4 = scores_5.to(tl.float32)
@@ -135,7 +135,7 @@ def expert_weights(
     c_6 = scores_7.to(tl.float32)
     c_7 = scores_8.to(tl.float32)
     c_8 = scores_9.to(tl.float32)
-    ids_lt_0 = ids < 0  # moe.py:184
+    ids_lt_0 = ids < 0  # moe.py:188
     ids_ge_128 = ids >= 128
     either = ids_lt_0 | ids_ge_128
     ids_lt_0_2 = ids_2 < 0
@@ -159,7 +159,7 @@ def expert_weights(
     ids_lt_0_8 = ids_8 < 0
     ids_ge_128_8 = ids_8 >= 128
     either_8 = ids_lt_0_8 | ids_ge_128_8
-    either_9 = either | either_2  # moe.py:185
+    either_9 = either | either_2  # moe.py:189
     either_10 = either_9 | either_3
     either_11 = either_10 | either_4
     either_12 = either_11 | either_5
@@ -170,14 +170,14 @@ def expert_weights(
     bad_row_2 = tl.max(tl.reshape(bad_row, (8,)), 0)
     tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")
     tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")
-    ids_le_ids = ids_2 <= ids  # moe.py:150
+    ids_le_ids = ids_2 <= ids  # moe.py:154
     ids_le_ids_2 = ids_3 <= ids_2
     ids_le_ids_3 = ids_4 <= ids_3
     ids_le_ids_4 = ids_5 <= ids_4
     ids_le_ids_5 = ids_6 <= ids_5
     ids_le_ids_6 = ids_7 <= ids_6
     ids_le_ids_7 = ids_8 <= ids_7
-    either_16 = ids_le_ids | ids_le_ids_2  # moe.py:151
+    either_16 = ids_le_ids | ids_le_ids_2  # moe.py:155
     either_17 = either_16 | ids_le_ids_3
     either_18 = either_17 | ids_le_ids_4
     either_19 = either_18 | ids_le_ids_5
@@ -187,11 +187,11 @@ def expert_weights(
     bad_row_4 = tl.max(tl.reshape(bad_row_3, (8,)), 0)
     tl.atomic_max(errors_ptr, 2, mask=bad_row_4 > 0, sem="relaxed")
     tl.atomic_max(errors_ptr + 1, bad_row_4, mask=bad_row_4 > 0, sem="relaxed")
-    is_nan_x = x != x  # moe.py:187
+    is_nan_x = x != x  # moe.py:191
     any_e = any_over_e(is_nan_x)
     nan = tl.where(any_e, float("nan"), 0.0)
-    largest = max_over_e(x)  # moe.py:191
-    c_minus_largest = c - largest  # moe.py:192
+    largest = max_over_e(x)  # moe.py:195
+    c_minus_largest = c - largest  # moe.py:196
     p = portable_exp(c_minus_largest)
     c_minus_largest_2 = c_2 - largest
     p_2 = portable_exp(c_minus_largest_2)
@@ -207,15 +207,15 @@ def expert_weights(
     p_7 = portable_exp(c_minus_largest_7)
     c_minus_largest_8 = c_8 - largest
     p_8 = portable_exp(c_minus_largest_8)
-    p_plus_p = p + p_2  # moe.py:195
+    p_plus_p = p + p_2  # moe.py:199
     total_sum = p_plus_p + p_3
     total_sum_2 = total_sum + p_4
     total_sum_3 = total_sum_2 + p_5
     total_sum_4 = total_sum_3 + p_6
     total_sum_5 = total_sum_4 + p_7
     total = total_sum_5 + p_8
-    total_2 = total + nan  # moe.py:198
-    p_over_total = tl.div_rn(p, total_2)  # moe.py:168
+    total_2 = total + nan  # moe.py:202
+    p_over_total = tl.div_rn(p, total_2)  # moe.py:172
     w = scale * p_over_total
     p_over_total_2 = tl.div_rn(p_2, total_2)
     w_2 = scale * p_over_total_2
@@ -231,7 +231,7 @@ def expert_weights(
     w_7 = scale * p_over_total_7
     p_over_total_8 = tl.div_rn(p_8, total_2)
     w_8 = scale * p_over_total_8
-    tl.store(weights_ptr + t.to(tl.int64) * weights_t_stride, w, mask=t_inside)  # moe.py:169
+    tl.store(weights_ptr + t.to(tl.int64) * weights_t_stride, w, mask=t_inside)  # moe.py:173
     tl.store(weights_ptr + 1 + t.to(tl.int64) * weights_t_stride, w_2, mask=t_inside)
     tl.store(weights_ptr + 2 + t.to(tl.int64) * weights_t_stride, w_3, mask=t_inside)
     tl.store(weights_ptr + 3 + t.to(tl.int64) * weights_t_stride, w_4, mask=t_inside)

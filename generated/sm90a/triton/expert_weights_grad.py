@@ -71,9 +71,9 @@ def expert_weights_grad(
     # A program owns 8 of T (rows).
     t = tl.program_id(0) * 8 + tl.arange(0, 8)[:, None]
     t_inside = t < T
-    e = tl.arange(0, 128)[None, :]  # moe.py:181
+    e = tl.arange(0, 128)[None, :]  # moe.py:185
     scores = tl.load(scores_ptr + t.to(tl.int64) * scores_t_stride + e, mask=t_inside, other=0.0)
-    ids = tl.load(ids_ptr + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)  # moe.py:182
+    ids = tl.load(ids_ptr + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)  # moe.py:186
     ids_2 = tl.load(ids_ptr + 1 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
     ids_3 = tl.load(ids_ptr + 2 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
     ids_4 = tl.load(ids_ptr + 3 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
@@ -81,7 +81,7 @@ def expert_weights_grad(
     ids_6 = tl.load(ids_ptr + 5 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
     ids_7 = tl.load(ids_ptr + 6 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
     ids_8 = tl.load(ids_ptr + 7 + t.to(tl.int64) * ids_t_stride, mask=t_inside, other=0)
-    ids_ge_0 = ids >= 0  # moe.py:183
+    ids_ge_0 = ids >= 0  # moe.py:187
     ids_lt_128 = ids < 128
     scores_guard = ids_ge_0 & ids_lt_128
     as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)
@@ -128,7 +128,7 @@ def expert_weights_grad(
     scores_9 = tl.load(
         scores_ptr + t.to(tl.int64) * scores_t_stride + ids_8, mask=scores_guard_8 & t_inside, other=as_bf16
     )
-    d_weights = tl.load(d_weights_ptr + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)  # moe.py:210
+    d_weights = tl.load(d_weights_ptr + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)  # moe.py:214
     d_weights_2 = tl.load(d_weights_ptr + 1 + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)
     d_weights_3 = tl.load(d_weights_ptr + 2 + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)
     d_weights_4 = tl.load(d_weights_ptr + 3 + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)
@@ -136,8 +136,8 @@ def expert_weights_grad(
     d_weights_6 = tl.load(d_weights_ptr + 5 + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)
     d_weights_7 = tl.load(d_weights_ptr + 6 + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)
     d_weights_8 = tl.load(d_weights_ptr + 7 + t.to(tl.int64) * d_weights_t_stride, mask=t_inside, other=0.0)
-    x = scores.to(tl.float32)  # moe.py:181
-    c = scores_2.to(tl.float32)  # moe.py:183
+    x = scores.to(tl.float32)  # moe.py:185
+    c = scores_2.to(tl.float32)  # moe.py:187
     c_2 = scores_3.to(tl.float32)
     c_3 = scores_4.to(tl.float32)
     c_4 = scores_5.to(tl.float32)
@@ -145,7 +145,7 @@ def expert_weights_grad(
     c_6 = scores_7.to(tl.float32)
     c_7 = scores_8.to(tl.float32)
     c_8 = scores_9.to(tl.float32)
-    ids_lt_0 = ids < 0  # moe.py:184
+    ids_lt_0 = ids < 0  # moe.py:188
     ids_ge_128 = ids >= 128
     either = ids_lt_0 | ids_ge_128
     ids_lt_0_2 = ids_2 < 0
@@ -169,7 +169,7 @@ def expert_weights_grad(
     ids_lt_0_8 = ids_8 < 0
     ids_ge_128_8 = ids_8 >= 128
     either_8 = ids_lt_0_8 | ids_ge_128_8
-    either_9 = either | either_2  # moe.py:185
+    either_9 = either | either_2  # moe.py:189
     either_10 = either_9 | either_3
     either_11 = either_10 | either_4
     either_12 = either_11 | either_5
@@ -180,14 +180,14 @@ def expert_weights_grad(
     bad_row_2 = tl.max(tl.reshape(bad_row, (8,)), 0)
     tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")
     tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")
-    ids_le_ids = ids_2 <= ids  # moe.py:150
+    ids_le_ids = ids_2 <= ids  # moe.py:154
     ids_le_ids_2 = ids_3 <= ids_2
     ids_le_ids_3 = ids_4 <= ids_3
     ids_le_ids_4 = ids_5 <= ids_4
     ids_le_ids_5 = ids_6 <= ids_5
     ids_le_ids_6 = ids_7 <= ids_6
     ids_le_ids_7 = ids_8 <= ids_7
-    either_16 = ids_le_ids | ids_le_ids_2  # moe.py:151
+    either_16 = ids_le_ids | ids_le_ids_2  # moe.py:155
     either_17 = either_16 | ids_le_ids_3
     either_18 = either_17 | ids_le_ids_4
     either_19 = either_18 | ids_le_ids_5
@@ -197,11 +197,11 @@ def expert_weights_grad(
     bad_row_4 = tl.max(tl.reshape(bad_row_3, (8,)), 0)
     tl.atomic_max(errors_ptr, 2, mask=bad_row_4 > 0, sem="relaxed")
     tl.atomic_max(errors_ptr + 1, bad_row_4, mask=bad_row_4 > 0, sem="relaxed")
-    is_nan_x = x != x  # moe.py:187
+    is_nan_x = x != x  # moe.py:191
     any_e = any_over_e(is_nan_x)
     nan = tl.where(any_e, float("nan"), 0.0)
-    largest = max_over_e(x)  # moe.py:191
-    c_minus_largest = c - largest  # moe.py:192
+    largest = max_over_e(x)  # moe.py:195
+    c_minus_largest = c - largest  # moe.py:196
     p = portable_exp(c_minus_largest)
     c_minus_largest_2 = c_2 - largest
     p_2 = portable_exp(c_minus_largest_2)
@@ -217,15 +217,15 @@ def expert_weights_grad(
     p_7 = portable_exp(c_minus_largest_7)
     c_minus_largest_8 = c_8 - largest
     p_8 = portable_exp(c_minus_largest_8)
-    p_plus_p = p + p_2  # moe.py:195
+    p_plus_p = p + p_2  # moe.py:199
     total_sum = p_plus_p + p_3
     total_sum_2 = total_sum + p_4
     total_sum_3 = total_sum_2 + p_5
     total_sum_4 = total_sum_3 + p_6
     total_sum_5 = total_sum_4 + p_7
     total = total_sum_5 + p_8
-    total_2 = total + nan  # moe.py:198
-    b = tl.div_rn(p, total_2)  # moe.py:209
+    total_2 = total + nan  # moe.py:202
+    b = tl.div_rn(p, total_2)  # moe.py:213
     b_2 = tl.div_rn(p_2, total_2)
     b_3 = tl.div_rn(p_3, total_2)
     b_4 = tl.div_rn(p_4, total_2)
@@ -233,7 +233,7 @@ def expert_weights_grad(
     b_6 = tl.div_rn(p_6, total_2)
     b_7 = tl.div_rn(p_7, total_2)
     b_8 = tl.div_rn(p_8, total_2)
-    a = d_weights * scale  # moe.py:210
+    a = d_weights * scale  # moe.py:214
     a_2 = d_weights_2 * scale
     a_3 = d_weights_3 * scale
     a_4 = d_weights_4 * scale
@@ -241,7 +241,7 @@ def expert_weights_grad(
     a_6 = d_weights_6 * scale
     a_7 = d_weights_7 * scale
     a_8 = d_weights_8 * scale
-    a_times_b = a * b  # moe.py:211
+    a_times_b = a * b  # moe.py:215
     a_times_b_2 = a_2 * b_2
     a_times_b_3 = a_3 * b_3
     a_times_b_4 = a_4 * b_4
@@ -256,7 +256,7 @@ def expert_weights_grad(
     mean_sum_5 = mean_sum_4 + a_times_b_6
     mean_sum_6 = mean_sum_5 + a_times_b_7
     mean = mean_sum_6 + a_times_b_8
-    a_minus_mean = a - mean  # moe.py:212
+    a_minus_mean = a - mean  # moe.py:216
     slope = b * a_minus_mean
     a_minus_mean_2 = a_2 - mean
     slope_2 = b_2 * a_minus_mean_2
@@ -272,8 +272,8 @@ def expert_weights_grad(
     slope_7 = b_7 * a_minus_mean_7
     a_minus_mean_8 = a_8 - mean
     slope_8 = b_8 * a_minus_mean_8
-    d_x = mean - mean  # moe.py:215
-    e_is_ids = e == ids  # moe.py:217
+    d_x = mean - mean  # moe.py:219
+    e_is_ids = e == ids  # moe.py:221
     d_x_2 = tl.where(e_is_ids, slope, d_x)
     e_is_ids_2 = e == ids_2
     d_x_3 = tl.where(e_is_ids_2, slope_2, d_x_2)
@@ -289,7 +289,7 @@ def expert_weights_grad(
     d_x_8 = tl.where(e_is_ids_7, slope_7, d_x_7)
     e_is_ids_8 = e == ids_8
     d_x_9 = tl.where(e_is_ids_8, slope_8, d_x_8)
-    d_x_bf16 = d_x_9.to(tl.bfloat16)  # moe.py:220
+    d_x_bf16 = d_x_9.to(tl.bfloat16)  # moe.py:224
     tl.store(d_scores_ptr + t.to(tl.int64) * d_scores_t_stride + e, d_x_bf16, mask=t_inside)
 
 
