@@ -125,6 +125,12 @@ def world() -> dist.ProcessGroup:
     return group
 
 
+def transport_of(op: str) -> str:
+    """Return what carries ordered sums of f32 and bf16 between all ranks here."""
+    found = symmetric.transport((world(),), torch.empty(16, device="cuda"), op)
+    return "nccl" if found is None else "symmetric"
+
+
 def reduce_scatter(kib: int, dtype: torch.dtype, *, graph: bool = False) -> Case:
     """A rank's part of the sum, beside NCCL's reduce-scatter. Compared: some elements with a host's sum."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
@@ -166,7 +172,7 @@ def of_sums(
         passes="graph" if graph else "fwd",
         shape={"R": dist.get_world_size(), "KiB": kib, "dtype": name},
         dtype=name,
-        backend="nccl",
+        backend=transport_of(op),
         rlk=made(ours),
         peers={name: made(launch) for name, launch in every.items()},
         moved=moved * kib * 1024,

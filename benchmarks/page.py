@@ -19,7 +19,13 @@ PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 MARKS = ("<!-- benchmarks.page: begin -->", "<!-- benchmarks.page: end -->")
 
 Row = Mapping[str, Any]
-BACKENDS = {"triton": "Triton", "cute": "CuTe DSL", "tilelang-cuda": "TileLang", "nccl": "NCCL"}
+BACKENDS = {
+    "triton": "Triton",
+    "cute": "CuTe DSL",
+    "tilelang-cuda": "TileLang",
+    "nccl": "NCCL",
+    "symmetric": "symmetric memory",
+}
 
 FAMILIES = {
     "logp": "Log-probs from logits",
