@@ -20,8 +20,9 @@ from rlk import ops
 from rlk.drift import Nn, Patched, Sequences, compare_operators
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
-from rlk.nn.experts import TURNED
 from rlk.ops import Routes
+from rlk.sync import check, digest, transfer
+from rlk.sync.parts import transposed_of
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.verify import rows
 from rlk.verify.bench import Bench
@@ -198,9 +199,8 @@ def test_errors_are_not_above_those_of_transformers_in_bf16(folder: Path, model:
 
 
 def as_ours(name: str, x: torch.Tensor, model: CausalLM) -> torch.Tensor:
-    """Return a parameter of transformers, or its gradient, as rlk.nn has it: weights of GPT-OSS by rows."""
-    turned = name.endswith(TURNED) and model.config.model_type == "gpt_oss"
-    return x.mT.contiguous() if turned else x
+    """Return a parameter of transformers, or its gradient, as rlk.nn has it: weights of GPT-OSS transposed."""
+    return x.mT.contiguous() if name in transposed_of(model) else x
 
 
 def test_parts_of_gpt_oss_are_seen_in_its_numbers(tmp_path: Path) -> None:
@@ -260,6 +260,28 @@ def test_a_checkpoint_goes_to_transformers_and_back(folder: Path, model: CausalL
         assert name == b[0]
         assert_same_bits(a, as_ours(name, b[1], model), name)
     assert json.loads((tmp_path / "config.json").read_text())["rlk_leaves"] == 1
+
+
+def test_weights_that_rlk_nn_holds_transposed_have_the_digests_of_files(tmp_path: Path) -> None:
+    """GPT-OSS in a file, in transformers and in rlk.nn; one element, and a square weight transposed, differ."""
+    config = FAMILIES["gpt_oss"]()
+    config.intermediate_size = config.hidden_size  # so that down_proj is square
+    folder = written_of(config, tmp_path)
+    model = CausalLM.from_pretrained(folder)
+    sent = digest(folder, dtype=torch.bfloat16)
+    check(sent, digest(model))
+    theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    check(sent, transfer(model, theirs))
+    down = model.model.layers[1].mlp.experts.down_proj
+    kept, (name,) = down.detach().clone(), (n for n, p in model.named_parameters() if p is down)
+    for change in (lambda w: w.mT, lambda w: torch.where(torch.arange(64) == 3, w + 1, w)):
+        with torch.no_grad():
+            down.copy_(change(kept))
+        with pytest.raises(LaunchError, match=f"1 of {len(sent.weights)} weights are") as raised:
+            check(sent, digest(model))
+        assert name in str(raised.value)
+    check(sent, transfer(theirs, model))
+    assert_same_bits(down, kept)
 
 
 def test_a_missing_expert_is_named(folder: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rlk.integrations.swap import known_version
 from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
 from rlk.nn.config import LEAVES, ModelConfig
-from rlk.nn.experts import lay_rows
+from rlk.nn.experts import store_transposed
 from rlk.nn.model import CausalLM
 from rlk.nn.products import lay_adjacent
 from rlk.ops.results import LogProbs
@@ -420,7 +420,7 @@ def _exchange_decoder(made: Patched, forwards: Any, module: Any, at: Decoding) -
             if experts.clamped is not None:
                 for p in (layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
                     if _movable(p):
-                        lay_rows(p)
+                        store_transposed(p)
 
 
 def _linear(forwards: Any, name: str, logits_dtype: torch.dtype | None, parts: _Parts) -> Forward:
