@@ -199,7 +199,7 @@ def test_errors_are_not_above_those_of_transformers_in_bf16(folder: Path, model:
 
 
 def as_ours(name: str, x: torch.Tensor, model: CausalLM) -> torch.Tensor:
-    """Return a parameter of transformers, or its gradient, as rlk.nn has it: weights of GPT-OSS transposed."""
+    """Return a parameter of transformers, or its gradient, as rlk.nn has it: some of GPT-OSS transposed."""
     return x.mT.contiguous() if name in transposed_of(model) else x
 
 
@@ -263,7 +263,7 @@ def test_a_checkpoint_goes_to_transformers_and_back(folder: Path, model: CausalL
 
 
 def test_weights_that_rlk_nn_holds_transposed_have_the_digests_of_files(tmp_path: Path) -> None:
-    """GPT-OSS in a file, in transformers and in rlk.nn; one element, and a square weight transposed, differ."""
+    """GPT-OSS in files, transformers and rlk.nn; one element, or a square weight transposed, is named."""
     config = FAMILIES["gpt_oss"]()
     config.intermediate_size = config.hidden_size  # so that down_proj is square
     folder = written_of(config, tmp_path)
@@ -379,6 +379,7 @@ def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -
         assert p.grad is not None
         assert_same_bits(as_ours(name, found[name], model), p.grad, name)
     assert differing(plain.float(), logits)
+    assert all(p.is_contiguous() for p in theirs.parameters())  # as fully_shard needs them
     assert_same_bits(theirs(IDS[None], use_cache=False).logits[0], plain)  # the patch is undone
     theirs.config.output_router_logits = True
     with pytest.raises(UnsupportedError, match="output_router_logits"):

@@ -85,23 +85,28 @@ def _first_of(same: list[Problem]) -> Problem:
 class Patched:
     """A patched model; a context manager that undoes the patch.
 
-    problems: what was not exchanged.
+    problems: what was not exchanged. done: what `put` set. stored: weights that are stored transposed.
     """
 
     model: torch.nn.Module
     problems: tuple[str, ...]
     done: list[tuple[Any, str, Any, Any]] = field(default_factory=list, repr=False)
+    stored: list[torch.nn.Parameter] = field(default_factory=list, repr=False)
 
     def undo(self) -> None:
         """Put everything back; a second call does nothing.
 
-        Weights that were moved behind each other, or turned in memory (GPT-OSS's experts), stay so. A manager
-        of continuous batching that was kept (`persistent_manager=True`) is destroyed, since its steps are
-        rlk's. Raises LaunchError, with all else put back, if other code replaced a forward after the patch.
+        Weights that were moved behind each other stay so; those stored transposed (GPT-OSS's experts) are
+        contiguous again. A manager of continuous batching that was kept (`persistent_manager=True`) is
+        destroyed, since its steps are rlk's. Raises LaunchError, with all else put back, if other code
+        replaced a forward after the patch.
         """
         for head, name, _, _ in self.done:
             if name == "init_continuous_batching" and kept_manager(head) is not None:
                 head.destroy_cached_continuous_batching_manager()
+        while self.stored:
+            p = self.stored.pop()
+            p.data = p.data.contiguous()
         lost = []
         while self.done:
             owner, name, ours, before = self.done.pop()
@@ -161,8 +166,9 @@ def patch(
 
     model: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (text), Qwen3-MoE, Mixtral or GPT-OSS, in bf16 or
     f16, or a module that holds one: peft's, a reward model. Parameters keep identity, names and values;
-    weights of one input are moved behind each other in memory. Use it as `with rlk.patch(model):` or keep the
-    result and call `.undo()`.
+    weights of one input are moved behind each other in memory, and GPT-OSS's experts are stored transposed,
+    not contiguous, until `undo`: shard such a model first (`fully_shard`). Use it as `with rlk.patch(model):`
+    or keep the result and call `.undo()`.
 
     leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; by default `config.rlk_leaves`, or 1.
     strict: raise UnsupportedError, which lists everything that cannot be exchanged, with nothing exchanged;
@@ -421,6 +427,7 @@ def _exchange_decoder(made: Patched, forwards: Any, module: Any, at: Decoding) -
                 for p in (layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
                     if _movable(p):
                         store_transposed(p)
+                        made.stored.append(p)
 
 
 def _linear(forwards: Any, name: str, logits_dtype: torch.dtype | None, parts: _Parts) -> Forward:

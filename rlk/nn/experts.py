@@ -137,8 +137,8 @@ def mixture(module: Any, x: torch.Tensor, at: Experts, layer: int, routes: Route
     """Return the weighted results of each token's experts, down(silu(gate) * up), [T, hidden] of x.
 
     module: has a router and experts, with the forward of `Router` and the parameters of `ExpertWeights`, or
-    those of transformers' GPT-OSS, whose weights are [experts, in, out]. Scores are rounded to the dtype of x,
-    as transformers does; weights stay f32.
+    those of transformers' GPT-OSS, whose weights are [experts, in, out]. Scores are rounded to the dtype of
+    x, as transformers does; weights stay f32.
     """
     weights = module.experts
     _, factors, ids = getattr(module, at.router)(x, at, layer, routes)

@@ -109,9 +109,9 @@ class Layout:
 def layout_of_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Layout:
     """Return the layout of a model: of a model of `rlk.nn`, its weights that files have transposed.
 
-    The names of models that are not vLLM's are canonical. vLLM's classes say in `packed_modules_mapping` which layers are merged, and the layers in `output_sizes`
-    how many rows each has on all ranks; embeddings have rows beyond `org_vocab_size`. Raises LaunchError for
-    shards of ranks that are not marked as shares.
+    The names of models that are not vLLM's are canonical. vLLM's classes say in `packed_modules_mapping`
+    which layers are merged, and the layers in `output_sizes` how many rows each has on all ranks; embeddings
+    have rows beyond `org_vocab_size`. Raises LaunchError for shards of ranks that are not marked as shares.
     """
     packed = getattr(model, "packed_modules_mapping", None) or {}
     found = Layout({name: Part(name, transposed=True) for name in transposed_of(model)}, {}, {})

@@ -21,11 +21,12 @@ def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
 
     source, target: whole models, the bf16 shares of `rlk.parallel.parallelize`, the f32 shards of FSDP2, or
     shards of shares. Names and shapes are Hugging Face's, without prefixes of wrappers; a weight that one of
-    the models holds transposed (`rlk.nn`'s experts of GPT-OSS) is transposed, and rounded to the target's dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its
-    part. The digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are
-    gathered twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other
-    shapes, and a head that is not the embedding where the target ties them; and, with the rest copied, where
-    weights did not arrive (`rlk.sync.check`).
+    the models holds transposed (`rlk.nn`'s experts of GPT-OSS) is transposed, and rounded to the target's
+    dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its part. The
+    digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are gathered
+    twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other shapes,
+    and a head that is not the embedding where the target ties them; and, with the rest copied, where weights
+    did not arrive (`rlk.sync.check`).
     """
     given, taken = (_parameters(name, model) for name, model in (("source", source), ("target", target)))
     for name, x in taken.items():
