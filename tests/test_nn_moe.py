@@ -304,15 +304,16 @@ def test_ids_of_numerics_depend_on_the_experts(model: CausalLM) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("family", "changed", "said"),
     [
-        ({"num_experts_per_tok": 9}, "num_experts_per_tok=9"),
-        ({"moe_intermediate_size": None}, "moe_intermediate_size=None"),
-        ({"rlk_leaves": 2}, "products of experts have no leaves"),
+        ("qwen3_moe", {"num_experts_per_tok": 9}, "num_experts_per_tok=9"),
+        ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size=None"),
+        ("qwen3_moe", {"rlk_leaves": 2}, "products of experts have no leaves"),
+        ("gpt_oss", {"swiglu_limit": None}, "swiglu_limit=None"),
     ],
 )
-def test_configs_that_cannot_be_served_are_refused(changed: dict[str, Any], said: str) -> None:
-    given = FAMILIES["qwen3_moe"]().to_dict() | changed
+def test_configs_that_cannot_be_served_are_refused(family: str, changed: dict[str, Any], said: str) -> None:
+    given = FAMILIES[family]().to_dict() | changed
     with pytest.raises(LaunchError) as raised:
         ModelConfig.of(given)
     assert said in str(raised.value)
