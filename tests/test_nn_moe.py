@@ -262,6 +262,21 @@ def test_a_checkpoint_goes_to_transformers_and_back(folder: Path, model: CausalL
     assert json.loads((tmp_path / "config.json").read_text())["rlk_leaves"] == 1
 
 
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
+def test_experts_that_files_have_one_by_one_have_their_digests(family: str, tmp_path: Path) -> None:
+    """In transformers, in rlk.nn and in shards; an expert of which one element differs is named."""
+    sent = digest(written_of(FAMILIES[family](), tmp_path), dtype=torch.bfloat16)
+    model = CausalLM.from_pretrained(tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_config(FAMILIES[family](), dtype=torch.bfloat16)
+    check(sent, transfer(model, theirs))
+    check(sent, digest(model))
+    with torch.no_grad():
+        theirs.model.layers[-1].mlp.experts.down_proj[3, 5, 7] += 1
+    with pytest.raises(LaunchError, match=r"1 of [0-9]+ weights are") as raised:
+        check(sent, digest(theirs))
+    assert re.search(r"layers\.[12]\.\w+\.experts\.3\.(w2|down_proj)\.weight: 1 of 1", str(raised.value))
+
+
 def test_weights_that_rlk_nn_holds_transposed_have_the_digests_of_files(tmp_path: Path) -> None:
     """GPT-OSS in files, transformers and rlk.nn; one element, or a square weight transposed, is named."""
     config = FAMILIES["gpt_oss"]()

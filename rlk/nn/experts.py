@@ -214,7 +214,15 @@ def stored(tensors: Mapping[str, torch.Tensor], config: ModelConfig) -> dict[str
     if config.model_type not in STORED:
         ends = tuple(f"experts.{name}" for name in TRANSPOSED)
         return {n: x.mT if n.endswith(ends) else x for n, x in tensors.items()}
-    block, gate, up, down = STORED[config.model_type]
+    return by_expert(tensors, config.model_type)
+
+
+def by_expert(tensors: Mapping[str, torch.Tensor], model_type: str) -> dict[str, torch.Tensor]:
+    """Return weights with those of each expert by themselves, under the names that files have: views.
+
+    model_type: one of STORED.
+    """
+    block, gate, up, down = STORED[model_type]
     made: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         found = _EXPERTS.fullmatch(name)
