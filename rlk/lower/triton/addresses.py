@@ -321,10 +321,10 @@ class Addresses(Arguments):
         pointer, chunk = f"{decl.name}_ptr + ({start} >> {bits} << {bits}) + {lane}", window.lanes.chunk
         split, first = f"{vector} < {shift}", f"{self.e[window.begin]} - {shift}"
         if window.end is None:
-            whole = [self.e[v] for v in window.rows]
-            masked = f", mask={' & '.join(whole)}, other=0.0" if whole else ""
+            guards = [self.e[v] for v in window.rows]
+            masked = f", mask={' & '.join(guards)}, other=0.0" if guards else ""
             vectors = self.e.let(f"{name}_vectors", f"tl.load({pointer}{masked})")
-            mask = " & ".join([f"({split})", *whole]) if whole else split
+            mask = " & ".join([f"({split})", *guards]) if guards else split
             after = self.e.let(f"{name}_after", f"tl.load({pointer} + {chunk}, mask={mask}, other=0.0)")
             made = f"tl.where({lane} < {shift}, {after}, {vectors})"
             if load.guard is not None:
