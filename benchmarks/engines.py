@@ -358,20 +358,22 @@ def write(made: Sequence[Line], out: Path, device: str, trainer: Sequence[Line],
 
 
 def with_earlier_peers(made: Sequence[Line], old: Line | None) -> list[Line]:
-    """Return rows with the peers that an earlier run measured and this one did not, for equal engines."""
-    before = {row_name(row): row for row in (old or {"rows": []})["rows"]}
+    """Return rows with what an earlier run measured of peers that this one did not, for equal engines.
+
+    It is in `earlier_ms` and `at`, the commit: a row holds, or is faster, beside peers of its own run alone.
+    """
+    record = old or {"rows": [], "versions": {}}
+    before = {row_name(row): row for row in record["rows"]}
     kept = []
     for row in made:
         earlier = before.get(row_name(row), {})
         held = earlier.get("peers", {}) if earlier.get("engine") == row["engine"] else {}
+        at = earlier.get("rlk", record["versions"].get("rlk"))
         peers = {
-            n: held[n] if "ms" not in x and "ms" in held.get(n, {}) else x for n, x in row["peers"].items()
+            n: x | {"earlier_ms": held[n]["ms"], "at": at} if "ms" not in x and "ms" in held.get(n, {}) else x
+            for n, x in row["peers"].items()
         }
-        holds = row["holds"]
-        if peers != row["peers"] and row.get("warm", True):
-            bar = {"vllm_start": START, "grpo_step": STEP}.get(row["op"], SPEED)
-            holds = bar.holds(row["ms"], peers)
-        kept.append(row | {"peers": peers, "holds": holds})
+        kept.append(row | {"peers": peers})
     return kept
 
 

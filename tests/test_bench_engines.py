@@ -55,14 +55,14 @@ def test_a_start_is_judged_only_if_both_arms_started_again() -> None:
 def test_peers_of_an_earlier_run_stay_for_equal_engines() -> None:
     both, alone = lines(1.05), lines(1.04)
     alone["vllm"] = []
-    old = {"rows": rows(TINY, both, {})}
+    old = {"rows": rows(TINY, both, {}), "versions": {"rlk": "1234"}}
     new = rows(TINY, alone, {})
-    assert new[0]["holds"] is None
     kept = with_earlier_peers(new, old)[0]
-    assert (kept["ms"], kept["holds"], kept["peers"]["vllm"]["ms"]) == (pytest.approx(1.04), True, 1.0)
-    again = with_earlier_peers(rows(TINY, lines(1.04), {}), {"rows": rows(TINY, lines(1.0), {})})
-    assert again[0]["peers"]["vllm"]["ms"] == 1.0
-    other = {"rows": [row | {"engine": {"runner": 1}} for row in old["rows"]]}
+    assert kept["peers"]["vllm"] == new[0]["peers"]["vllm"] | {"earlier_ms": 1.0, "at": "1234"}
+    assert kept["holds"] is None  # beside peers of the same run alone
+    again = with_earlier_peers(rows(TINY, lines(1.04), {}), old)[0]["peers"]["vllm"]
+    assert again["ms"] == 1.0 and "at" not in again
+    other = old | {"rows": [row | {"engine": {"runner": 1}} for row in old["rows"]]}
     assert with_earlier_peers(new, other) == new == with_earlier_peers(new, None)
 
 

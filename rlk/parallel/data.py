@@ -42,7 +42,8 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
     each round the contributions of R ranks are added in rank order. So any number of ranks, DDP, FSDP2 and
     HSDP (FSDP2 on a mesh of two dims, whose ranks are numbered row by row) give the bits of one process. With
     tensor parallelism, ranks that share weights run the same micro-batches. Nothing is divided by the number
-    of ranks: divide each loss by `global_count` of the active tokens of all micro-batches.
+    of ranks: divide each loss by `global_count` of the active tokens of all micro-batches, over the ranks of
+    data parallelism alone.
 
     Bytes that a rank sends for each micro-batch: DDP (R - 1) / R of the gradients in their dtype and of the
     f32 sums; FSDP2 (R - 1) / R of f32 gradients, as its own reduce-scatter in f32 does; HSDP up to twice as
@@ -73,7 +74,9 @@ def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = No
     """Return the sum of a count over ranks, int64 []: an exact sum, in any order. group: None: the default.
 
     count: such as the active tokens of this rank's micro-batches, an int or an integer tensor, which is
-    summed. Every rank of the group calls it. Without init_process_group it is the count of one process.
+    summed. Every rank of the group calls it. Without init_process_group it is the count of one process. Ranks
+    that share weights (tensor parallelism) run the same micro-batches: give the group of data parallelism,
+    `mesh["dp"].get_group()`, or tokens count once for each of them.
     Raises LaunchError.
     """
     x = torch.as_tensor(count)
