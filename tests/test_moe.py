@@ -12,6 +12,7 @@ import torch
 from runners import by_cute, by_triton
 
 from rlk import ops
+from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.interp.run import run
 from rlk.lang.op import Variant
@@ -350,6 +351,19 @@ def test_what_cannot_be_routed_is_refused_with_what_was_found(what: str) -> None
     with pytest.raises(LaunchError) as raised:
         run()
     assert raised.value.code is code and said in str(raised.value)
+
+
+def test_ids_on_a_device_are_checked_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `permute` and `router_losses` alike; without RLK_CHECK nothing waits for them."""
+    for module in (moe, sys.modules[moe.looked_at.__module__]):
+        monkeypatch.setattr(module, "on_the_host", lambda ids: False)
+    ids = torch.tensor([[0, EXPERTS]] * TOKENS)
+    for call in (lambda: ops.router_losses(SCORES, ids), lambda: moved(ids)):
+        call()
+        with monkeypatch.context() as patch:
+            patch.setattr(Env, "current", staticmethod(lambda: Env.read({"RLK_CHECK": "1"})))
+            with pytest.raises(LaunchError, match="ids from 0 to 15"):
+                call()
 
 
 def test_no_tokens_give_no_rows() -> None:
