@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -50,16 +51,38 @@ def forked(ranks: int, run: Callable[[int], None]) -> None:
             process.kill()
 
 
-def buffers(ranks: int) -> tuple[Exchange, Callable[[], Memory]]:
-    """Return small sizes, and what makes the memory of a process that was forked after it."""
-    sizes = Exchange(ranks, words=512, programs=2, chunk=1024, ahead=1)
+def buffers(ranks: int, *, ahead: int = 1, start: int = 0) -> tuple[Exchange, Callable[[], Memory]]:
+    """Return small sizes, and what makes the memory of a process that was forked after it.
+
+    start: the count of chunks before the first one.
+    """
+    sizes = Exchange(ranks, words=512, programs=2, chunk=1024, ahead=ahead)
     shapes = (2 * ranks * 512, torch.int64), (2 * ranks * sizes.ring, torch.uint8), (4 * ranks, torch.int32)
     every = [
         [torch.zeros(count, dtype=dtype).share_memory_() for _ in range(ranks)] for count, dtype in shapes
     ]
+    for flags in every[2]:
+        flags.fill_(start)
     return sizes, lambda: Memory(
-        *every, torch.tensor([1, 0], dtype=torch.int32), torch.zeros(2, dtype=torch.int32), 0
+        *every,
+        torch.tensor([1, 0], dtype=torch.int32),
+        torch.tensor([start, start, 0, 0], dtype=torch.int32),
+        0,
     )
+
+
+def interpreted(
+    rank: int, sizes: Exchange, memory: Memory, change: Callable[[str], str] = lambda source: source
+) -> Transport:
+    """Return a transport of interpreted kernels, whose text a control changes."""
+    from rlk.runtime.kernels.loader import interpret as bind
+    from rlk.testing.simulators.interpreter import interpret
+
+    def host(*dtypes: str) -> Any:
+        emitted = lower_sums(sizes, rank, *dtypes, memory=ONE_HOST)
+        return bind(replace(emitted, source=change(emitted.source)), interpret)
+
+    return Transport(rank, sizes, memory, host)
 
 
 def given(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -71,17 +94,8 @@ def given(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
 
 def one_rank(rank: int, sizes: Exchange, memory: Callable[[], Memory], folder: Path) -> None:
     """Make all calls of a rank, in a process of its own, and write what they gave."""
-    from rlk.runtime.kernels.loader import interpret as bind
-    from rlk.testing.simulators.interpreter import interpret
-
     torch.set_num_threads(1)
-    ranks = sizes.ranks
-    on = Transport(
-        rank,
-        sizes,
-        memory(),
-        lambda *dtypes: bind(lower_sums(sizes, rank, *dtypes, memory=ONE_HOST), interpret),
-    )
+    ranks, on = sizes.ranks, interpreted(rank, sizes, memory())
     found: dict[str, torch.Tensor] = {}
     with patch.object(symmetric, "SIZES", SIZES):
         for dtype in (torch.float32, torch.bfloat16):
@@ -121,6 +135,45 @@ def test_ranks_that_share_memory_have_the_bits_of_the_tree(ranks: int, tmp_path:
                 wrong += differing(made[f"total {dtype} {count}"], halves)
     if ranks > 2:  # the control: two terms have one order
         assert wrong > 1000
+
+
+WRAPS = (2**31 - 2, -2)
+"""Counts of chunks just below 2**31 and 2**32, as i32."""
+
+
+def test_counts_go_on_over_a_wrap(tmp_path: Path) -> None:
+    """At 2**31 and 2**32, where the number of slots divides neither; chunks come, and stay inside of rings."""
+    pytest.importorskip("triton")
+    from rlk.testing.simulators.interpreter import InterpreterFault
+
+    made = [buffers(2, ahead=2, start=start) for start in WRAPS]
+    assert all(2**31 % sizes.slots for sizes, _ in made)
+
+    def run(rank: int) -> None:
+        torch.set_num_threads(1)
+        found = []
+        for start, (sizes, memory) in zip(WRAPS, made, strict=True):
+            on, x = interpreted(rank, sizes, memory()), given(rank, 5003, torch.float32)
+            for form in (partial(on.by_chunks, stride=0), on.by_shares):
+                found.append(torch.empty_like(x))
+                form(x, found[-1])
+            assert (on.memory.counts[:2] < 0).tolist() == [start > 0] * 2  # counts went over
+        torch.save(found, tmp_path / f"{rank}.pt")
+
+    forked(2, run)
+    want = given(0, 5003, torch.float32) + given(1, 5003, torch.float32)
+    for rank in range(2):
+        for each in torch.load(tmp_path / f"{rank}.pt"):
+            assert_same_bits(each, want, f"rank {rank}")
+    for start in WRAPS:  # the control: a remainder of the count
+        on = interpreted(0, made[0][0], buffers(2, ahead=2, start=start)[1](), by_count)
+        with pytest.raises(InterpreterFault, match="store of argument 'ring_1_ptr'"):
+            on.by_chunks(want, torch.empty_like(want), 0)
+
+
+def by_count(source: str) -> str:
+    assert "(place + step)" in source
+    return source.replace("(place + step)", "(first + step)")
 
 
 def test_kernels_reach_other_devices_by_instructions_of_the_system(tmp_path: Path) -> None:

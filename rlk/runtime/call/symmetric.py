@@ -75,7 +75,8 @@ class Memory:
     """The buffers of every rank, as this one sees them, in rank order; its own counts; and how long it waits.
 
     words: i64 [2 * R * words] of each. rings: bytes, of terms and then of sums. flags: i32 [2 * programs * R]
-    likewise. calls: i32 [2]. counts: i32 [programs]. limit: nanoseconds. owner: of the mapped buffers.
+    likewise. calls: i32 [2]. counts: i32 [2 * programs], of chunks and then of places in a ring. limit:
+    nanoseconds. owner: of the mapped buffers.
     """
 
     words: Sequence[torch.Tensor]
@@ -351,7 +352,7 @@ def _mapped(group: dist.ProcessGroup, sizes: Exchange, rank: int, device: torch.
         each(ring, torch.uint8, 8 * words),
         each(flags, torch.int32, 8 * words + ring),
         calls,
-        torch.zeros(sizes.programs, dtype=torch.int32, device=device),
+        torch.zeros(2 * sizes.programs, dtype=torch.int32, device=device),
         _limit(group, device),
         (buffer, handle),
     )
