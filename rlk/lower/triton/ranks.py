@@ -15,8 +15,8 @@ tree in rank order, in f32, rounded once. In the first two, with `stride` 0 all 
   bytes so, and two where sums are shorter than terms.
 
 None needs a barrier before or after, and the counts are in memory: a CUDA graph may record the launch. Counts
-of chunks go on modulo 2**32, which waits allow for; the place in a ring is kept beside them, since the number of
-slots need not divide 2**32.
+of chunks go on modulo 2**32, which waits allow for; the place in a ring is kept beside them, since the number
+of slots need not divide 2**32.
 """
 
 from __future__ import annotations
