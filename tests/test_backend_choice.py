@@ -24,11 +24,14 @@ from rlk.target.facts import target
 
 H200 = target("sm_90a")
 FASTEST = ("cute", "triton")
+LEAVES = ("", "_leaf2", "_leaf4", "_leaf8")
 ALWAYS = {"matmul", "matmul_leaf2", "matmul_leaf4", "matmul_leaf8", "linear_logp_scores"}
-ALWAYS |= {"grouped_matmul", "grouped_matmul_grad", "grouped_weight_grad"}
+ALWAYS |= {f"grouped_matmul{leaves}{of}" for leaves in LEAVES for of in ("", "_grad")} | {
+    "grouped_weight_grad"
+}
 OF_MANY_QUERIES = {"varlen_attention", "varlen_attention_grad", "prefix_attention"}
 OF_MANY_ROWS = {"linear_logp", "linear_logp_grad", "linear_logp_backward", "matmul_backward"}
-OF_MANY_ROWS |= {f"matmul{leaves}_grad" for leaves in ("", "_leaf2", "_leaf4", "_leaf8")}
+OF_MANY_ROWS |= {f"matmul{leaves}_grad" for leaves in LEAVES}
 
 
 @cache

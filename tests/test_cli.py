@@ -143,6 +143,9 @@ def _missing(name: str) -> None:
 
 DOTS = (
     "grouped_matmul",
+    "grouped_matmul_leaf2",
+    "grouped_matmul_leaf4",
+    "grouped_matmul_leaf8",
     "grouped_weight_grad",
     "linear_logp",
     "linear_logp_backward",

@@ -77,6 +77,7 @@ def test_which_operators_have_rows_that_stand_alone() -> None:
         "qk_norm",
         "swiglu",
         "geglu",
+        "clamped_swiglu",
         "rope",
         "embedding",
     }

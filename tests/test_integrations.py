@@ -187,7 +187,7 @@ REFUSED: dict[str, Callable[[], dict[str, Any]]] = {
     "generation_kwargs['structured_outputs']": lambda: {"generation_kwargs": {"structured_outputs": 1}},
     "generation_kwargs['seed']": lambda: {"generation_kwargs": {"seed": 1}},
     "not patched whole": lambda: {"model": tiny(unpatched=True)},
-    "not patched whole has": lambda: {"model": tiny(foreign=True, strict=False)},
+    "a policy that is not patched whole": lambda: {"model": tiny(foreign=True, strict=False)},
     "logits are rounded": lambda: {"model": tiny(logits="model")},
 }
 

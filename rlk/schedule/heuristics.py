@@ -411,7 +411,8 @@ def _partials(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str
     steps = max(1, min(64, UNROLLED // padded(max(bodies, default=1))))
     held = _held(found)
     many, columns = held >= 8, 32
-    alone = many and math.prod(extents.get(a.name, 1) for a in found.parallel) < ROWS_ALONE
+    programs = math.prod(extents.get(a.name, ROWS_ALONE if a.dynamic else 1) for a in found.parallel)
+    alone = many and programs < ROWS_ALONE
     if alone:
         # by one warp, ptxas loads the states of all unrolled steps before it merges the first
         columns, steps = max(1, target.warp // held), max(steps, MERGED_AHEAD)
