@@ -163,10 +163,10 @@ def summed(run: Run, model: CausalLM, group: dist.ProcessGroup | None = None) ->
 def rounded_first() -> Iterator[None]:
     """Let ranks round their parts before they add them: the control."""
 
-    def total(self: Ranks, partial: Tensor) -> Tensor:
+    def total(self: Ranks, partial: Tensor, dtype: torch.dtype) -> Tensor:
         part = partial.detach().bfloat16()
         dist.all_reduce(part, group=self.group)
-        return part.float()[self.rows(len(part))]
+        return part.to(dtype)[self.rows(len(part))]
 
     with patch.object(Ranks, "total", total):
         yield
