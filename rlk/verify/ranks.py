@@ -166,7 +166,7 @@ def rounded_first() -> Iterator[None]:
     def total(self: Ranks, partial: Tensor, dtype: torch.dtype) -> Tensor:
         part = partial.detach().bfloat16()
         dist.all_reduce(part, group=self.group)
-        return part[self.rows(len(part))].to(dtype)
+        return part.to(dtype)[self.rows(len(part))]
 
     with patch.object(Ranks, "total", total):
         yield
