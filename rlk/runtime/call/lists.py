@@ -34,6 +34,7 @@ from rlk.runtime.binding.selection import Statics, check_names, check_scalars, i
 from rlk.runtime.binding.shape_buckets import sizes_of
 from rlk.runtime.call.dispatch import asked_for, dispatch, entry_key, index_of, kind_of, look_up
 from rlk.runtime.call.entry import call, observing, watched
+from rlk.runtime.call.mutation import overlap
 from rlk.runtime.kernels.build import obtain
 from rlk.runtime.kernels.loader import interpret, load
 from rlk.schedule.schedule import Schedule
@@ -290,6 +291,6 @@ def _check_apart(op: str, items: Sequence[Tensors], written: Collection[str]) ->
     for start, stop, is_written, name in spans:
         if start < end and (is_written or writes):
             here, other = (name, latest) if is_written else (latest, name)
-            raise LaunchError(Code.ARG_OVERLAP, op=op, name=here, other=other)
+            raise overlap(op, here, other)
         if stop > end:
             end, latest, writes = stop, name, is_written
