@@ -28,6 +28,7 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.E5M2: torch.float8_e5m2,
 }
 RLK_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
+MOST_EXTENT = 2**31 - 1  # kernels count in 32 bits
 VECTOR = 16  # bytes of the widest load, and the divisor that compilers are told of
 
 
