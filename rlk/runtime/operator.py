@@ -137,8 +137,8 @@ def each(op: Op, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]
     try:
         given = signature.bind(*args, **options).arguments
     except TypeError as error:
-        wanted = f"as a call {op.name}({', '.join(map(_spelled, signature.parameters.values()))})"
-        raise TypeError(f"{op.name}.each(): {error}; arguments are named {wanted}") from None
+        wanted = f"{op.name}({', '.join(map(_spelled, signature.parameters.values()))})"
+        raise TypeError(f"{op.name}.each(): {error}; give the arguments as in {wanted}") from None
     shared = {MATH, *(f.name for f in op.formals if isinstance(f.type, StaticType))}
     listed = {name: value for name, value in given.items() if isinstance(value, list)}
     for name in listed.keys() & shared:
