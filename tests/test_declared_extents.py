@@ -111,6 +111,31 @@ def test_what_is_no_extent_is_refused_where_it_is_written(code: Code, make: obje
     assert caught.value.code is code and "test_declared_extents.py" in str(caught.value)
 
 
+@pytest.mark.parametrize(("axes", "said"), [
+    ((Axis("G", extent=P * 2), Axis("G", extent=P * 3)), "another axis of this name has P*2"),
+    ((Axis("U", extent=Axis("ZZ") * 2),), "no tensor of taken has the axis ZZ"),
+])  # fmt: skip
+def test_axes_of_one_name_and_of_unknown_ones_are_refused(axes: tuple[Axis, ...], said: str) -> None:
+    @op()
+    def taken(x: Tensor[f32, T, P]) -> Outputs:
+        return L.out(**{f"y{i}": x.at(T, L.pos(axis) // 6) for i, axis in enumerate(axes)})
+
+    with pytest.raises(SpecError, match=re.escape(said)) as caught:
+        taken(torch.ones(2, 4))
+    assert caught.value.code is Code.AXIS_EXTENT
+
+
+def test_outputs_without_rows_have_their_declared_extents() -> None:
+    """Beside one that has elements."""
+
+    @op()
+    def spread(x: Tensor[f32, T, P]) -> Outputs:
+        return L.out(y=x.at(T, L.pos(N) // 2), n=L.pos(P))
+
+    made = spread(torch.ones(0, 4))
+    assert made.y.shape == (0, 8) and made.n.tolist() == [0, 1, 2, 3]
+
+
 def test_extents_are_printed_and_count_in_the_numerics_id() -> None:
     traced = unpacked.trace(unpacked.default_variant())
     assert "axis N extent=P*2\n" in (text := print_program(traced)) and "extent=-(-P*2//8)" in text

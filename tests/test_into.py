@@ -9,8 +9,9 @@ from runners import by_triton
 import rlk
 from rlk.errors import Code, LaunchError, SpecError
 from rlk.interp.run import run
-from rlk.lang import Axis, L, Outputs, Scalar, Tensor, Tree, bf16, f32, i32, i64, op, u32
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Tensor, Tree, bf16, f32, i32, i64, op, u32
 from rlk.passes.pipeline import canonical
+from rlk.runtime.binding import invocation
 from rlk.runtime.binding.invocation import interface
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.dispatch import dispatch
@@ -97,6 +98,33 @@ def test_what_kernels_read_after_a_write_is_copied() -> None:
     made = added(residual, more)
     assert made.residual_out is residual and torch.equal(residual, want)
     assert placed(added, residual=residual, x=more) == set()
+
+
+P, E, K = Axis("P", dynamic=True), Axis("E", piece=8), Axis("K")
+
+
+def accumulating() -> Op:
+    @op(into={"left": "a"})
+    def accumulated(a: Tensor[f32, P, K], b: Tensor[bf16, E, K], z: Tensor[f32, P, K]) -> Outputs:
+        """A product of kept products onto z: the first kernel runs for each piece of E."""
+        kept = L.keep(L.dot(a.to(bf16), b, over=K).to(bf16), "kept")
+        return L.out(left=L.dot(kept, b, over=E, onto=z))
+
+    return accumulated
+
+
+def test_what_loops_of_the_host_read_again_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: written in place, the second piece reads what the first one wrote."""
+    a, b, z = torch.randn(5, 16), torch.randn(24, 16).bfloat16(), torch.randn(5, 16)
+    assert placed(accumulating(), a=a, b=b, z=z) == set()
+    want = accumulating()(a.clone(), b, z)
+    try:
+        by_triton()
+        assert torch.equal(accumulating()(a.clone(), b, z), want)
+        monkeypatch.setattr(invocation, "in_place", lambda program, into: frozenset(into))
+        assert not torch.equal(accumulating()(a.clone(), b, z), want)
+    finally:
+        dispatch.interpret_with(None)
 
 
 def test_elements_that_nothing_is_stored_to_stay() -> None:

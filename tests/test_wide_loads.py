@@ -96,6 +96,15 @@ def of_logits(logits: Tensor[bf16, T, V], bias: Tensor[bf16, V]) -> Outputs:
 
 
 @op()
+def of_active_rows(logits: Tensor[f32, T, V], active: Tensor[i32, T]) -> Outputs:
+    """Rows without a condition's truth have a number in place of their elements."""
+    total, on = L.total(lanes=Tree.halving), active.whole() > 0
+    for v in L.stream(V):
+        total.absorb(logits.at(T, v.pos, when=on, fill=1.0))
+    return L.out(total=total.value)
+
+
+@op()
 def by_neighbours(logits: Tensor[f32, T, V]) -> Outputs:
     """A tree that is not the same for rotated chunks."""
     total = L.total(lanes=Tree.pairwise)
@@ -120,6 +129,12 @@ def test_rows_between_vectors_are_rotated() -> None:
     inputs = {"logits": bf16_bits(logits(ROWS, WIDTH)), "bias": bf16_bits(logits(WIDTH))}
     differ, source = outcome(of_logits, inputs)
     assert differ == 0 and source.count("logits_after = ") == 2  # full and masked steps
+
+
+def test_rotated_chunks_heed_conditions_of_their_rows() -> None:
+    active = np.array([1, 0, 1, 0, 1], np.int32)
+    differ, source = outcome(of_active_rows, {"logits": logits(ROWS, WIDTH), "active": active})
+    assert differ == 0 and source.count("logits_after = ") == 2
 
 
 def test_trees_that_a_rotation_changes_are_not_rotated(monkeypatch: pytest.MonkeyPatch) -> None:

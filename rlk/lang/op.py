@@ -15,9 +15,9 @@ from typing import Any
 
 from rlk.digest import digest
 from rlk.errors import Code, LaunchError, Loc, RlkError, SpecError, author
-from rlk.ir.dims import Axis, union
+from rlk.ir.dims import Axis, Share, union
 from rlk.ir.nodes import Decl, Kernel, Program, Role
-from rlk.ir.text import print_program
+from rlk.ir.text import axes_in, print_program
 from rlk.ir.types import DType, TileType
 from rlk.lang.autodiff import backward, reached
 from rlk.lang.reads import Unset, digest_of, is_rlks
@@ -550,7 +550,24 @@ def _trace_op(op: Op, variant: Variant) -> Program:
     for decl in made.kernels[0].params if op.into else ():
         if decl.role is Role.OUT and decl.name in op.into:
             _check_written(op, decl, types.get(op.into[decl.name]))
+    _check_extents(op, made)
     return made
+
+
+def _check_extents(op: Op, program: Program) -> None:
+    """Raise for a declared extent that is another's of the same name, or of an axis that is nowhere."""
+    axes = axes_in(program)
+    names = {axis.name for axis in axes}
+    declared: dict[str, int | Share] = {}
+    for axis in axes:
+        if axis.extent is None:
+            continue
+        if declared.setdefault(axis.name, axis.extent) != axis.extent:
+            why = f": another axis of this name has {declared[axis.name]}; names of axes differ"
+            raise SpecError(Code.AXIS_EXTENT, op.loc, axis=axis.name, extent=axis.extent, why=why)
+        if isinstance(axis.extent, Share) and axis.extent.axis not in names:
+            why = f": no tensor of {op.name} has the axis {axis.extent.axis}"
+            raise SpecError(Code.AXIS_EXTENT, op.loc, axis=axis.name, extent=axis.extent, why=why)
 
 
 def _check_written(op: Op, output: Decl, type: TileType | None) -> None:

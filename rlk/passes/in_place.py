@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Dot, Kernel, Let, Load, Loop, Merge, Node, Pos, Program, Reduce, Store, Value
 from rlk.ir.types import TileType
+from rlk.passes.piecewise_launch import swept
 from rlk.passes.walk import backward_slice, walk
 
 
 def in_place(program: Program, into: Mapping[str, str]) -> frozenset[str]:
     """Return the outputs of a canonical program whose kernels may write the input itself.
 
-    into: outputs, each with the input that its values go to. Every kernel that reads the input comes before
-    the one that writes, or is that one, has no axes but the input's, reads each element where it writes it,
-    and reads it first. Others are written to memory of their own and copied.
+    into: outputs, each with the input that its values go to. No kernel reads the input, or the one that
+    writes does alone: it is launched once, has no axes but the input's, reads each element where it writes
+    it, and reads it first. Others are written to memory of their own and copied.
     """
     return frozenset(out for out, source in into.items() if _shares(program, out, source))
 
@@ -23,10 +24,12 @@ def in_place(program: Program, into: Mapping[str, str]) -> frozenset[str]:
 def _shares(program: Program, out: str, source: str) -> bool:
     writers = [i for i, kernel in enumerate(program.kernels) if _of(kernel, Store, out)]
     readers = [i for i, kernel in enumerate(program.kernels) if _of(kernel, Load, source)]
-    if len(writers) != 1 or any(i > writers[0] for i in readers):
+    if len(writers) != 1:
         return False
-    if writers[0] not in readers:
+    if not readers:
         return True
+    if readers != writers or swept(program):  # loops of the host launch a kernel more than once
+        return False
     kernel = program.kernels[writers[0]]
     lets = {let.value: let for let in walk(kernel.body)}
     loads, stores = _of(kernel, Load, source), _of(kernel, Store, out)

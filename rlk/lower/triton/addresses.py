@@ -321,9 +321,15 @@ class Addresses(Arguments):
         pointer, chunk = f"{decl.name}_ptr + ({start} >> {bits} << {bits}) + {lane}", window.lanes.chunk
         split, first = f"{vector} < {shift}", f"{self.e[window.begin]} - {shift}"
         if window.end is None:
-            vectors = self.e.let(f"{name}_vectors", f"tl.load({pointer})")
-            after = self.e.let(f"{name}_after", f"tl.load({pointer} + {chunk}, mask={split}, other=0.0)")
-            return self.e.let(name, f"tl.where({lane} < {shift}, {after}, {vectors})")
+            guards = [self.e[v] for v in window.rows]
+            masked = f", mask={' & '.join(guards)}, other=0.0" if guards else ""
+            vectors = self.e.let(f"{name}_vectors", f"tl.load({pointer}{masked})")
+            mask = " & ".join([f"({split})", *guards]) if guards else split
+            after = self.e.let(f"{name}_after", f"tl.load({pointer} + {chunk}, mask={mask}, other=0.0)")
+            made = f"tl.where({lane} < {shift}, {after}, {vectors})"
+            if load.guard is not None:
+                made = f"tl.where({self.e[load.guard]}, {made}, {self.other(load)})"
+            return self.e.let(name, made)
         assert load.guard is not None
         found, end, other = self.e.names.fresh(name), self.e[window.end], self.other(load)
         row, rows = self.e[load.index[0]], "".join(f" & {self.e[v]}" for v in window.rows)

@@ -138,7 +138,8 @@ def _interface(invocation: Invocation) -> Interface:
     bounds = (name for name, _ in operator_of(invocation.spec).bounds)
     pieces: dict[str, set[int]] = {}
     used = axes_in(program)
-    sized = tuple(a for a in used if a.extent is not None)
+    whole = dict.fromkeys((*used, *(a.whole for d in traced_params for a in d.type.axes)))
+    sized = tuple(a for a in whole if a.extent is not None)
     for axis in used:
         if axis.piece is not None:
             pieces.setdefault(axis.name, set()).add(axis.piece)
