@@ -197,7 +197,8 @@ def variants(kib: int) -> Case:
     def other(**sizes: int) -> Callable[[], Launch]:
         def make() -> Launch:
             made = replace(Exchange(dist.get_world_size()), **sizes)
-            on = symmetric._mapped(world(), made, dist.get_rank(), x.device)
+            buffer = symmetric._allocated(made, x.device)
+            on = symmetric._mapped(world(), made, dist.get_rank(), buffer)
             dist.barrier()  # all buffers have zeros
             return partial(on.by_chunks, x, out, 0)
 

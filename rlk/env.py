@@ -87,7 +87,7 @@ class Env:
     installed wheel is used, `system_cache` is a store that is only read, `epoch` is the date of files in
     archives, in seconds, `schedules` is the user's table of schedules, `vllm` says that every engine of vLLM
     computes by rlk, "cpu" without a device, `transport` says how the terms of sums over ranks
-    are exchanged (None: by symmetric memory where it can be had, else by the process group's backend),
+    are exchanged (None: of two by symmetric memory where it can be had, else by the process group's backend),
     `toolchain` lists the compilers' own variables that are set.
     """
 

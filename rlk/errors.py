@@ -376,7 +376,10 @@ class Code(Enum):
         "{peer}: {count} of {of} log-probs of the rollout differ from the policy's, by up to {most}",
         "send the weights after every step, or keep the pass for old log-probs",
     )
-    PATCH_PART = ("{where}: {what}: not exchanged", "{instead}, or patch with strict=False to leave it")
+    PATCH_PART = (
+        "{where}: {what}: {left} not exchanged",
+        "{instead}, or patch with strict=False to leave it",
+    )
     PATCH_TWICE = ("{where} is patched already", "undo the first patch")
     # checkpoints of models
     CHECKPOINT_FILE = ("{path}: {what}", "{instead}")

@@ -529,6 +529,16 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
         'rope_table: scaling["truncate"]=2',
     ),
     (
+        lambda: rope_table(
+            8,
+            8,
+            base=1.0,
+            scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+        ),
+        Code.ARG_VALUE,
+        "rope_table: base=1.0",
+    ),
+    (
         lambda: rope_table(8, 8, scaling={"rope_type": "linear"}),
         Code.ARG_MISSING,
         'rope_table: scaling["factor"] is',

@@ -108,9 +108,11 @@ SIGNATURES = {
     "paged_attention": "(q, k_cache, v_cache, block_table, context_lens, cu_seqlens_q, *, causal=True, "
     "window=None, softcap=None, scale=None, sinks=None, math=None)",
 }
-OVER_RANKS = dict.fromkeys(
-    ("ordered_all_reduce", "ordered_reduce_scatter", "ordered_gather_sum"), "(x, group)"
-)
+OVER_RANKS = {
+    "ordered_all_reduce": "(x, group, *, out_dtype=None)",
+    "ordered_reduce_scatter": "(x, group, *, out_dtype=None)",
+    "ordered_gather_sum": "(x, group)",
+}
 """Operators of torch's additions alone: they have no spec."""
 PROMISED = {**SIGNATURES, **OVER_RANKS}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from nn_cases import TorchLinear, model, texts
 import rlk
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM, Generation, packed_support
+from rlk.nn.generate import requests_of
 from rlk.testing.bits import differing
 
 NEW, EOS = 8, tuple(range(8))
@@ -160,6 +162,12 @@ def test_no_prompts_give_no_generations(lm: CausalLM) -> None:
     [
         ("text", {}, r"prompts\[0\]='t' .*\n.*a list of lists"),
         ([1, 2], {}, r"prompts\[0\]=1 .*\n.*a list of lists"),
+        (["123"], {}, r"prompts\[0\]='123' .*\n.*a list of lists"),
+        ([b"hello"], {}, r"prompts\[0\]=b'hello' .*\n.*a list of lists"),
+        ([[1], {1: 2}], {}, r"prompts\[1\]=\{1: 2\} .*\n.*a list of lists"),
+        ([[1.7, 2.2]], {}, r"prompts\[0\]=\[1.7, 2.2\] .*\n.*a list of lists"),
+        ([torch.ones(2)], {}, r"prompts\[0\]=tensor.*a list of lists"),
+        ([[1, True]], {}, r"prompts\[0\]=\[1, True\] .*\n.*a list of lists"),
         ([[1], []], {}, r"prompts\[1\]=\[\] .*at least one token"),
         ([[1, 96]], {}, r"prompts\[0\]=96 .*ids from 0 to 95"),
         ([[1]], {"max_new_tokens": 0}, r"max_new_tokens\[0\]=0 .*1 to"),
@@ -180,6 +188,15 @@ def test_what_cannot_be_generated_is_refused(
 ) -> None:
     with pytest.raises(LaunchError, match=f"(?s){said}"):
         made(lm, prompts, **options)
+
+
+def test_prompts_are_sequences_arrays_and_tensors_of_integers() -> None:
+    ids = torch.tensor([3, 1])
+    given: list[Any] = [[3, 1], (3, 1), ids, ids.numpy(), list(ids), list(ids.numpy()), array("i", [3, 1])]
+    made = requests_of(given, 1, 0, None)
+    assert [request.prompt for request in made] == [(3, 1)] * len(given)
+    assert {type(x) for request in made for x in request.prompt} == {int}
+    assert requests_of([range(2)], 1, 0, None)[0].prompt == (0, 1)
 
 
 def test_scores_that_are_no_numbers_are_refused() -> None:

@@ -345,6 +345,28 @@ def test_a_compiled_call_has_the_bits_of_an_eager_one(buffer: bool, leaves: int)
         assert_same_bits(got, want)
 
 
+@pytest.mark.parametrize("buffer", [False, True])
+def test_a_compiled_function_takes_another_number_of_leaves(buffer: bool) -> None:
+    """Each is a constant of a graph of its own; the bits of a gradient differ between them."""
+    torch.compiler.reset()
+    it = Drawn(COUNTS, 512, 24, F16)  # sums long enough to differ once they are rounded
+
+    def d_x(grad_leaves: int, compiles: bool) -> torch.Tensor:
+        x, w = it.x.clone().requires_grad_(), it.w.clone().requires_grad_()
+        onto = {"weight_grad_out": torch.zeros(w.shape)} if buffer else {}
+        y = (compiled if compiles else run)(x, w, grad_leaves, onto)
+        return torch.autograd.grad(y.float().square().sum(), x)[0]
+
+    def run(x: torch.Tensor, w: torch.Tensor, grad_leaves: int, onto: dict[str, Any]) -> torch.Tensor:
+        return ops.grouped_matmul(x, w, it.offsets, grad_leaves=grad_leaves, **onto)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    made = [d_x(count, True) for count in (1, 4)]
+    for count, got in zip((1, 4), made, strict=True):
+        assert_same_bits(got, d_x(count, False))
+    assert differing(*made)
+
+
 def test_torch_accepts_the_registration() -> None:
     it, buffer = Drawn((2, 0, 5), 16, 24), torch.zeros(3, 16, 24)
     x, w, bias = (t.clone().requires_grad_() for t in (it.x, it.w, it.bias))

@@ -12,6 +12,7 @@ import torch
 from runners import by_cute, by_triton
 
 from rlk import ops
+from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.interp.run import run
 from rlk.lang.op import Variant
@@ -86,6 +87,7 @@ def everything() -> list[torch.Tensor]:
         made = ops.route(scores, K, **options_of(form))
         g = normal(TOKENS, K, seed=1)
         found += [made.ids, made.weights, *torch.autograd.grad(made.weights, scores, g)]
+    found += moe._counted(found[0].reshape(-1), EXPERTS)
     for leaves in (1, 4):
         x = normal(TOKENS, WIDTH, seed=3, dtype=torch.bfloat16).requires_grad_()
         weights = found[1].detach().requires_grad_()
@@ -172,16 +174,20 @@ def test_rows_are_sorted_by_expert_and_then_by_token() -> None:
     assert made.order[made.place.flatten().long()].tolist() == list(range(TOKENS * K))
 
 
-def test_few_pairs_are_counted_and_many_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same integers; counting is two kernels beside that of the rows, and nothing of torch runs."""
+def test_kernels_that_count_pairs_have_the_integers_of_the_sort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels count on devices, and their ids are noted for any; on the CPU torch sorts."""
     ids = ops.route(normal(90, EXPERTS), K).ids
-    counted = moved(ids)
-    called = {name for name, _ in operator_ids(torch.device("cpu"), lambda: moved(ids))}
-    assert called == {"places_by_expert", "expert_offsets", "rows_by_expert"}
-    monkeypatch.setattr(moe, "COUNTED", 0)
-    for a, b in zip(moved(ids), counted, strict=True):
-        assert torch.equal(a, b)
-    assert not torch.equal(moved(ids.flip(0)).order, counted.order)
+    noted = {name for name, _ in operator_ids(torch.device("cpu"), lambda: moved(ids))}
+    assert noted == {"places_by_expert", "expert_offsets", "rows_by_expert"}
+    place, order, offsets = moe._counted(ids.reshape(-1), EXPERTS)
+    monkeypatch.setattr(moe, "_counted", lambda *_: pytest.fail("kernels count on the CPU"))
+    made = moved(ids)
+    for a, b in zip((made.place.flatten(), made.order, made.offsets), (place, order, offsets), strict=True):
+        assert_same_bits(a, b)
+    assert differing(moved(ids.flip(0)).order, order)
+    monkeypatch.setattr(moe, "_for_a_device", lambda ids: True)  # the control: the kernels are reached
+    with pytest.raises(pytest.fail.Exception, match="count on the CPU"):
+        moved(ids)
 
 
 @pytest.mark.parametrize("leaves", [1, 2, 4])
@@ -321,6 +327,16 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
         "permuted.order has R = 27, but rows has R = 4",
     ),
     "leaves": (lambda: moved(ids_of(), leaves=3), Code.ARG_VALUE, "1, 2, 4, 8"),
+    "losses, above": (
+        lambda: ops.router_losses(SCORES, torch.tensor([[0, 16]] * TOKENS)),
+        Code.ARG_VALUE,
+        "router_losses: ids=[0, 16] is not allowed\n    expected ids from 0 to 15",
+    ),
+    "losses, below": (
+        lambda: ops.router_losses(SCORES, torch.tensor([[-1, 2]] * TOKENS)),
+        Code.ARG_VALUE,
+        "ids=[-1, 2]",
+    ),
     "load": (
         lambda: ops.router_losses(SCORES, ids_of(), load=torch.ones(8)),
         Code.ARG_SIZE,
@@ -337,12 +353,41 @@ def test_what_cannot_be_routed_is_refused_with_what_was_found(what: str) -> None
     assert raised.value.code is code and said in str(raised.value)
 
 
+def test_ids_on_a_device_are_checked_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `permute` and `router_losses` alike; without RLK_CHECK nothing waits for them."""
+    for module in (moe, sys.modules[moe.looked_at.__module__]):
+        monkeypatch.setattr(module, "on_the_host", lambda ids: False)
+    ids = torch.tensor([[0, EXPERTS]] * TOKENS)
+    for call in (lambda: ops.router_losses(SCORES, ids), lambda: moved(ids)):
+        call()
+        with monkeypatch.context() as patch:
+            patch.setattr(Env, "current", staticmethod(lambda: Env.read({"RLK_CHECK": "1"})))
+            with pytest.raises(LaunchError, match="ids from 0 to 15"):
+                call()
+
+
 def test_no_tokens_give_no_rows() -> None:
     made = ops.route(SCORES[:0], K)
     permuted = ops.permute(torch.zeros(0, WIDTH), made.ids, experts=EXPERTS)
     assert made.weights.shape == (0, K) and permuted.rows.shape == (0, WIDTH)
     assert permuted.offsets.tolist() == [0] * (EXPERTS + 1)
     assert ops.combine(permuted.rows, made.weights, permuted).shape == (0, WIDTH)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_losses_and_rows_compile_for_any_number_of_choices(dynamic: bool | None) -> None:
+    """With the bits of eager calls; k is a constant of a graph, and another k is traced again."""
+
+    def run(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = SCORES[: len(ids)]
+        return ops.router_losses(x, ids).load, ops.permute(x, ids, experts=EXPERTS).rows
+
+    torch.compiler.reset()
+    compiled = torch.compile(run, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for tokens, k in ((TOKENS, 2), (TOKENS, 3), (5, 3)):
+        ids = ids_of(tokens, k)
+        for a, b in zip(compiled(ids), run(ids), strict=True):
+            assert_same_bits(a, b)
 
 
 # --- auxiliary losses ---------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ from rlk import ops
 from rlk.drift import Nn, Patched, Sequences, compare_operators
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
-from rlk.nn.experts import TURNED
 from rlk.ops import Routes
+from rlk.sync import check, digest, transfer
+from rlk.sync.parts import transposed_of
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.verify import rows
 from rlk.verify.bench import Bench
@@ -198,9 +199,8 @@ def test_errors_are_not_above_those_of_transformers_in_bf16(folder: Path, model:
 
 
 def as_ours(name: str, x: torch.Tensor, model: CausalLM) -> torch.Tensor:
-    """Return a parameter of transformers, or its gradient, as rlk.nn has it: weights of GPT-OSS by rows."""
-    turned = name.endswith(TURNED) and model.config.model_type == "gpt_oss"
-    return x.mT.contiguous() if turned else x
+    """Return a parameter of transformers, or its gradient, as rlk.nn has it: some of GPT-OSS transposed."""
+    return x.mT.contiguous() if name in transposed_of(model) else x
 
 
 def test_parts_of_gpt_oss_are_seen_in_its_numbers(tmp_path: Path) -> None:
@@ -262,6 +262,43 @@ def test_a_checkpoint_goes_to_transformers_and_back(folder: Path, model: CausalL
     assert json.loads((tmp_path / "config.json").read_text())["rlk_leaves"] == 1
 
 
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral"])
+def test_experts_that_files_have_one_by_one_have_their_digests(family: str, tmp_path: Path) -> None:
+    """In transformers, in rlk.nn and in shards; an expert of which one element differs is named."""
+    sent = digest(written_of(FAMILIES[family](), tmp_path), dtype=torch.bfloat16)
+    model = CausalLM.from_pretrained(tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_config(FAMILIES[family](), dtype=torch.bfloat16)
+    check(sent, transfer(model, theirs))
+    check(sent, digest(model))
+    with torch.no_grad():
+        theirs.model.layers[-1].mlp.experts.down_proj[3, 5, 7] += 1
+    with pytest.raises(LaunchError, match=r"1 of [0-9]+ weights are") as raised:
+        check(sent, digest(theirs))
+    assert re.search(r"layers\.[12]\.\w+\.experts\.3\.(w2|down_proj)\.weight: 1 of 1", str(raised.value))
+
+
+def test_weights_that_rlk_nn_holds_transposed_have_the_digests_of_files(tmp_path: Path) -> None:
+    """GPT-OSS in files, transformers and rlk.nn; one element, or a square weight transposed, is named."""
+    config = FAMILIES["gpt_oss"]()
+    config.intermediate_size = config.hidden_size  # so that down_proj is square
+    folder = written_of(config, tmp_path)
+    model = CausalLM.from_pretrained(folder)
+    sent = digest(folder, dtype=torch.bfloat16)
+    check(sent, digest(model))
+    theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    check(sent, transfer(model, theirs))
+    down = model.model.layers[1].mlp.experts.down_proj
+    kept, (name,) = down.detach().clone(), (n for n, p in model.named_parameters() if p is down)
+    for change in (lambda w: w.mT, lambda w: torch.where(torch.arange(64) == 3, w + 1, w)):
+        with torch.no_grad():
+            down.copy_(change(kept))
+        with pytest.raises(LaunchError, match=f"1 of {len(sent.weights)} weights are") as raised:
+            check(sent, digest(model))
+        assert name in str(raised.value)
+    check(sent, transfer(theirs, model))
+    assert_same_bits(down, kept)
+
+
 def test_a_missing_expert_is_named(folder: Path, tmp_path: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     gone = next(name for name in tensors if re.search(r"\.experts\.(1\.|down_proj)", name))
@@ -282,15 +319,16 @@ def test_ids_of_numerics_depend_on_the_experts(model: CausalLM) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("family", "changed", "said"),
     [
-        ({"num_experts_per_tok": 9}, "num_experts_per_tok=9"),
-        ({"moe_intermediate_size": None}, "moe_intermediate_size=None"),
-        ({"rlk_leaves": 2}, "products of experts have no leaves"),
+        ("qwen3_moe", {"num_experts_per_tok": 9}, "num_experts_per_tok=9"),
+        ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size=None"),
+        ("qwen3_moe", {"rlk_leaves": 2}, "products of experts have no leaves"),
+        ("gpt_oss", {"swiglu_limit": None}, "swiglu_limit=None"),
     ],
 )
-def test_configs_that_cannot_be_served_are_refused(changed: dict[str, Any], said: str) -> None:
-    given = FAMILIES["qwen3_moe"]().to_dict() | changed
+def test_configs_that_cannot_be_served_are_refused(family: str, changed: dict[str, Any], said: str) -> None:
+    given = FAMILIES[family]().to_dict() | changed
     with pytest.raises(LaunchError) as raised:
         ModelConfig.of(given)
     assert said in str(raised.value)
@@ -357,6 +395,7 @@ def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -
         assert p.grad is not None
         assert_same_bits(as_ours(name, found[name], model), p.grad, name)
     assert differing(plain.float(), logits)
+    assert all(p.is_contiguous() for p in theirs.parameters())  # as fully_shard needs them
     assert_same_bits(theirs(IDS[None], use_cache=False).logits[0], plain)  # the patch is undone
     theirs.config.output_router_logits = True
     with pytest.raises(UnsupportedError, match="output_router_logits"):

@@ -491,6 +491,7 @@ TABLES: dict[str, tuple[int, float, dict[str, Any]]] = {
     "llama3.2": (64, 5e5, LLAMA3 | {"factor": 32.0}),
     "gpt-oss": (64, 1.5e5, YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}),
     "deepseek-v3": (64, 1e4, YARN | {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.7}),
+    "one mscale": (64, 1e4, YARN | {"mscale": 0.7, "mscale_all_dim": 0.0}),
 }
 
 

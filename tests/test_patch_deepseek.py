@@ -39,12 +39,29 @@ def blocks(model: Any) -> list[Any]:
     return [layer.mlp for layer in model.model.layers[1:]]
 
 
-def test_latent_attention_is_refused_with_what_is_exchanged(model: Any) -> None:
+def test_latent_attention_is_refused_with_what_is_exchanged(
+    model: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UnsupportedError) as raised:
         rlk.patch(model)
     assert "deepseek_v3" in str(raised.value) and "strict=False" in str(raised.value)
     assert str(raised.value).count("PATCH_PART") == 1
     assert "forward" not in vars(blocks(model)[0])
+    with rlk.patch(model, strict=False):
+        printed = capsys.readouterr().out
+    assert "it, attention, gated MLPs, layers and models are not exchanged" in printed
+    assert "exchanged: linear layers (25), norms (13), embeddings (1), layers of experts" in printed
+
+
+@pytest.mark.parametrize(("name", "value"), [("hidden_act", "gelu"), ("n_group", 16), ("topk_group", 0)])
+def test_experts_that_rlk_does_not_compute_stay_as_they_are(model: Any, name: str, value: Any) -> None:
+    """In a model of another activation, or of groups that rlk's router does not choose from."""
+    setattr(model.config, name, value)
+    with rlk.patch(model, strict=False) as patched:
+        assert "forward" not in vars(blocks(model)[0]) and "forward" not in vars(blocks(model)[0].gate)
+        assert "forward" in vars(blocks(model)[0].shared_experts.up_proj)
+    (said,) = (each for each in patched.problems if "mlp" in each)
+    assert f"model.layers.1.mlp and 1 more: rlk.nn: config.{name}={value!r}" in said
 
 
 @torch.no_grad()
@@ -56,8 +73,7 @@ def test_experts_are_those_of_the_router_and_results_near_float64(model: Any) ->
     with rlk.patch(model, strict=False) as patched:
         assert len(patched.problems) == 1
         for block, (scores, weights, ids), theirs in zip(blocks(model), exact, plain, strict=True):
-            at = rlk.integrations.decoders.experts_of_block(model.config)
-            got, factors, chosen = block.gate(x, at, 0, None)
+            got, factors, chosen = block.gate(x[None])  # as transformers' own
             ids, order = ids.sort(-1)
             assert got.dtype == torch.float32 and torch.equal(chosen.long(), ids)
             torch.testing.assert_close(got, scores, rtol=1e-5, atol=1e-5)
@@ -69,7 +85,7 @@ def test_experts_are_those_of_the_router_and_results_near_float64(model: Any) ->
             assert error <= 1.05 * other
             bias = block.gate.e_score_correction_bias.clone()
             block.gate.e_score_correction_bias.zero_()
-            assert not torch.equal(block.gate(x, at, 0, None)[2], chosen)
+            assert not torch.equal(block.gate(x)[2], chosen)
             block.gate.e_score_correction_bias.copy_(bias)
     for block, theirs in zip(blocks(model), plain, strict=True):
         assert_same_bits(block(x[None])[0], theirs, "the patch is undone")

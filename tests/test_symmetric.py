@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -23,7 +27,7 @@ from rlk.ir.tree import Tree
 from rlk.lower.triton.ranks import Exchange, lower_sums
 from rlk.ops import ordered_all_reduce
 from rlk.runtime.call import symmetric
-from rlk.runtime.call.symmetric import Facts, Memory, Sizes, Transport, refusal
+from rlk.runtime.call.symmetric import Facts, Memory, Sizes, Transport, _Loaded, refusal
 from rlk.testing.bits import assert_same_bits, differing
 
 ONE_HOST = Path(__file__).with_name("prelude_one_host.py")
@@ -50,16 +54,38 @@ def forked(ranks: int, run: Callable[[int], None]) -> None:
             process.kill()
 
 
-def buffers(ranks: int) -> tuple[Exchange, Callable[[], Memory]]:
-    """Return small sizes, and what makes the memory of a process that was forked after it."""
-    sizes = Exchange(ranks, words=512, programs=2, chunk=1024, ahead=1)
+def buffers(ranks: int, *, ahead: int = 1, start: int = 0) -> tuple[Exchange, Callable[[], Memory]]:
+    """Return small sizes, and what makes the memory of a process that was forked after it.
+
+    start: the count of chunks before the first one.
+    """
+    sizes = Exchange(ranks, words=512, programs=2, chunk=1024, ahead=ahead)
     shapes = (2 * ranks * 512, torch.int64), (2 * ranks * sizes.ring, torch.uint8), (4 * ranks, torch.int32)
     every = [
         [torch.zeros(count, dtype=dtype).share_memory_() for _ in range(ranks)] for count, dtype in shapes
     ]
+    for flags in every[2]:
+        flags.fill_(start)
     return sizes, lambda: Memory(
-        *every, torch.tensor([1, 0], dtype=torch.int32), torch.zeros(2, dtype=torch.int32), 0
+        *every,
+        torch.tensor([1, 0], dtype=torch.int32),
+        torch.tensor([start, start, 0, 0], dtype=torch.int32),
+        0,
     )
+
+
+def interpreted(
+    rank: int, sizes: Exchange, memory: Memory, change: Callable[[str], str] = lambda source: source
+) -> Transport:
+    """Return a transport of interpreted kernels, whose text a control changes."""
+    from rlk.runtime.kernels.loader import interpret as bind
+    from rlk.testing.simulators.interpreter import interpret
+
+    def host(*dtypes: str) -> Any:
+        emitted = lower_sums(sizes, rank, *dtypes, memory=ONE_HOST)
+        return bind(replace(emitted, source=change(emitted.source)), interpret)
+
+    return Transport(rank, sizes, memory, host)
 
 
 def given(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -71,17 +97,8 @@ def given(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
 
 def one_rank(rank: int, sizes: Exchange, memory: Callable[[], Memory], folder: Path) -> None:
     """Make all calls of a rank, in a process of its own, and write what they gave."""
-    from rlk.runtime.kernels.loader import interpret as bind
-    from rlk.testing.simulators.interpreter import interpret
-
     torch.set_num_threads(1)
-    ranks = sizes.ranks
-    on = Transport(
-        rank,
-        sizes,
-        memory(),
-        lambda *dtypes: bind(lower_sums(sizes, rank, *dtypes, memory=ONE_HOST), interpret),
-    )
+    ranks, on = sizes.ranks, interpreted(rank, sizes, memory())
     found: dict[str, torch.Tensor] = {}
     with patch.object(symmetric, "SIZES", SIZES):
         for dtype in (torch.float32, torch.bfloat16):
@@ -121,6 +138,45 @@ def test_ranks_that_share_memory_have_the_bits_of_the_tree(ranks: int, tmp_path:
                 wrong += differing(made[f"total {dtype} {count}"], halves)
     if ranks > 2:  # the control: two terms have one order
         assert wrong > 1000
+
+
+WRAPS = (2**31 - 2, -2)
+"""Counts of chunks just below 2**31 and 2**32, as i32."""
+
+
+def test_counts_go_on_over_a_wrap(tmp_path: Path) -> None:
+    """At 2**31 and 2**32, where the number of slots divides neither; chunks stay inside of rings."""
+    pytest.importorskip("triton")
+    from rlk.testing.simulators.interpreter import InterpreterFault
+
+    made = [buffers(2, ahead=2, start=start) for start in WRAPS]
+    assert all(2**31 % sizes.slots for sizes, _ in made)
+
+    def run(rank: int) -> None:
+        torch.set_num_threads(1)
+        found = []
+        for start, (sizes, memory) in zip(WRAPS, made, strict=True):
+            on, x = interpreted(rank, sizes, memory()), given(rank, 5003, torch.float32)
+            for form in (partial(on.by_chunks, stride=0), on.by_shares):
+                found.append(torch.empty_like(x))
+                form(x, found[-1])
+            assert (on.memory.counts[:2] < 0).tolist() == [start > 0] * 2  # counts went over
+        torch.save(found, tmp_path / f"{rank}.pt")
+
+    forked(2, run)
+    want = given(0, 5003, torch.float32) + given(1, 5003, torch.float32)
+    for rank in range(2):
+        for each in torch.load(tmp_path / f"{rank}.pt"):
+            assert_same_bits(each, want, f"rank {rank}")
+    for start in WRAPS:  # the control: a remainder of the count
+        on = interpreted(0, made[0][0], buffers(2, ahead=2, start=start)[1](), by_count)
+        with pytest.raises(InterpreterFault, match="store of argument 'ring_1_ptr'"):
+            on.by_chunks(want, torch.empty_like(want), 0)
+
+
+def by_count(source: str) -> str:
+    assert "(place + step)" in source
+    return source.replace("(place + step)", "(first + step)")
 
 
 def test_kernels_reach_other_devices_by_instructions_of_the_system(tmp_path: Path) -> None:
@@ -214,8 +270,78 @@ def test_no_slot_is_used_before_it_was_read(ranks: int, ahead: int, calls: str, 
     assert overwritten(ranks, too_few, ahead, calls)  # the control
 
 
+# --- streams: what the current one waits for, outside of captures and inside of each ---
+
+
+class Line:
+    """A stream: which sums come before what it does next, in its capture (or None), and that capture."""
+
+    def __init__(self, handle: int) -> None:
+        self.cuda_stream = handle
+        self.capture: int | None = None
+        self.before: dict[int | None, set[int]] = defaultdict(set)
+
+    def wait_stream(self, other: Line) -> None:
+        assert other.capture == self.capture  # or CUDA ends the capture with an error
+        self.before[self.capture] |= other.before[self.capture]
+
+
+def unordered(seed: int) -> int:
+    """Return how many sums on random streams do not wait for all before, of their capture or of none."""
+    random, on = Random(seed), made(2, None)
+    kinds = torch.float32, torch.float32
+    on.loaded[kinds] = _Loaded(None, (), ())  # type: ignore[arg-type]
+    x, lines, sums = wide(1, seed=0), [Line(h) for h in range(4)], defaultdict[int | None, set[int]](set)
+    origin: Line | None = None
+    missed = 0
+    for turn in range(300):
+        line = random.choice(lines)
+        action = random.choice(("sum", "sum", "sum", "capture", "fork"))
+        if action == "capture" and origin:
+            for each in lines:
+                each.capture = None
+            origin = None
+        elif action == "capture" and line.cuda_stream:
+            origin, line.capture = line, turn
+        elif action == "fork" and origin and line.capture is None and line.cuda_stream:
+            line.capture = origin.capture
+            line.wait_stream(origin)
+        elif action == "sum":
+            with (
+                patch.object(
+                    torch._C, "_cuda_getCurrentRawStream", lambda *_, line=line: line.cuda_stream, create=True
+                ),
+                patch.object(torch.cuda, "current_stream", lambda *_, line=line: line),
+                patch.object(symmetric, "_captures", lambda each: each.capture is not None),
+            ):
+                try:
+                    on._ready(x, x)
+                except LaunchError as error:
+                    assert origin and line.capture is None and "before that of" in str(error)
+                    continue
+            missed += not line.before[line.capture] >= sums[line.capture]
+            line.before[line.capture].add(turn)
+            sums[line.capture].add(turn)
+    return missed
+
+
+def test_sums_follow_each_other_in_each_capture_and_outside() -> None:
+    assert sum(map(unordered, range(20))) == 0
+
+    def outside_alone(on: Transport, handle: int) -> None:
+        line: Any = torch.cuda.current_stream(on.device)
+        if line.capture is None and not (on.last and on.last.capture):
+            if on.last:
+                line.wait_stream(on.last)
+            on.last, on.last_handle = line, handle
+
+    with patch.object(Transport, "_follow", outside_alone):  # the control
+        assert sum(map(unordered, range(20))) > 100
+
+
 # --- selection ---
 
+CHOICES = (None, "symmetric", "backend")
 ABLE = [Facts("a", 0, (1, 2)), Facts("a", 1, (0,))]
 
 
@@ -235,22 +361,40 @@ def test_memory_is_shared_where_every_rank_can(second: dict[str, Any], why: str)
     assert why in said and bool(why) == bool(said)
 
 
+def made(ranks: int, host: Any) -> Transport:
+    """Return a transport without buffers, as if of a device: -1 is that of host memory."""
+    counts = torch.zeros(2, dtype=torch.int32)
+    return Transport(0, Exchange(ranks), Memory([], [], [], counts, counts, 0), host, -1)
+
+
 def selecting(rank: int, folder: Path) -> None:
     """Be a rank of a group that has no devices: what it chooses, and what it chooses of what others say."""
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
     group, device = dist.group.WORLD, torch.device("cpu")
+    assert group is not None
     found: dict[str, Any] = {"unset": ordered_all_reduce(wide(9, seed=rank), group)}
 
     def failing(*_: object) -> Any:
         if rank:
-            raise RuntimeError("no room\nat all")
-        return Transport(rank, Exchange(2), Memory([], [], [], wide(1, seed=0), wide(1, seed=0), 0), failing)
+            raise OSError("no room\nat all")
+        return made(2, failing)
 
-    with (
-        patch.object(symmetric, "_facts", lambda *_: ABLE[rank]),
-        patch.object(symmetric, "_mapped", failing),
-    ):
-        found["one failed"] = symmetric._set_up(group, device)
+    def meeting(*_: object) -> None:
+        dist.barrier()
+
+    for step, others in (("_allocated", "_mapped"), ("_mapped", "_allocated")):
+        with (
+            patch.object(symmetric, "_facts", lambda *_: ABLE[rank]),
+            patch.object(symmetric, step, failing),
+            patch.object(symmetric, others, meeting),  # of all ranks, or of none
+        ):
+            found[f"failed: {step}"] = symmetric._set_up(group, device)
+    if rank:
+        with patch.object(torch.cuda, "device_count", side_effect=ValueError("odd")):
+            found["failed: _facts"] = symmetric._set_up(group, device)
+    else:
+        with patch.object(symmetric, "_facts", lambda *_: ABLE[rank]):
+            found["failed: _facts"] = symmetric._set_up(group, device)
     lacking = replace(ABLE[rank], lacks="" if rank else "no compiler")
     with patch.object(symmetric, "_facts", lambda *_: lacking):
         found["one lacks"] = symmetric._set_up(group, device)
@@ -260,9 +404,16 @@ def selecting(rank: int, folder: Path) -> None:
                 found[choice] = ordered_all_reduce(wide(9, seed=rank), group)
             except LaunchError as error:
                 found[choice] = str(error)
-    host = Transport(rank, Exchange(2), Memory([], [], [], wide(1, seed=0), wide(1, seed=0), 0), failing, -1)
-    symmetric._found[group] = host  # as if of a device: -1 is that of host memory
     x = wide(4, 6, seed=0)
+    for ranks in (2, 4):
+        host = symmetric._found[group] = made(ranks, failing)
+        for choice in CHOICES:
+            with patch.object(Env, "current", lambda choice=choice: Env(Path(), transport=choice)):
+                found[f"known {ranks} {choice}"] = symmetric.known(x, None) is host
+    host = symmetric._found[group] = made(2, failing)
+    there = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1))
+    with pytest.raises(LaunchError, match=r"x.device='cuda:1'(.|\n)* RLK_TRANSPORT=backend"):
+        symmetric.transport((group,), there, "a test")  # type: ignore[arg-type]
     given = {"plain": x, "t": x.t(), "i32": x.int(), "empty": x[:0], "grad": x.clone().requires_grad_()}
     given |= {"negated": torch._neg_view(x), "sparse": x.to_sparse(), "kind": x.as_subclass(Kind)}
     found["known"] = sorted(name for name, t in given.items() if symmetric.known(t, None) is host)
@@ -280,7 +431,10 @@ def test_ranks_choose_alike(tmp_path: Path) -> None:
         assert_same_bits(found["unset"], want)
         assert_same_bits(found["backend"], want)
         assert found["known"] == ["plain"] and found["groups"] == [True, True, False, False]
-        assert found["one failed"] == "RuntimeError: no room"
+        assert found["failed: _allocated"] == found["failed: _mapped"] == "OSError: no room"
+        assert found["failed: _facts"] == "rank 1: ValueError: odd"
+        known = {(n, choice) for n in (2, 4) for choice in CHOICES if found[f"known {n} {choice}"]}
+        assert known == {(2, None), (2, "symmetric"), (4, "symmetric")}
         assert found["one lacks"] == "rank 0: no compiler"
         for word in ("ordered_all_reduce", "RLK_TRANSPORT='symmetric'", "x is on cpu", "backend"):
             assert word in found["symmetric"]

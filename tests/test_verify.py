@@ -139,10 +139,27 @@ def test_short_sums_have_a_control_that_shows(rlk: Rlk, tmp_path: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(tmp_path)
     status, out, _ = rlk("verify", str(tmp_path), "--views", "rollout", "--tokens", "40", "--json")
     controls = {r["view"]: r for r in json.loads(out)["rows"] if r["group"] == "control"}
-    assert status == 0 and controls["one product by torch, split-K"]["status"] == "detected"
-    others = {r["status"] for r in controls.values()}
-    assert others <= {"detected", "not run"}
-    assert all("sums of 96 terms" in r["reason"] for r in controls.values() if r["status"] == "not run")
+    assert status == 0
+    assert controls["one product by torch, split-K, halves rounded"]["status"] == "detected"
+    assert {r["status"] for r in controls.values()} <= {"detected", "no difference"}
+
+
+def test_a_control_of_short_sums_that_finds_no_difference_says_so(tmp_path: Path) -> None:
+    """With its counts, beside the controls that are detected; a run that goes on does not try it again."""
+    of, state = bench(), tmp_path / "state.json"
+    idle = Promise("control", "idle", "logits", "f32", Kind.CONTROL, "itself", compared(views.again))
+    rows = [replace(idle, may_agree="sums of 96 terms"), *some(of, "control: one product by torch, split")]
+    found = run.verify(of, rows, state=state)
+    row, other = found.rows
+    assert (row["status"], other["status"]) == ("no difference", "detected")
+    assert row["compared"] == sum(map(len, of.run.sequences)) and row["values"] > 0
+    assert row["reason"] == f"0 of {row['compared']} tokens differ: sums of 96 terms"
+    said = [*lines_of(row, False)][0]
+    assert f"{row['compared']} tokens, {row['values']:,} values" in said and row["reason"] in said
+    assert "1 of 2 controls detected, 1 without a difference" in closing(found)
+    assert "1 of 2 controls detected, 1 without a difference" in page(found.json())
+    again = replace(rows[0], run=lambda *_: pytest.fail("it runs again"))
+    assert run.verify(bench(), [again], state=state).rows == (row,)
 
 
 def test_a_page_of_keys_that_is_lost_is_seen_in_attention() -> None:

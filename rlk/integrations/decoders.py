@@ -188,25 +188,20 @@ def experts_forward(config: ModelConfig, layer: int) -> Forward:
     return forward
 
 
-def router_forward(self: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
-    """Return scores, weights and ids of a router of transformers, as `rlk.nn`'s has them."""
-    bias = getattr(self, "bias", None)
-    return routed(ops.matmul(x, self.weight, bias=bias), at, layer, routes)
+def router_forward(experts: Experts) -> Forward:
+    """Return the forward of a router: scores, weights and ids of the rows of hidden_states, as `routed` does.
 
+    It may be called as transformers' own, by hidden_states [..., hidden] alone.
+    """
 
-def experts_of_block(config: Any) -> Experts:
-    """Return the experts of a DeepseekV3Config."""
-    choice = {
-        "score": "sigmoid", "groups": config.n_group, "kept_groups": config.topk_group,
-        "scale": float(config.routed_scaling_factor),
-    }  # fmt: skip
-    return Experts(
-        count=config.n_routed_experts,
-        k=config.num_experts_per_tok,
-        width=config.moe_intermediate_size,
-        renormalize=bool(config.norm_topk_prob),
-        choice=tuple(choice.items()),
-    )
+    def forward(
+        self: Any, hidden_states: torch.Tensor, at: Experts = experts, layer: int = 0,
+        routes: RouteLog | None = None,
+    ) -> Routed:  # fmt: skip
+        x = hidden_states.reshape(-1, hidden_states.shape[-1])
+        return routed(ops.matmul(x, self.weight, bias=getattr(self, "bias", None)), at, layer, routes)
+
+    return forward
 
 
 def block_forward(at: Experts) -> Forward:
@@ -219,12 +214,18 @@ def block_forward(at: Experts) -> Forward:
     return forward
 
 
-def corrected_router_forward(
-    self: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None
-) -> Routed:
-    """Return what `router_forward` does, of scores that stay f32 and of numbers that correct the choice."""
-    scores = ops.matmul(x, self.weight, out_dtype=torch.float32)
-    return routed(scores, at, layer, routes, self.e_score_correction_bias.float())
+def corrected_router_forward(experts: Experts) -> Forward:
+    """Return `router_forward`'s of scores that stay f32, and of numbers that correct the choice."""
+
+    def forward(
+        self: Any, hidden_states: torch.Tensor, at: Experts = experts, layer: int = 0,
+        routes: RouteLog | None = None,
+    ) -> Routed:  # fmt: skip
+        x = hidden_states.reshape(-1, hidden_states.shape[-1])
+        scores = ops.matmul(x, self.weight, out_dtype=torch.float32)
+        return routed(scores, at, layer, routes, self.e_score_correction_bias.float())
+
+    return forward
 
 
 def layer_forward(sandwich: bool) -> Forward:

@@ -16,8 +16,8 @@ from rlk.integrations.continuous_batching import batch_generator, initializer, k
 from rlk.integrations.swap import known_version
 from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
-from rlk.nn.config import LEAVES, ModelConfig
-from rlk.nn.experts import lay_rows
+from rlk.nn.config import LEAVES, Experts, ModelConfig, experts_of_deepseek
+from rlk.nn.experts import store_transposed
 from rlk.nn.model import CausalLM
 from rlk.nn.products import lay_adjacent
 from rlk.ops.results import LogProbs
@@ -57,13 +57,15 @@ GROUPS = (("self_attn", ("q_proj", "k_proj", "v_proj")), ("mlp", ("gate_proj", "
 """Linear layers of one input, by the module that holds them."""
 ROW_PARALLEL = ("o_proj", "down_proj")
 ABSENT = object()
+WHOLE = "attention, gated MLPs, layers and models"
+"""What is exchanged in a model that can be exchanged whole: forwards with arguments of rlk's."""
 
 Logits = Literal["float32", "model"]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something of a model that is not exchanged. whole: then layers and attention are not either."""
+    """Something of a model that is not exchanged. whole: nor is what makes one function of its modules."""
 
     where: str
     what: str
@@ -71,7 +73,8 @@ class Problem:
     whole: bool = False
 
     def said(self) -> Diagnostic:
-        fields = (("where", self.where), ("what", self.what), ("instead", self.instead))
+        left = f"it, {WHOLE} are" if self.whole else "it is"
+        fields = (("where", self.where), ("what", self.what), ("left", left), ("instead", self.instead))
         return Diagnostic(Code.PATCH_PART, NOWHERE, fields)
 
 
@@ -85,23 +88,28 @@ def _first_of(same: list[Problem]) -> Problem:
 class Patched:
     """A patched model; a context manager that undoes the patch.
 
-    problems: what was not exchanged.
+    problems: what was not exchanged. done: what `put` set. stored: weights that are stored transposed.
     """
 
     model: torch.nn.Module
     problems: tuple[str, ...]
     done: list[tuple[Any, str, Any, Any]] = field(default_factory=list, repr=False)
+    stored: list[torch.nn.Parameter] = field(default_factory=list, repr=False)
 
     def undo(self) -> None:
         """Put everything back; a second call does nothing.
 
-        Weights that were moved behind each other, or turned in memory (GPT-OSS's experts), stay so. A manager
-        of continuous batching that was kept (`persistent_manager=True`) is destroyed, since its steps are
-        rlk's. Raises LaunchError, with all else put back, if other code replaced a forward after the patch.
+        Weights that were moved behind each other stay so; those stored transposed (GPT-OSS's experts) are
+        contiguous again. A manager of continuous batching that was kept (`persistent_manager=True`) is
+        destroyed, since its steps are rlk's. Raises LaunchError, with all else put back, if other code
+        replaced a forward after the patch.
         """
         for head, name, _, _ in self.done:
             if name == "init_continuous_batching" and kept_manager(head) is not None:
                 head.destroy_cached_continuous_batching_manager()
+        while self.stored:
+            p = self.stored.pop()
+            p.data = p.data.contiguous()
         lost = []
         while self.done:
             owner, name, ours, before = self.done.pop()
@@ -161,12 +169,14 @@ def patch(
 
     model: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 (text), Qwen3-MoE, Mixtral or GPT-OSS, in bf16 or
     f16, or a module that holds one: peft's, a reward model. Parameters keep identity, names and values;
-    weights of one input are moved behind each other in memory. Use it as `with rlk.patch(model):` or keep the
-    result and call `.undo()`.
+    weights of one input are moved behind each other in memory, and GPT-OSS's experts are stored transposed,
+    not contiguous, until `undo`: shard such a model first (`fully_shard`). Use it as `with rlk.patch(model):`
+    or keep the result and call `.undo()`.
 
     leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; by default `config.rlk_leaves`, or 1.
     strict: raise UnsupportedError, which lists everything that cannot be exchanged, with nothing exchanged;
-    False prints the list and exchanges the rest, of DeepSeek-V3 all but attention, layers and model.
+    False prints the list, exchanges the rest and prints what that is: of DeepSeek-V3 linear layers, norms,
+    embedding and experts.
     logits: "float32", whose log softmax `logps` takes, or "model": rounded to the model's dtype, as
     transformers does. loss_logits: a training forward with labels returns logits beside its loss too. Raises
     LaunchError for a model that is patched already.
@@ -188,6 +198,8 @@ def patch(
     except BaseException:
         made.undo()
         raise
+    if said:
+        print(f"rlk.patch: exchanged: {parts.exchanged()}")
     return made
 
 
@@ -220,7 +232,7 @@ class _Parts:
     linears: dict[str, torch.nn.Module]
     norms: dict[str, tuple[torch.nn.Module, str, str]]
     embeddings: dict[str, torch.nn.Module]
-    blocks: dict[str, Any]
+    blocks: dict[str, tuple[Any, Experts]]
     decoders: dict[str, tuple[Any, ModelConfig]]
     heads: list[Any]
     problems: list[Problem]
@@ -242,6 +254,17 @@ class _Parts:
         for problem in self.problems:
             alike.setdefault(replace(problem, where=""), []).append(problem)
         return tuple(_first_of(same).said() for same in alike.values())
+
+    def exchanged(self) -> str:
+        """Return in words what is exchanged."""
+        found = {
+            "linear layers": len(self.linears),
+            "norms": len(self.norms),
+            "embeddings": len(self.embeddings),
+            "layers of experts with their routers": len(self.blocks),
+            "models with their layers": len(self.decoders) if self.whole else 0,
+        }
+        return ", ".join(f"{what} ({count})" for what, count in found.items() if count) or "nothing"
 
     @property
     def whole(self) -> bool:
@@ -270,7 +293,7 @@ class _Parts:
             self._loaded(name, module)
         elif role == "block":
             if self._loaded(f"{name}.experts", module.experts) and self._loaded(f"{name}.gate", module.gate):
-                self.blocks[name] = module
+                self._block(name, module)
         elif role == "decoder":
             self._decoder(name, module, leaves)
         elif role == "head":
@@ -314,6 +337,13 @@ class _Parts:
             self._problem(name, *_unknown(module))
         elif self._loaded(name, module):
             self.embeddings[name] = module
+
+    def _block(self, name: str, module: Any) -> None:
+        try:
+            self.blocks[name] = (module, experts_of_deepseek(module.config.to_dict()))
+        except LaunchError as error:
+            for each in error.diagnostics:
+                self._problem(name, each.message, "; ".join(each.fix))
 
     def _decoder(self, name: str, module: Any, leaves: int | None) -> None:
         config = module.config
@@ -386,9 +416,9 @@ def _exchange(made: Patched, parts: _Parts, logits_dtype: torch.dtype | None, lo
         made.exchange(module, forwards.norm_forward(profile, eps))
     for module in parts.embeddings.values():
         made.exchange(module, forwards.embedding_forward)
-    for module in parts.blocks.values():
-        made.exchange(module, forwards.block_forward(forwards.experts_of_block(module.config)))
-        made.exchange(module.gate, forwards.corrected_router_forward)
+    for module, experts in parts.blocks.values():
+        made.exchange(module, forwards.block_forward(experts))
+        made.exchange(module.gate, forwards.corrected_router_forward(experts))
     if not parts.whole:
         return
     for module, config in parts.decoders.values():
@@ -416,11 +446,12 @@ def _exchange_decoder(made: Patched, forwards: Any, module: Any, at: Decoding) -
         made.exchange(layer.mlp, mlp)
         if not is_dense:
             experts = at.config.experts
-            made.exchange(getattr(layer.mlp, experts.router), forwards.router_forward)
+            made.exchange(getattr(layer.mlp, experts.router), forwards.router_forward(experts))
             if experts.clamped is not None:
                 for p in (layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
                     if _movable(p):
-                        lay_rows(p)
+                        store_transposed(p)
+                        made.stored.append(p)
 
 
 def _linear(forwards: Any, name: str, logits_dtype: torch.dtype | None, parts: _Parts) -> Forward:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 from rlk.errors import Code, LaunchError
 from rlk.ops.gated import Activation
 from rlk.ops.moe import MOST_CHOICES, MOST_EXPERTS
-from rlk.ops.rotary import OPTIONAL, SCALINGS
+from rlk.ops.rotary import OPTIONAL, SCALINGS, ZERO_IS_ABSENT
 
 Profile = Literal["hf_llama", "gemma", "vllm", "gpt_oss"]
 LEAVES = "rlk_leaves"
@@ -207,14 +208,51 @@ def _gpt_oss(given: Mapping[str, Any]) -> dict[str, Any]:
         k=_size(given, "num_experts_per_tok"),
         width=given["intermediate_size"],
         renormalize=True,
-        clamped=(float(given.get("swiglu_limit", 7.0)), float(given.get("swiglu_alpha", 1.702))),
+        clamped=(_positive(given, "swiglu_limit", 7.0), _positive(given, "swiglu_alpha", 1.702)),
     )
     return {"qkv_bias": bias, "o_bias": bias, "norm_profile": "gpt_oss", "sinks": True, "experts": experts}
+
+
+def experts_of_deepseek(given: Mapping[str, Any]) -> Experts:
+    """Return the experts of DeepSeek-V3. given: its config as a dict. Raises LaunchError."""
+    count, k, groups, kept, width = (
+        _size(given, name)
+        for name in (
+            "n_routed_experts", "num_experts_per_tok", "n_group", "topk_group", "moe_intermediate_size",
+        )
+    )  # fmt: skip
+    scale = float(_size(given, "routed_scaling_factor"))
+    choice: dict[str, str | int | float] = {
+        "score": "sigmoid",
+        "groups": groups,
+        "kept_groups": kept,
+        "scale": scale,
+    }
+    made = Experts(count, k, width, bool(given.get("norm_topk_prob")), choice=tuple(choice.items()))
+    problems: list[LaunchError] = []
+    _tried(problems, None, _check_activation, given)
+    problems += _problems_of_experts(made, "n_routed_experts")
+    if not 1 <= groups <= count or count % groups or (groups > 1 and count == groups):
+        wanted = f"a divisor of n_routed_experts = {count}, with at least 2 experts in a group"
+        problems.append(_refused("n_group", groups, wanted))
+    elif not k <= kept * (count // groups) <= count:
+        wanted = f"1 to n_group = {groups}, with at least num_experts_per_tok = {k} experts"
+        problems.append(_refused("topk_group", kept, wanted))
+    if problems:
+        raise joined(problems)
+    return made
 
 
 def _count_of_experts(given: Mapping[str, Any]) -> int:
     """Return the number of experts, by the name of today's transformers or the older one."""
     return _size(given, "num_local_experts" if given.get("num_experts") is None else "num_experts")
+
+
+def _positive(given: Mapping[str, Any], name: str, default: float) -> float:
+    found = given.get(name, default)
+    if not isinstance(found, int | float) or not 0 < found < math.inf:
+        raise _refused(name, found, "a positive finite number")
+    return float(found)
 
 
 def _size(given: Mapping[str, Any], name: str) -> int:
@@ -346,7 +384,8 @@ def _rope(found: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> 
     if missing := [name for name in SCALINGS[kind] if name not in numbers]:
         raise _refused("rope_parameters", f"no {missing[0]}", f"{', '.join(SCALINGS[kind])} for {kind}")
     names = (*SCALINGS[kind], *OPTIONAL.get(kind, ()))
-    scaling = {name: float(numbers[name]) for name in names if name in numbers}
+    absent = [name for name in ZERO_IS_ABSENT.get(kind, ()) if numbers.get(name) == 0]
+    scaling = {name: float(numbers[name]) for name in names if name in numbers and name not in absent}
     return Rope(float(theta), int(head_dim * part), (("rope_type", kind), *sorted(scaling.items())))
 
 
@@ -366,20 +405,21 @@ def _problems(config: ModelConfig) -> list[LaunchError]:
     ):
         if n % config.leaves:
             found.append(_refused(name, n, f"a multiple of leaves = {config.leaves}"))
-    return found + _problems_of_experts(config)
+    if config.experts is None:
+        return found
+    if config.leaves > 1:
+        found.append(_refused(LEAVES, config.leaves, "1: products of experts have no leaves"))
+    return found + _problems_of_experts(config.experts, "num_local_experts")
 
 
-def _problems_of_experts(config: ModelConfig) -> list[LaunchError]:
-    experts, found = config.experts, []
-    if experts is None:
-        return []
+def _problems_of_experts(experts: Experts, name: str) -> list[LaunchError]:
+    """Return an error for a number that no kernel can serve. name: of the number of experts."""
+    found = []
     if not 1 <= experts.count <= MOST_EXPERTS:
-        found.append(_refused("num_local_experts", experts.count, f"1 to {MOST_EXPERTS}"))
+        found.append(_refused(name, experts.count, f"1 to {MOST_EXPERTS}"))
     elif not 1 <= experts.k <= min(experts.count, MOST_CHOICES):
         wanted = f"1 to {min(experts.count, MOST_CHOICES)}"
         found.append(_refused("num_experts_per_tok", experts.k, wanted))
-    if config.leaves > 1:
-        found.append(_refused(LEAVES, config.leaves, "1: products of experts have no leaves"))
     return found
 
 

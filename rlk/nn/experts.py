@@ -21,8 +21,8 @@ STORED = {
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
 }
 """Of each family, the names in files of a layer's experts and of the weights of each."""
-TURNED = ("experts.gate_up_proj", "experts.down_proj")
-"""Ends of names of the weights that other families' files hold with rows for columns."""
+TRANSPOSED = ("gate_up_proj", "down_proj")
+"""Weights of GPT-OSS's experts, which files and transformers have as [experts, in, out]."""
 Routed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 _EXPERTS = re.compile(r"(.*\.)mlp\.(?:experts\.(gate_up_proj|down_proj)|(gate\.weight))")
 
@@ -118,9 +118,13 @@ class ExpertWeights(torch.nn.Module):
     down_proj_bias [experts, hidden], every other one, each beside its up.
     """
 
+    transposed_in_files: tuple[str, ...] = ()
+    """Parameters whose last two dims files have in the other order: `rlk.sync` reads it."""
+
     def __init__(self, experts: int, hidden: int, width: int, biases: bool, **made: Any) -> None:
         super().__init__()
         if biases:
+            self.transposed_in_files = TRANSPOSED
             self.gate_up_proj_bias = torch.nn.Parameter(torch.zeros(experts, 2 * width, **made))
             self.down_proj_bias = torch.nn.Parameter(torch.zeros(experts, hidden, **made))
         self.gate_up_proj = torch.nn.Parameter(torch.empty(experts, 2 * width, hidden, **made))
@@ -133,8 +137,8 @@ def mixture(module: Any, x: torch.Tensor, at: Experts, layer: int, routes: Route
     """Return the weighted results of each token's experts, down(silu(gate) * up), [T, hidden] of x.
 
     module: has a router and experts, with the forward of `Router` and the parameters of `ExpertWeights`, or
-    those of transformers' GPT-OSS, whose weights have rows for columns. Scores are rounded to the dtype of x,
-    as transformers does; weights stay f32.
+    those of transformers' GPT-OSS, whose weights are [experts, in, out]. Scores are rounded to the dtype of
+    x, as transformers does; weights stay f32.
     """
     weights = module.experts
     _, factors, ids = getattr(module, at.router)(x, at, layer, routes)
@@ -145,7 +149,7 @@ def mixture(module: Any, x: torch.Tensor, at: Experts, layer: int, routes: Route
         made = ops.grouped_matmul(gated(both, "silu"), second, rows.offsets)
         return ops.combine(made, factors, rows)
     if not isinstance(weights, ExpertWeights):
-        first, second = by_rows(first), by_rows(second)
+        first, second = transposed(first), transposed(second)
     limit, alpha = at.clamped
     both = ops.grouped_matmul(rows.rows, first, rows.offsets, bias=weights.gate_up_proj_bias)
     inner = clamped_swiglu(both, limit=limit, alpha=alpha)
@@ -153,14 +157,14 @@ def mixture(module: Any, x: torch.Tensor, at: Experts, layer: int, routes: Route
     return ops.combine(made, factors, rows)
 
 
-def by_rows(w: torch.Tensor) -> torch.Tensor:
-    """Return weights [E, N, K] of weights [E, K, N]; no copy if these lie so in memory (`lay_rows`)."""
-    turned = w.mT
-    return turned if turned.stride(-1) == 1 else turned.contiguous()
+def transposed(w: torch.Tensor) -> torch.Tensor:
+    """Return weights [E, N, K] of weights [E, K, N]; a copy unless their memory is `store_transposed`'s."""
+    made = w.mT
+    return made if made.stride(-1) == 1 else made.contiguous()
 
 
-def lay_rows(w: torch.nn.Parameter) -> None:
-    """Lay weights [E, K, N] out in memory as [E, N, K]; shape and values stay."""
+def store_transposed(w: torch.nn.Parameter) -> None:
+    """Store weights [E, K, N] in memory as [E, N, K]; shape and values stay, strides do not."""
     if w.mT.stride(-1) != 1:
         w.data = w.data.mT.contiguous().mT
 
@@ -203,13 +207,22 @@ class MoE(torch.nn.Module):
 def stored(tensors: Mapping[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:
     """Return a model's parameters as files have them, views of the parameters.
 
-    Each expert is by itself, but for those of GPT-OSS, whose files have rows for columns.
+    Each expert is by itself, but for those of GPT-OSS, whose files have [experts, in, out].
     """
     if config.experts is None:
         return dict(tensors)
     if config.model_type not in STORED:
-        return {n: x.mT if n.endswith(TURNED) else x for n, x in tensors.items()}
-    block, gate, up, down = STORED[config.model_type]
+        ends = tuple(f"experts.{name}" for name in TRANSPOSED)
+        return {n: x.mT if n.endswith(ends) else x for n, x in tensors.items()}
+    return by_expert(tensors, config.model_type)
+
+
+def by_expert(tensors: Mapping[str, torch.Tensor], model_type: str) -> dict[str, torch.Tensor]:
+    """Return weights with those of each expert by themselves, under the names that files have: views.
+
+    model_type: one of STORED.
+    """
+    block, gate, up, down = STORED[model_type]
     made: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         found = _EXPERTS.fullmatch(name)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import index
 from typing import Literal, Protocol
 
 import torch
@@ -182,10 +183,17 @@ def requests_of(
 
 
 def _ids(i: int, prompt: object) -> tuple[int, ...]:
-    """Return the tokens of a prompt; raise LaunchError for text, a number, or no tokens."""
+    """Return the tokens of a prompt: of a sequence, an array or a tensor of integers, [n].
+
+    Raises LaunchError for anything else, such as text, bytes, a dict, floats and bools, and for no tokens.
+    """
+    is_text = isinstance(prompt, (str, bytes, bytearray, memoryview))
+    numbers = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     try:
-        ids = tuple(int(x) for x in prompt)  # type: ignore[attr-defined]  # of a list, an array or a tensor
-    except (TypeError, ValueError):
+        if is_text or not isinstance(numbers, Sequence) or any(isinstance(x, bool) for x in numbers):
+            raise TypeError
+        ids = tuple(index(x) for x in numbers)
+    except TypeError:
         wanted = "token ids: prompts is a list of lists, as tokenizer(texts).input_ids"
         raise wrong_value(OP, f"prompts[{i}]", prompt, wanted) from None
     if not ids:

@@ -1007,7 +1007,8 @@ class _RouterLosses(Operator):
 
         Sums over tokens are f32, ascending in pieces of 64, pieces ascending; over experts halving trees; counts
         are integers. Differentiable in scores through balance (f is constant) and z. Nothing waits for the
-        device. Raises LaunchError.
+        device. Ids on the host outside of [0, E) raise LaunchError, those of masked tokens too; on a device they
+        do under RLK_CHECK=1.
         """
 
 router_losses: _RouterLosses

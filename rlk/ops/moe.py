@@ -23,13 +23,17 @@ from rlk.runtime.binding.checks import (
     wrong_value,
 )
 from rlk.runtime.binding.selection import Statics
+from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import call, observing, worded
 from rlk.specs import moe as spec
 
 MOST_EXPERTS, MOST_CHOICES = 1024, 32
 LEAVES = (1, 2, 4, 8)
 COUNTED = 8192
-"""Pairs up to which one kernel counts the place of each among all others; beyond, torch sorts them."""
+"""Pairs up to which a kernel counts the place of each on a device; beyond, and on the CPU, torch sorts them.
+
+Not measured on any device: chosen so that the comparisons of all pairs with all, 2**26, stay few.
+"""
 for _op in (spec.choose_experts, spec.expert_weights):
     worded(_op, "route", ids="replay")
 worded(spec.router_losses, "router_losses", given="load", active="mask")
@@ -205,12 +209,21 @@ def permute(x: torch.Tensor, ids: torch.Tensor, *, experts: int, leaves: int = 1
     if observing():
         ids = torch.zeros_like(ids)  # there are no values: every pair is of the first expert
     elif on_the_host(ids) or looked_at(ids):
-        _ascending(ids, experts)
-    place, order, offsets = (_counted if tokens * k <= COUNTED else _sorted)(ids.reshape(-1), experts)
+        _refuse_wrong(op, ids, experts, ascending=True)
+    counted = tokens * k <= COUNTED and _for_a_device(ids)
+    place, order, offsets = (_counted if counted else _sorted)(ids.reshape(-1), experts)
     place = place.view(tokens, k)
     tensors = {"place": place, "order": order, "x": x, "offsets": offsets}
     rows = call(spec.rows_by_expert, tensors, {}, {"k": k, "leaves": leaves})["y"]
     return Permuted(rows, order, place, offsets)
+
+
+def _for_a_device(ids: torch.Tensor) -> bool:
+    """Return whether a call runs on a device, or is noted or recorded, which stands for one on any device.
+
+    The oracle takes over a hundred times as long to compare all pairs with all as torch to sort them.
+    """
+    return ids.device.type != "cpu" or observing() or dispatch.recorder is not None
 
 
 Places = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -239,15 +252,17 @@ def _sorted(ids: torch.Tensor, experts: int) -> Places:
     return place, order.to(torch.int32), offsets
 
 
-def _ascending(ids: torch.Tensor, experts: int) -> None:
-    """Raise LaunchError for ids outside of the experts, or not in ascending order."""
+def _refuse_wrong(op: str, ids: torch.Tensor, experts: int, *, ascending: bool) -> None:
+    """Raise LaunchError for ids [T, k] outside of the experts, or, if asked, that do not ascend."""
     ids = ids.long()  # torch compares uint8 with the lowest 8 bits of a number
     wrong = ((ids < 0) | (ids >= experts)).any(-1)
-    wrong |= (ids[:, 1:] <= ids[:, :-1]).any(-1)
+    if ascending:
+        wrong |= (ids[:, 1:] <= ids[:, :-1]).any(-1)
     if bool(wrong.any()):
         token = int(wrong.nonzero()[0])
-        wanted = f"ascending ids from 0 to {experts - 1}, as `route` returns them (token {token})"
-        raise wrong_value("permute", "ids", ids[token].tolist(), wanted)
+        kind = "ascending ids" if ascending else "ids"
+        wanted = f"{kind} from 0 to {experts - 1}, as `route` returns them (token {token})"
+        raise wrong_value(op, "ids", ids[token].tolist(), wanted)
 
 
 def combine(
@@ -306,7 +321,8 @@ def router_losses(
 
     Sums over tokens are f32, ascending in pieces of 64, pieces ascending; over experts halving trees; counts
     are integers. Differentiable in scores through balance (f is constant) and z. Nothing waits for the
-    device. Raises LaunchError.
+    device. Ids on the host outside of [0, E) raise LaunchError, those of masked tokens too; on a device they
+    do under RLK_CHECK=1.
     """
     op = "router_losses"
     are_tensors(op, scores=scores, ids=ids)
@@ -317,6 +333,8 @@ def router_losses(
         raise LaunchError(Code.ARG_SIZE, op=op, name="ids", axis="T", got=got, other="scores", wanted=wanted)
     if ids.dtype not in INTEGERS:
         raise LaunchError(Code.ARG_DTYPE, op=op, name="ids", got=ids.dtype, wanted="an integer dtype")
+    if not observing() and (on_the_host(ids) or looked_at(ids)):
+        _refuse_wrong(op, ids, scores.shape[1], ascending=False)
     tensors = {"scores": scores, "ids": _plain(ids)}
     if mask is not None:
         are_tensors(op, mask=mask)

@@ -25,6 +25,8 @@ SCALINGS = {
 """The types of scaling, and the numbers that each is given by, as the config of a model names them."""
 OPTIONAL = {"yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")}
 """Numbers that a type has defaults for."""
+ZERO_IS_ABSENT = {"yarn": ("mscale", "mscale_all_dim")}
+"""Those of which configs write 0 where they mean none."""
 # pi / 2 in three parts: of 26 bits, so that n times a part is exact for n < 2**27, twice; and the rest
 HALF_PI = (1.5707963109016418, 1.5893254712295857e-08, 6.123233995736766e-17)
 LAST_COSINE, LAST_SINE = 16, 17  # powers of the last terms: the next one is below 2**-58 up to pi / 4
@@ -45,9 +47,9 @@ def rope_table(
     "default", "linear" with "factor", "llama3" with "factor", "low_freq_factor", "high_freq_factor" and
     "original_max_position_embeddings" (Dubey et al. 2024), or "yarn" with "factor" and
     "original_max_position_embeddings" (Peng et al. 2023) and, where they are not its defaults, "beta_fast"
-    (32), "beta_slow" (1), "truncate" (True), "attention_factor", or "mscale" and "mscale_all_dim"; its
-    cosines and sines are multiplied by its attention factor in f32. "rope_theta" may stand there instead of
-    `base`.
+    (32), "beta_slow" (1), "truncate" (True), "attention_factor", or "mscale" and "mscale_all_dim" (0: none);
+    its cosines and sines are multiplied by its attention factor in f32. "rope_theta" may stand there instead
+    of `base`.
 
     The angle is position * frequency in f32, with the bits that transformers gives both on a CPU. Its cosine
     and sine are made in f64 by additions and products alone and rounded once: unlike those of math libraries,
@@ -78,6 +80,9 @@ def _frequencies(dim: int, base: float | None, scaling: Mapping[str, object] | N
             raise wrong_value(NAME, "base", base, "None where scaling has a rope_theta")
         theta = positive(NAME, "base", base)
     steps = torch.arange(0, dim, 2, dtype=torch.float32, device="cpu")  # engines set another default device
+    if kind == "yarn" and theta is not None and theta <= 1:
+        name = "base" if base is not None else 'scaling["rope_theta"]'
+        raise wrong_value(NAME, name, theta, "a number above 1: yarn divides by its logarithm")
     theta = BASE if theta is None else theta
     powers: torch.Tensor = theta ** (steps / dim)
     plain = 1.0 / powers
@@ -141,6 +146,9 @@ def _scaling(scaling: object) -> tuple[str, dict[str, float]]:
     kind = given.pop("rope_type", None) or given.pop("type", "default")
     given.pop("type", None)  # older configs name it twice
     is_among(NAME, 'scaling["rope_type"]', kind, tuple(SCALINGS))
+    for name in ZERO_IS_ABSENT.get(kind, ()):
+        if given.get(name) == 0:
+            del given[name]
     wanted = SCALINGS[kind]
     if missing := [name for name in wanted if name not in given]:
         why = f"for the type {kind}"

@@ -6,14 +6,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.nn.experts import STORED, by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.blocks import Weight, digests_of
 from rlk.sync.parts import OP, Layout, Part, by_canonical_name, layout_of_model, resolved
@@ -74,8 +76,9 @@ def digest(
     dict, a folder of safetensors files, or one file. dtype: floats are rounded to it first, as the sync does
     that sends f32 weights to a bf16 engine. parts: the weights that lie in tensors of other names or layouts;
     every tensor that is no part's source is a weight of its own name. For vLLM's models they are found: its
-    merged and padded weights have the digests of the checkpoint's. `lm_head.weight` is left out where it has
-    the bits of `model.embed_tokens.weight`.
+    merged and padded weights have the digests of the checkpoint's, and so have experts of Qwen3-MoE and
+    Mixtral, of which files have a tensor each. `lm_head.weight` is left out where it has the bits of
+    `model.embed_tokens.weight`.
 
     The bytes of a weight, row-major and little-endian, are cut into blocks of 65536, the last one filled up
     with zeros, and a block is 16 steps of 1024 words w[s, i] of 32 bits. With MurmurHash3's finalizer
@@ -109,7 +112,8 @@ def digest(
         found = by_canonical_name(_digests_of_files(Path(source), dtype))
     else:
         tensors, gathered = _weights(source, parts)
-        found = _digests_of_tensors(tensors, dtype) | _digests_of_shards(gathered, dtype)
+        named = _names_of_files(source if parts is None else None)
+        found = _digests_of_tensors(named(tensors), dtype) | _digests_of_shards(gathered, dtype, named)
     head = found.get(HEAD)
     if head is not None and head == found.get(EMBEDDING):
         del found[HEAD]
@@ -153,14 +157,32 @@ def _weights(source: Any, parts: Mapping[str, Part] | None) -> tuple[dict[str, t
     return plain, gathered
 
 
-def _digests_of_shards(shards: Shards, dtype: torch.dtype | None) -> dict[str, WeightDigest]:
+Named: TypeAlias = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+"""Returns weights by the names that files have."""
+
+
+def _names_of_files(source: Any) -> Named:
+    """Return what separates the weights of experts that a model holds as one, and files do not."""
+    if isinstance(source, torch.nn.Module):
+        kinds = (getattr(getattr(m, "config", None), "model_type", None) for m in source.modules())
+        kind = next((each for each in kinds if each is not None), None)
+        if kind in STORED:
+            return partial(by_expert, model_type=kind)
+    return dict
+
+
+def _digests_of_shards(shards: Shards, dtype: torch.dtype | None, named: Named) -> dict[str, WeightDigest]:
     """Return the digests of weights of which ranks have shards; one whole weight exists at a time."""
-    found: dict[int, WeightDigest] = {}
-    for x, rows in shards.values():
-        if id(x) not in found:  # a tied head is the embedding
-            weight = _cast(whole(x)[:rows] if rows is not None else whole(x), dtype)
-            found[id(x)] = _named(weight, *digests_of([weight]))
-    return {name: found[id(x)] for name, (x, _) in shards.items()}
+    found: dict[str, WeightDigest] = {}
+    first: dict[int, str] = {}
+    for name, (x, rows) in shards.items():
+        if first.setdefault(id(x), name) != name:  # a tied head is the embedding
+            found[name] = found[first[id(x)]]
+            continue
+        for each, w in named({name: whole(x)[:rows] if rows is not None else whole(x)}).items():
+            weight = _cast(w, dtype)
+            found[each] = _named(weight, *digests_of([weight]))
+    return found
 
 
 def _check(name: str, x: torch.Tensor) -> None:

@@ -25,7 +25,7 @@ Held = TypeVar("Held")
 class Part:
     """A weight in a tensor: its rows from begin up to end (None: to the last), transposed after that or not.
 
-    source: the name of the tensor.
+    source: the name of the tensor. transposed: its last two dims are exchanged.
     """
 
     source: str
@@ -44,11 +44,11 @@ class Part:
         if not whole and not 0 <= self.begin <= end <= rows:
             wanted = f"rows within the {rows} of {self.source}"
             raise wrong_value(OP, f"parts[{name!r}]", (self.begin, end), wanted)
-        if self.transposed and x.dim() != 2:
+        if self.transposed and x.dim() < 2:
             wanted = f"False: {self.source} has {x.dim()} dims"
             raise wrong_value(OP, f"parts[{name!r}].transposed", True, wanted)
         part = x if whole else x[self.begin : end]
-        return part.T if self.transposed else part
+        return part.mT if self.transposed else part
 
 
 def resolved(
@@ -107,14 +107,14 @@ class Layout:
 
 
 def layout_of_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Layout:
-    """Return the layout of a model of vLLM; an empty one of others, whose names are canonical.
+    """Return the layout of a model: of a model of `rlk.nn`, its weights that files have transposed.
 
-    vLLM's classes say in `packed_modules_mapping` which layers are merged, and the layers in `output_sizes`
-    how many rows each has on all ranks; embeddings have rows beyond `org_vocab_size`. Raises LaunchError for
-    shards of ranks that are not marked as shares.
+    The names of models that are not vLLM's are canonical. vLLM's classes say in `packed_modules_mapping`
+    which layers are merged, and the layers in `output_sizes` how many rows each has on all ranks; embeddings
+    have rows beyond `org_vocab_size`. Raises LaunchError for shards of ranks that are not marked as shares.
     """
     packed = getattr(model, "packed_modules_mapping", None) or {}
-    found = Layout({}, {}, {})
+    found = Layout({name: Part(name, transposed=True) for name in transposed_of(model)}, {}, {})
     if not hasattr(type(model), "packed_modules_mapping"):
         return found
     for path, module in model.named_modules(remove_duplicate=False):  # a tied head is the embedding
@@ -135,6 +135,18 @@ def layout_of_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor])
                 found.parts[source] = Part(source, 0, rows if share is None else None)
                 (found.padding if share is None else found.rows)[source] = rows
     return found
+
+
+def transposed_of(model: torch.nn.Module) -> list[str]:
+    """Return the names of weights whose last two dims files have in the other order.
+
+    Modules of `rlk.nn` say in `transposed_in_files` which of their parameters these are.
+    """
+    return [
+        canonical(f"{path}.{name}")
+        for path, module in model.named_modules()
+        for name in getattr(module, "transposed_in_files", ())
+    ]
 
 
 def _merged(

@@ -9,7 +9,7 @@ import torch
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.compare import check
 from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest
-from rlk.sync.parts import by_canonical_name
+from rlk.sync.parts import by_canonical_name, transposed_of
 from rlk.sync.shards import check_shard, check_target, put, shape_of, whole
 
 OP = "sync.transfer"
@@ -20,12 +20,13 @@ def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
     """Copy the weights of one model into another, and check that they arrived; return the target's digest.
 
     source, target: whole models, the bf16 shares of `rlk.parallel.parallelize`, the f32 shards of FSDP2, or
-    shards of shares. Names are Hugging Face's, without prefixes of wrappers; a weight is rounded to the
-    target's dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its
-    part. The digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are
-    gathered twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other
-    shapes, and a head that is not the embedding where the target ties them; and, with the rest copied, where
-    weights did not arrive (`rlk.sync.check`).
+    shards of shares. Names and shapes are Hugging Face's, without prefixes of wrappers; a weight that one of
+    the models holds transposed (`rlk.nn`'s experts of GPT-OSS) is transposed, and rounded to the target's
+    dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its part. The
+    digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are gathered
+    twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other shapes,
+    and a head that is not the embedding where the target ties them; and, with the rest copied, where weights
+    did not arrive (`rlk.sync.check`).
     """
     given, taken = (_parameters(name, model) for name, model in (("source", source), ("target", target)))
     for name, x in taken.items():
@@ -59,6 +60,7 @@ def _same(head: torch.Tensor, embedding: torch.Tensor, dtype: torch.dtype) -> bo
 
 
 def _parameters(name: str, model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+    """Return a model's parameters with the shapes that files have: those held transposed as views."""
     if not isinstance(model, torch.nn.Module):
         raise wrong_type(OP, name, model, "torch.nn.Module")
     for module in model.modules():
@@ -67,4 +69,4 @@ def _parameters(name: str, model: torch.nn.Module) -> Mapping[str, torch.Tensor]
     found = by_canonical_name(model.named_parameters())
     for each, x in found.items():
         check_shard(OP, f"{name}: {each}", x)
-    return found
+    return found | {each: found[each].mT for each in transposed_of(model)}

@@ -29,15 +29,21 @@ class Swapped(torch.nn.Module):
 
 
 def split_k(x: Tensor, w: Tensor) -> Tensor:
-    """Return x w^T by torch, in two halves of K that are added in f32.
+    """Return x w^T by torch, in two halves of K that are added in f32."""
+    first, second = _halves(x, w)
+    return (first + second).to(x.dtype)
 
-    Halves of a short sum are rounded to x's dtype first, as a workspace of 16 bits does: any model shows it.
-    """
+
+def split_k_rounded(x: Tensor, w: Tensor) -> Tensor:
+    """Return the same of halves that are rounded to x's dtype first, as in a workspace of 16 bits."""
+    first, second = (part.to(x.dtype).float() for part in _halves(x, w))
+    return (first + second).to(x.dtype)
+
+
+def _halves(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     half = x.shape[1] // 2
-    parts = [torch.mm(x[:, s].float(), w[:, s].float().t()) for s in (slice(0, half), slice(half, None))]
-    if x.shape[1] < SHORT:
-        parts = [part.to(x.dtype).float() for part in parts]
-    return (parts[0] + parts[1]).to(x.dtype)
+    first, second = (torch.mm(x[:, s].float(), w[:, s].float().t()) for s in (slice(half), slice(half, None)))
+    return first, second
 
 
 def broken_layer(model: CausalLM) -> int:
@@ -51,13 +57,11 @@ def swapped_product(model: CausalLM) -> tuple[Any, str]:
     return (layer.mlp, "down_proj") if model.config.experts is None else (layer.self_attn, "o_proj")
 
 
-def hidden(model: CausalLM) -> str | None:
-    """Return why no result may show another order of a control's sums, None where some must."""
+def terms_of_control(model: CausalLM) -> int:
+    """Return how many terms the sums have whose order a control changes."""
     holder, name = swapped_product(model)
-    terms = getattr(holder, name).weight.shape[1]
-    if terms >= SHORT:
-        return None
-    return f"in another order these sums of {terms} terms are rounded to the same 16 bits"
+    terms: int = getattr(holder, name).weight.shape[1]
+    return terms
 
 
 def with_product(run: Run, product: Product) -> Iterator[Tensor]:

@@ -12,6 +12,7 @@ from rlk.verify.report import (
     STATUS,
     Row,
     by_operator,
+    controls,
     evidence,
     first_lines,
     number,
@@ -106,12 +107,11 @@ def page(found: Mapping[str, Any]) -> str:
 def _verdict(found: Mapping[str, Any], rows: Sequence[Row]) -> str:
     count = found["totals"]
     wrong = count["broken"] + count["not detected"] + count["failed"]
-    controls = count["detected"] + count["not detected"]
     values = sum(row["values"] for row in rows if row["promise"] == "bitwise")
     if wrong:
         said = f"✗ {wrong} of {len(rows)} rows are wrong"
     elif count["holds"]:
-        said = f"✓ {count['holds']} promises hold, {count['detected']} of {controls} controls are detected"
+        said = f"✓ {count['holds']} promises hold, {controls(count)}"
     else:
         said = "○ nothing was tried"
     facts = [
@@ -119,7 +119,7 @@ def _verdict(found: Mapping[str, Any], rows: Sequence[Row]) -> str:
         ("promises broken", f"{count['broken']:,}"),
         ("rows that failed", f"{count['failed']:,}"),
         ("not run", f"{count['not run']:,}"),
-        ("controls detected", f"{count['detected']} of {controls}"),
+        ("controls", controls(count)),
         ("values compared by digests of their bits", f"{values:,}"),
     ]
     bad = " bad" if wrong or not count["holds"] else ""
@@ -345,6 +345,7 @@ MARKS = {
     "not detected": ("bad", "✗"),
     "failed": ("bad", "✗"),
     "measured": ("", ""),
+    "no difference": ("none", "○"),
     "not run": ("none", "○"),
 }
 

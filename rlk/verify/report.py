@@ -19,6 +19,7 @@ STATUS = {
     "broken": "BROKEN",
     "detected": "detected",
     "not detected": "NOT DETECTED",
+    "no difference": "no difference",
     "measured": "measured",
     "not run": "not run",
     "failed": "FAILED",
@@ -80,7 +81,7 @@ def evidence(row: Row) -> str:
 def result(row: Row) -> str:
     """Return what was found."""
     figures, status = row["figures"], row["status"]
-    if status in ("not run", "failed"):
+    if status in ("not run", "failed", "no difference"):
         return f"{STATUS[status]}: {str(row['reason']).splitlines()[0]}"
     if row["promise"] == "accuracy":
         said = (
@@ -177,10 +178,17 @@ def totals(report: Report) -> str:
     if count["not run"]:
         reasons = dict.fromkeys(row["reason"] for row in report.rows if row["status"] == "not run")
         said.append(f"{count['not run']} not run ({'; '.join(map(str, reasons))})")
-    controls = count["detected"] + count["not detected"]
-    said.append(f"{count['detected']} of {controls} controls detected")
+    said.append(controls(count))
     values = sum(row["values"] for row in report.rows if row["promise"] == "bitwise")
     return f"{', '.join(said)}; {values:,} values compared by digests of their bits"
+
+
+def controls(count: Mapping[str, int]) -> str:
+    """Return how many of the controls that ran were detected, and how many found no difference."""
+    ran = sum(count[status] for status in ("detected", "not detected", "no difference"))
+    said = f"{count['detected']} of {ran} controls detected"
+    same = count["no difference"]
+    return f"{said}, {same} without a difference" if same else said
 
 
 def _counted(count: int, noun: str) -> str:

@@ -34,15 +34,19 @@ Row = Callable[[Bench, float], Outcome]
 # --- bits ---------------------------------------------------------------------------------------------------
 
 
-def compared(view: View, most: int | None = None, *, traced: bool = True, seeking: bool = False) -> Row:
+def compared(
+    view: View, most: int | None = None, *, traced: bool = True, until_difference: bool = False
+) -> Row:
     """Return the row that compares a view with training. most: tokens, None for one pass over all.
 
-    traced: compare the results of modules too. seeking: go on beyond `most` until something differs.
+    traced: compare the results of modules too. until_difference: go on beyond `most` until something differs.
     """
 
     def run(bench: Bench, deadline: float) -> Outcome:
         model = bench.run.model if traced else None
-        return _outcome(bench, lambda: view(bench.run), model, most, deadline, seeking=seeking)
+        return _outcome(
+            bench, lambda: view(bench.run), model, most, deadline, until_difference=until_difference
+        )
 
     return run
 
@@ -107,12 +111,12 @@ def _outcome(
     most: int | None,
     deadline: float,
     *,
-    seeking: bool = False,
+    until_difference: bool = False,
 ) -> Outcome:
     """Run a view until a number of tokens or a time, at least once, and return what was counted.
 
-    model: whose modules are compared with those of rlk.nn in training, None for none. seeking: the number of
-    tokens ends the row only where something differs.
+    model: whose modules are compared with those of rlk.nn in training, None for none. until_difference: the
+    number of tokens ends the row only where something differs.
     """
     tally = bench.run.tally = Tally(traced=model is not None)
     how = nullcontext() if model is None else bench.run.trace.of(model)
@@ -123,7 +127,7 @@ def _outcome(
             tally.compared += len(wrong)
             tally.unequal += int(wrong.sum())
             enough = most is not None and tally.compared >= most
-            if enough and not (seeking and tally.unequal == 0 and not tally.pending):
+            if enough and not (until_difference and tally.unequal == 0 and not tally.pending):
                 break
             if time.monotonic() > deadline:
                 complete = False

@@ -24,7 +24,9 @@ from rlk.verify.contract import CONTROL, Kind, Promise, contract, stock_contract
 from rlk.verify.rows import LEFT_OUT
 from rlk.verify.trace import CHAINS
 
-Status = Literal["holds", "broken", "detected", "not detected", "measured", "not run", "failed"]
+Status = Literal[
+    "holds", "broken", "detected", "not detected", "no difference", "measured", "not run", "failed"
+]
 WRONG: tuple[Status, ...] = ("broken", "not detected", "failed")
 """Statuses that fail a run; the last two have a reason."""
 FORMAT = 1
@@ -165,7 +167,7 @@ def run_row(bench: Bench, promise: Promise, deadline: float) -> Row:
 
 
 def judged(promise: Promise, outcome: Outcome) -> tuple[Status, str | None]:
-    """Return what a row's outcome means, and the reason where it was not run."""
+    """Return what a row's outcome means, and the reason where it proves nothing or is wrong."""
     if outcome.figures.get(LEFT_OUT):
         if outcome.compared == 0:
             return "not run", "a change of experts reaches every token: no roundings can be compared"
@@ -181,8 +183,9 @@ def judged(promise: Promise, outcome: Outcome) -> tuple[Status, str | None]:
         case Kind.CONTROL:
             if outcome.unequal or inside:
                 return "detected", None
-            if promise.excuse is not None:
-                return "not run", promise.excuse
+            if promise.may_agree is not None:
+                found = f"0 of {outcome.compared:,} {promise.unit} differ"
+                return "no difference", f"{found}: {promise.may_agree}"
             return "not detected", "the changed model has the bits of the model: give more --tokens"
         case Kind.ACCURACY:
             assert promise.bar is not None

@@ -100,13 +100,20 @@ def repeats(rank: int, device: torch.device) -> int:
 
 
 def replayed(rank: int, device: torch.device) -> int:
-    """Return the differing values of 40 replays of a graph of sums, beside calls outside of it."""
+    """Return the differing values of 40 replays of a graph of sums on two streams, beside calls outside."""
     x = [torch.zeros(count, device=device) for count in (2048, 1 << 20, 1 << 15)]
     graph = torch.cuda.CUDAGraph()
     add = partial(ordered_all_reduce, group=None)
+    side = torch.cuda.Stream()
     with torch.cuda.graph(graph):
-        ys = [add(t) for t in x]
+        streams = [side, torch.cuda.current_stream()]
+        side.wait_stream(streams[1])
+        ys = []
+        for at, t in enumerate(x):  # no stream waits for the other: the sums do
+            with torch.cuda.stream(streams[at % 2]):
+                ys.append(add(t))
         part = ordered_reduce_scatter(x[1], None)
+        streams[1].wait_stream(side)
     count = 0
     for turn in range(40):
         for at, t in enumerate(x):

@@ -15,7 +15,7 @@ from rlk.testing.bits import assert_same_bits, differing
 MOST_RANKS = 4
 
 
-@pytest.fixture(scope="module", params=["", "backend"], ids=["symmetric", "backend"])
+@pytest.fixture(scope="module", params=["symmetric", "backend"])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     devices = min(torch.cuda.device_count(), MOST_RANKS)
     if devices < 2 or not torch.distributed.is_nccl_available():

@@ -14,7 +14,9 @@ tree in rank order, in f32, rounded once. In the first two, with `stride` 0 all 
   through a second ring with as many slots: all ranks get the whole sum. Three ranks and more send fewer
   bytes so, and two where sums are shorter than terms.
 
-None needs a barrier before or after, and the counts are in memory: a CUDA graph may record the launch.
+None needs a barrier before or after, and the counts are in memory: a CUDA graph may record the launch. Counts
+of chunks go on modulo 2**32, which waits allow for; the place in a ring is kept beside them, since the number
+of slots need not divide 2**32.
 """
 
 from __future__ import annotations
@@ -179,7 +181,7 @@ def _chunks(name: str, sizes: Exchange, rank: int, others: list[int], dtypes: tu
         *_step(sizes, dtype, 0, send),
         f"    if turn >= {sizes.ahead}:",
         *_step(sizes, dtype, sizes.ahead, add),
-        "tl.store(counts_ptr + program, first + steps)",
+        *_ended(sizes),
     ]
     return _kernel(name, args, body, sizes.warps)
 
@@ -221,7 +223,7 @@ def _shares(name: str, sizes: Exchange, rank: int, others: list[int], dtypes: tu
         *(f"            set_flag({there}, first + turn + {1 - ahead})" for there in sums_sent),
         f"    if turn >= {2 * ahead}:",
         *_step(sizes, dtype, 2 * ahead, [_sum_slot(sizes, out_dtype, dtype), *take]),
-        "tl.store(counts_ptr + program, first + steps)",
+        *_ended(sizes),
     ]
     return _kernel(name, args, body, sizes.warps)
 
@@ -237,6 +239,14 @@ def _begun(sizes: Exchange, dtype: str) -> list[str]:
         f"chunks = ((n + {chunk - 1}) // {chunk}).to(tl.int32)",
         f"steps = (chunks - program + {sizes.programs - 1}) // {sizes.programs}",
         "first = tl.load(counts_ptr + program)",
+        f"place = tl.load(counts_ptr + {sizes.programs} + program)",
+    ]
+
+
+def _ended(sizes: Exchange) -> list[str]:
+    return [
+        "tl.store(counts_ptr + program, first + steps)",
+        f"tl.store(counts_ptr + {sizes.programs} + program, (place + steps) % {sizes.slots})",
     ]
 
 
@@ -247,7 +257,7 @@ def _step(sizes: Exchange, dtype: str, behind: int, body: list[str]) -> list[str
         f"step = turn - {behind}" if behind else "step = turn",
         f"at = (program + step * {sizes.programs}).to(tl.int64) * {chunk} + lanes",
         "here = at < n",
-        f"slot = (program * {sizes.slots} + (first + step) % {sizes.slots}) * {chunk} + lanes",
+        f"slot = (program * {sizes.slots} + (place + step) % {sizes.slots}) * {chunk} + lanes",
         *body,
     ]
     return [f"        {line}" for line in lines]
@@ -262,7 +272,7 @@ def _flag(sizes: Exchange, sender: int, *, sums: bool = False) -> str:
 def _sum_slot(sizes: Exchange, out_dtype: str, dtype: str) -> str:
     """Return the line of the place of a chunk of sums: as many elements, in a slot of as many bytes."""
     slot = sizes.chunk // ITEMSIZE[out_dtype]
-    return f"sum_slot = (program * {sizes.slots} + (first + step) % {sizes.slots}) * {slot} + lanes"
+    return f"sum_slot = (program * {sizes.slots} + (place + step) % {sizes.slots}) * {slot} + lanes"
 
 
 def _term(rank: int, in_shares: bool) -> str:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from operator import index
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ def through_dispatcher(
 
 def encoded(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> list[object]:
     """Return the arguments of an operator's schema, in order."""
-    given = {**tensors, **scalars, **statics}
+    given = {**tensors, **scalars, **_constant(statics)}
     return [*(_encode(given.get(f.name, _default(f))) for f in op.formals), math or AUTO]
 
 
@@ -82,7 +83,7 @@ def named(
 ) -> Tensors:
     """Return the outputs of a call by name."""
     dtypes = tuple((name, tensor.dtype) for name, tensor in tensors.items())
-    names = _names(op.qualified, dtypes, tuple(scalars), tuple(statics.items()))
+    names = _names(op.qualified, dtypes, tuple(scalars), tuple(_constant(statics).items()))
     if not op.into:
         return dict(zip(names, outputs, strict=True))
     there = _fresh_names(op.qualified)
@@ -90,6 +91,11 @@ def named(
     made = dict(zip(there, several, strict=True))
     made |= {name: tensors[source] for name, source in op.into.items() if source in tensors}
     return {name: made[name] for name in names if name in made}
+
+
+def _constant(statics: Statics) -> dict[str, object]:
+    """Return statics whose integers are constants of a compiled graph, which is traced again for others."""
+    return {name: index(x) if type(x) in (int, torch.SymInt) else x for name, x in statics.items()}
 
 
 @cache

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from rlk.digest import digest
 from rlk.env import Env
-from rlk.errors import Code, LaunchError, RlkError
+from rlk.errors import Code, LaunchError
 from rlk.lower.triton.ranks import (
     BLOCK,
     CHUNKS,
@@ -48,24 +48,27 @@ class Sizes:
     """Bytes of x on a rank up to which a form is used; None: of any size.
 
     words: `sum_words`. whole: every rank adds all of x; beyond it each rank adds a share and sends the sums.
-    short: as `whole`, where sums have fewer bytes than terms.
+    short: as `whole`, where sums have fewer bytes than terms. unasked: whether so many ranks use symmetric
+    memory where RLK_TRANSPORT is unset.
     """
 
     words: int
     whole: int | None
     short: int | None
+    unasked: bool = False
 
 
 SIZES = {
-    2: Sizes(1 << 18, None, None),
+    2: Sizes(1 << 18, None, None, unasked=True),
     4: Sizes(1 << 18, 1 << 22, 1 << 21),
     8: Sizes(1 << 17, 1 << 20, 1 << 20),
 }
 """By the number of ranks; others exchange by the backend.
 
 Two ranks send as many bytes in shares as whole. 512 KiB of two H200s take the same time by words and by
-chunks, whose programs leave room on each SM. Not measured: four and eight ranks, and `sum_shares`, which two
-ranks therefore do not use, though it sends three quarters of the bytes where f32 terms give 16-bit sums.
+chunks, whose programs leave room on each SM. Run on no device: four and eight ranks, which therefore use this
+only if asked, and `sum_shares`, which two ranks do not use, though it sends three quarters of the bytes where
+f32 terms give 16-bit sums.
 """
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -75,7 +78,8 @@ class Memory:
     """The buffers of every rank, as this one sees them, in rank order; its own counts; and how long it waits.
 
     words: i64 [2 * R * words] of each. rings: bytes, of terms and then of sums. flags: i32 [2 * programs * R]
-    likewise. calls: i32 [2]. counts: i32 [programs]. limit: nanoseconds. owner: of the mapped buffers.
+    likewise. calls: i32 [2]. counts: i32 [2 * programs], of chunks and then of places in a ring. limit:
+    nanoseconds. owner: of the mapped buffers.
     """
 
     words: Sequence[torch.Tensor]
@@ -101,7 +105,9 @@ class Transport:
     """Sums of one group, whose calls follow each other on the device, on whatever stream they are made.
 
     host: returns the host function of the kernels for the types of terms and sums. device: the index of the
-    memory's, None where it is the host's. x of calls is contiguous and on it, and not empty.
+    memory's, None where it is the host's. x of calls is contiguous and on it, and not empty. last, captured:
+    the streams of the newest sums outside and inside of captures; last_handle: that of `last`, if no sum was
+    captured since.
     """
 
     rank: int
@@ -111,6 +117,7 @@ class Transport:
     device: int | None = None
     loaded: dict[tuple[torch.dtype, torch.dtype], _Loaded] = field(default_factory=dict)
     last: Any = None
+    captured: Any = None
     last_handle: int = -1
 
     def total(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -185,13 +192,30 @@ class Transport:
         return self.loaded[dtypes]
 
     def _follow(self, handle: int) -> None:
-        """Let this stream wait for the last one that used the buffers; who captures orders the replays."""
-        if torch.cuda.is_current_stream_capturing():
-            return
+        """Let this stream wait for the last one that used the buffers, in the same capture or outside of any.
+
+        Who captures orders the replays. A sum of a capture may have been on `last`, whose handle was known.
+        """
         stream = torch.cuda.current_stream(self.device)
+        if _captures(stream):
+            for other in (self.last, self.captured):
+                if other is not None and _captures(other):
+                    stream.wait_stream(other)
+            self.captured, self.last_handle = stream, -1
+            return
         if self.last is not None:
+            if _captures(self.last):
+                wanted = f"no sum outside of the capture before that of {self.last} ends"
+                op, name = "a sum over ranks", "the current stream"
+                raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=str(stream), wanted=wanted)
             stream.wait_stream(self.last)
         self.last, self.last_handle = stream, handle
+
+
+def _captures(stream: Any) -> bool:
+    """Return whether a CUDA graph captures what goes to a stream; the legacy default one cannot be."""
+    with torch.cuda.stream(stream):
+        return bool(stream.cuda_stream) and torch.cuda.is_current_stream_capturing()
 
 
 # --- selection: every rank finds the same -----------------------------------------------------------------
@@ -206,7 +230,9 @@ def known(x: object, group: object) -> Transport | None:
     if type(x) is not torch.Tensor or not isinstance(members, dist.ProcessGroup):
         return None
     made = _found.get(members)
-    if not isinstance(made, Transport) or x.layout is not torch.strided or x.requires_grad:
+    if not isinstance(made, Transport) or _by_backend(made.sizes.ranks):
+        return None
+    if x.layout is not torch.strided or x.requires_grad:
         return None
     there = x.get_device() == made.device and x.dtype in _TYPES
     return made if there and x.is_contiguous() and not x.is_neg() and x.numel() else None
@@ -216,18 +242,28 @@ def transport(levels: tuple[dist.ProcessGroup, ...], x: torch.Tensor, op: str) -
     """Return the transport of a group for x, None where the backend exchanges its terms.
 
     The first call of a group exchanges facts of its ranks and maps their memory, and waits for them; all of
-    them make it alike. Raises LaunchError where RLK_TRANSPORT asks for symmetric memory and there is none.
+    them make it alike. Raises LaunchError where RLK_TRANSPORT asks for symmetric memory and there is none,
+    and where x is on another device than the first one of the group.
     """
-    asked = Env.current().transport
-    if asked == "backend":
+    if _by_backend(levels[0].size()):
         return None
     made = _transport(levels, x)
     if isinstance(made, Transport):
+        if x.device.index != made.device:  # an error: this rank cannot know what the others choose
+            wanted = f"cuda:{made.device}, as at the group's first sum, or RLK_TRANSPORT=backend on all ranks"
+            raise LaunchError(Code.ARG_VALUE, op=op, name="x.device", value=str(x.device), wanted=wanted)
         return made
+    asked = Env.current().transport
     if asked == "symmetric":
         wanted = f"unset, or backend: {made}"
         raise LaunchError(Code.ARG_VALUE, op=op, name="RLK_TRANSPORT", value=asked, wanted=wanted)
     return None
+
+
+def _by_backend(ranks: int) -> bool:
+    """Return whether so many ranks exchange by the backend, whatever their devices can do."""
+    asked = Env.current().transport
+    return asked == "backend" or (asked is None and ranks in SIZES and not SIZES[ranks].unasked)
 
 
 def _transport(levels: tuple[dist.ProcessGroup, ...], x: torch.Tensor) -> Transport | str:
@@ -247,8 +283,6 @@ def _transport(levels: tuple[dist.ProcessGroup, ...], x: torch.Tensor) -> Transp
         _found[group] = made
         by = "symmetric memory" if isinstance(made, Transport) else f"the group's backend: {made}"
         logger.info("sums over %d ranks are exchanged by %s", group.size(), by)
-    if isinstance(made, Transport) and x.device.index != made.device:
-        return f"x is on {x.device}, the first x of the group was on device {made.device}"
     return made
 
 
@@ -285,13 +319,26 @@ def _set_up(group: dist.ProcessGroup, device: torch.device) -> Transport | str:
     why = refusal(every)
     if why:
         return why
-    made: Transport | str
+    # a rank without a buffer would miss the rendezvous, and no rank may send before all have zeros
+    buffer, why = _on_all(group, lambda: _allocated(sizes, device))
+    if why:
+        return why
+    made, why = _on_all(group, lambda: _mapped(group, sizes, rank, buffer))
+    return why or made
+
+
+def _on_all(group: dist.ProcessGroup, step: Callable[[], Any]) -> tuple[Any, str]:
+    """Return what a step made, and why it failed on the first rank where it did: "" if on none."""
+    made: Any = None
     try:
-        made, failed = _mapped(group, sizes, rank, device), ""
-    except RuntimeError as error:
-        made = failed = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    failures = [text for text in _shared(failed, group) if text]  # and no rank sends before all have zeros
-    return failures[0] if failures else made
+        made, failed = step(), ""
+    except Exception as error:
+        failed = _said(error)
+    return made, next(filter(None, _shared(failed, group)), "")
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _shared(own: Any, group: dist.ProcessGroup) -> list[Any]:
@@ -302,18 +349,18 @@ def _shared(own: Any, group: dist.ProcessGroup) -> list[Any]:
 
 
 def _facts(sizes: Exchange, rank: int, device: torch.device) -> Facts:
-    node, index = socket.gethostname(), device.index
-    every = range(torch.cuda.device_count())
-    reached = tuple(i for i in every if i != index and torch.cuda.can_device_access_peer(index, i))
-    lacks = ""
+    """Return this rank's facts; it raises nothing, since the others wait for them."""
+    index = device.index
     try:
         if torch.version.hip:
-            lacks = "symmetric memory is used on NVIDIA's devices alone"
+            return Facts("", index, (), "symmetric memory is used on NVIDIA's devices alone")
+        every = range(torch.cuda.device_count())
+        reached = tuple(i for i in every if i != index and torch.cuda.can_device_access_peer(index, i))
         import_module(MEMORY)
         _host(sizes, rank, device)("fp32", "fp32")
-    except (ImportError, RlkError) as error:
-        lacks = str(error).partition("\n")[0]
-    return Facts(node, index, reached, lacks)
+        return Facts(socket.gethostname(), index, reached)
+    except Exception as error:
+        return Facts("", index, (), _said(error))
 
 
 def _host(sizes: Exchange, rank: int, device: torch.device) -> Callable[[str, str], Host]:
@@ -331,12 +378,25 @@ def _host(sizes: Exchange, rank: int, device: torch.device) -> Callable[[str, st
     return host
 
 
-def _mapped(group: dist.ProcessGroup, sizes: Exchange, rank: int, device: torch.device) -> Transport:
+def _lengths(sizes: Exchange) -> tuple[int, int, int]:
+    """Return the number of words, of bytes of rings, and of flags in the buffer of a rank."""
+    ranks = sizes.ranks
+    return 2 * ranks * sizes.words, 2 * ranks * sizes.ring, 2 * sizes.programs * ranks
+
+
+def _allocated(sizes: Exchange, device: torch.device) -> torch.Tensor:
+    """Return the buffer of this rank, which others can map."""
+    memory: Any = import_module(MEMORY)
+    words, ring, flags = _lengths(sizes)
+    buffer: torch.Tensor = memory.empty(8 * words + ring + 4 * flags, dtype=torch.uint8, device=device)
+    return buffer
+
+
+def _mapped(group: dist.ProcessGroup, sizes: Exchange, rank: int, buffer: torch.Tensor) -> Transport:
     """Return the transport whose buffers all ranks have mapped."""
     memory: Any = import_module(MEMORY)
-    ranks = sizes.ranks
-    words, ring, flags = 2 * ranks * sizes.words, 2 * ranks * sizes.ring, 2 * sizes.programs * ranks
-    buffer = memory.empty(8 * words + ring + 4 * flags, dtype=torch.uint8, device=device)
+    ranks, device = sizes.ranks, buffer.device
+    words, ring, flags = _lengths(sizes)
     handle = memory.rendezvous(buffer, group)
     buffer.zero_()
     torch.cuda.synchronize(device)
@@ -351,7 +411,7 @@ def _mapped(group: dist.ProcessGroup, sizes: Exchange, rank: int, device: torch.
         each(ring, torch.uint8, 8 * words),
         each(flags, torch.int32, 8 * words + ring),
         calls,
-        torch.zeros(sizes.programs, dtype=torch.int32, device=device),
+        torch.zeros(2 * sizes.programs, dtype=torch.int32, device=device),
         _limit(group, device),
         (buffer, handle),
     )
