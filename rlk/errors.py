@@ -292,10 +292,11 @@ class Code(Enum):
     ARG_SHAPE = ("{op}: {name} has shape {got}, expected {wanted} {why}",)
     ARG_DEVICE = ("{op}: {name} is on {got}, but {other} is on {wanted}", "move it before the call")
     ARG_STRIDE = ("{op}: {name} has last-dim stride {got}, expected 1", "call .contiguous() on it")
-    ARG_OVERLAP = (
-        "{op}: {name} is written, and its memory overlaps {other}",
-        "pass a tensor of its own, such as {name}.clone()",
+    WRITTEN_STRIDE = (
+        "{op}: {name} is written, and has last-dim stride {got}, expected 1",
+        "t = {name}.contiguous(); pass t as {name}, then {name}.copy_(t)",
     )
+    ARG_OVERLAP = ("{op}: {name} is written, and its memory overlaps {other}", "{instead}")
     ARG_MISSING = ("{op}: {name} is required {why}",)
     COTANGENT_MISSING = (
         "{op}: {name} is required, but the result that is differentiated does not depend on {output}",

@@ -171,6 +171,52 @@ def test_memory_that_overlaps_is_refused() -> None:
     assert torch.equal(both[:, :8], left + both[:, 8:])
 
 
+@op(into={"k_out": "k", "v_out": "v"})
+def scaled(k: Tensor[f32, T, N], v: Tensor[f32, T, N]) -> Outputs:
+    """Write two halves of one cache."""
+    return L.out(k_out=k * 2.0, v_out=v + 1.0)
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_parts_of_one_tensor_are_apart(interpreted: bool) -> None:
+    if interpreted:
+        by_triton()
+    try:
+        kv, wide = torch.ones(4, 2, 3, 8), torch.ones(5, 4, 16)
+        scaled(kv[:, 0], kv[:, 1])
+        assert torch.equal(kv[:, 0], torch.full((4, 3, 8), 2.0)) and torch.equal(kv[:, 0], kv[:, 1])
+        scaled(wide[:3, 2, 4:8], wide[1:4, 1, :4])  # the first rows of one, and the last of the other
+        assert wide.sum() == 5 * 4 * 16 + 2 * 3 * 4
+    finally:
+        dispatch.interpret_with(None)
+
+
+def test_overlaps_of_parts_and_of_windows_are_refused() -> None:
+    kv, line = torch.ones(4, 2, 24), torch.zeros(16)
+    shared = [
+        ("v", kv[:, 0, :16], kv.view(4, 48)[:, 8:24]),
+        ("v", kv[:, 0, :16], kv.view(-1).as_strided((4, 16), (40, 1), 16)),  # no length in common
+        ("itself", line.unfold(0, 8, 1), torch.ones(9, 8)),
+    ]
+    for other, k, v in shared:
+        with pytest.raises(LaunchError, match=f"k is written, and its memory overlaps {other}"):
+            scaled(k, v)
+    assert not line.any() and kv.eq(1).all()
+    filled(line.unfold(0, 8, 8), value=1.0)  # the control: windows side by side
+    assert line.eq(1).all()
+
+
+def test_errors_of_written_inputs_keep_the_result() -> None:
+    columns, both = torch.zeros(50, 3).T, torch.randn(3, 16)
+    with pytest.raises(LaunchError, match=r"(?s)is written, and has .* then x\.copy_\(t\)") as caught:
+        filled(columns, value=1.0)
+    assert caught.value.code is Code.WRITTEN_STRIDE
+    with pytest.raises(LaunchError, match=r"then residual\.copy_\(t\)"):
+        added(both, both)
+    with pytest.raises(LaunchError, match="call .contiguous.. on it"):  # the control: x is read alone
+        added(torch.zeros(3, 8), both[:, ::2])
+
+
 def test_autograd_is_refused_and_versions_count() -> None:
     m, g = torch.randn(2, 8, requires_grad=True), torch.randn(2, 8).bfloat16()
     with pytest.raises(LaunchError) as caught:

@@ -11,7 +11,7 @@ from runners import by_triton
 
 from rlk.backends.registry import of_target
 from rlk.errors import Code, LaunchError, LoweringError
-from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Tensor, Tree, bf16, f32, i32, op
+from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i8, i32, op
 from rlk.lower.common.emitted import Signature
 from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.call import lists
@@ -125,7 +125,60 @@ def test_items_are_checked(interpreted: list[int]) -> None:
     with pytest.raises(LaunchError) as caught:
         moved.each([whole, whole[16:]], [g[4], g[4][16:].clone()], rate=1.0, shift=0)
     assert caught.value.code is Code.ARG_OVERLAP
+    assert interpreted == []
     assert moved.each([], [], rate=1.0, shift=0) == []
+
+
+@op()
+def scaled(x: Tensor[f32, T], by: Scalar[f32] | None, half: Static[False, True] = False) -> Outputs:
+    y = x * 0.5 if half else x * 2.0
+    return L.out(y=y if by is None else y * by)
+
+
+def test_arguments_of_lists_are_those_of_a_call() -> None:
+    x, g = drawn()
+    with pytest.raises(LaunchError, match="(?s)half=.*is not allowed.*one value for all items"):
+        scaled.each(x, half=[False, True] * 3)
+    with pytest.raises(LaunchError, match=r"(?s)by\[2\]=None is not allowed.*a number for every item"):
+        scaled.each(x[:3], by=[1.0, 2.0, None])
+    with pytest.raises(LaunchError, match=r"by\[0\]=None"):
+        scaled.each(x[:2], by=[None, 2.0])
+    with pytest.raises(LaunchError, match="(?s)x: tuple, half: bool.*lists of one length"):
+        scaled.each(tuple(x), half=True)
+    for args, options in (((x, g, 1.0), {}), ((x, g), {"g": g}), (([], []), {"rte": 1.0}), (([],), {})):
+        with pytest.raises(TypeError, match=r"moved\.each"):
+            moved.each(*args, **{"shift": 0, "rate": 1.0} | options)
+    for y, each in zip(scaled.each(x, by=[None] * len(x), half=True), x, strict=True):
+        assert_same_bits(y, each * 0.5)
+
+
+def test_items_of_several_groups_are_apart(interpreted: list[int]) -> None:
+    """An item of another alignment, whose launch is another, reads what the first writes."""
+    whole, g = torch.zeros(64), torch.zeros(8)
+    with pytest.raises(LaunchError, match=r"x\[0\] is written, and its memory overlaps g\[1\]"):
+        moved.each([whole[:8], whole[17:25]], [g, whole[:8]], rate=1.0, shift=0)
+    with pytest.raises(LaunchError, match=r"x\[1\] is written, and its memory overlaps x\[0\]"):
+        moved.each([whole[::2], whole[32::2]], [torch.zeros(32), torch.zeros(16)], rate=1.0, shift=0)
+    with pytest.raises(LaunchError, match="shift"):
+        moved.each([whole[:8], whole[17:25]], [g, g], rate=1.0, shift=[0, 2**40])
+    assert interpreted == [] and not whole.any()
+    moved.each([whole[::2], whole[1::2]], [torch.ones(32)] * 2, rate=1.0, shift=0)  # the control: apart
+    assert whole.view(32, 2).eq(torch.arange(1.0, 33.0)[:, None]).all()
+
+
+@op()
+def widened(x: Tensor[i8, T]) -> Outputs:
+    return L.out(y=x.to(f32))
+
+
+def test_extents_beyond_32_bits_are_refused(interpreted: list[int]) -> None:
+    large = torch.empty(1, dtype=torch.int8).expand(2**31)
+    with pytest.raises(LaunchError, match="widened: x has T = 2147483648, expected at most 2147483647"):
+        widened(large)
+    large = torch.empty(2**31, dtype=torch.int8)  # which nothing touches
+    with pytest.raises(LaunchError, match="x has T = 2147483648"):
+        widened.each([large])
+    assert interpreted == []
 
 
 def test_addresses_outside_of_the_items_are_found(interpreted: list[int], monkeypatch: Any) -> None:

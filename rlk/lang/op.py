@@ -298,9 +298,11 @@ class Op:
         """Run the operator on each item of lists and return a list of results, as calls in turn would.
 
         Tensors are given as lists of equal length; numbers of the host as one for all items, or as a list of
-        one for each; statics as in a call. Where the operator is elementwise along the one dim of its tensors
-        (`x.view(-1)`), all items of the same dtypes run by one launch, with the same bits. Gradients are of
-        calls. Memory that is written overlaps no other item's. Raises LaunchError.
+        one for each; statics and math= as one for all. Where the operator is elementwise along the one dim of
+        its tensors (`x.view(-1)`), all items of the same dtypes run by one launch, with the same bits.
+        Gradients are of calls. Memory that is written overlaps no other item's: this is checked before
+        anything is launched. A graph of torch.compile breaks at it, and fullgraph=True refuses it: call the
+        operator for each item there. Raises LaunchError; TypeError for arguments that a call does not have.
         """
         found: list[Any] = importlib.import_module("rlk.runtime.operator").each(self, args, options)
         return found

@@ -21,7 +21,16 @@ from rlk.lang.op import OWN, Formal, Op, check_cotangents
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import check_names, outputs
 from rlk.passes.pipeline import canonical, specialize
-from rlk.runtime.binding.checks import F32_MOST, flag, integer, is_choice, is_device, names_among, number
+from rlk.runtime.binding.checks import (
+    F32_MOST,
+    flag,
+    integer,
+    is_choice,
+    is_device,
+    names_among,
+    number,
+    wrong_value,
+)
 from rlk.runtime.binding.invocation import Invocation, row_axis
 from rlk.runtime.binding.selection import model
 from rlk.runtime.call.dispatch import Decision, decide
@@ -124,14 +133,22 @@ def _noted(parts: list[Any], _: Op, *what: Any) -> NoReturn:
 
 def each(op: Op, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]:
     """Run an operator on each item of lists; `Op.each` says of what."""
-    given: dict[str, Any] = dict(zip((f.name for f in ordered(op)), args, strict=False)) | dict(options)
+    signature = inspect.signature(op.public)
+    try:
+        given = signature.bind(*args, **options).arguments
+    except TypeError as error:
+        wanted = f"{op.name}({', '.join(map(_spelled, signature.parameters.values()))})"
+        raise TypeError(f"{op.name}.each(): {error}; give the arguments as in {wanted}") from None
+    shared = {MATH, *(f.name for f in op.formals if isinstance(f.type, StaticType))}
     listed = {name: value for name, value in given.items() if isinstance(value, list)}
+    for name in listed.keys() & shared:
+        wanted = "one value for all items, no list: call each for the items of each value"
+        raise wrong_value(op.qualified, name, listed[name], wanted)
     counts = {name: len(value) for name, value in listed.items()}
     if len({*counts.values()}) != 1:
-        value = ", ".join(f"{n} of {name}" for name, n in counts.items()) or "no list"
-        raise LaunchError(
-            Code.ARG_VALUE, op=op.qualified, name="each", value=value, wanted="lists of one length"
-        )
+        kinds = ", ".join(f"{name}: {type(value).__name__}" for name, value in given.items())
+        value = ", ".join(f"{n} of {name}" for name, n in counts.items()) or kinds
+        raise wrong_value(op.qualified, "each", value, "lists of one length")
     parts: list[Any] = []
     for i in range(next(iter(counts.values()))):
         own = {name: value[i] if name in listed else value for name, value in given.items()}
@@ -139,12 +156,26 @@ def each(op: Op, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Any]
             op.public(**own)  # checks and names the arguments
     if not parts:
         return []
-    _, _, statics, math = parts[0]
-    own = {name: [part[1][name] for part in parts] for name in parts[0][1] if name in listed}
-    shared = {name: x for name, x in parts[0][1].items() if name not in listed}
-    made = call_each(op, [part[0] for part in parts], shared, own, statics, math)
-    results = Results(op.name, op.returns, None)
+    _, scalars, statics, math = parts[0]
+    for i, (_, others, *_) in enumerate(parts):
+        for name in scalars.keys() ^ others.keys():
+            at = f"{name}[{i if name in scalars else 0}]"
+            raise wrong_value(op.qualified, at, None, "a number for every item, or None for all")
+    own = {name: [part[1][name] for part in parts] for name in scalars if name in listed}
+    for_all = {name: x for name, x in scalars.items() if name not in listed}
+    made = call_each(op, [part[0] for part in parts], for_all, own, statics, math)
+    results = _results_of(op)
     return [results(outputs) for outputs in made]
+
+
+def _spelled(parameter: inspect.Parameter) -> str:
+    """Return a parameter as a call gives it."""
+    return f"{parameter.name}=" if parameter.kind is parameter.KEYWORD_ONLY else parameter.name
+
+
+@cache
+def _results_of(op: Op) -> Results:
+    return Results(op.name, op.returns, None)
 
 
 def _reference_of(op: Op, result: type | None) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,7 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.E5M2: torch.float8_e5m2,
 }
 RLK_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
+MOST_EXTENT = 2**31 - 1  # kernels count in 32 bits
 VECTOR = 16  # bytes of the widest load, and the divisor that compilers are told of
 
 
@@ -55,11 +56,16 @@ class Geometry:
 
 
 def measure(
-    op: str, row_axis: Axis | None, decls: tuple[Decl, ...], tensors: Mapping[str, torch.Tensor]
+    op: str,
+    row_axis: Axis | None,
+    decls: tuple[Decl, ...],
+    tensors: Mapping[str, torch.Tensor],
+    written: Collection[str] = (),
 ) -> Geometry:
     """Return the sizes of a call; raise LaunchError for a tensor that does not fit.
 
-    row_axis: as the first dim of a tensor it may stand for any number of leading dims.
+    row_axis: as the first dim of a tensor it may stand for any number of leading dims. written: names of
+    inputs that the call writes, of which a copy would lose the result.
     """
     inputs = [d for d in decls if d.role is Role.IN]
     first = tensors[inputs[0].name]
@@ -68,7 +74,7 @@ def measure(
     lead: tuple[int, ...] | None = None
     for decl in inputs:
         tensor = tensors[decl.name]
-        _check_tensor(op, decl, tensor, inputs[0].name, first)
+        _check_tensor(op, decl, tensor, inputs[0].name, first, decl.name in written)
         axes = decl.type.axes
         leads = 1
         if axes and axes[0] == row_axis:
@@ -100,7 +106,7 @@ def measure(
             _note(op, extents, owners, axis.name, size, decl.name)
     extents = completed(op, (a for d in inputs for a in d.type.axes), extents, owners)
     lead = lead or ()
-    rows, split = _rows(op, inputs, tensors, row_axis, lead)
+    rows, split = _rows(op, inputs, tensors, row_axis, lead, written)
     strides = {
         d.name: (rows[d.name][1], *tensors[d.name].stride()[len(lead) :])
         if d.name in rows
@@ -111,7 +117,9 @@ def measure(
     return Geometry(extents, lead, split, strides, outer, row_axis)
 
 
-def _check_tensor(op: str, decl: Decl, tensor: torch.Tensor, first_name: str, first: torch.Tensor) -> None:
+def _check_tensor(
+    op: str, decl: Decl, tensor: torch.Tensor, first_name: str, first: torch.Tensor, is_written: bool
+) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise LaunchError(
             Code.ARG_TYPE, op=op, name=decl.name, wanted="torch.Tensor", got=type(tensor).__name__
@@ -132,7 +140,8 @@ def _check_tensor(op: str, decl: Decl, tensor: torch.Tensor, first_name: str, fi
         )
     static_last = decl.type.axes and not decl.type.axes[-1].dynamic
     if static_last and tensor.shape[-1] > 1 and tensor.stride(-1) != 1 and tensor.numel():
-        raise LaunchError(Code.ARG_STRIDE, op=op, name=decl.name, got=tensor.stride(-1))
+        code = Code.WRITTEN_STRIDE if is_written else Code.ARG_STRIDE
+        raise LaunchError(code, op=op, name=decl.name, got=tensor.stride(-1))
 
 
 def _note(op: str, extents: dict[str, int], owners: dict[str, str], axis: str, size: int, name: str) -> None:
@@ -149,6 +158,7 @@ def _rows(
     tensors: Mapping[str, torch.Tensor],
     row_axis: Axis | None,
     lead: tuple[int, ...],
+    written: Collection[str],
 ) -> tuple[dict[str, tuple[int, int]], bool]:
     """Return (outer, inner) row strides of every tensor with the row axis, and whether two are needed."""
     found = {
@@ -163,7 +173,8 @@ def _rows(
     for name, strides in found.items():
         outer = collapse(lead[:-1], strides[:-1])
         if outer is None:
-            raise LaunchError(Code.ARG_STRIDE, op=op, name=name, got=tuple(strides))
+            code = Code.WRITTEN_STRIDE if name in written else Code.ARG_STRIDE
+            raise LaunchError(code, op=op, name=name, got=tuple(strides))
         pairs[name] = (outer, strides[-1])
     return pairs, True
 

@@ -266,7 +266,8 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     if missing:
         raise LaunchError(Code.ARG_MISSING, op=name, name=", ".join(missing), why="")
     given = {d.name: tensors[d.name] for d in sizes}
-    found = measure(name, row_axis(invocation.spec), sizes, given)
+    written = invocation.spec.into.values() if isinstance(invocation.spec, Op) else ()
+    found = measure(name, row_axis(invocation.spec), sizes, given, written)
     apart = {n: tensors[n].stride() for n in invocation.into if not tensors.get(n, _NONE).is_contiguous()}
     found = replace(found, strides={**found.strides, **apart}) if apart else found
     if isinstance(invocation.spec, Op):  # whose gradient is not asked for where a call was refused

@@ -27,9 +27,10 @@ from rlk.ir.nodes import MathModel, Program, Role
 from rlk.ir.numerics import Tier
 from rlk.ir.text import print_program
 from rlk.lower.common.abi import host_parameters
-from rlk.lower.common.emitted import CallArg, Emitted, Signature
+from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape, placed, workspaces
 from rlk.runtime.binding.arguments import (
+    MOST_EXTENT,
     TORCH_DTYPES,
     VECTOR,
     Geometry,
@@ -592,6 +593,7 @@ def _caller(
     host: Callable[..., Any],
 ) -> Run:
     """Return the bound call: sizes and strides are constants of it, tensors and scalars its arguments."""
+    _check_extents(invocation, call, geometry)
     outs = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
     made = workspaces(program)
     work = [(d.name, memory_shape(d, geometry.extents), TORCH_DTYPES[d.type.dtype]) for d in made]
@@ -607,6 +609,17 @@ def _caller(
         return made
 
     return checked if check else run
+
+
+def _check_extents(invocation: Invocation, call: tuple[CallArg, ...], geometry: Geometry) -> None:
+    """Raise LaunchError for an extent that kernels cannot count."""
+    for arg in call:
+        got = geometry.extents[arg.source] if arg.kind is From.EXTENT else 0
+        if got > MOST_EXTENT:
+            having = (d.name for d in inputs_of(invocation) if arg.source in [a.name for a in d.type.axes])
+            name, wanted = next(having, "a tensor"), f"at most {MOST_EXTENT}: call it for parts"
+            op = invocation.spec.name
+            raise LaunchError(Code.ARG_EXTENT, op=op, name=name, axis=arg.source, got=got, wanted=wanted)
 
 
 dispatch = Dispatcher()

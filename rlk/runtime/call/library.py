@@ -255,7 +255,7 @@ def fake(op: Op, args: tuple[Any, ...]) -> Any:
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
     tensors = of_one_stride(tensors, scattered(invocation, tensors))
-    geometry = measure(op.name, row_axis(op), sized_by(invocation, tensors), tensors)
+    geometry = measure(op.name, row_axis(op), sized_by(invocation, tensors), tensors, op.into.values())
     geometry = replace(geometry, extents=all_extents(invocation, geometry.extents))
     check_nonempty(op, geometry.extents)
     first = next(iter(tensors.values()))

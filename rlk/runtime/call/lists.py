@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from rlk.ir.types import DType
 from rlk.lang.op import Op
 from rlk.lower.common.emitted import CallArg, Emitted, From
 from rlk.lower.common.lists import columns, rows_of
-from rlk.runtime.binding.arguments import TORCH_DTYPES, VECTOR
+from rlk.runtime.binding.arguments import MOST_EXTENT, TORCH_DTYPES, VECTOR
 from rlk.runtime.binding.candidates import formed
 from rlk.runtime.binding.invocation import (
     Invocation,
@@ -34,6 +35,7 @@ from rlk.runtime.binding.selection import Statics, check_names, check_scalars, i
 from rlk.runtime.binding.shape_buckets import sizes_of
 from rlk.runtime.call.dispatch import asked_for, dispatch, entry_key, index_of, kind_of, look_up
 from rlk.runtime.call.entry import call, observing, watched
+from rlk.runtime.call.mutation import apart, overlap, refuse_shared, span
 from rlk.runtime.kernels.build import obtain
 from rlk.runtime.kernels.loader import interpret, load
 from rlk.schedule.schedule import Schedule
@@ -56,7 +58,7 @@ def call_each(
     items: the tensors of each. scalars: those that all items share; own: lists of the others. The bits are
     those of one call after the other; what an item writes must not overlap another's tensors. Items run by
     one launch where the operator is elementwise along the one dim of its tensors, for all that have dtypes
-    and alignments in common. Raises LaunchError.
+    and alignments in common. Raises LaunchError; for numbers and overlaps before anything is launched.
     """
     lengths = {name: len(values) for name, values in own.items() if len(values) != len(items)}
     for name, length in lengths.items():
@@ -64,10 +66,16 @@ def call_each(
         raise LaunchError(Code.ARG_VALUE, op=op.name, name=name, value=f"{length} numbers", wanted=wanted)
     numbers = [scalars | {name: values[i] for name, values in own.items()} for i in range(len(items))]
     made: list[Tensors | None] = [None] * len(items)
-    for group, members in _groups(op, items).items():
-        for i in members:
-            check_scalars(op, numbers[i])
-        launch = _launch_of(op, group, items[members[0]], numbers[members[0]], own, statics, math)
+    if not observing():
+        for number in numbers:
+            check_scalars(op, number)
+        _check_apart(op, items)
+    groups = _groups(op, items)
+    launches = [
+        _launch_of(op, group, items[members[0]], numbers[members[0]], own, statics, math)
+        for group, members in groups.items()
+    ]
+    for members, launch in zip(groups.values(), launches, strict=True):
         if launch is not None:
             found = launch.run([items[i] for i in members], scalars, [numbers[i] for i in members])
             for i, outputs in zip(members, found or (), strict=False):
@@ -98,8 +106,8 @@ def _groups(op: Op, items: Sequence[Tensors]) -> dict[tuple[Any, ...], list[int]
 def _is_flat(tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether tensors have one dim of one length, no gaps, and a device that launches kernels."""
     first = tensors[0] if tensors else None
-    if first is None or first.dim() != 1 or not first.numel():
-        return False
+    if first is None or first.dim() != 1 or not 0 < first.numel() <= MOST_EXTENT:
+        return False  # a call of its own refuses more
     runs = first.is_cuda or (first.device.type == "cpu" and dispatch.interpreter is not None)
     same = all(t.shape == first.shape and t.device == first.device for t in tensors)
     return runs and same and all(t.stride(0) == 1 for t in tensors)
@@ -113,7 +121,6 @@ class _Launch:
     tables say. stream: on which they were copied to the device.
     """
 
-    op: str
     host: Any
     columns: tuple[CallArg, ...]
     decls: Mapping[str, Decl]
@@ -145,7 +152,6 @@ class _Launch:
         if rows != self.rows or not (capturing or stream == self.stream):
             if capturing:
                 return None
-            _check_apart(self.op, items, {*self.into.values()})
             self.tables = tuple(map(self._sent, as_tables(rows, counts)))
             self.rows, self.stream = rows, stream
         if capturing:
@@ -264,7 +270,7 @@ def _made(
     outs = tuple((d.name, TORCH_DTYPES[d.type.dtype]) for d in known.outputs)
     _, _, programs, *shared = emitted.call
     return _Launch(
-        invocation.spec.name, _host(emitted, program, chosen, on, device), columns(kernel, axis, own),
+        _host(emitted, program, chosen, on, device), columns(kernel, axis, own),
         {d.name: d for d in kernel.params}, programs.dim, tuple(a.source for a in shared), outs, into, device,
     )  # fmt: skip
 
@@ -279,17 +285,36 @@ def _host(
     return load(folder, kind_of(on), index_of(device))[0]
 
 
-def _check_apart(op: str, items: Sequence[Tensors], written: Collection[str]) -> None:
-    """Raise LaunchError where what an item writes overlaps another tensor of any item."""
-    spans = sorted(
-        (t.data_ptr(), t.data_ptr() + t.nbytes, name in written, f"{name}[{i}]")
-        for i, item in enumerate(items)
+_apart: dict[Op, object] = {}
+"""Of each operator, where the tensors of its last lists lie, which are apart."""
+dispatch.forgets(_apart.clear)
+
+
+def _check_apart(op: Op, items: Sequence[Tensors]) -> None:
+    """Raise LaunchError where what an item writes overlaps itself or another tensor of any item."""
+    written = {*op.into.values()}
+    tensors = [
+        (name, i, t)
+        for i, item in enumerate(items if written else ())
+        if not watched(*item.values())  # such items are calls, and may have no memory
         for name, t in item.items()
-    )
-    end, latest, writes = 0, "", False
-    for start, stop, is_written, name in spans:
-        if start < end and (is_written or writes):
-            here, other = (name, latest) if is_written else (latest, name)
-            raise LaunchError(Code.ARG_OVERLAP, op=op, name=here, other=other)
-        if stop > end:
-            end, latest, writes = stop, name, is_written
+    ]
+    try:
+        places = [(name, i, t.data_ptr(), t.dtype, t.shape, t.stride()) for name, i, t in tensors]
+    except RuntimeError:  # a tensor without memory, which a call refuses
+        return
+    if not places or _apart.get(op) == places:
+        return
+    spans = sorted(((*span(t), name, i, t) for name, i, t in tensors if t.numel()), key=itemgetter(0))
+    read: list[tuple[int, str, torch.Tensor]] = []  # those before, each with its end
+    write: list[tuple[int, str, torch.Tensor]] = []
+    for start, stop, name, i, t in spans:
+        read, write = ([each for each in before if each[0] > start] for before in (read, write))
+        at, writes = f"{name}[{i}]", name in written
+        if writes:
+            refuse_shared(op.name, at, t)
+        for _, other, there in (*write, *(read if writes else ())):
+            if not apart(t, there):
+                raise overlap(op.name, *((at, other) if writes else (other, at)))
+        (write if writes else read).append((stop, at, t))
+    _apart[op] = places

@@ -83,30 +83,67 @@ def _memory(
 
 def check_apart(op: str, tensors: Tensors, into: Mapping[str, str]) -> None:
     """Raise LaunchError for a written tensor whose memory overlaps itself or another argument."""
-    spans = {name: _span(t) for name, t in tensors.items() if t.numel()}
+    spans = {name: span(t) for name, t in tensors.items() if t.numel()}
     for name in into.values():
         if name not in spans:
             continue
+        refuse_shared(op, name, tensors[name])
         low, high = spans[name]
-        if torch._debug_has_internal_overlap(tensors[name]) == 1:
-            raise LaunchError(Code.ARG_OVERLAP, op=op, name=name, other="itself: a dim has the stride 0")
         for other, (start, end) in spans.items():
-            if start < high and low < end and other != name and not _beside(tensors[name], tensors[other]):
-                raise LaunchError(Code.ARG_OVERLAP, op=op, name=name, other=other)
+            if start < high and low < end and other != name and not apart(tensors[name], tensors[other]):
+                raise overlap(op, name, other)
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
+def overlap(op: str, name: str, other: str) -> LaunchError:
+    """Return the error for a written tensor that has memory in common with another argument."""
+    instead = f"t = {name}.clone(); pass t as {name}, then {name}.copy_(t)"
+    return LaunchError(Code.ARG_OVERLAP, op=op, name=name, other=other, instead=instead)
+
+
+def refuse_shared(op: str, name: str, tensor: torch.Tensor) -> None:
+    """Raise LaunchError for a written tensor of which two elements may share memory.
+
+    They do not where strides nest: each at least the length of all that the smaller ones reach.
+    """
+    if tensor.is_contiguous():
+        return
+    reach = 1
+    dims = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, size in sorted(dim for dim in dims if dim[1] > 1):
+        if stride < reach:
+            other = f"itself: shape {tuple(tensor.shape)} has strides {tensor.stride()}"
+            instead = f"pass a tensor that has each element once, such as {name}.contiguous()"
+            raise LaunchError(Code.ARG_OVERLAP, op=op, name=name, other=other, instead=instead)
+        reach += (size - 1) * stride
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the first address of a tensor and the one behind its last element."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.data_ptr()
-    return start, start + (last + 1) * tensor.element_size()
+    return start, start + (tensor.nbytes if tensor.is_contiguous() else _reach(tensor))
 
 
-def _beside(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors are different columns of the same rows."""
-    same = a.dtype == b.dtype and a.dim() == b.dim() > 1 and a.stride() == b.stride() and a.stride(-1) == 1
-    if not same or a.shape[:-1] != b.shape[:-1]:
-        return False
-    row = min(a.stride()[:-1])
-    apart = (b.data_ptr() - a.data_ptr()) // a.element_size()
-    return a.shape[-1] <= apart <= row - b.shape[-1] or b.shape[-1] <= -apart <= row - a.shape[-1]
+def _reach(tensor: torch.Tensor, below: float = math.inf) -> int:
+    """Return the bytes from the first element to the end of the last one, along strides below some bytes."""
+    size = tensor.element_size()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return size + sum((n - 1) * step * size for n, step in steps if step * size < below)
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors are different parts of the same rows, of some length in bytes.
+
+    The length is a stride that divides the larger ones of both. Tensors have elements.
+    """
+    strides = [
+        {step * t.element_size() for n, step in zip(t.shape, t.stride(), strict=True) if n > 1}
+        for t in (a, b)
+    ]
+    every = strides[0] | strides[1]
+    for row in every - {0}:
+        if any(step > row and step % row for step in every):
+            continue
+        between = (b.data_ptr() - a.data_ptr()) % row  # of the first elements, along a row
+        if _reach(a, row) <= between <= row - _reach(b, row):
+            return True
+    return False
