@@ -70,6 +70,10 @@ BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 
 LACKS = {
     "adamw": "cute on sm_90a lacks sqrt of f32",
+    **{
+        f"grouped_matmul_leaf{n}": "cute on sm_90a lacks a kernel of more than one contraction"
+        for n in (2, 4, 8)
+    },
 }
 """Operators that this lowering refuses, and why."""
 WITHOUT_GRADIENT = {
@@ -79,7 +83,7 @@ WITHOUT_GRADIENT = {
         "column_sums", "group_advantage", "choose_experts",
         "scatter_rewards", "gae", "take_whole", "reported", "sample", "token_paths", "token_baseline",
         "penalize", "policy_covariance", "policy_covariance_of_sequences",
-        "adamw", "square_sums", "grouped_weight_grad",
+        "adamw", "square_sums", "grouped_weight_grad", "places_by_expert", "expert_offsets",
         "qk_norm_partials", "sum_of_heads", "write_cache", "cache_qkv", "paged_attention", "prefix_attention",
     )
 }  # fmt: skip
