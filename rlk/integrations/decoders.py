@@ -30,6 +30,7 @@ from rlk.nn.tokens import Tokens, WholeSequences
 from rlk.ops.results import LogProbs
 
 Forward = Callable[..., Any]
+Scored = Callable[[Any, torch.Tensor], tuple[torch.Tensor, torch.Tensor | None]]
 IGNORED = frozenset(
     "cache_position cu_seq_lens_k max_length_q max_length_k num_items_in_batch is_causal".split()
 )
@@ -188,7 +189,17 @@ def experts_forward(config: ModelConfig, layer: int) -> Forward:
     return forward
 
 
-def router_forward(experts: Experts) -> Forward:
+def scores_of(router: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the scores of rows by a router, rounded to their dtype, and no correction of the choice."""
+    return ops.matmul(x, router.weight, bias=getattr(router, "bias", None)), None
+
+
+def corrected_scores_of(router: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the scores of rows in f32, and the numbers that correct the choice (DeepSeek-V3)."""
+    return ops.matmul(x, router.weight, out_dtype=torch.float32), router.e_score_correction_bias.float()
+
+
+def router_forward(experts: Experts, scored: Scored = scores_of) -> Forward:
     """Return the forward of a router: scores, weights and ids of the rows of hidden_states, as `routed` does.
 
     It may be called as transformers' own, by hidden_states [..., hidden] alone.
@@ -198,8 +209,8 @@ def router_forward(experts: Experts) -> Forward:
         self: Any, hidden_states: torch.Tensor, at: Experts = experts, layer: int = 0,
         routes: RouteLog | None = None,
     ) -> Routed:  # fmt: skip
-        x = hidden_states.reshape(-1, hidden_states.shape[-1])
-        return routed(ops.matmul(x, self.weight, bias=getattr(self, "bias", None)), at, layer, routes)
+        scores, correction = scored(self, hidden_states.reshape(-1, hidden_states.shape[-1]))
+        return routed(scores, at, layer, routes, correction)
 
     return forward
 
@@ -210,20 +221,6 @@ def block_forward(at: Experts) -> Forward:
     def forward(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
         x = hidden_states.flatten(0, -2)
         return mixture(self, x, at, 0, None).view_as(hidden_states) + self.shared_experts(hidden_states)
-
-    return forward
-
-
-def corrected_router_forward(experts: Experts) -> Forward:
-    """Return `router_forward`'s of scores that stay f32, and of numbers that correct the choice."""
-
-    def forward(
-        self: Any, hidden_states: torch.Tensor, at: Experts = experts, layer: int = 0,
-        routes: RouteLog | None = None,
-    ) -> Routed:  # fmt: skip
-        x = hidden_states.reshape(-1, hidden_states.shape[-1])
-        scores = ops.matmul(x, self.weight, out_dtype=torch.float32)
-        return routed(scores, at, layer, routes, self.e_score_correction_bias.float())
 
     return forward
 

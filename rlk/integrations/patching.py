@@ -418,7 +418,7 @@ def _exchange(made: Patched, parts: _Parts, logits_dtype: torch.dtype | None, lo
         made.exchange(module, forwards.embedding_forward)
     for module, experts in parts.blocks.values():
         made.exchange(module, forwards.block_forward(experts))
-        made.exchange(module.gate, forwards.corrected_router_forward(experts))
+        made.exchange(module.gate, forwards.router_forward(experts, forwards.corrected_scores_of))
     if not parts.whole:
         return
     for module, config in parts.decoders.values():

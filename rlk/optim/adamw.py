@@ -90,8 +90,10 @@ class AdamW(torch.optim.Optimizer):
         for group in self.param_groups:
             numbers = _numbers(group)
             alike: dict[tuple[int, bool], list[tuple[Tensors, Scalars]]] = {}
+            stepped = []
             for p in group["params"]:
                 if (grad := gradient(p)) is not None:
+                    stepped.append(p)
                     state = self._state(p)
                     state["step"] += 1
                     drawn = self.seed is not None and p.dtype is torch.bfloat16
@@ -101,7 +103,6 @@ class AdamW(torch.optim.Optimizer):
                 index += 1
             for (step, drawn), items in alike.items():
                 self._update(items, factors(numbers, step) | self._key(step, drawn))
-            stepped = [p for p in group["params"] if gradient(p) is not None]
             torch.autograd.graph.increment_version(stepped)  # of a DTensor it is not that of its local tensor
         return loss
 

@@ -233,7 +233,7 @@ def _launch_of(
     math: str | None,
 ) -> _Launch | None:  # fmt: skip
     """Return what launches the items of a group; None where each has launches of its own."""
-    key = (id(op), group, tuple(scalars), tuple(own), tuple(statics.items()), math)
+    key = (op, group, tuple(scalars), tuple(own), tuple(statics.items()), math)
     if key not in _known:
         check_names(op, item, scalars, statics)
         invocation = invoke(op, item, scalars, statics, math)
