@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from operator import index
 from typing import Any
@@ -19,18 +18,15 @@ from rlk.ir.types import DType
 from rlk.lang.op import OWN, Formal, Op, Variant, variants
 from rlk.lang.types import ScalarType, StaticType, TensorType
 from rlk.lang.variants import outputs
-from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
+from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES, output_shape
 from rlk.runtime.binding.invocation import (
     Invocation,
     Scalars,
     Tensors,
-    all_extents,
-    check_nonempty,
+    geometry_of,
     of_one_stride,
     outputs_of,
-    row_axis,
     scattered,
-    sized_by,
 )
 from rlk.runtime.binding.selection import (
     DTypes,
@@ -255,9 +251,7 @@ def fake(op: Op, args: tuple[Any, ...]) -> Any:
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
     tensors = of_one_stride(tensors, scattered(invocation, tensors))
-    geometry = measure(op.name, row_axis(op), sized_by(invocation, tensors), tensors, op.into.values())
-    geometry = replace(geometry, extents=all_extents(invocation, geometry.extents))
-    check_nonempty(op, geometry.extents)
+    geometry = geometry_of(invocation, tensors)
     first = next(iter(tensors.values()))
     made = {
         d.name: first.new_empty(output_shape(d, geometry), dtype=TORCH_DTYPES[d.type.dtype])
