@@ -130,7 +130,7 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
     built = triton.compile(source, target=GPUTarget(*_TRITON_TARGETS[target]), options=options)
     binary, text = ("cubin", "ptx") if "cubin" in built.asm else ("hsaco", "amdgcn")
     if binary == "cubin" and _WIDE_K.search(built.asm["ttgir"]):
-        raise ValueError(f"{kernel.name}: Triton gives mma.sync other elements of K than 16 that follow each other")
+        raise ValueError(f"{kernel.name}: Triton gives mma.sync other elements of K than 16 neighbours")
     file = f"{kernel.name}.{binary}"
     (folder / file).write_bytes(built.asm[binary])
     (folder / f"{kernel.name}.{text}").write_text(built.asm[text])

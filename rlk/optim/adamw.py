@@ -32,7 +32,7 @@ Stepped = tuple[torch.Tensor, torch.Tensor, dict[str, Any]]
 class _Kept:
     """The last step of a group.
 
-    memory: of its tensors. launches: each with its step minus that of the first parameter; True: it draws bits.
+    memory: of its tensors. launches: each with its step minus the first parameter's; True: it draws bits.
     """
 
     memory: list[tuple[Any, ...]]

@@ -16,8 +16,8 @@ import triton.language as tl
 
 @triton.jit
 def keep_k_order(factor):
-    # The same 16-bit elements. By the narrowest load behind a factor Triton chooses which 16 of K are one mma.sync, and
-    # elements of 8 bits would give other sums than ascending steps; it does not look behind assembly with effects.
+    # The same 16-bit elements. By the narrowest load behind a factor Triton chooses which 16 of K are one
+    # mma.sync: elements of 8 bits give other sums than ascending steps. It looks behind no volatile assembly.
     return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [factor], factor.dtype, is_pure=False, pack=2)
 
 
