@@ -1,8 +1,8 @@
 """Rows of known cliffs under entries of a user's table, one after the other, in one process.
 
-`python -m benchmarks.schedules table.toml --only "policy_loss fwd"` times each row as it is shipped, then with
-each entry for its operator alone, then as it is shipped again, and prints the time of every kernel. `rlk tune`
-draws its own inputs and lists; this has the inputs of the benchmark, and the entries that somebody wrote.
+`python -m benchmarks.schedules table.toml --only "policy_loss fwd"` times each row as it is shipped, then
+with each entry for its operator alone, then as it is shipped again, and prints the time of every kernel.
+`rlk tune` draws its own inputs and lists; this has a benchmark's inputs, and the entries that somebody wrote.
 Results must have the same bits: a row that differs ends the command with status 1.
 """
 
@@ -30,7 +30,7 @@ from rlk.testing.bits import differing
 
 
 def tables(table: Table, case: Case) -> Iterator[tuple[str, Table]]:
-    """Yield the shipped schedules, each entry of a table for a case's operator, and the shipped ones again."""
+    """Yield the shipped schedules, each entry of a table for a case's operator, and the shipped ones."""
     yield "as shipped", Table()
     for entry in table.entries:
         if entry.op.removesuffix("_grad") == case.op:

@@ -39,9 +39,8 @@ x 128256 in tiles of 64 rows without a cluster took as long as 512 rows of the b
 
 WIDTHS = {256: 1.0, 128: 0.92, 64: 0.76, 32: 0.6}
 """Speeds by columns of a tile, relative to 256: low ones, so that narrow tiles are chosen for fewer waves
-alone. 1024 x 14336 has 0.875 of the waves with 128 columns and took 0.949 of the time; 512 x 4096 took 0.81 to
-0.90 of the time in one wave of 128 columns that two of 64 took (warpgroups.toml)."""
-
+alone. 1024 x 14336 has 0.875 of the waves with 128 columns and took 0.949 of the time; one wave of 128
+columns for 512 x 4096 took 0.81 to 0.90 of the time of two waves of 64 (warpgroups.toml)."""
 
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:

@@ -119,7 +119,7 @@ def _row_per_block(
     if beside > 1:
         each = min(each, max(0, (LISTED // beside).bit_length() - 1))
     told = max(0, min(bits - each, (WARP * MAX_WARPS).bit_length() - 1))
-    first = 0 if by_element(kernel, near) else low  # of accesses by loaded indices neighbours are on other lanes
+    first = 0 if by_element(kernel, near) else low  # 0: neighbours, which are loaded one by one, on lanes
     placed = [Span(str(near), first, told)] * (told > 0)
     rows = max(1, BLOCK >> told) if found.parallel and not walks else 1
     tiles = []
