@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +16,7 @@ from rlk.nn.normed import head_norm
 from rlk.nn.ranks import Ranks
 from rlk.ops.attention import check_pages
 from rlk.ops.offsets import owners_of
+from rlk.runtime.binding.arguments import VECTOR
 
 
 class Tokens(Protocol):
@@ -38,6 +39,11 @@ class Tokens(Protocol):
         window, softcap, scale and sinks of `rlk.ops.varlen_attention`.
         """
         ...
+
+
+def sizes_of(t: torch.Tensor) -> tuple[object, ...]:
+    """Return what selects the code that reads a tensor."""
+    return t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +102,7 @@ class WholeSequences:
         return ops.varlen_attention(q, k, v, self.cu_seqlens, self.cu_seqlens, **options).o
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PagedTokens:
     """The newest tokens of sequences whose earlier keys and values are in pages: prefill and decode.
 
@@ -154,6 +160,12 @@ class PagedTokens:
             slots = torch.where(exists, slots, -1)
             positions = torch.where(exists, positions, 0)
         return PagedTokens(positions.to(torch.int32), cu_seqlens, context_lens, block_table, slots, cache)
+
+    @cached_property
+    def sizes(self) -> tuple[object, ...]:
+        """Return what selects the code that reads these tensors: sizes, strides, devices and alignments."""
+        own = self.positions, self.cu_seqlens, self.context_lens, self.block_table, self.slots
+        return tuple(map(sizes_of, (*own, self.cache.keys, self.cache.values)))
 
     def attend(self, layer: int, qkv: torch.Tensor, heads: Heads, **options: Any) -> torch.Tensor:
         keys, values = self.cache.layer(layer)
