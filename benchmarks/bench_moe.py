@@ -256,6 +256,8 @@ def decoder_layers() -> Iterator[Case]:
     for batch, length in ((4, 2048), (1, 8192)):
         torch.cuda.empty_cache()
         yield replace(bench_model.forward(MODEL, config(), batch, length), bar=bar)
+    torch.cuda.empty_cache()
+    yield replace(bench_model.training(MODEL, config(), 4, 2048), bar=bar)
     for batch in (1, 16, 64, 256):
         torch.cuda.empty_cache()
         yield replace(bench_model.decode(MODEL, config(), batch, 2048), bar=bar)

@@ -340,7 +340,8 @@ def test_controls_of_a_tiny_config_are_detected(family: str) -> None:
     raw = FAMILIES[family]().to_dict()
     bench = Bench.of(random_subject(family, "config", raw, torch.bfloat16, torch.device("cpu")), 40)
     found = verify(bench, [p for p in contract(bench) if p.group == CONTROL])
-    assert [row["status"] for row in found.rows] == ["detected"] * 3
+    assert [row["status"] for row in found.rows] == ["detected"] * 4
+    assert all(row["experts"]["compared"] == 40 for row in found.rows)
 
 
 def test_a_change_of_experts_reaches_later_tokens_through_attention() -> None:
