@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,32 @@ def test_training_prefill_and_decoding_have_the_same_bits_and_experts(model: Cau
         assert_same_bits(a, b, "prefill in chunks, then decoding")
         assert_same_bits(c, b, "alone")
     assert Routes.cat(routes).digest() == together.digest()
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_leaves_are_pieces_of_the_range_of_experts(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways are cut into them (`test_moe.py` has the orders), and a patched model has the same bits."""
+    folder = written_of(FAMILIES[family](), tmp_path)
+    one, two = CausalLM.from_pretrained(folder), CausalLM.from_pretrained(folder, leaves=2)
+    seen, own = list[tuple[str, int]](), {name: getattr(ops, name) for name in ("permute", "combine")}
+
+    def spied(name: str, *args: Any, **given: Any) -> Any:
+        seen.append((name, given["leaves"]))
+        return own[name](*args, **given)
+
+    for name in own:  # 16 bits of sums this short seldom show their order
+        monkeypatch.setattr(ops, name, partial(spied, name))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    with torch.no_grad():
+        logits = two.logits(two(IDS))
+        layers = two.config.experts.number(two.config.num_hidden_layers)
+        assert seen == layers * [("permute", 2), ("combine", 2)]
+        with rlk.patch(theirs, leaves=2):
+            assert_same_bits(theirs(IDS[None], use_cache=False).logits[0], logits)
+        assert seen == 2 * layers * [("permute", 2), ("combine", 2)]
+    assert one.numerics_id("cpu") != two.numerics_id("cpu")
 
 
 def gradients(model: CausalLM, routes: RouteLog | None) -> list[torch.Tensor]:
@@ -323,7 +350,7 @@ def test_ids_of_numerics_depend_on_the_experts(model: CausalLM) -> None:
     [
         ("qwen3_moe", {"num_experts_per_tok": 9}, "num_experts_per_tok=9"),
         ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size=None"),
-        ("qwen3_moe", {"rlk_leaves": 2}, "products of experts have no leaves"),
+        ("qwen3_moe", {"rlk_leaves": 4, "num_experts": 6}, "num_experts=6"),
         ("gpt_oss", {"swiglu_limit": None}, "swiglu_limit=None"),
     ],
 )

@@ -123,6 +123,7 @@ class Bench:
             c.num_attention_heads * c.head_dim,
             c.num_key_value_heads * c.head_dim,
             c.intermediate_size,
+            c.experts.count if c.experts else 0,
         )
         return next((n for n in (8, 4, 2, 1) if n != c.leaves and not any(e % n for e in extents)), c.leaves)
 

@@ -376,7 +376,8 @@ def without_logits(run: Run) -> Iterator[Tensor]:
 
 def generated(run: Run) -> Iterator[Tensor]:
     """Compare log-probs of tokens that `generate` draws, in few pages, with those of finished sequences."""
-    steps, batch, most = run.sizes.steps, max(run.sizes.batches), run.model.config.max_position_embeddings
+    steps, most = run.sizes.steps, run.model.config.max_position_embeddings
+    batch = min(16, max(run.sizes.batches))  # few pages hold few sequences: the others wait for their turn
     for group in _batches(run.trained, batch):
         prompts = [run.sequences[i][: max(1, len(run.sequences[i]) // 2)].tolist() for i in group]
         new = min(steps, most - max(map(len, prompts)))
