@@ -296,7 +296,8 @@ def test_experts_that_files_have_one_by_one_have_their_digests(family: str, tmp_
     model = CausalLM.from_pretrained(tmp_path)
     theirs = transformers.AutoModelForCausalLM.from_config(FAMILIES[family](), dtype=torch.bfloat16)
     check(sent, transfer(model, theirs))
-    check(sent, digest(model))
+    for held in (model, model.state_dict(), theirs.state_dict()):
+        check(sent, digest(held))
     with torch.no_grad():
         theirs.model.layers[-1].mlp.experts.down_proj[3, 5, 7] += 1
     with pytest.raises(LaunchError, match=r"1 of [0-9]+ weights are") as raised:
