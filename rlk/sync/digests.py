@@ -167,8 +167,8 @@ Named: TypeAlias = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Ten
 def _names_of_files(names: Collection[str]) -> Named:
     """Return what separates the weights of experts that a model holds as one, and files do not.
 
-    A state dict does not say of which family it is, so names tell: Qwen3-MoE has norms of heads, Mixtral none,
-    and neither has other parameters in a layer of experts.
+    A state dict does not say of which family it is, so names tell: Qwen3-MoE has norms of heads, Mixtral
+    none, and neither has other parameters in a layer of experts.
     """
     of_layers = {name.rpartition(".mlp.")[::2] for name in names if ".mlp." in name}
     layers = {layer for layer, name in of_layers if name in EXPERTS}

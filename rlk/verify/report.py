@@ -136,7 +136,9 @@ def by_operator(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
     found = {name: [0, 0] for name in CHAINS}
     for row in rows:
         if row["promise"] == "bitwise":
-            for name, counts in row["operators"].items():
+            chosen = row["experts"]
+            extra = {} if chosen is None else {"experts": (chosen["compared"], chosen["changed"])}
+            for name, counts in (row["operators"] | extra).items():
                 found[name] = [a + b for a, b in zip(found[name], counts, strict=True)]
     return {name: (n, bad) for name, (n, bad) in found.items() if n}
 
