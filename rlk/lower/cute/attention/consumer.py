@@ -28,11 +28,12 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import DType
+from rlk.lower.common.lagging import lagging_maximum
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import axis_name, stem
 from rlk.lower.common.rescale import rescale_of
-from rlk.lower.cute.attention import scheduler
+from rlk.lower.cute.attention import lagging, scheduler
 from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
 from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, AttentionEmitter, numbered
@@ -377,8 +378,13 @@ class ConsumerEmitter(AttentionEmitter):
         (sums,), place = part.sums, self.place_of(part, 0)
         dot = sums.node
         assert isinstance(dot, Dot) and dot.onto is not None
-        self.targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: place}
+        targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: place}
         left = [let for let in lets if let != sums]
+        nodes = {value: let.node for value, let in self.lets.items()}
+        if (found := lagging_maximum(part.loop, nodes)) is not None:
+            parts, rest = lagging.write(self, part, left, found, dot.a, targets)
+            return Late(((found.total, parts),), tuple(rest))
+        self.targets = targets
         needed = backward_slice([dot.a, dot.onto], {let.value: let for let in left}, self.operands)
         reduces, late = [let for let in left if isinstance(let.node, Reduce)], {}
         for let in reduces:
@@ -468,6 +474,12 @@ class ConsumerEmitter(AttentionEmitter):
                 (*lines[cut:], *end),
             ),
         )
+
+    def parts_of(self, let: Let) -> int:
+        """Return how many partial results of a row the thread-local part of a reduction leaves."""
+        assert isinstance(let.node, Reduce)
+        steps = [step.across for step in self.reduction(let, let.node)[2]]
+        return self.plan.scores.count >> (steps.index(True) if True in steps else len(steps))
 
     def end_of_step(self, part: Step, late: Late) -> None:
         """Write the values that O += P V did not wait for, and update the loop-carried ones."""
