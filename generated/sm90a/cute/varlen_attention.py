@@ -458,12 +458,6 @@ def varlen_attention_step(
             m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
         rescales = rescales + 1
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
-    if cutlass.const_expr(more):
-        k_ring.consumer_wait(k_consumer_state)
-        multiply(
-            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
-            False, 8
-        )
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
         for c in cutlass.range_constexpr(16):  # attention.py:79
@@ -475,6 +469,27 @@ def varlen_attention_step(
                 s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:81
             else:
                 s_masked[r].append(s[r][c])
+    if new_piece:
+        for r in cutlass.range_constexpr(2):
+            # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
+            m_limit = m_piece[r] + Float32(8.0)
+            m_chunk = max_over_s_lane(max_over_s_lane_of_thread(s_masked[r]))[0]
+            m_grows = m_limit < m_chunk
+            m_new = select(m_grows, m_chunk, m_piece[r])
+            is_empty = m_new == Float32(float("-inf"))
+            m_safe = select(is_empty, Float32(0.0), m_new)
+            alpha_exponent = m_piece[r] - m_safe
+            alpha = exp2(alpha_exponent)
+            l_scaled = mul(l_piece[r], alpha)
+            for c in cutlass.range_constexpr(32):
+                acc_o[r, c] = mul(acc_o[r, c], alpha)
+            m_piece[r], l_piece[r] = m_new, l_scaled
+    if cutlass.const_expr(more):
+        k_ring.consumer_wait(k_consumer_state)
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
+            False, 8
+        )
     l_chunk_parts = cute.make_rmem_tensor((4,), Float32)
     for r in cutlass.range_constexpr(2):
         p = []
@@ -498,17 +513,17 @@ def varlen_attention_step(
             alpha_exponent = m_piece[r] - m_safe
             alpha = exp2(alpha_exponent)
             l_scaled = mul(l_piece[r], alpha)
+            for c in cutlass.range_constexpr(32):
+                acc_o[r, c] = mul(acc_o[r, c], alpha)
+            m_piece[r], l_piece[r] = m_new, l_scaled
             p_2 = []
             for c in cutlass.range_constexpr(16):
                 p_exponent = s_masked[r][c] - m_safe
                 p_2.append(exp2(p_exponent))
                 p_bf16[r, c] = Float32(p_2[c]).to(BFloat16)
-            for c in cutlass.range_constexpr(32):
-                acc_o[r, c] = mul(acc_o[r, c], alpha)
             l_chunk_of_row_2 = sum_over_s_lane_of_thread(p_2)
             for i in cutlass.range_constexpr(2):
                 l_chunk_parts[2 * r + i] = l_chunk_of_row_2[i]
-            m_piece[r], l_piece[r] = m_new, l_scaled
     v_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (end_k_value < s_begin + 64):

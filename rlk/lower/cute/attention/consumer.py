@@ -298,9 +298,17 @@ class ConsumerEmitter(AttentionEmitter):
             if found is not None:
                 self.rescale(part, name)
             self.read_scores(part)
+            left = [let for let in lets if let.value not in self.written and let != part.sums[0]]
+            lagging_step = self.with_lagging_maximum(part, left)
+            if lagging_step is not None and found is not None:
+                lagging.restart(self, lagging_step, self[found.condition])
             with self.switch(MORE):
                 self.scores(K_STATE)
-            late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
+            if lagging_step is None:
+                late = self.rows_of_step(part, left)
+            else:
+                parts, rest = lagging.write(self, lagging_step)
+                late = Late(((lagging_step.found.total, parts),), tuple(rest))
             self.wait_for(self.plan.streamed[1], V_STATE)
             if self.plan.by_tma and (guards := guards_of(part, self.plan.streamed[1:])):
                 with self.where_masked():
@@ -370,21 +378,22 @@ class ConsumerEmitter(AttentionEmitter):
             v in scores or (v in known and not self.by_row(v)) for v in operands(let.node)
         )
 
+    def with_lagging_maximum(self, part: Step, lets: list[Let]) -> lagging.LaggingStep | None:
+        """Write the masked scores of a step whose maximum mostly stays, if it has such a maximum."""
+        found = lagging_maximum(part.loop, {value: let.node for value, let in self.lets.items()})
+        dot = part.sums[0].node
+        assert isinstance(dot, Dot) and dot.onto is not None
+        targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: self.place_of(part, 0)}
+        return None if found is None else lagging.step_of(self, part, lets, found, targets)
+
     def rows_of_step(self, part: Step, lets: list[Let]) -> Late:
         """Write a step's values up to O += P V; return those that it does not need.
 
         Both rows of a thread advance together between warp shuffles, so that their latency is paid once.
         """
-        (sums,), place = part.sums, self.place_of(part, 0)
-        dot = sums.node
+        left, dot, place = lets, part.sums[0].node, self.place_of(part, 0)
         assert isinstance(dot, Dot) and dot.onto is not None
-        targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: place}
-        left = [let for let in lets if let != sums]
-        nodes = {value: let.node for value, let in self.lets.items()}
-        if (found := lagging_maximum(part.loop, nodes)) is not None:
-            parts, rest = lagging.write(self, part, left, found, dot.a, targets)
-            return Late(((found.total, parts),), tuple(rest))
-        self.targets = targets
+        self.targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: place}
         needed = backward_slice([dot.a, dot.onto], {let.value: let for let in left}, self.operands)
         reduces, late = [let for let in left if isinstance(let.node, Reduce)], {}
         for let in reduces:
