@@ -77,6 +77,8 @@ def map1(fn: Fn1, x: str, dtype: DType, call: Call) -> str | None:
             return f"{x} != {x}"
         case Fn1.ABS if dtype is DType.F32:
             return call("magnitude", x)
+        case Fn1.ABS if dtype is DType.I32:
+            return f"cutlass.max({x}, -{x})"
         case Fn1.ABS | Fn1.NOT | Fn1.SQRT | Fn1.FLOOR:
             return None
         case _:
