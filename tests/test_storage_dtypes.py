@@ -160,8 +160,8 @@ def whole_bytes(x: Tensor[S, T, N], y: Tensor[S, T, N]) -> Outputs:
     less = (low < 7) | (mixed >= high)
     shifted = ((x << 3) | (y >> 2)) & 0x7D
     quotients = (shifted % 11) + shifted // ((y & 7) + 1)
-    return L.out(mixed=mixed, less=less, turned=abs(-x) - low, quotients=quotients, largest=L.max(mixed, over=N),
-                 smallest=L.min(x - y, over=N))  # fmt: skip
+    extremes = {"largest": L.max(mixed, over=N), "smallest": L.min(x - y, over=N)}
+    return L.out(mixed=mixed, less=less, turned=abs(-x) - low, quotients=quotients, **extremes)
 
 
 @pytest.mark.parametrize(("by", "on"), RUNS, ids=[f"{by}-{on}" for by, on in RUNS])

@@ -291,6 +291,9 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
             return [TileType(DType.F32, rows), TileType(DType.I32, rows)]
         case Kind.TOP:
             return [TileType(DType.I32, rows)] * 3
+        case Kind.TOP_K:
+            k = fold.monoid.count
+            return [TileType(DType.F32, rows)] * k + [TileType(DType.I32, rows)] * k
 
 
 def _goes_on(fold: Fold, axis: Axis, state: list[TileType], known: _Known) -> None:

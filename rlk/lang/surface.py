@@ -39,6 +39,7 @@ from rlk.lang.folds import (
     an_axis,
     an_order,
 )
+from rlk.lang.narrow import map2
 from rlk.lang.reserved import check_free
 from rlk.lang.trace import (
     NoSuchName,
@@ -50,7 +51,6 @@ from rlk.lang.trace import (
     Tracer,
     as_tile,
     hint,
-    map2,
     taken,
     tracer,
 )
@@ -641,7 +641,7 @@ class L(metaclass=_Names):
     def _map2(fn: Fn2, a: Operand, b: Operand) -> Tile:
         t = tracer(fn.value)
         x, y = L._pair(t, fn.value, a, b)
-        return t.wrap(map2(t, fn, x, y))
+        return t.wrap(map2(t.builder, fn, x, y))
 
     @staticmethod
     def fma(a: Operand, b: Operand, c: Operand) -> Tile:

@@ -15,7 +15,6 @@ from rlk.ir.nodes import (
     Bits,
     Block,
     Cast,
-    Const,
     Decl,
     Extent,
     Fn1,
@@ -38,6 +37,7 @@ from rlk.ir.nodes import (
     defined,
 )
 from rlk.ir.types import DType, TileType, dtype_of
+from rlk.lang.narrow import map1, map2
 from rlk.lang.reserved import check_free
 
 Number = float | int | bool
@@ -469,7 +469,7 @@ class Tile:
         a, c = (theirs, mine) if swapped else (mine, theirs)
         if not swapped:
             self._limited(fn, other)
-        return self.tracer.wrap(map2(self.tracer, fn, a, c))
+        return self.tracer.wrap(map2(self.tracer.builder, fn, a, c))
 
     def _quotient(self, sign: str, other: object, swapped: bool = False) -> Tile:
         """Return x / y of floats or x // y of integers; raise for the other operator."""
@@ -487,10 +487,7 @@ class Tile:
             raise SpecError(Code.INTEGER_UNDEFINED, author(), what=f"{fn.value} by {other}", rule=rule)
 
     def _map1(self, fn: Fn1) -> Tile:
-        b, x = self.tracer.at(), self.tracer.use(self)
-        if not self.dtype.is_int8:
-            return self.tracer.wrap(b.map1(fn, x))
-        return self.tracer.wrap(b.let(Cast(b.map1(fn, widened(b, x)), self.dtype)))
+        return self.tracer.wrap(map1(self.tracer.at(), fn, self.tracer.use(self)))
 
     def __add__(self, other: object) -> Tile:
         return self._map2(Fn2.ADD, other)
@@ -925,24 +922,6 @@ class ScalarArg:
     @staticmethod
     def load(tracer: Tracer, decl: Decl) -> Tile:
         return tracer.wrap(tracer.builder.let(Param(decl.name), decl.name))
-
-
-def widened(b: Builder, x: Value) -> Value:
-    """Return an integer of 8 bits as an i32; a number as it was before its cast."""
-    node = b.node(x)
-    if isinstance(node, Cast) and isinstance(b.node(node.x), Const):
-        return node.x
-    return b.let(Cast(x, DType.I32))
-
-
-def map2(tracer: Tracer, fn: Fn2, x: Value, y: Value) -> Value:
-    """Append a function of two operands; one of two i8 or two u8 is computed in i32, then cast to them."""
-    b = tracer.builder
-    dtype = b.tile(x).dtype
-    if not dtype.is_int8 or b.tile(y).dtype is not dtype or fn is Fn2.MULHI:
-        return b.map2(fn, x, y)
-    made = b.map2(fn, widened(b, x), widened(b, y))
-    return made if fn.compares else b.let(Cast(made, dtype))
 
 
 def lift(tracer: Tracer, x: object, dtype: DType) -> Value:

@@ -493,8 +493,8 @@ def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tup
     return SimpleNamespace(box=box, shared=shared), tensor
 
 
-def _range(*bounds: Any, unroll: int = 1) -> range:
-    return range(*map(int, bounds))
+def _range(*bounds: Any, unroll: int = 1) -> Iterator[int]:
+    return map(simt.Step, range(*map(int, bounds)))
 
 
 def _cute() -> SimpleNamespace:
@@ -575,7 +575,7 @@ def _dsl() -> dict[str, Any]:
         CopyBulkTensorTileG2SMulticastOp=lambda: "copy for a cluster",
     )
     cutlass = SimpleNamespace(
-        range=_range, range_constexpr=_range, min=simt.least, max=simt.most, select_=simt.select,
+        range=_range, range_constexpr=range, min=simt.least, max=simt.most, select_=simt.select,
         Constexpr=int, const_expr=bool, Int8=simt.Int8,
     )  # fmt: skip
     utils = SimpleNamespace(
