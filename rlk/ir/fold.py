@@ -31,6 +31,8 @@ def init(b: Builder, monoid: Monoid, dtype: DType = DType.F32) -> State:
             return (lowest, *map(b.f32, sums))
         case Kind.ARGMAX:
             return (b.f32(-math.inf), b.i32(LAST_INDEX))
+        case Kind.LARGEST:
+            return (b.const(0 if dtype is DType.U32 else -(1 << (8 * dtype.bytes - 1)), dtype),)
         case Kind.TOP:
             return (b.i32(SMALLEST),) * 3
         case Kind.TOP_K:
@@ -57,6 +59,10 @@ def leaf(
             index = b.select(b.map2(Fn2.EQ, z, best), pos, b.i32(LAST_INDEX))
             index = _only(b, index, exists, b.i32(LAST_INDEX))
             return (best, _combine(b, Combine.MIN, index, lanes, monoid))
+        case Kind.LARGEST:
+            x = inputs[0]
+            lowest = init(b, monoid, b.tile(x).dtype)[0]
+            return (_combine(b, Combine.MAX, _only(b, x, exists, lowest), lanes, monoid, "largest"),)
         case Kind.TOP:
             assert lanes is None, "each lane has a state of its own"
             x = _only(b, inputs[0], exists, b.i32(SMALLEST))
@@ -85,6 +91,8 @@ def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = 
             tie = b.map2(Fn2.AND, b.map2(Fn2.EQ, one[0], two[0]), b.map2(Fn2.LT, two[1], one[1]))
             take = b.map2(Fn2.OR, later, tie)
             return (b.select(take, two[0], one[0], "m"), b.select(take, two[1], one[1], "index"))
+        case Kind.LARGEST:
+            return (b.max(one[0], two[0], "largest"),)
         case Kind.TOP:
             second = b.max(b.min(one[0], two[0]), b.max(one[1], two[1]), "second")
             crossed = b.max(b.min(one[0], two[1]), b.min(one[1], two[0]))
@@ -116,7 +124,7 @@ def best_of_lanes(b: Builder, monoid: Monoid, state: State, lanes: Axis) -> Stat
         indices.append(b.reduce(Combine.MIN, tied, lanes, None, f"index{len(indices)}"))
         taken = b.map2(Fn2.EQ, n, indices[-1])
         moved = zip(lists, [*lists[1:], absent], strict=True)
-        lists = [tuple(b.select(taken, y, x) for x, y in zip(*pair, strict=True)) for pair in moved][:more]  # type: ignore[misc]
+        lists = [(b.select(taken, y, x), b.select(taken, m, n)) for (x, n), (y, m) in moved][:more]
     return (*scores, *indices)
 
 

@@ -17,6 +17,7 @@ class Kind(Enum):
     POWER_SUM = "power_sum"  # the same of scores in units of ln 2: e = exp2(z - max)
     ARGMAX = "argmax"  # (max, its lowest index)
     TOP = "top"  # the three largest integers, the largest first; only for folds with `kept`
+    LARGEST = "largest"  # (the largest integer)
     # (the largest scores, the largest first; the index of each), the lower index first of equal scores
     TOP_K = "top_k"
 
@@ -48,6 +49,8 @@ class Monoid:
                 return ("max", "sum", *(("centred",) if self.centred else ()), *self.payloads)
             case Kind.ARGMAX:
                 return ("max", "index")
+            case Kind.LARGEST:
+                return ("largest",)
             case Kind.TOP:
                 return ("first", "second", "third")
             case Kind.TOP_K:
@@ -65,7 +68,7 @@ class Monoid:
                 return ("total",)
             case Kind.ARGMAX:
                 return ("m", "index")
-            case Kind.TOP | Kind.TOP_K:
+            case Kind.LARGEST | Kind.TOP | Kind.TOP_K:
                 return self.state
 
     @property

@@ -27,6 +27,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Order
 from rlk.ir.types import DType, dtype_of
+from rlk.lang.by_chunks import by_chunks, is_by_chunks
 from rlk.lang.folds import (
     Argmax,
     Carry,
@@ -205,11 +206,16 @@ class L(metaclass=_Names):
     def sum(x: Operand, over: Axis, tree: Order | None = None) -> Tile:
         """Return the sum over a whole axis, padded to 2**n with -0.0, in the order of a tree.
 
+        Along a dynamic axis with chunks, of any length, it is a stream, as are `max`, `min` and `any`: the
+        tree inside a chunk, chunks ascending, as of `L.total`. What is summed is computed again in the
+        stream, of what is in memory. A static axis is whole in a program, which has room for 131072 elements.
+
         tree: Tree.halving, Tree.pairwise, Tree.vector8 or Tree(order of index bits); integers need none.
 
         Shapes: x has the axis; the result has x's other axes.
         Dtypes: f32 and integers, kept: cast 16-bit floats to f32 and 8-bit integers to i32 first.
-        Raises: FLOAT_SUM_NEEDS_TREE, NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis, TREE_WIDTH.
+        Raises: FLOAT_SUM_NEEDS_TREE, NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis, TREE_WIDTH,
+        STREAM_NESTED and WHOLE_OF_STREAM along a dynamic axis.
 
         >>> L.sum(x, over=N, tree=Tree.halving)         # (x0 + x2) + (x1 + x3)
         [2.5, 5.25]
@@ -270,6 +276,8 @@ class L(metaclass=_Names):
             raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=over)
         if tile.dtype.is_int8 and fn in (Combine.MAX, Combine.MIN):
             return L._reduce(fn, tile.to(DType.I32), over, tree).to(tile.dtype)
+        if is_by_chunks(over):
+            return by_chunks(t, fn, tile, over, tree)
         return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
 
     @staticmethod

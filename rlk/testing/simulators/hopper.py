@@ -435,7 +435,8 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
 
     names = {
         torch.float32: DType.F32, torch.bfloat16: DType.BF16, torch.float16: DType.F16,
-        torch.int32: DType.I32, torch.int64: DType.I64, torch.int8: DType.I8, torch.uint8: DType.U8,
+        torch.int32: DType.I32, torch.int64: DType.I64, torch.uint32: DType.U32,
+        torch.int8: DType.I8, torch.uint8: DType.U8,
         torch.bool: DType.U8, torch.float8_e4m3fn: DType.U8, torch.float8_e5m2: DType.U8,
     }  # fmt: skip
     dtype = names[tensor.dtype]
