@@ -53,8 +53,9 @@ ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 class Exchange:
     """The sizes of the buffers that ranks share, equal on all of them.
 
-    words: elements that `sum_words` takes at most, a power of two from BLOCK on. Of `sum_chunks`: programs; chunk, the bytes that one of
-    them sends at once; ahead, the chunks that it sends before it adds the first; warps of a program.
+    words: elements that `sum_words` takes at most, a power of two from BLOCK on. Of `sum_chunks`: programs;
+    chunk, the bytes that one of them sends at once; ahead, the chunks that it sends before it adds the first;
+    warps of a program.
     """
 
     ranks: int
@@ -162,8 +163,9 @@ def _words(sizes: Exchange, rank: int, others: list[int], dtypes: tuple[str, str
         "if tl.program_id(0) == 0:  # slots beyond n: no rank sends to them before the next call of this set",
         f"    other = ((call >> 1) & {sizes.words // BLOCK - 1}) * {BLOCK} + tl.arange(0, {BLOCK})",
         f"    slot = (call & 1).to(tl.int64) * {sizes.ranks * sizes.words} + other",
+        "    renewed = call.to(tl.int64) << 32",
         *(
-            f"    tl.store(words_{rank}_ptr + {r * sizes.words} + slot, call.to(tl.int64) << 32, mask=other >= n)"
+            f"    tl.store(words_{rank}_ptr + {r * sizes.words} + slot, renewed, mask=other >= n)"
             for r in others
         ),
         "tl.debug_barrier()  # every thread has read the number of the call",

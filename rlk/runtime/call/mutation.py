@@ -63,7 +63,9 @@ def _leading(invocation: Invocation, decl: Decl, tensor: torch.Tensor) -> int:
 
 
 def _fits(tensor: torch.Tensor, lead: int) -> bool:
-    """Return whether kernels can write a tensor itself."""
+    """Return whether kernels can write a tensor itself, which is no lazily negated view."""
+    if tensor.is_neg():
+        return False
     return tensor.is_contiguous() or (lead == 1 and tensor.dim() > 0 and tensor.stride(-1) == 1)
 
 
