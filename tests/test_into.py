@@ -295,8 +295,18 @@ def test_torch_compile_sees_the_mutation() -> None:
         torch.library.opcheck(torch.ops.into_tests.momentum.default, (m, g, 0.5, "auto"))
         rlk.register(filled, namespace="into_tests")
         torch.library.opcheck(torch.ops.into_tests.filled.default, (m, 0.5, "auto"))
+        rlk.register(added, namespace="into_tests")
+        both = torch.randn(3, 16)
+        views = ((both, both), (both[:, :8], both[:, 4:12]), (both[:, :8], both[:, 8:]))
+        compiled_add = torch.compile(lambda x, y: added(x, y).y, backend="aot_eager", fullgraph=True)
+        for pair in views[:2]:
+            with pytest.raises(RuntimeError, match="residual is written, and its memory overlaps x"):
+                compiled_add(*pair)
+        kept = both.clone()
+        assert torch.equal(compiled_add(*views[2]), added(kept[:, :8], kept[:, 8:]).y)
+        assert torch.equal(both, kept)  # columns of the same rows
     finally:
-        for each in (momentum, filled):
+        for each in (momentum, filled, added):
             unregister(each.qualified)
 
 
