@@ -115,7 +115,7 @@ def _is_flat(tensors: Sequence[torch.Tensor]) -> bool:
         return False  # a call of its own refuses more
     runs = first.is_cuda or (first.device.type == "cpu" and dispatch.interpreter is not None)
     same = all(t.shape == first.shape and t.device == first.device for t in tensors)
-    return runs and same and all(t.stride(0) == 1 for t in tensors)
+    return runs and same and all(t.stride(0) == 1 and not t.is_neg() for t in tensors)
 
 
 @dataclass(slots=True)
