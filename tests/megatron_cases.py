@@ -49,3 +49,10 @@ def factors(name: str) -> torch.Tensor:
 def labels_of(name: str) -> torch.Tensor:
     """Return the token behind each, [b, s]; of the last ones no token, as their mask is 0."""
     return torch.where(has_next(name), texts(name).roll(-1, 1), -1)
+
+
+def streams() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tokens and cotangents of a norm, f32 [s, b, 24], whose sums show every order."""
+    drawn = torch.Generator().manual_seed(4)
+    x, d_y = (torch.randn(LENGTH, BATCH, 24, generator=drawn) for _ in range(2))
+    return x, d_y

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-from megatron_cases import LENGTH, factors, has_next, labels_of, offsets, policy_of, texts
+from megatron_cases import LENGTH, factors, has_next, labels_of, offsets, policy_of, streams, texts
 from nn_cases import integers
 from rank_cases import Found, member, refused
 
@@ -69,7 +69,21 @@ def alone(rank: int) -> Found:
         sync.transfer(policy, theirs)
         found["control"] = trained(theirs, name)
     found["refused"] = refusals(config, model)
+    found["norm"] = normed(config)
     return found | {"config": vars_of(model.nn_config) == vars_of(policy.config)}
+
+
+def normed(config: TransformerConfig) -> Found:
+    """Return norms of [s, b, hidden], and the gradients of their f32 weights."""
+    found: Found = {}
+    wide, (x, d_y) = deepcopy(config), streams()
+    wide.params_dtype = torch.float32
+    for name, of in (("forward", lambda norm: norm(x)), ("of_total", lambda norm: norm.of_total(x)[0])):
+        norm = megatron.RMSNorm(wide, x.shape[-1])
+        y = of(norm)
+        y.backward(d_y)
+        found[name] = {"y": y.detach(), "grad": norm.weight.grad}
+    return found
 
 
 def vars_of(config: Any) -> dict[str, Any]:

@@ -13,9 +13,10 @@ if os.environ.get("RLK_REQUIRE_VLLM") != "1" and find_spec("megatron") is None:
     pytest.skip("make test-vllm has Megatron-core", allow_module_level=True)
 
 import rank_cases
-from megatron_cases import PACKED, factors, has_next, policy_of, texts
+from megatron_cases import PACKED, factors, has_next, policy_of, streams, texts
 from rank_cases import Found
 
+from rlk.nn import RMSNorm
 from rlk.ops import Layout
 from rlk.parallel.plan import dim_of
 from rlk.sync import digest
@@ -76,6 +77,22 @@ def test_one_rank_has_the_bits_of_rlk_nn(rank: int, ranks: list[Found]) -> None:
 def test_two_ranks_have_the_bits_of_rlk_nn(name: str, ranks: list[Found]) -> None:
     for rank, found in enumerate(ranks):
         assert_as_wanted(found[name], name, rank, WORLD)
+
+
+def test_norms_add_tokens_sequence_by_sequence(ranks: list[Found]) -> None:
+    def grad(x: torch.Tensor, d_y: torch.Tensor) -> torch.Tensor:
+        norm = RMSNorm(x.shape[-1], eps=1e-5)
+        norm(x).backward(d_y)
+        assert norm.weight.grad is not None
+        return norm.weight.grad
+
+    x, d_y = streams()
+    want = grad(*(t.transpose(0, 1).flatten(0, 1) for t in (x, d_y)))
+    for found in ranks:
+        for name in ("forward", "of_total"):
+            assert_same_bits(found["norm"][name]["y"], RMSNorm(24, eps=1e-5)(x).detach(), name)
+            assert_same_bits(found["norm"][name]["grad"], want, name)
+    assert differing(grad(x.flatten(0, 1), d_y.flatten(0, 1)), want) > 5  # the control: place by place
 
 
 @pytest.mark.parametrize("rank", range(WORLD))

@@ -324,9 +324,9 @@ def test_rows_of_groups_are_covered_and_other_models_of_megatron_refused() -> No
         "one of 2 pipeline stages": megatron(name, 8, pipeline_model_parallel_size=2),
         "a dense GPT model with SwiGLU": megatron("decoder.layers.0.mlp.experts.weight1", 8),
     }
-    for message, model in models.items():
+    for message, other in models.items():
         with pytest.raises(LaunchError, match=message):
-            digest(model)
+            digest(other)
 
 
 def test_bad_sources_are_refused(tmp_path: Path) -> None:

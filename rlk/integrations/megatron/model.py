@@ -38,13 +38,6 @@ from rlk.nn.ranks import mark_shares
 from rlk.nn.rotary import tables_of
 
 
-class FinalNorm(RMSNorm):
-    """The last norm, of the sum that the last layer returns."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return self.of_total(x)[0]
-
-
 class GPTModel(gpt.GPTModel):
     """Megatron-core's GPTModel with the bits of `rlk.nn.CausalLM`: logits, losses and gradients.
 
@@ -78,7 +71,7 @@ class GPTModel(gpt.GPTModel):
         if groups is not None and groups.tp is not group:
             raise refused("pg_collection.tp", "another group", "parallel_state's, or pg_collection=None")
         check_ranks(config, vocab_size, group.size())
-        block = TransformerBlockSubmodules([transformer_layer_spec] * config.num_layers, FinalNorm)
+        block = TransformerBlockSubmodules([transformer_layer_spec] * config.num_layers, RMSNorm)
         super().__init__(config, block, vocab_size, max_sequence_length, *args, **options)
         # LanguageModelEmbedding names the class itself; weights, attributes and hooks stay
         self.embedding.word_embeddings.__class__ = VocabParallelEmbedding
