@@ -72,14 +72,18 @@ class Heads:
         """Return q [T, Hq, E], k and v [T, Hk, E]; q and k normalised and rotated to their positions."""
         sizes = [n * self.width for n in (self.queries, self.keys, self.keys)]
         q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(sizes, -1))
+        return *self.rotated(q, k, positions), v
+
+    def rotated(
+        self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return q [T, Hq, E] and k [T, Hk, E] normalised and rotated to their positions."""
         options = {"position_ids": positions, "rotary_dim": self.rotary_dim}
         if self.q_weight is None or self.k_weight is None:
-            q, k = ops.rope(q, k, self.cos, self.sin, **options)
-        else:
-            options |= {"cos": self.cos, "sin": self.sin, "eps": self.eps, "profile": self.profile}
-            norm = ops.qk_norm if self.ranks is None else partial(head_norm, ranks=self.ranks)
-            q, k = norm(q, self.q_weight, **options), norm(k, self.k_weight, **options)
-        return q, k, v
+            return ops.rope(q, k, self.cos, self.sin, **options)
+        options |= {"cos": self.cos, "sin": self.sin, "eps": self.eps, "profile": self.profile}
+        norm = ops.qk_norm if self.ranks is None else partial(head_norm, ranks=self.ranks)
+        return norm(q, self.q_weight, **options), norm(k, self.k_weight, **options)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -242,7 +242,9 @@ def _write(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None
 
 def _run(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None:
     # one key for everything that selects code, as for calls that return their results
-    sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in tensors.values()]
+    sizes = [
+        (t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR, t.is_neg()) for t in tensors.values()
+    ]
     key = (id(op), *tensors, *statics.values(), *sizes)
     given = tensors | {out: tensors[name] for name, out in WRITTEN.items() if name in tensors}
     if "q" in tensors and tensors["q"].dim() != 3:

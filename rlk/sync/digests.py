@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.nn.experts import STORED, by_expert
+from rlk.nn.experts import by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.blocks import Weight, digests_of
 from rlk.sync.parts import OP, Layout, Part, by_canonical_name, layout_of_model, resolved
@@ -26,6 +26,8 @@ HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 NO_PARAMETER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 """Buffers that older versions of transformers wrote; rlk and newer versions compute them."""
 INDEX = "model.safetensors.index.json"
+EXPERTS = ("experts.gate_up_proj", "experts.down_proj", "gate.weight")
+"""Parameters of a layer of experts of Qwen3-MoE and Mixtral, as models hold them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def digest(
     that sends f32 weights to a bf16 engine. parts: the weights that lie in tensors of other names or layouts;
     every tensor that is no part's source is a weight of its own name. For vLLM's models they are found: its
     merged and padded weights have the digests of the checkpoint's, and so have experts of Qwen3-MoE and
-    Mixtral, of which files have a tensor each. `lm_head.weight` is left out where it has the bits of
+    Mixtral in models and state dicts, of which files have a tensor each. A state dict of `rlk.nn`'s GPT-OSS
+    has its experts transposed: take the model. `lm_head.weight` is left out where it has the bits of
     `model.embed_tokens.weight`.
 
     The bytes of a weight, row-major and little-endian, are cut into blocks of 65536, the last one filled up
@@ -112,7 +115,7 @@ def digest(
         found = by_canonical_name(_digests_of_files(Path(source), dtype))
     else:
         tensors, gathered = _weights(source, parts)
-        named = _names_of_files(source if parts is None else None)
+        named = _names_of_files((*tensors, *gathered)) if parts is None else dict
         found = _digests_of_tensors(named(tensors), dtype) | _digests_of_shards(gathered, dtype, named)
     head = found.get(HEAD)
     if head is not None and head == found.get(EMBEDDING):
@@ -161,14 +164,18 @@ Named: TypeAlias = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Ten
 """Returns weights by the names that files have."""
 
 
-def _names_of_files(source: Any) -> Named:
-    """Return what separates the weights of experts that a model holds as one, and files do not."""
-    if isinstance(source, torch.nn.Module):
-        kinds = (getattr(getattr(m, "config", None), "model_type", None) for m in source.modules())
-        kind = next((each for each in kinds if each is not None), None)
-        if kind in STORED:
-            return partial(by_expert, model_type=kind)
-    return dict
+def _names_of_files(names: Collection[str]) -> Named:
+    """Return what separates the weights of experts that a model holds as one, and files do not.
+
+    A state dict does not say of which family it is, so names tell: Qwen3-MoE has norms of heads, Mixtral
+    none, and neither has other parameters in a layer of experts.
+    """
+    of_layers = {name.rpartition(".mlp.")[::2] for name in names if ".mlp." in name}
+    layers = {layer for layer, name in of_layers if name in EXPERTS}
+    if not layers or any(layer in layers and name not in EXPERTS for layer, name in of_layers):
+        return dict
+    kind = "qwen3_moe" if any(f"{layer}.self_attn.q_norm.weight" in names for layer in layers) else "mixtral"
+    return partial(by_expert, model_type=kind)
 
 
 def _digests_of_shards(shards: Shards, dtype: torch.dtype | None, named: Named) -> dict[str, WeightDigest]:

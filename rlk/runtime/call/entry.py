@@ -51,7 +51,9 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
             refuse_tangents(op, tensors)
         try:
             # one key for everything that selects code; compiled kernels assume 16-byte alignment
-            sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in values]
+            sizes = [
+                (t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR, t.is_neg()) for t in values
+            ]
         except RuntimeError:  # a tensor without memory, such as those of torch.func
             return _unknown(op, tensors, scalars, statics, math)
         key = (id(op), math, *tensors, *scalars, *statics.values(), *sizes)
