@@ -47,7 +47,7 @@ def label(row: Mapping[str, Any]) -> str:
     words += [f"+{name}" for name in needs]
     words += [
         f"{key}={row[key]}"
-        for key in ("temperature", "autograd", "keep_logits", "order", "leaves", "grad_leaves")
+        for key in ("temperature", "autograd", "keep_logits", "support", "order", "leaves", "grad_leaves")
         if key in row
     ]
     return " ".join(words)

@@ -242,8 +242,13 @@ def typed(x: Any, kind: Any) -> Any:
     return kind.of(np.asarray(x, kind.held)) if numeric and not isinstance(x, Number) else x
 
 
+class Step(int):
+    """The index of a loop of the device, which is an Int32 there and the same for all threads."""
+
+
 def select(condition: Any, a: Any, b: Any) -> Number:
     """The first where a condition holds, else the second; of one type."""
+    a, b = (typed(int(x), Int32) if isinstance(x, Step) else x for x in (a, b))
     if not isinstance(a, Number) or type(a) is not type(b):
         raise Fault(f"a choice between {type(a).__name__} and {type(b).__name__}")
     return type(a).of(np.where(Boolean(condition).data, a.data, b.data))
