@@ -140,7 +140,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64], help="sequences of a decode")
     parser.add_argument("--page", type=int, default=64, help="slots of a page")
     parser.add_argument("--skip", help="do not run rows whose names contain this, such as torch.compile")
-    parser.add_argument("--out", type=Path, required=True, help="file of the record")
+    parser.add_argument("--out", type=Path, required=True, help="file of the record: views.json in results")
     given = parser.parse_args(args)
     if given.longest < given.steps:
         parser.error(f"--longest {given.longest} is below --steps {given.steps}")
