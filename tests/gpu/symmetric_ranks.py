@@ -62,7 +62,8 @@ def everything(rank: int, device: torch.device) -> Found:
                     "gathered": unlike(ordered_gather_sum(each, None), whole),
                     "part": unlike(ordered_reduce_scatter(each, None), part),
                 }
-                for out in {dtype, DTYPES[1] if dtype is torch.float32 else dtype} if count < 1 << 23 else ():
+                outs = DTYPES[:2] if dtype is torch.float32 else (dtype,)  # in one order on all ranks
+                for out in outs if count < 1 << 23 else ():
                     y = torch.empty_like(each, dtype=out)
                     on.by_shares(each, y)
                     made[f"shares to {out}"] = unlike(y, whole.to(out))
