@@ -139,8 +139,10 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=64, help="tokens of a decode")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64], help="sequences of a decode")
     parser.add_argument("--page", type=int, default=64, help="slots of a page")
-    parser.add_argument("--skip", help="do not run rows whose names contain this, such as torch.compile")
-    parser.add_argument("--out", type=Path, required=True, help="file of the record")
+    parser.add_argument(
+        "--skip", help="do not run rows whose names contain one of these, such as torch.compile,prefill"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="file of the record: views.json in results")
     given = parser.parse_args(args)
     if given.longest < given.steps:
         parser.error(f"--longest {given.longest} is below --steps {given.steps}")
@@ -168,7 +170,8 @@ def main(args: Sequence[str] | None = None) -> int:
         given.out.write_text(text_of(record), encoding="utf-8")
 
     rows = [p for p in promises(bench, GROUPS, stock=False) if bench.absent(p.needs) is None]
-    rows = [p for p in rows if given.skip is None or given.skip not in p.key]
+    skipped = [] if given.skip is None else given.skip.split(",")
+    rows = [p for p in rows if not any(name in p.key for name in skipped)]
     rows.sort(key=lambda p: p.view == COMPILED)  # the last one: torch's compiler may end the process
     warm(bench)
     verify(bench, rows, seconds=given.seconds - (time.monotonic() - start), begun=begun, told=told)

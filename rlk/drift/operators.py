@@ -11,7 +11,7 @@ them were equal.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -72,6 +72,7 @@ class Recorder:
 
     def __init__(self, engine: Engine, count: int, forced: Trace | None = None, within: str = "") -> None:
         self.engine, self.trace, self.within = engine, Trace(count), within
+        self.merged: Mapping[str, Sequence[tuple[str, int]]] = getattr(engine, "merged", {})
         self.given = None if forced is None else forced.inputs
         self.wanted = None if forced is None else forced.outputs
         self.rows(torch.zeros(0, dtype=torch.int64))
@@ -124,7 +125,14 @@ class Recorder:
     def _after(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any, made: Any) -> Any:
         kept, wanted = self.trace.outputs, self.wanted
         if isinstance(made, torch.Tensor):
-            return self._seen(name, made, kept, wanted)
+            return self._output(name, made)
+        if (
+            isinstance(made, tuple)
+            and len(made) == 2
+            and isinstance(made[0], torch.Tensor)
+            and made[1] is None
+        ):
+            return self._output(name, made[0]), None  # vLLM's products, which may leave a bias to others
         if not isinstance(made, tuple) or not all(isinstance(x, torch.Tensor) for x in made):
             return None
         if _routing(made):
@@ -137,6 +145,14 @@ class Recorder:
         if not same_bits(given, total):
             y = module.forward(given)
         return self._seen(name, y, kept, wanted), given
+
+    def _output(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """Observe the result of a module; of a merged product each part."""
+        kept, wanted, parts = self.trace.outputs, self.wanted, self.merged.get(name)
+        if parts is None:
+            return self._seen(name, x, kept, wanted)
+        every = zip(parts, x.split([width for _, width in parts], -1), strict=True)
+        return torch.cat([self._seen(part, each, kept, wanted) for (part, _), each in every], -1)
 
     def _routed(self, name: str, made: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """Observe scores, weights and ids of a router; weights and ids are kept by ascending id."""

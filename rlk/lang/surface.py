@@ -534,7 +534,7 @@ class L(metaclass=_Names):
 
         Shapes: those of x.
         Dtypes: f32.
-        Raises: DTYPE_WANTED, and CANNOT_LOWER on CuTe, which lacks it: calls run on Triton.
+        Raises: DTYPE_WANTED.
 
         >>> L.sqrt(y)
         [3.16228, 4.47214, 5.47723, 6.32456]

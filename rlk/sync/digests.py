@@ -96,16 +96,17 @@ def digest(
     of a single word changes a block's digest; several changes cancel by accident only. It protects against
     mistakes, not against an adversary.
 
-    DTensors (FSDP2), and the shares of `rlk.parallel.parallelize` or of vLLM's ranks in a model, are gathered
-    one by one: every rank calls it, and gets the digest of the whole weights.
+    DTensors (FSDP2), and the shares of `rlk.parallel.parallelize`, of `rlk.integrations.megatron` or of
+    vLLM's ranks in a model, are gathered one by one: every rank calls it, and gets the digest of the whole
+    weights. Models of Megatron-core's GPT (local spec, dense) have their weights' Hugging Face names.
 
     Digests run on the current stream of each device: synchronize transfers on other streams first. Names are
     without the prefixes of wrappers (DDP, FSDP, torch.compile, activation checkpoints, peft). Raises
     LaunchError for parts that do not fit, two tensors of one name, tensors without memory or that are not
     dense, and for other shards of ranks where they can be told: FSDP1's flat parameters, parameters that
-    ZeRO-3 has partitioned, layers of vLLM's own with a tp_size, DTensors that are parts of a sum or of a
-    share. Shards of Megatron, of FSDP1 with use_orig_params and of ZeRO-3's state dict cannot be told from
-    whole tensors, and are digested as they are.
+    ZeRO-3 has partitioned, layers of vLLM's own with a tp_size, models of Megatron-core's own tensor
+    parallelism, DTensors that are parts of a sum or of a share. Shards of FSDP1 with use_orig_params and of
+    the state dicts of ZeRO-3 and Megatron cannot be told from whole tensors, and are digested as they are.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise wrong_value(OP, "dtype", dtype, "a float dtype, or None")

@@ -76,10 +76,18 @@ def test_products_of_8_bits() -> None:
             assert_same_bits(made.cpu(), of_8_bits(a, b))
 
 
+def test_roots_and_random_words() -> None:
+    from test_cute_rows import roots_and_words
+
+    x = torch.randn(5, 4096, generator=torch.Generator().manual_seed(0)) * 10
+    x[0, :6] = torch.tensor([0.0, -0.0, torch.inf, torch.nan, -1.0, 1e-40])
+    same(roots_and_words, x)
+
+
 def test_the_same_by_cute() -> None:
     pytest.importorskip("cutlass")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not cute"]
     done = subprocess.run(
         command, env=os.environ | {"RLK_BACKEND": "cute"}, capture_output=True, text=True, timeout=600
     )
-    assert done.returncode == 0 and "10 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "11 passed" in done.stdout, done.stdout + done.stderr

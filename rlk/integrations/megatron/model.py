@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -85,7 +84,8 @@ class GPTModel(gpt.GPTModel):
             rotary_percent=self.rotary_percent,
         )
         self.tables = tables_of(self.nn_config.ropes, max_sequence_length)[0]
-        self._mark()  # wrappers of the model do not ask its own named_parameters
+        if (ranks := ranks_of(group)) is not None:
+            mark_shares(self, ranks)
 
     def _preprocess(
         self,
@@ -146,12 +146,3 @@ class GPTModel(gpt.GPTModel):
         if ranks is not None and gather:
             logits = ranks.all_columns(logits)
         return logits.unflatten(0, shape)
-
-    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """Yield names and parameters; those of which a rank has a share are marked for `rlk.sync`."""
-        self._mark()
-        yield from super().named_parameters(*args, **options)
-
-    def _mark(self) -> None:
-        if (ranks := ranks_of(self.pg_collection.tp)) is not None:
-            mark_shares(self, ranks)

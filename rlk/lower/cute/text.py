@@ -81,7 +81,11 @@ def map1(fn: Fn1, x: str, dtype: DType, call: Call) -> str | None:
             return call("magnitude", x)
         case Fn1.ABS if dtype is DType.I32:
             return f"cutlass.max({x}, -{x})"
-        case Fn1.ABS | Fn1.NOT | Fn1.SQRT | Fn1.FLOOR:
+        case Fn1.SQRT:
+            return call("square_root", x)
+        case Fn1.FLOOR:
+            return call("rounded_down", x)
+        case Fn1.ABS | Fn1.NOT:
             return None
         case _:
             assert_never(fn)

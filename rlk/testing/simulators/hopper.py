@@ -527,7 +527,8 @@ def _cute() -> SimpleNamespace:
         struct=_Struct(),
         arch=arch,
         math=SimpleNamespace(
-            RoundingMode=SimpleNamespace(NEAREST_EVEN="nearest"), mul=simt.mul, fma=simt.fma, exp2=simt.exp2
+            RoundingMode=SimpleNamespace(NEAREST_EVEN="nearest"), mul=simt.mul, fma=simt.fma, exp2=simt.exp2,
+            sqrt=simt.sqrt, floor=simt.floor,
         ),
         make_layout=_Layout,
         make_tensor=_make_tensor,

@@ -228,6 +228,17 @@ def exp2(x: Number, *, fastmath: bool) -> Any:
     return Float32.of(exp2_sm90(np.atleast_1d(x.data)).reshape(np.shape(x.data)))
 
 
+def sqrt(x: Any) -> Any:
+    """Correctly rounded; NaN below 0."""
+    with np.errstate(invalid="ignore"):
+        return Float32.of(np.sqrt(Float32(x).data))
+
+
+def floor(x: Any) -> Any:
+    """The largest integer that is not above x."""
+    return Float32.of(np.floor(Float32(x).data))
+
+
 def fmax(a: Any, b: Any) -> Any:
     return Float32.of(floats.maximum(Float32(a).data, Float32(b).data))
 
