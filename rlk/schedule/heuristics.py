@@ -23,6 +23,7 @@ from rlk.schedule.triton_table import UNEVEN_DEPTH, Tiling, tabled
 from rlk.target.facts import Target
 
 ELEMENTWISE = 2048  # elements of a program without reductions
+WASTE = 9 / 8  # elements that tiles of an axis cover, of those that exist, above which half a tile is tried
 ROWS = 1024  # elements of a program with several short rows
 FOLD = 4096  # elements of one step of a fold along rows
 SQUARE = 1 << 14  # elements of a step of a row along two axes: 32 registers a lane
@@ -373,7 +374,10 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
     room = (ROWS if found.inside else ELEMENTWISE) // held
     tiles: dict[str, int] = {}
     for axis in reversed(found.parallel):
-        tile = min(room, padded(_extent(axis, extents, room)))
+        extent = _extent(axis, extents, room)
+        tile = min(room, padded(extent))
+        if not found.inside and tile == ELEMENTWISE and _covered(extent, tile) > WASTE * extent:
+            tile = min(tile, tile // 2, key=lambda t: _covered(extent, t))  # 3072: three times 1024
         if tile > 1:
             tiles[str(axis)] = tile
             room //= tile
@@ -393,6 +397,10 @@ def _most_reads(kernel: Kernel) -> int:
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     reads = [{x.node.param for x in walk(loop.body) if isinstance(x.node, Load)} for loop in loops]
     return max(map(len, reads), default=0)
+
+
+def _covered(extent: int, tile: int) -> int:
+    return -(-extent // tile) * tile
 
 
 def _row_sums(found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
