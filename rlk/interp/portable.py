@@ -38,6 +38,9 @@ class ArrayMachine:
     def div(self, a: Any, b: Any) -> Any:
         return np.divide(a, b, dtype=np.float32)
 
+    def inverse(self, d: Any) -> Any:
+        return self.div(self.f32(1.0), d)
+
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         return scalar.fma(a, b, c)
 
@@ -124,6 +127,9 @@ class TextMachine:
 
     def div(self, a: str, b: str) -> str:
         return self.let(f"{a} / {b}")
+
+    def inverse(self, d: str) -> str:
+        return self.div(self.f32(1.0), d)
 
     def fma(self, a: str, b: str, c: str) -> str:
         return self.let(f"fma_one({a}, {b}, {c})")
