@@ -14,10 +14,13 @@ from edited_text import assert_refused, edit_text, substituted
 pytest.importorskip("triton")  # the harness knows both lowerings
 
 from rlk.errors import UnsupportedError
+from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.ir.nodes import MathModel
+from rlk.ir.online import SLACK
 from rlk.ir.text import parse_program, print_program
 from rlk.lower import cute
 from rlk.lower.common.emitted import Signature
+from rlk.lower.common.lagging import BOUND
 from rlk.lower.cute.attention.plan import plan
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
 from rlk.lower.cute.protocols import attention_protocol
@@ -54,6 +57,7 @@ FORMS: dict[str, Inputs] = {
     "paged, window": paged(RAGGED, 16) | {"window": 100},
     "pieces before a window": packed(batch((1, 2, 1), (1400, 300, 1100), e=64, w=64)) | {"window": 90},
     "more keys than a tile has rows": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)),
+    "maxima that grow": packed(RAGGED) | {"scale": 3.0},
 }
 
 
@@ -197,7 +201,7 @@ SEEN = {
     "another piece": (r"s_step % 8", "s_step % 4"),
     "a row's weights for the other row": (r"p_bf16\[r, c\] =", "p_bf16[1 - r, c] ="),
     "sums that are not scaled again": (
-        r"acc_o\[r, c\] = mul\(acc_o\[r, c\], alpha\[r\]\)",
+        r"acc_o\[r, c\] = mul\(acc_o\[r, c\], alpha\)",
         "acc_o[r, c] = acc_o[r, c]",
     ),
     "a key too many": (r"((?:exists_below|kv_lt_until) = \w+) < ", r"\1 <= "),
@@ -218,6 +222,30 @@ def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyP
     inputs = FORMS["heads of 64"]
     found, want = ran(inputs), oracle(inputs)
     assert any(differing(found.tensors[name], want[name]) for name in ("o", "lse"))
+
+
+GROWING = {
+    "a bound that every sum is below": (r"Float32\(256.0\)", 'Float32(float("inf"))'),
+    "a sum of the scale before": (r"= m_new, l_scaled", "= m_new, l_piece[r]"),
+    "partial sums under the maximum before": (r"= l_chunk_of_row_2\[i\]", "= l_chunk_of_row[i]"),
+}
+
+
+@pytest.mark.parametrize("mistake", GROWING)
+def test_a_maximum_that_grows_is_not_missed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In steps that follow the first of a piece, of scores that exceed the maximum by more than 8."""
+    edit_text(monkeypatch, cute, substituted(*GROWING[mistake]))
+    inputs = FORMS["maxima that grow"]
+    found, want = ran(inputs), oracle(inputs)
+    assert any(differing(found.tensors[name], want[name]) for name in ("o", "lse"))
+
+
+def test_numerators_below_the_bound_prove_that_a_maximum_stays() -> None:
+    """No difference of SLACK or more has a numerator below it: exp2 of the hardware, as it was captured."""
+    least, most = (int(np.float32(x).view(np.uint32)) for x in (SLACK, 2 * SLACK))
+    numerators = exp2_sm90(np.arange(least, most, dtype=np.uint32).view(np.float32))
+    assert numerators.min() == BOUND and (exp2_sm90(np.float32([16, 128, np.inf])) > BOUND).all()
+    assert exp2_sm90(np.float32([np.nextafter(np.float32(SLACK), np.float32(0))]))[0] < BOUND
 
 
 REFUSED = {

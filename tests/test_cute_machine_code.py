@@ -41,7 +41,7 @@ LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, wh
 STACK = {
     "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
     "policy_loss_of_sequences_3": 8,
-    "varlen_attention": 40, "prefix_attention_1": 32, "prefix_attention_2": 24,
+    "varlen_attention": 64, "prefix_attention_1": 56, "prefix_attention_2": 24,
 }  # fmt: skip
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
@@ -50,17 +50,16 @@ GROUPS = {
     "matmul_leaf2": 4,
     "matmul_leaf4": 8,
     "matmul_leaf8": 16,
-    "varlen_attention": 12,
-    "paged_attention": 15,
-    "prefix_attention_1": 12,
-    "prefix_attention_2": 15,
+    "varlen_attention": 6,
+    "paged_attention": 6,
+    "prefix_attention_1": 6,
+    "prefix_attention_2": 6,
     "varlen_attention_grad_2": 6,
     "varlen_attention_grad_3": 12,
 }
-"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; where
-what is computed is contracted, one that begins, five for each part of a loop, and four that end, for right
-behind the branch that leaves sums as they are the compiler begins each instruction anew; fewer where blocks
-stay, which have the weights between; of a gradient as many for each part as it has contractions."""
+"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; of
+attention one for the scores of the first step, two for each part of a loop, and one that ends; of a gradient
+as many for each part as it has contractions."""
 OLD = {"varlen_attention": (144, 36), "prefix_attention_1": (128, 36)} if VERSION.startswith("4.7.") else {}
 """What cutlass-dsl 4.7 makes of blocks that stay: bytes of stack, and each product alone in its group; the
 same bits, and a reason to take 4.8 (`docs/decisions/0044-*`)."""
@@ -268,11 +267,11 @@ def test_gradients_of_products_keep_their_sums_in_registers(name: str, tmp_path:
 
 
 STREAMED = {
-    "heads of 64": ("varlen_attention", 64, (), 0, 12),
-    "heads of 96, window": ("varlen_attention", 96, ("window",), 8, 10),
-    "heads of 256": ("varlen_attention", 256, (), 720, 12),
-    "heads of 128 in pages": ("paged_attention", 128, (), 0, 15),
-    "heads of 64 in pages": ("paged_attention", 64, (), 0, 15),
+    "heads of 64": ("varlen_attention", 64, (), 0, 6),
+    "heads of 96, window": ("varlen_attention", 96, ("window",), 8, 4),
+    "heads of 256": ("varlen_attention", 256, (), 720, 6),
+    "heads of 128 in pages": ("paged_attention", 128, (), 0, 6),
+    "heads of 64 in pages": ("paged_attention", 64, (), 0, 6),
 }
 """The operator, the elements of a head, what else is given, bytes of the stack, and groups of products. On
 the stack are the sums of earlier pieces of 256 elements, which one step in eight reads."""

@@ -31,11 +31,12 @@ from rlk.drift import (
     engines,
     weight_checksums,
 )
-from rlk.drift.engines import Options, asked_for, opened, options_of, split_name
+from rlk.drift.engines import asked_for, opened, options_of, split_name
 from rlk.drift.explain import explained
 from rlk.drift.faults import FAULTS, located, paged_pair, tiny_model, tiny_sequences
 from rlk.drift.metrics import EDGES, bin_names, histogram, log_prob_drift
 from rlk.drift.operators import measured
+from rlk.drift.options import Options
 from rlk.drift.recorded import Recorded, save_scores
 from rlk.drift.writers import write_rollouts
 from rlk.errors import LaunchError, RlkError

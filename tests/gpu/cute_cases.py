@@ -137,6 +137,9 @@ CASES: dict[str, Case] = {
     "varlen_attention 4 x 4 heads of 128, empty sequences": attention(
         (300, 0, 70, 1) * 10, (300, 0, 1100, 900) * 10, (4, 4), 128, 128, sequences=4
     ),
+    "varlen_attention 4 x 4 heads of 128, maxima that grow": attention(
+        (300, 70) * 10, (1100, 900) * 10, (4, 4), 128, 128, {"scale": 1.0}, sequences=4
+    ),
     "varlen_attention 8 x 2 heads of 96, softcap and sinks": attention(
         (130, 5, 300) * 5,
         (130, 777, 300) * 5,

@@ -78,6 +78,14 @@ def select(condition, a, b):
     return cutlass.select_(condition, a, b)
 
 
+def all_below(x, bound):
+    # True if every element is less than the bound: not NaN either.
+    below = x[0] < bound
+    for i in range(1, len(x)):
+        below = below & (x[i] < bound)
+    return below
+
+
 def any_lane(condition):
     # True if it holds for some thread of the warp.
     return cute.arch.vote_any_sync(condition)

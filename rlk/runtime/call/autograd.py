@@ -164,13 +164,15 @@ class _Differentiable(torch.autograd.Function):
         _refuse_outputs(op, given)
         needs = ctx.needs_input_grad[4:]
         wanted = [n for n, need in zip(how.names, needs, strict=True) if need]
+        alike = {n: other for n, other in op.calls.alike.items() if n in wanted and other in wanted}
+        wanted = [n for n in wanted if n not in alike]
         if not torch.is_grad_enabled():
             found = gradients(how.invocation, saved, given, ctx.scalars, wanted)
         else:  # under create_graph=True
             with torch.no_grad():
                 found = gradients(how.invocation, saved, given, ctx.scalars, wanted)
             found = once(public_name(op), found, differentiated(ctx, (*saved.values(), *grads)))
-        return (None, None, None, None, *[found.get(n) for n in how.names])
+        return (None, None, None, None, *[found.get(alike.get(n, n)) for n in how.names])
 
 
 _apply = super(torch.autograd.Function, _Differentiable).apply

@@ -28,11 +28,12 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import DType
+from rlk.lower.common.lagging import lagging_maximum
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import axis_name, stem
 from rlk.lower.common.rescale import rescale_of
-from rlk.lower.cute.attention import scheduler
+from rlk.lower.cute.attention import lagging, scheduler
 from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
 from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, AttentionEmitter, numbered
@@ -297,9 +298,17 @@ class ConsumerEmitter(AttentionEmitter):
             if found is not None:
                 self.rescale(part, name)
             self.read_scores(part)
+            left = [let for let in lets if let.value not in self.written and let != part.sums[0]]
+            lagging_step = self.with_lagging_maximum(part, left)
+            if lagging_step is not None and found is not None:
+                lagging.restart(self, lagging_step, self[found.condition])
             with self.switch(MORE):
                 self.scores(K_STATE)
-            late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
+            if lagging_step is None:
+                late = self.rows_of_step(part, left)
+            else:
+                parts, rest = lagging.write(self, lagging_step)
+                late = Late(((lagging_step.found.total, parts),), tuple(rest))
             self.wait_for(self.plan.streamed[1], V_STATE)
             if self.plan.by_tma and (guards := guards_of(part, self.plan.streamed[1:])):
                 with self.where_masked():
@@ -369,16 +378,22 @@ class ConsumerEmitter(AttentionEmitter):
             v in scores or (v in known and not self.by_row(v)) for v in operands(let.node)
         )
 
+    def with_lagging_maximum(self, part: Step, lets: list[Let]) -> lagging.LaggingStep | None:
+        """Write the masked scores of a step whose maximum mostly stays, if it has such a maximum."""
+        found = lagging_maximum(part.loop, {value: let.node for value, let in self.lets.items()})
+        dot = part.sums[0].node
+        assert isinstance(dot, Dot) and dot.onto is not None
+        targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: self.place_of(part, 0)}
+        return None if found is None else lagging.step_of(self, part, lets, found, targets)
+
     def rows_of_step(self, part: Step, lets: list[Let]) -> Late:
         """Write a step's values up to O += P V; return those that it does not need.
 
         Both rows of a thread advance together between warp shuffles, so that their latency is paid once.
         """
-        (sums,), place = part.sums, self.place_of(part, 0)
-        dot = sums.node
+        left, dot, place = lets, part.sums[0].node, self.place_of(part, 0)
         assert isinstance(dot, Dot) and dot.onto is not None
         self.targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: place}
-        left = [let for let in lets if let != sums]
         needed = backward_slice([dot.a, dot.onto], {let.value: let for let in left}, self.operands)
         reduces, late = [let for let in left if isinstance(let.node, Reduce)], {}
         for let in reduces:
@@ -468,6 +483,12 @@ class ConsumerEmitter(AttentionEmitter):
                 (*lines[cut:], *end),
             ),
         )
+
+    def parts_of(self, let: Let) -> int:
+        """Return how many partial results of a row the thread-local part of a reduction leaves."""
+        assert isinstance(let.node, Reduce)
+        steps = [step.across for step in self.reduction(let, let.node)[2]]
+        return self.plan.scores.count >> (steps.index(True) if True in steps else len(steps))
 
     def end_of_step(self, part: Step, late: Late) -> None:
         """Write the values that O += P V did not wait for, and update the loop-carried ones."""

@@ -29,6 +29,13 @@ def portable_from_e4m3(x):
 
 
 @triton.jit
+def keep_k_order(factor):
+    # The same 16-bit elements. By the narrowest load behind a factor Triton chooses which 16 of K are one
+    # mma.sync: elements of 8 bits give other sums than ascending steps. It looks behind no volatile assembly.
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [factor], factor.dtype, is_pure=False, pack=2)
+
+
+@triton.jit
 def fp8_linear(x_ptr, w_ptr, x_scale_ptr, w_scale_ptr, y_ptr, T, x_t_stride, w_n_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
     for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 16, tl.num_programs(0)):
@@ -47,10 +54,12 @@ def fp8_linear(x_ptr, w_ptr, x_scale_ptr, w_scale_ptr, y_ptr, T, x_t_stride, w_n
             x = tl.load(x_ptr + k[None, :] + t.to(tl.int64) * x_t_stride, mask=t_inside, other=0)
             x_f32 = portable_from_e4m3(x.to(tl.int32))
             x_f32_f16 = x_f32.to(tl.float16)
+            x_f32_f16_2 = keep_k_order(x_f32_f16)
             w = tl.load(w_ptr + k[:, None] + n.to(tl.int64) * w_n_stride)
             w_f32 = portable_from_e4m3(w.to(tl.int32))
             w_f32_f16 = w_f32.to(tl.float16)
-            acc = tl.dot(x_f32_f16, w_f32_f16, acc, max_num_imprecise_acc=1)
+            w_f32_f16_2 = keep_k_order(w_f32_f16)
+            acc = tl.dot(x_f32_f16_2, w_f32_f16_2, acc, max_num_imprecise_acc=1)
         x_scale = tl.load(x_scale_ptr + t, mask=t_inside, other=0.0)
         w_scale = tl.load(w_scale_ptr + n)
         y_product = acc * x_scale
