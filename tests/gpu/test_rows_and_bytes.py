@@ -12,7 +12,7 @@ import pytest
 import torch
 from test_storage_dtypes import of_8_bits, of_16_bits, whole_bytes
 from test_top import SPECS, rows, segments
-from test_whole_axes import extremes, normed, rms
+from test_whole_axes import extremes, normed, rms, scored
 
 from rlk.lang.op import Op
 from rlk.testing.bits import assert_same_bits
@@ -44,6 +44,7 @@ def test_rows_of_any_length() -> None:
         same(normed, torch.randn(3, width, generator=g))
     n = torch.randint(-100, 100, (5, 3000), generator=g, dtype=torch.int32)
     same(extremes, torch.randn(5, 3000, generator=g), n)
+    same(scored, torch.randn(70, 64, generator=g).bfloat16(), torch.randn(1000, 64, generator=g).bfloat16())
 
 
 def test_gradients_along_rows_of_any_length() -> None:
