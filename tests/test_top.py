@@ -16,6 +16,8 @@ from rlk.lang import Axis, L, Outputs, Ragged, Tensor, Tile, Variant, f32, i32, 
 from rlk.lang.op import Op
 from rlk.lang.trace import TensorArg
 from rlk.passes.pipeline import canonical
+from rlk.runtime.reference import emit
+from rlk.schedule.heuristics import apart
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits
 from rlk.testing.check import Law, check
@@ -130,6 +132,21 @@ def test_generated_source_has_the_oracles_bits(spec: Op, by: str) -> None:
         pytest.skip("CuTe has no second dynamic axis")
     program, x = canonical(spec.trace(Variant())), rows(171)
     same(run_generated(program, {"x": x}, backend=by, on=target("sm_90a")).tensors, expected(x))
+
+
+@pytest.mark.parametrize("rows_of_call", [6, 1000])
+def test_chunks_side_by_side_that_are_read_rotated(rows_of_call: int) -> None:
+    """As calls of few rows run it: the index of a row comes before those of the elements that it shifts."""
+    pytest.importorskip("triton")
+    extents = {"T": rows_of_call, "V": 5000}
+    traced = split.trace(Variant())
+    program = canonical(traced, apart=apart(canonical(traced), extents))
+    emitted, _, _ = emit(program, extents, target("sm_90a"), "triton")
+    assert "shift = " in emitted.source or rows_of_call > 100
+    x = np.random.default_rng(0).normal(size=(2, 5000)).astype(np.float32)
+    found = run_generated(program, {"x": x}, on=target("sm_90a"), divisible=frozenset({"x"}))
+    assert "shift = " in found.emitted.source
+    same(found.tensors, expected(x))
 
 
 def test_segments_have_a_top_each() -> None:

@@ -220,3 +220,17 @@ def test_products_and_tables_are_read_chunk_by_chunk() -> None:
 
 SPECS: tuple[Op, ...] = (rms, extremes)
 """For tests on devices."""
+
+
+@op()
+def scored(h: Tensor[bf16, R, H], w: Tensor[bf16, N, H]) -> Outputs:
+    """Products with any number of rows, whose chunks run side by side."""
+    return L.out(y=L.sum(L.dot(h, w, over=H), over=N, tree=Tree.halving))
+
+
+def test_chunks_of_products_of_a_dynamic_axis_stay_inside_of_memory() -> None:
+    """Their number is a quotient of the extent, in the text of kernels and of the host."""
+    pytest.importorskip("triton")
+    laws = [Law.SOURCE, Law.SIMULATED]
+    verdicts = list(check(scored, Example(), [target("sm_90a")], laws))
+    assert [v for v in verdicts if v.ok is False] == [] and {v.law for v in verdicts if v.ok} == {*laws}

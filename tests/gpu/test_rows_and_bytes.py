@@ -12,7 +12,7 @@ import pytest
 import torch
 from test_storage_dtypes import of_8_bits, of_16_bits, whole_bytes
 from test_top import SPECS, rows, segments
-from test_whole_axes import extremes, normed, rms
+from test_whole_axes import extremes, normed, rms, scored
 
 from rlk.lang.op import Op
 from rlk.testing.bits import assert_same_bits
@@ -44,6 +44,7 @@ def test_rows_of_any_length() -> None:
         same(normed, torch.randn(3, width, generator=g))
     n = torch.randint(-100, 100, (5, 3000), generator=g, dtype=torch.int32)
     same(extremes, torch.randn(5, 3000, generator=g), n)
+    same(scored, torch.randn(70, 64, generator=g).bfloat16(), torch.randn(1000, 64, generator=g).bfloat16())
 
 
 def test_gradients_along_rows_of_any_length() -> None:
@@ -52,7 +53,7 @@ def test_gradients_along_rows_of_any_length() -> None:
         held = [torch.randn(70, width, generator=g).bfloat16(), torch.randn(width, generator=g).bfloat16()]
         found = []
         for device in ("cpu", "cuda"):
-            x, weight = (t.to(device).requires_grad_() for t in held)
+            x, weight = (t.detach().to(device).requires_grad_() for t in held)
             rms(x, weight).float().square().sum().backward()
             found.append((x.grad.cpu(), weight.grad.cpu()))
         for want, got in zip(*found, strict=True):

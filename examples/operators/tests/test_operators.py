@@ -19,9 +19,12 @@ NAMES = (
     "linear_attention",
     "int8_rows",
     "w8a16",
+    "fp8_rows",
+    "fp8_linear",
 )
 LAWS = ("text", "float64", "slope", "tiles", "rows", "source", "lowers", "page")
 REFUSED = {
+    "fp8_linear": (1, "both factors are computed in the same kernel"),
     "w8a16": (3, "both factors are computed in the same kernel"),
 }
 """The operators that a backend does not lower: in how many programs, and what it says."""
