@@ -176,6 +176,16 @@ class ConsumerEmitter(AttentionEmitter):
         else:
             self.begin_list(name, fragment, init)
 
+    def branches(self, values: Mapping[Value, str]) -> Iterator[tuple[str, Mapping[Value, str]]]:
+        """Yield the branches in which accumulators in shared memory were rescaled before, and were not.
+
+        Each with its header and the texts of their elements.
+        """
+        found = {value: place for value, place in values.items() if place in self.unset}
+        yield ("if rescales > 0:" if found else ""), found
+        if found:
+            yield "else:", {value: self.unset[place][2] for value, place in found.items()}
+
     @contextmanager
     def earlier(self, values: Mapping[Value, str]) -> Iterator[None]:
         """Write reads of accumulators in shared memory that may be uninitialized; used inside."""
@@ -332,10 +342,14 @@ class ConsumerEmitter(AttentionEmitter):
         if all(value in self.consts for value in self.plan.parts[0].loop.init):
             condition = f"{condition} & ({name} > first_steps)"
         with self.inner(f"if {condition}:"):
-            with self.inner(EACH_ROW), self.earlier(place):
+            with self.inner(EACH_ROW):
                 listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
+                self.ordered(let for let in found.rare if not self.listed(let.value))
                 self.targets = listed
-                self.ordered(found.rare)
+                for header, values in self.branches(place):
+                    with self.inner(header) if header else nullcontext(), self.isolated():
+                        self.text |= values
+                        self.ordered(let for let in found.rare if self.listed(let.value))
                 self.targets = {}
                 self.assign([(place[old], new) for _, old, new in found.changes if new not in listed])
             if self.unset:
