@@ -41,7 +41,7 @@ LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, wh
 STACK = {
     "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
     "policy_loss_of_sequences_3": 8,
-    "varlen_attention": 64, "prefix_attention_1": 56, "prefix_attention_2": 24,
+    "varlen_attention": 64, "prefix_attention_1": 56, "prefix_attention_2": 32,
 }  # fmt: skip
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
