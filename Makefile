@@ -31,7 +31,7 @@ TILELANG_TESTS := $(filter-out tests/test_tilelang_lowering.py,$(wildcard tests/
 VLLM := 0.26.0
 VLLM_ENV := RLK_VLLM=cpu RLK_REQUIRE_VLLM=1 CUDA_VISIBLE_DEVICES= TRITON_INTERPRET=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 \
 	VLLM_NO_USAGE_STATS=1 VLLM_DO_NOT_TRACK=1 VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1
-VLLM_TESTS = $(wildcard tests/test_vllm_*.py)
+VLLM_TESTS = $(wildcard tests/test_vllm_*.py) tests/test_megatron.py
 
 .PHONY: help style test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
 .PHONY: environments test-vllm test-vllm-only test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example grpo docs wheel clean

@@ -353,6 +353,52 @@ def w8a16(rows: int, out: int, width: int) -> Work:
     )
 
 
+def plain_fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as e4m3, the way a library without kernels writes it."""
+    xf = x.float()
+    scale = xf.abs().amax(-1) / 448.0
+    q = (xf / torch.where(scale > 0, scale, 1.0)[:, None]).clamp(-448.0, 448.0)
+    return q.to(torch.float8_e4m3fn), scale
+
+
+def fp8_rows(rows: int, width: int) -> Work:
+    """Activations."""
+    x = normal(rows, width, grad=False)
+    return Work(
+        gallery().fp8_rows,
+        {"M": rows, "N": width},
+        (x,),
+        plain_fp8_rows,
+        (),
+        (x[SAMPLED],),
+        SAMPLED,
+        {"fwd": 1.5 * x.nbytes},
+    )
+
+
+def plain_fp8_linear(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor) -> Tensor:
+    """The same product of numbers in bf16, which torch.compile may convert on the way."""
+    return (F.linear(x.bfloat16(), w.bfloat16()).float() * x_scale[:, None] * w_scale).bfloat16()
+
+
+def fp8_linear(rows: int, out: int, width: int) -> Work:
+    """Activations and weights in e4m3, each row with a scale."""
+    dense = normal(rows, width, grad=False), normal(out, width, grad=False) / math.sqrt(width)
+    (x, x_scale), (w, w_scale) = map(plain_fp8_rows, dense)
+    few = [0, -1]
+    return Work(
+        gallery().fp8_linear,
+        {"M": rows, "N": out, "K": width},
+        (x, w, x_scale, w_scale),
+        plain_fp8_linear,
+        (),
+        (x[few], w, x_scale[few], w_scale),
+        few,
+        {"fwd": x.nbytes + w.nbytes + x_scale.nbytes + w_scale.nbytes + 2.0 * rows * out},
+        {"fwd": 2.0 * rows * out * width},
+    )
+
+
 def cases() -> Iterator[Case]:
     """Yield the rows of every operator, in the order of the gallery's page."""
     yield from (case(layer_norm(32768, 4096), passes) for passes in ("fwd", "bwd"))
@@ -363,6 +409,8 @@ def cases() -> Iterator[Case]:
     yield from (case(linear_attention(512, 128, 64), passes) for passes in ("fwd", "bwd"))
     yield case(int8_rows(32768, 4096), "fwd")
     yield from (case(w8a16(rows, 12288, 4096), "fwd") for rows in (1, 16, 64, 256, 4096))
+    yield case(fp8_rows(32768, 4096), "fwd")
+    yield from (case(fp8_linear(rows, 12288, 4096), "fwd") for rows in (16, 4096))
 
 
 if __name__ == "__main__":

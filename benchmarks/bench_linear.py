@@ -25,7 +25,7 @@ KEPT = 8 * 2**30  # bytes: more than the f32 logits of 8192 tokens
 SHORT = (2048, 131072)  # rows and vocabulary of a micro-batch
 SIDES = (4096, 14336)
 ROWS = (1, 8, 16, 64, 128, 256, 1024, 2048, 8192)
-PIECES = (128, 256, 1024)  # rows of a product by pieces
+PIECES = (16, 64, 128, 256, 1024)  # rows of a product in eight leaves
 TOKENS = 8192
 LAYER = ((6144, 4096, True), (24576, 4096, True), (4096, 4096, False), (4096, 12288, False))
 """N, K of qkv, gate and up, o, down of Qwen3-8B, and whether ranks share N (else K)."""
@@ -313,8 +313,8 @@ def products() -> Iterator[Case]:
             for k in SIDES:
                 yield product(m, n, k, bar)
     for m in PIECES:
-        bar = of_backend(triton=None, cute=of_cublas(0.85))
-        yield product(m, SIDES[0], SIDES[0], bar, order="leaf8")
+        share = 0.90 if m <= 64 else 0.92 if m >= 1024 else 0.85
+        yield product(m, SIDES[0], SIDES[0], of_backend(triton=None, cute=of_cublas(share)), leaves=8)
 
 
 def cases() -> Iterator[Case]:

@@ -30,7 +30,7 @@ DECODED = {1: 0.75, 16: 0.75, 64: 0.9, 256: 0.9}
 TIMES_OF_TORCH = Bar(round(1 / 0.95, 3), "torch_grouped_mm")
 COMPOSED = "torch_grouped_mm_compile"
 MODEL = "Qwen3-30B-A3B"
-RECORDED_LAYERS = 8
+RECORDED_LAYERS = 24
 """Layers of the model whose decoding step records routes, of its 48: a smaller device holds them too."""
 FEW = 16
 
@@ -256,6 +256,8 @@ def decoder_layers() -> Iterator[Case]:
     for batch, length in ((4, 2048), (1, 8192)):
         torch.cuda.empty_cache()
         yield replace(bench_model.forward(MODEL, config(), batch, length), bar=bar)
+    torch.cuda.empty_cache()
+    yield replace(bench_model.training(MODEL, config(), 4, 2048), bar=bar)
     for batch in (1, 16, 64, 256):
         torch.cuda.empty_cache()
         yield replace(bench_model.decode(MODEL, config(), batch, 2048), bar=bar)

@@ -275,6 +275,8 @@ def summed_product(m: int, n: int, k: int) -> Case:
         return z
 
     def check() -> Checked:
+        if symmetric.transport((world(),), x, "ordered_all_reduce") is None:
+            return Checked()
         return Checked(differing=differing(sampled(overlapped(4)()).cpu(), sampled(ours()).cpu()))
 
     return Case(
@@ -546,7 +548,6 @@ def cases() -> Iterator[Case]:
         for k in (4096, 12288):
             torch.cuda.empty_cache()
             yield summed_product(8192, 4096, k)
-    if ranks == 2:
         for kib in (512, 4096, 65536, 1048576):
             torch.cuda.empty_cache()
             yield variants(kib)

@@ -23,8 +23,8 @@ from benchmarks.harness import PACKAGES
 from benchmarks.rows import RESULTS, text_of
 from rlk.drift import Monitor, Sequences, compare, opened
 from rlk.drift.chart import layers_of, svg
-from rlk.drift.engines import Options
 from rlk.drift.faults import CHUNKS, FAULTS, LEFT, TEMPERATURE, Fault, engine, located, tiny_model, verdict
+from rlk.drift.options import Options
 from rlk.tune.record import versions
 
 ROOT = Path(__file__).parent.parent

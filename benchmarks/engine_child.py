@@ -22,6 +22,9 @@ SHARED = 64
 """Tokens that the prompts of every second rollout begin with: the engine has their keys."""
 PACKED = 32768
 """Tokens that the trainer scores at a time."""
+SEEDS = 1 << 20
+"""From the first seed of a run to that of the next: more than it has requests."""
+CONTROL = "torch_head"
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -45,6 +48,8 @@ class Asked:
     repeats: int = 3
     tokens: tuple[int, ...] = ()
     options: dict[str, Any] | None = None
+    seed: int = 0
+    warm: bool = False
 
     @property
     def rollouts(self) -> Path:
@@ -87,7 +92,8 @@ def engine(asked: Asked, say: Say) -> None:
     imported = time.perf_counter()
     llm = LLM(asked.folder, **given, **(asked.options or {}))
     made = time.perf_counter()
-    say({"import_s": round(imported - begin, 2), "start_s": round(made - imported, 2), **described(llm)})
+    times = {"import_s": round(imported - begin, 2), "start_s": round(made - imported, 2)}
+    say({**times, "warm": asked.warm, **described(llm)})
     if asked.arm == "rlk":
         from benchmarks.identity import describe
 
@@ -101,16 +107,18 @@ def engine(asked: Asked, say: Say) -> None:
         steps(llm, asked, say)
         return
     vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
-    drawn = torch.Generator().manual_seed(0)
+    drawn = torch.Generator().manual_seed(asked.seed)
     for batch in asked.batches if asked.repeats else ():
         say({"batch": batch, **timed(llm, asked, batch, vocabulary, drawn)})
     stored = []
     for batch, tokens in zip(asked.batches, asked.tokens, strict=False):
-        begin = time.perf_counter()
-        for rollout in rollouts(llm, batch, tokens, vocabulary, drawn):
+        begin, before = time.perf_counter(), len(stored)
+        for rollout in rollouts(llm, batch, tokens, vocabulary, drawn, 1 + asked.seed * SEEDS):
             stored.append({"batch": batch, **rollout})
+        count, seconds = sum(len(x["logps"]) for x in stored[before:]), time.perf_counter() - begin
         torch.save(stored, asked.rollouts)
-        say({"drawn": sum(len(x["logps"]) for x in stored), "s": round(time.perf_counter() - begin, 1)})
+        if count:
+            say({"batch": batch, "drawn": count, "s": round(seconds, 3), "seed": asked.seed})
 
 
 def described(llm: Any) -> dict[str, Any]:
@@ -168,20 +176,21 @@ def timed(llm: Any, asked: Asked, batch: int, vocabulary: int, drawn: torch.Gene
 
 
 def rollouts(
-    llm: Any, batch: int, tokens: int, vocabulary: int, drawn: torch.Generator
+    llm: Any, batch: int, tokens: int, vocabulary: int, drawn: torch.Generator, seed: int
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield whole sequences and the log-probs of their drawn tokens, `batch` at a time.
+    """Yield whole sequences and the log-probs of their drawn tokens, `batch` at a time; seed: of the first.
 
-    Sequences are as long as the engine takes; with more than one at a time, twice as many requests wait, so
-    that some are read while others are drawn.
+    Sequences are as long as the engine takes. At the most that it runs at a time, twice as many requests
+    wait, so that some are read while others are drawn.
     """
-    longest = llm.llm_engine.vllm_config.model_config.max_model_len
+    config = llm.llm_engine.vllm_config
+    longest, most = config.model_config.max_model_len, config.scheduler_config.max_num_seqs
     low, high = PROMPTS
     high = min(high, longest // 2)
     new = max(1, min(tokens, longest - high - 1))
-    shared, seed = prompt(min(SHARED, low), vocabulary, drawn), 1
+    shared = prompt(min(SHARED, low), vocabulary, drawn)
     while tokens > 0:
-        count = batch if batch == 1 else min(2 * batch, -(-tokens // new))
+        count = min(2 * batch if batch == most > 1 else batch, -(-tokens // new))
         lengths = torch.randint(low, high + 1, (count,), generator=drawn).tolist()
         prompts = [prompt(length, vocabulary, drawn) for length in lengths]
         prompts[::2] = [[*shared, *p[len(shared) :]] for p in prompts[::2]]
@@ -213,8 +222,10 @@ def trainer(asked: Asked, say: Say) -> None:
     for file in sorted(out.parent.glob(f"{out.stem}.*.pt")):
         stored = torch.load(file)
         for batch in sorted({x["batch"] for x in stored}):
-            counts = compared(model, [x for x in stored if x["batch"] == batch], device)
-            say({"of": file.suffixes[-2][1:], "batch": batch, **counts})
+            rows, of = [x for x in stored if x["batch"] == batch], file.suffixes[-2][1:]
+            say({"of": of, "batch": batch, **compared(model, rows, device)})
+            if of == "rlk":
+                say({"of": CONTROL, "batch": batch, **torch_head(model, rows[0], device)})
     if device == "cuda":
         del model, hidden
         torch.cuda.empty_cache()
@@ -238,10 +249,26 @@ def compared(model: Any, stored: Sequence[dict[str, Any]], device: str) -> dict[
         begins = cu.tolist()[1:]
         want = torch.cat([made[end - len(x["logps"]) : end] for end, x in zip(begins, rows, strict=True)])
         got = torch.cat([x["logps"] for x in rows])
-        total += len(got)
-        differing += int((got.view(torch.int32) != want.view(torch.int32)).sum())
-        worst = max(worst, float((got - want).abs().max()))
+        made = counted(got, want)
+        total += made["compared"]
+        differing += made["differing"]
+        worst = max(worst, made["max"])
     return {"compared": total, "differing": differing, "max": worst}
+
+
+def counted(got: torch.Tensor, want: torch.Tensor) -> dict[str, Any]:
+    """Return how many f32 numbers there are, how many have other bits, and the largest difference."""
+    differing = int((got.view(torch.int32) != want.view(torch.int32)).sum())
+    return {"compared": len(got), "differing": differing, "max": float((got - want).abs().max())}
+
+
+def torch_head(model: Any, row: dict[str, Any], device: str) -> dict[str, Any]:
+    """Compare a rollout's log-probs with the control: head and softmax by torch."""
+    ids, got = row["ids"].to(device), row["logps"]
+    hidden = model(ids)[-len(got) - 1 : -1]
+    z = torch.nn.functional.linear(hidden, model.lm_head.weight).float()
+    want = torch.log_softmax(z, -1).gather(-1, ids[-len(got) :, None])[:, 0]
+    return counted(got, want.cpu())
 
 
 def groups(lengths: Sequence[int]) -> Iterator[list[int]]:

@@ -1,9 +1,10 @@
 """vLLM by rlk beside vLLM's own kernels: tokens a second, starts, and log-probs against an rlk trainer.
 
-`python -m benchmarks.engines --model Qwen3-0.6B` writes rows `vllm_decode`, `vllm_prefill` and `vllm_start`
-into benchmarks/results/<device>/engines.json, after each of its child processes; with `--steps` the row
-`grpo_step`. Each child has a time limit:
-one that hangs or fails is recorded as an absent peer. `--dry` runs all of it with a tiny model on a CPU.
+`python -m benchmarks.engines --model Qwen3-0.6B` writes rows `vllm_decode`, `vllm_prefill`, `vllm_logps` and
+`vllm_start` into benchmarks/results/<device>/engines.json, after each of its child processes; with `--steps`
+the row `grpo_step`. `vllm_logps` counts log-probs of drawn tokens over runs, which `--seed` tells apart. Each
+child has a time limit: one that hangs or fails is recorded as an absent peer. `--dry` runs all of it with a
+tiny model on a CPU.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ STEP = Bar(1.0, PEER)
 SIGMA = 4.0
 """Standard deviation of a row of logits, which weights are scaled to."""
 BATCHES = (1, 16, 64, 256)
+SIDES = ("rlk", "trainer")
 GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of a step that both arms capture a graph for: decodes, and a prompt alone."""
 ENGINE = ("runner", "compilation", "graphs", "sizes", "async", "in_process")
@@ -100,18 +102,19 @@ def qwen3(hidden: int, inner: int, layers: int, heads: int, tied: bool) -> dict[
 
 
 GIB = 2**30
+# tokens: whole requests, of 1023 each where sequences have at most 1536
 MODELS = {
     "Qwen3-0.6B": Model(
         "Qwen3-0.6B", qwen3(1024, 3072, 28, 16, True), 36 * GIB, 1536, 512, 128, BATCHES,
-        (2048, 16384, 65536, 655360),
+        (2046, 16368, 65472, 654720),
     ),
     "Qwen3-1.7B": Model(
         "Qwen3-1.7B", qwen3(2048, 6144, 28, 16, True), 36 * GIB, 1536, 512, 128, BATCHES,
-        (2048, 8192, 32768, 262144),
+        (2046, 8184, 32736, 261888),
     ),
     "Qwen3-8B": Model(
         "Qwen3-8B", qwen3(4096, 12288, 36, 32, False), 36 * GIB, 1536, 512, 64, BATCHES,
-        (2048, 8192, 32768, 262144),
+        (2046, 8184, 32736, 261888),
     ),
 }  # fmt: skip
 TINY = Model(
@@ -232,16 +235,19 @@ def rows(model: Model, lines: Mapping[str, Sequence[Line]], absent: Mapping[str,
                 continue
             row["rate"] = f"{tokens / (1e-3 * row['ms'] * steps):.0f} tokens/s"
             row["roofline"] = _roofline(model, op, batch, row["ms"], lines["trainer"])
-            made.append(row | _equality(lines["trainer"], batch))
+            made.append(row)
+    made += [row for batch in model.batches if (row := _equality(model, lines, batch))]
+    starts = {arm: [line for line in each if "start_s" in line] for arm, each in lines.items()}
     start = _row(
         model, {"op": "vllm_start", "shape": model.shape}, {k: v[::-1] for k, v in lines.items()}, absent,
         lambda line: [line["start_s"]] if "start_s" in line else None, START,
     )  # fmt: skip
-    warm = all(sum("start_s" in line for line in lines[arm]) > 1 for arm in ("rlk", PEER))
+    warm = all(starts[arm] and starts[arm][-1]["warm"] for arm in ("rlk", PEER))
     if start is not None:
         if not warm:
             start["holds"] = None
-        start |= {"warm": warm, "cold_s": {a: found(v, "start_s").get("start_s") for a, v in lines.items()}}
+        cold = {arm: [x["start_s"] for x in each if not x["warm"]] for arm, each in starts.items()}
+        start |= {"warm": warm, "cold_s": {arm: each[0] for arm, each in cold.items() if each}}
         made.append(start)
     return made
 
@@ -324,20 +330,43 @@ def _roofline(model: Model, op: str, batch: int, ms: float, trainer: Sequence[Li
     return round(1e3 * least / model.ranks / ms, 3)
 
 
-def _equality(trainer: Sequence[Line], batch: int) -> Line:
-    """Return how many log-probs of a batch size differ from the trainer's, of rlk's and of vLLM's kernels."""
+def _equality(model: Model, lines: Mapping[str, Sequence[Line]], batch: int) -> Line | None:
+    """Return the row of log-probs of drawn tokens of a batch size, beside those of an rlk trainer.
+
+    Its time is that of drawing a token. Controls: the trainer's hidden states with torch's head, and
+    log-probs by other kernels of vLLM.
+    """
+    trainer = lines["trainer"]
     counts = {
         line["of"]: {name: line[name] for name in ("compared", "differing", "max")}
         for line in trainer
         if line.get("batch") == batch and "compared" in line
     }
     ours = counts.pop("rlk", None)
-    if ours is None:
-        return {}
-    bits = "exact" if ours["differing"] == 0 else "mismatch"
+    drew = next((x for x in lines["rlk"] if x.get("batch") == batch and "drawn" in x), None)
+    if ours is None or drew is None:
+        return None
+    head = found(trainer, "numerics_id")
+    ids = {side: found(given, "numerics_id")["numerics_id"] for side, given in lines.items() if side in SIDES}
+    run = {
+        "seed": drew["seed"],
+        "id": ids["trainer"],
+        "compared": ours["compared"],
+        "differing": ours["differing"],
+    }
+    failing = all(x["differing"] for x in counts.values()) if counts else None
+    equal = not ours["differing"] and ids["rlk"] == ids["trainer"]
+    ms = 1e3 * drew["s"] / drew["drawn"]
+    engine = found(lines["rlk"], "start_s")
     return {
-        "bits": bits, "differing": ours["differing"], "compared": ours["compared"],
-        "max_abs_err": ours["max"], "controls": counts, "sigma": found(trainer, "sigma").get("sigma"),
+        "op": "vllm_logps", "shape": {**model.shape, "B": batch}, "pass": "fwd",
+        "backend": found(lines["rlk"], "backend").get("backend", "none"), "dtype": "bf16",
+        "ms": round(ms, 5), "burst_ms": round(ms, 5), "spread": [round(ms, 5)] * 2, "roofline": None,
+        "rate": f"{1e3 / ms:.0f} tokens/s", "engine": {name: engine.get(name) for name in ENGINE},
+        "bits": "exact" if equal else "mismatch", "differing": ours["differing"],
+        "compared": ours["compared"], "max_abs_err": ours["max"], "controls": counts,
+        "sigma": head.get("sigma"), "numerics_id": ids["trainer"], "runs": [run], "peers": {},
+        "bar": "0 differing", "holds": failing and equal,
     }  # fmt: skip
 
 
@@ -401,6 +430,7 @@ def main() -> None:
     parser.add_argument("--batches", help="default: 1,16,64,256")
     parser.add_argument("--tokens", help="drawn and compared at each batch size (0,0,0,0: none)")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs of each batch size (0: none)")
+    parser.add_argument("--seed", type=int, default=0, help="of rollouts: runs of other seeds are added up")
     parser.add_argument("--no-warm", action="store_true", help="no second starts")
     parser.add_argument("--options", type=json.loads, default={}, help="of vllm.LLM in all arms, as JSON")
     parser.add_argument("--seconds", type=float, default=510, help="of all children together (510)")
@@ -454,7 +484,7 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
         options["tensor_parallel_size"] = model.ranks
     asked = Asked(
         "engine", "", str(place), str(children.out), model.batches, model.prompt, model.new, given.repeats,
-        model.tokens, options | given.options,
+        model.tokens, options | given.options, given.seed,
     )  # fmt: skip
     arms = [arm for arm in ARMS if arm in given.arms.split(",")]
     absent = dict.fromkeys(ARMS[1:], "needs a GPU") if given.dry else {}
@@ -476,21 +506,28 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
                 absent[arm] = why
             keep()
         return
+    started = json.dumps([asked.options, max(model.batches), given.commit])
+    cold = []
     for arm in arms:
         if arm in absent:
             continue
         # the control needs few tokens to fail
         tokens = model.tokens if arm == "rlk" else tuple(min(2048, n) for n in model.tokens)
-        if (why := children.run(replace(asked, arm=arm, tokens=tokens), arm)) is not None:
+        mark = place / f"started-{arm}.json"
+        warm = mark.exists() and mark.read_text(encoding="utf-8") == started
+        if (why := children.run(replace(asked, arm=arm, tokens=tokens, warm=warm), arm)) is not None:
             absent[arm] = why
+        else:
+            mark.write_text(started, encoding="utf-8")
+            cold += [] if warm else [arm]
         keep()
     if any(model.tokens):
         children.run(replace(asked, part="trainer", arm="trainer"), "the trainer")
         keep()
     if not given.no_warm:
-        for arm in arms:
-            if arm not in absent and arm != INVARIANT:
-                children.run(replace(asked, arm=arm, repeats=0, tokens=()), f"{arm}, warm")
+        for arm in cold:
+            if arm != INVARIANT:
+                children.run(replace(asked, arm=arm, repeats=0, tokens=(), warm=True), f"{arm}, warm")
         keep()
 
 

@@ -261,7 +261,9 @@ def main(
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="sustained time of each variant")
     parser.add_argument("--peers", help="peer families, such as liger,quack,torch_eager (default: all)")
-    parser.add_argument("--only", help="run the cases whose 'op pass shape' contains this text")
+    parser.add_argument(
+        "--only", help="run the cases whose 'op pass shape' contains this text, or one of a,b"
+    )
     parser.add_argument("--commit", help="what to record as rlk's version, where there is no git checkout")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -278,7 +280,7 @@ def main(
             if case is None:
                 break
             name = label({"op": case.op, "pass": case.passes, "shape": case.shape, **case.notes})
-            if options.only and options.only not in name:
+            if options.only and not any(part in name for part in options.only.split(",")):
                 continue
             try:
                 rows.append(run_case(case, session))

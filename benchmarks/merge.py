@@ -1,6 +1,7 @@
 """Take rows measured elsewhere into the results: `python -m benchmarks.merge FOLDER... [--into RESULTS]`.
 
-A row takes the place of the one with its name and backend; a row of another commit than its file's says so.
+A row takes the place of the one with its name and backend; one that counts over runs keeps those of other
+seeds. A row of another commit than its file's says so.
 """
 
 from __future__ import annotations
@@ -21,11 +22,25 @@ def merged(old: Mapping[str, Any] | None, new: Sequence[Mapping[str, Any]]) -> d
     rows: dict[tuple[str, str], Row] = {}
     for record in (*([old] if old else []), *new):
         for row in record["rows"]:
-            rows[name(row)] = {"rlk": record["versions"]["rlk"], **row}
+            commit = {"rlk": record["versions"]["rlk"]}
+            made = {**commit, **row}
+            if "runs" in row:
+                made["runs"] = [{**commit, **run} for run in row["runs"]]
+                made = added_up(rows.get(name(row), {}), made)
+            rows[name(row)] = made
     last = new[-1]
     commit = last["versions"]["rlk"]
     found = [{k: v for k, v in row.items() if (k, v) != ("rlk", commit)} for row in rows.values()]
     return {**last, "rows": sorted(found, key=lambda row: row.get("backend", "triton") != "triton")}
+
+
+def added_up(old: Mapping[str, Any], new: Row) -> Row:
+    """Return a row that counts over runs, with an older row's of other seeds and equal numerics."""
+    seeds = {run["seed"] for run in new["runs"]}
+    runs = [x for x in old.get("runs", ()) if x["id"] == new["numerics_id"] and x["seed"] not in seeds]
+    runs = sorted([*runs, *new["runs"]], key=lambda run: run["seed"])
+    made = new | {"runs": runs} | {key: sum(run[key] for run in runs) for key in ("compared", "differing")}
+    return made | ({"bits": "mismatch", "holds": False} if made["differing"] else {})
 
 
 def name(row: Mapping[str, Any]) -> tuple[str, str]:

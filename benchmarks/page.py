@@ -215,6 +215,13 @@ def section(record: Record) -> Iterator[str]:
     ]
     yield from table(head, [cells(line, backends, commit) for line in found])
     yield ""
+    if counted := [row for row in record.rows if "runs" in row]:
+        compared, differing = (sum(row[key] for row in counted) for key in ("compared", "differing"))
+        runs = len({(row["shape"]["model"], run["seed"]) for row in counted for run in row["runs"]})
+        yield "`vllm_logps`: ms for each drawn token."
+        yield f"{compared:,} log-probs of drawn tokens, of {runs} runs, were compared with those of a trainer"
+        yield f"by rlk: {differing:,} differ."
+        yield ""
 
 
 def page(found: Sequence[Record]) -> str:

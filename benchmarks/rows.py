@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-OWN_PAGES = ("drift",)
-"""Families whose rows are no times of operators; pages of their own show them."""
+OWN_PAGES = ("drift", "views")
+"""Files whose rows are no times of operators; other pages have their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def label(row: Mapping[str, Any]) -> str:
     words += [f"+{name}" for name in needs]
     words += [
         f"{key}={row[key]}"
-        for key in ("temperature", "autograd", "keep_logits", "order", "leaves", "grad_leaves")
+        for key in ("temperature", "autograd", "keep_logits", "support", "order", "leaves", "grad_leaves")
         if key in row
     ]
     return " ".join(words)

@@ -234,6 +234,14 @@ class Code(Enum):
         "{what} along axis {axis}, which is taken {chunk} at a time",
         "declare an axis with chunk=1 and neither split nor piece",
     )
+    WHOLE_OF_STREAM = (
+        "a reduction over all of {axis} by chunks, of what line {made} keeps or makes of a stream",
+        'write it to memory, L.table(x, "name"), and reduce its .at(...); or absorb it in that stream',
+    )
+    TOP_COUNT = (
+        "the k of a top is {k}",
+        "L.top(k) of a Python number k of 1 to {most} has .values and .indices",
+    )
     CARRY_TYPE = ("a carry of {held} is handed {given}", "name its rows in L.carry(init, rows), and cast")
     FOLD_LEAF = (
         "fold {what} absorbs along axis {axis}, where one accumulator would take a single chunk of {chunk}",

@@ -9,12 +9,15 @@ import pytest
 from benchmarks import page, report
 from benchmarks.engine_child import groups
 from benchmarks.engines import ARMS, TINY, rows, step_row, with_earlier_peers
+from benchmarks.merge import merged
+from benchmarks.rows import Record
 
-START = {"start_s": 30.0, "runner": 2}
+START = {"start_s": 30.0, "warm": False, "runner": 2}
+AGAIN = {"start_s": 10.0, "warm": True}
 COUNTS = {"compared": 24, "max": 0.0}
 
 
-def lines(rlk_ms: float, differing: int = 0) -> dict[str, list[dict[str, Any]]]:
+def lines(rlk_ms: float, differing: int = 0, seed: int = 0) -> dict[str, list[dict[str, Any]]]:
     """Return what children wrote whose decode steps of a batch of 1 take rlk_ms, those of vLLM 1 ms."""
 
     def arm(ms: float) -> list[dict[str, Any]]:
@@ -22,10 +25,18 @@ def lines(rlk_ms: float, differing: int = 0) -> dict[str, list[dict[str, Any]]]:
         return [START, {"backend": "triton"}, {"batch": 1, "decode_s": seconds, "prefill_s": seconds}]
 
     trainer = [
+        {"numerics_id": "a1", "sigma": 4.0},
         {"of": "rlk", "batch": 1, **COUNTS, "differing": differing},
         {"of": "vllm", "batch": 1, **COUNTS, "differing": 24},
     ]
-    return {"rlk": arm(rlk_ms), "vllm": arm(1.0), "vllm_batch_invariant": [], "trainer": trainer}
+    drew = [{"numerics_id": "a1"}, {"batch": 1, "drawn": 24, "s": 0.012, "seed": seed}]
+    given = {"rlk": [*arm(rlk_ms), *drew], "vllm": arm(1.0), "vllm_batch_invariant": []}
+    return {**given, "trainer": trainer}
+
+
+def equality(given: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the row of log-probs."""
+    return next(row for row in rows(TINY, given, {}) if row["op"] == "vllm_logps")
 
 
 @pytest.mark.parametrize(("ms", "holds"), [(1.05, True), (1.06, False)])
@@ -35,21 +46,52 @@ def test_a_decode_holds_within_the_time_of_95_percent_of_the_tokens(ms: float, h
     assert decode["holds"] is holds and decode["peers"][ARMS[2]] == {"absent": "did not end in 9 s"}
 
 
-def test_log_probs_that_differ_and_the_control_are_in_the_row() -> None:
-    same, other = (rows(TINY, lines(1.0, n), {})[0] for n in (0, 1))
+def test_log_probs_hold_if_none_differs_and_all_controls_do() -> None:
+    same, other = (equality(lines(1.0, n)) for n in (0, 1))
     assert (same["bits"], other["bits"]) == ("exact", "mismatch")
+    assert (same["holds"], other["holds"]) == (True, False)
     assert other["differing"] == 1 and other["controls"]["vllm"]["differing"] == 24
+    assert same["ms"] == 0.5 and same["rate"] == "2000 tokens/s"
+    blind, alone, foreign = lines(1.0), lines(1.0), lines(1.0)
+    blind["trainer"][-1]["differing"] = 0
+    del alone["trainer"][-1]
+    foreign["trainer"][0]["numerics_id"] = "b2"
+    assert [equality(x)["holds"] for x in (blind, alone, foreign)] == [False, None, False]
+
+
+def test_log_probs_are_counted_over_runs_of_other_seeds() -> None:
+    def record(seed: int, differing: int = 0, numerics_id: str = "a1") -> dict[str, Any]:
+        given = lines(1.0, differing, seed)
+        for line in (given["trainer"][0], given["rlk"][-2]):
+            line["numerics_id"] = numerics_id
+        return {"versions": {"rlk": f"c{seed}"}, "rows": [equality(given)]}
+
+    def sums(*records: dict[str, Any]) -> tuple[int, int, bool]:
+        (row,) = merged(None, records)["rows"]
+        return row["compared"], row["differing"], row["holds"]
+
+    assert sums(record(0), record(1)) == (48, 0, True)
+    assert sums(record(0), record(1), record(1)) == (48, 0, True)  # a run is counted once
+    assert sums(record(0, 3), record(1)) == (48, 3, False)
+    assert sums(record(0, 3), record(1), record(0)) == (48, 0, True)  # it was run again
+    assert sums(record(0), record(1, numerics_id="b2")) == (24, 0, True)  # other bits say nothing of these
+    both = merged(None, [record(0), record(1)])
+    assert [run["rlk"] for run in both["rows"][0]["runs"]] == ["c0", "c1"]
+    text = "\n".join(page.section(Record("engines", "x", both["versions"], tuple(both["rows"]))))
+    assert "48 log-probs of drawn tokens, of 2 runs" in text and "by rlk: 0 differ" in text
 
 
 def test_a_start_is_judged_only_if_both_arms_started_again() -> None:
     given = lines(1.0)
     assert rows(TINY, given, {})[-1]["holds"] is None
-    again = {"start_s": 10.0}
-    given["rlk"].append({"start_s": 13.0})
-    given["vllm"].append(again)
+    given["rlk"].append(AGAIN | {"start_s": 13.0})
+    given["vllm"].append(AGAIN)
     start = rows(TINY, given, {})[-1]
     assert start["holds"] is False and start["peers"]["vllm"]["ms"] == 1e4
     assert start["cold_s"]["rlk"] == 30.0
+    given["rlk"] = [line for line in given["rlk"] if line is not START]  # it had started before
+    start = rows(TINY, given, {})[-1]
+    assert start["holds"] is False and start["cold_s"] == {"vllm": 30.0}
 
 
 def test_peers_of_an_earlier_run_stay_for_equal_engines() -> None:

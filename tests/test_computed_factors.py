@@ -278,12 +278,14 @@ def test_a_computed_factor_has_the_bits_of_one_in_memory(name: str) -> None:
         assert_same_bits(got, want[out], f"{name} on {on}", kind)
 
 
-def test_calls_run_on_triton_at_once() -> None:
-    def by_cute(spec: Op, statics: str) -> bool:
-        made = specialize(program(spec, statics), {"N": 40, "K": 21}, target("sm_90a").softmax)
-        return by_cute_first(made, target("sm_90a"), {"M": 64, "N": 40, "K": 21})
+def test_products_of_computed_factors_are_cutes_where_they_were_measured() -> None:
+    def by_cute(name: str) -> bool:
+        spec, given = CASES.get(name) or tiled(name, 70)
+        sizes = {"M": 64, "N": 40, "K": 64, "S": 64, "P": 64, "V": 64, "D": 64, "E": 3, "T": 40, "G": 1}
+        made = specialize(program(spec), sizes, target("sm_90a").softmax)
+        return by_cute_first(made, target("sm_90a"), sizes | {"R": 40})
 
-    assert not by_cute(as_16_bits, "computed") and by_cute(as_16_bits, "loaded")
+    assert by_cute("weighed") and not by_cute("head") and not by_cute("grouped")
 
 
 def test_what_is_computed_beyond_an_end_would_count(monkeypatch: pytest.MonkeyPatch) -> None:

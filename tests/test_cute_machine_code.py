@@ -68,7 +68,6 @@ BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 
 
 LACKS = {
-    "adamw": "cute on sm_90a lacks sqrt of f32",
     **{
         f"grouped_matmul_leaf{n}": "cute on sm_90a lacks a kernel of more than one contraction"
         for n in (2, 4, 8)
@@ -134,8 +133,9 @@ def disassembled(file: Path) -> str:
 
 NAMES = [each for name in operators() for each in (name, f"{name}_grad")]
 KINDS = (
-    "logp", "linear_logp", "linear_logp_grad", "matmul_leaf8", "matmul_grad", "rms_norm_grad", "sample",
-    "varlen_attention", "varlen_attention_grad", "paged_attention", "prefix_attention", "sequence_logp_grad",
+    "adamw", "logp", "linear_logp", "linear_logp_grad", "matmul_leaf8", "matmul_grad", "rms_norm_grad",
+    "sample", "varlen_attention", "varlen_attention_grad", "paged_attention", "prefix_attention",
+    "sequence_logp_grad",
 )  # fmt: skip
 """What an older compiler compiles. Others have no other word of the compiler: the newest's run holds that."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,14 +21,13 @@ from test_cute_ops import by_cute
 from rlk import ops
 from rlk.errors import UnsupportedError
 from rlk.interp.run import run
-from rlk.ir.nodes import Fn1, Let, Map1, MathModel, Program
-from rlk.lang import Axis, L, Outputs, Tensor, f32, op
+from rlk.ir.nodes import MathModel, Program
+from rlk.lang import Axis, L, Outputs, Tensor, f32, i32, op, u32
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.cute.reduce_steps import Where, steps
 from rlk.passes.pipeline import canonical, specialize
-from rlk.passes.rewrite import Replay, rewrite
 from rlk.runtime.call.dispatch import dispatch
 from rlk.schedule.cute_tiles import warpgroups
 from rlk.schedule.heuristics import choose
@@ -102,20 +100,9 @@ PLACEMENTS = (
 )
 
 
-def without_roots(replay: Replay, let: Let) -> bool:
-    """Replace what this lowering has no form for."""
-    match let.node:
-        case Map1(fn=Fn1.SQRT | Fn1.FLOOR, x=x):
-            replay.renamed[let.value] = replay.builder.let(Map1(Fn1.ABS, replay[x]))
-            return True
-        case _:
-            return False
-
-
 @pytest.mark.parametrize("seed", range(16))
 def test_random_programs_have_the_bits_of_the_oracle(seed: int) -> None:
-    drawn = random_program(seed)
-    program = replace(drawn, kernels=tuple(rewrite(k, without_roots) for k in drawn.kernels))
+    program = random_program(seed)
     given = random_tensors(seed, *((5, 32) if seed % 2 else (3, 64)))
     for schedule in PLACEMENTS:
         agree(program, given, schedules=[schedule])
@@ -404,3 +391,25 @@ def test_warps_that_follow_each_other_meet_once() -> None:
     found = steps(spread, (), tuple(reversed(range(8))), halving=True)
     assert found[0].where is Where.WARPS and found[0].strides == (128, 64, 32)
     assert [each.where for each in found[1:]] == [Where.LANES] * 5
+
+
+@op()
+def roots_and_words(x: Tensor[f32, specs.T, specs.N]) -> Outputs:
+    """Functions that round, and a block of random words for each element."""
+    at = (L.pos(specs.T).to(u32), L.pos(specs.N).to(u32))
+    first, *_, last = L.philox((*at, 0, 0), (7, 0))
+    words = {"first": first.to(i32), "last": (last >> 8).to(f32)}
+    return L.out(root=L.sqrt(x), below=L.floor(x), near=L.round(x), turned=abs(first.to(i32)), **words)
+
+
+@pytest.mark.parametrize("width", [7, 512])
+def test_roots_floors_and_random_words_are_those_of_the_oracle(width: int) -> None:
+    x = (np.random.default_rng(0).normal(size=(5, width)) * 10).astype(np.float32)
+    x[0, :7] = [0.0, -0.0, np.inf, np.nan, -1.0, 1e-40, 2.0**-149]
+    program = canonical(roots_and_words.trace(roots_and_words.default_variant()))
+    want = run(program, {"x": x}).tensors
+    got = generated.run_generated(program, {"x": x}, backend="cute", on=H200).tensors
+    for name, right in want.items():
+        assert_same_bits(got[name], right, name)
+    assert_same_bits(want["root"][1:], np.sqrt(np.where(x[1:] < 0, np.float32(np.nan), x[1:])))
+    assert len(np.unique(want["first"])) == want["first"].size

@@ -13,9 +13,9 @@ pytest.importorskip("transformers")
 
 import torch
 
-from rlk.drift.engines import Options
 from rlk.drift.faults import CHUNKS, FAULTS, LEFT, TEMPERATURE, Fault, engine, located
 from rlk.drift.operators import Trace, difference
+from rlk.drift.options import Options
 from rlk.drift.report import Report, compare
 
 CLEAN = (

@@ -141,6 +141,24 @@ def test_fma_broadcasts_and_keeps_f32() -> None:
 # --- maximum and minimum ---
 
 
+def test_arrays_of_any_layout_and_dtype_broadcast_as_numpys_do() -> None:
+    x = np.arange(24, dtype=f).reshape(4, 6) - 12
+    fixed = x.copy()
+    fixed.flags.writeable = False
+    shifted = np.frombuffer(b"0" + x.tobytes(), f, offset=1).reshape(x.shape)
+    pairs: list[tuple[object, object]] = [
+        (x, x[::-1]), (x.T, x[:, :1].T), (x[:, ::2], x[:, 1::2]), (fixed, shifted), (x, 0.5), (f(1), f(-2)),
+        (np.broadcast_to(x[0], x.shape), x), (x.astype("f8"), x), (x, np.arange(6)), (x[:0], x[0]),
+    ]  # fmt: skip
+    for a, b in pairs:
+        made, want = maximum(a, b), np.maximum(a, b)
+        assert made.dtype == want.dtype and made.shape == want.shape and np.array_equal(made, want)
+    assert np.shares_memory(maximum(x, x), x) is False
+    for wrong in (x * 1j, x.astype("O")):
+        with pytest.raises(TypeError, match="maximum takes float32 or float64, got"):
+            maximum(x, wrong)
+
+
 def test_maximum_and_minimum_ignore_nan_and_order_zeros() -> None:
     a, b = np.meshgrid(SPECIALS, SPECIALS, indexing="ij")
 

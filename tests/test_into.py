@@ -171,6 +171,33 @@ def test_memory_that_overlaps_is_refused() -> None:
     assert torch.equal(both[:, :8], left + both[:, 8:])
 
 
+@pytest.mark.parametrize("interpreted", [False, True])
+def test_negated_views_have_the_values_that_they_show(interpreted: bool) -> None:
+    """Read, written, saved for a gradient, and as a cotangent; their memory has the other signs."""
+    negated = torch._neg_view
+    if interpreted:
+        by_triton()
+    try:
+        m, g = torch.randn(3, 16), torch.randn(3, 16).bfloat16()
+        want, memory = momentum((-m).clone(), -g, beta=0.5), m.clone()
+        made = momentum(negated(memory), negated(g), beta=0.5)
+        assert torch.equal(memory, -want.m_out) and torch.equal(made.square, want.square)
+        assert not torch.equal(momentum(-m, g, beta=0.5).square, want.square)  # the control: other signs
+        a, b, d = (torch.randn(n, k).bfloat16() for n, k in ((3, 16), (8, 16), (3, 8)))
+        found = []
+        for x, d_y in ((-a, -d), (negated(a), negated(d))):
+            each = x.requires_grad_(), b.clone().requires_grad_()
+            y = rlk.ops.matmul(*each)
+            found.append((y, *torch.autograd.grad(y, each, d_y)))
+        assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
+        out = torch.zeros(8, 16)
+        with pytest.raises(LaunchError, match="no lazily negated view, since it is written"):
+            y = rlk.ops.matmul(a, b.clone().requires_grad_(), weight_grad_out=negated(out))
+            y.backward(d)
+    finally:
+        dispatch.interpret_with(None)
+
+
 @op(into={"k_out": "k", "v_out": "v"})
 def scaled(k: Tensor[f32, T, N], v: Tensor[f32, T, N]) -> Outputs:
     """Write two halves of one cache."""
@@ -268,8 +295,18 @@ def test_torch_compile_sees_the_mutation() -> None:
         torch.library.opcheck(torch.ops.into_tests.momentum.default, (m, g, 0.5, "auto"))
         rlk.register(filled, namespace="into_tests")
         torch.library.opcheck(torch.ops.into_tests.filled.default, (m, 0.5, "auto"))
+        rlk.register(added, namespace="into_tests")
+        both = torch.randn(3, 16)
+        views = ((both, both), (both[:, :8], both[:, 4:12]), (both[:, :8], both[:, 8:]))
+        compiled_add = torch.compile(lambda x, y: added(x, y).y, backend="aot_eager", fullgraph=True)
+        for pair in views[:2]:
+            with pytest.raises(RuntimeError, match="residual is written, and its memory overlaps x"):
+                compiled_add(*pair)
+        kept = both.clone()
+        assert torch.equal(compiled_add(*views[2]), added(kept[:, :8], kept[:, 8:]).y)
+        assert torch.equal(both, kept)  # columns of the same rows
     finally:
-        for each in (momentum, filled):
+        for each in (momentum, filled, added):
             unregister(each.qualified)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from rlk.backends.registry import of_target
 from rlk.errors import Code, LaunchError, LoweringError
 from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Static, Tensor, Tree, bf16, f32, i8, i32, op
 from rlk.lower.common.emitted import Signature
+from rlk.optim import AdamW
 from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.call import lists
 from rlk.runtime.call.dispatch import dispatch
@@ -98,6 +100,44 @@ def test_one_launch_has_the_bits_of_a_call_for_each_item(interpreted: list[int],
     assert sum(interpreted) == len(SIZES) and len(interpreted) < len(SIZES)  # few groups of alignments
     again = moved.each(drawn(dtype)[0], g, rate=RATES, shift=[s + 1 for s in SHIFTS])
     assert not torch.equal(again[0].x_out, want[0][0])  # the control: other numbers of an item
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_steps_of_the_same_memory_launch_as_the_last(interpreted: list[int], seed: int | None) -> None:
+    def optimizer() -> tuple[AdamW, list[torch.nn.Parameter]]:
+        weights = [torch.nn.Parameter(x.bfloat16() if i % 2 else x) for i, x in enumerate(drawn()[0])]
+        for weight, grad in zip(weights, drawn()[1], strict=True):
+            weight.main_grad = grad  # type: ignore[attr-defined]
+        return AdamW(weights, lr=1e-2, seed=seed), weights
+
+    made = [optimizer(), optimizer()]
+    launched: list[int] = []
+    expected = {"first": False, "none": True, "lr": True, "grad": False, "transposed": False, "still": False}
+    expected |= {"grad again": False, "count": False, "none again": True, "state": False, "after it": True}
+    for change in expected:
+        for i, (adamw, weights) in enumerate(made):
+            grad = drawn()[1][1].mul(3.0)  # of 48
+            if change == "lr":
+                adamw.param_groups[0]["lr"] = 1e-3
+            elif change.startswith("grad"):
+                weights[1].main_grad = grad  # type: ignore[attr-defined]
+            elif change == "transposed":
+                weights[1].main_grad = torch.stack([grad, grad], 1)[:, 0]  # type: ignore[attr-defined]
+            elif change == "count":
+                adamw.state[weights[2]]["step"] = 40
+            elif change == "state":
+                adamw.load_state_dict(copy.deepcopy(adamw.state_dict()))
+            if i:
+                adamw._kept.clear()  # the control: as if each step were the first
+            before = len(interpreted)
+            states = [t for w in weights for t in adamw.state[w].values() if isinstance(t, torch.Tensor)]
+            with reaching([*weights, *(w.main_grad for w in weights), *states]):
+                adamw.step()
+            launched.append(len(interpreted) - before)
+        for one, other in zip(*(w for _, w in made), strict=True):
+            assert_same_bits(one.detach(), other.detach(), change)
+    assert [n == 0 for n in launched[::2]] == [*expected.values()]
+    assert all(launched[1::2])
 
 
 def test_without_a_device_and_for_other_operators_items_are_calls(interpreted: list[int]) -> None:

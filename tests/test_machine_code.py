@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_computed_factors import program, weighed
 
 from benchmarks import machine_code
 from rlk import ops  # noqa: F401  (registers what gradients need beside saved tensors)
@@ -24,6 +25,7 @@ from rlk.runtime.binding.invocation import Invocation, Tensors, geometry_of
 from rlk.runtime.call import autograd
 from rlk.runtime.call.dispatch import lowered
 from rlk.runtime.launch.record import ModuleRecord
+from rlk.runtime.reference import emit
 from rlk.runtime.registry import operators
 from rlk.specs.attention import prefix_attention, varlen_attention
 from rlk.specs.linear_logp import linear_logp
@@ -211,6 +213,18 @@ def test_a_bias_is_no_initial_value_of_an_accumulator(tmp_path: Path) -> None:
         ptx = "".join(file.read_text() for file in (tmp_path / name).glob("*.ptx"))
         found[name] = FIRST.findall(ptx)[0]
     assert found["ours"] == "0" and found["folded"] != "0", found  # the control is what Triton does by itself
+
+
+@pytest.mark.parametrize("on", ["sm_90a", "sm_80"])
+def test_products_of_bytes_take_k_in_ascending_order(on: str, tmp_path: Path) -> None:
+    """Triton gives mma.sync the elements of K that a thread has loaded together: four of a byte, not two."""
+    made, _, _ = emit(program(weighed), {"M": 16, "N": 12288, "K": 4096}, target(on), "triton")
+    compile_triton(made, on, tmp_path)
+    assert "mma.sync" in (tmp_path / f"{made.kernels[0].name}.ptx").read_text()
+    wrong = replace(made, source=re.sub(r"= keep_k_order\((\w+)\)", r"= \1", made.source))
+    assert wrong.source != made.source
+    with pytest.raises(ValueError, match="other elements of K"):
+        compile_triton(wrong, on, tmp_path)
 
 
 def test_gradients_of_wide_rows_stay_in_registers(tmp_path: Path) -> None:

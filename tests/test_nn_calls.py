@@ -155,6 +155,29 @@ def test_weights_that_lie_adjacent_are_read_where_they_are(
             late.float().sum().backward()
 
 
+@pytest.mark.parametrize("leaves", (1, 4))
+def test_rows_stored_in_turn_have_the_gradients_of_merged_weights(leaves: int) -> None:
+    """Megatron's q, k and v: two groups of 32 + 16 + 16 rows; d x is summed as over q, k and v whole."""
+    drawn = torch.Generator().manual_seed(1)
+    shapes = (64, 64), (128, 64), (64, 128)
+    x, w, d_y = (torch.randn(shape, generator=drawn).half() for shape in shapes)
+    rows = torch.arange(128).view(2, -1).split((32, 16, 16), 1)
+    order = torch.cat([each.flatten() for each in rows])
+    weights = [w[each.flatten()].requires_grad_() for each in rows]
+    found = []
+    for groups in (2, 1):
+        stored, given = w.clone().requires_grad_(), x.clone().requires_grad_()
+        y = products.stored_linear(given, stored, None, (64, 32, 32), groups, leaves)
+        y.backward(d_y)
+        found.append((y.detach()[:, order], given.grad, stored.grad[order]))
+    given = x.clone().requires_grad_()
+    y = products.merged_linear(given, weights, (None,) * 3, leaves)
+    y.backward(d_y[:, order])
+    want = y.detach(), given.grad, torch.cat([each.grad for each in weights])
+    assert all(map(equal, found[0], want))
+    assert not equal(found[1][1], want[1])  # the control: one group, whose rows are in another order
+
+
 def test_a_compiled_decoder_has_the_bits_of_the_eager_one(model: CausalLM) -> None:
     """Gradients too: the graph keeps the one product of q, k and v; three would have another d x."""
     tokens, found = WholeSequences.of(torch.tensor([0, 15, 40]), 40), {}

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rlk import ops
 from rlk.drift import Nn, Patched, Sequences, compare_operators
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
+from rlk.nn.replay import unchanged
 from rlk.ops import Routes
 from rlk.sync import check, digest, transfer
 from rlk.sync.parts import transposed_of
@@ -112,6 +114,32 @@ def test_training_prefill_and_decoding_have_the_same_bits_and_experts(model: Cau
     assert Routes.cat(routes).digest() == together.digest()
 
 
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_leaves_are_pieces_of_the_range_of_experts(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways are cut into them (`test_moe.py` has the orders), and a patched model has the same bits."""
+    folder = written_of(FAMILIES[family](), tmp_path)
+    one, two = CausalLM.from_pretrained(folder), CausalLM.from_pretrained(folder, leaves=2)
+    seen, own = list[tuple[str, int]](), {name: getattr(ops, name) for name in ("permute", "combine")}
+
+    def spied(name: str, *args: Any, **given: Any) -> Any:
+        seen.append((name, given["leaves"]))
+        return own[name](*args, **given)
+
+    for name in own:  # 16 bits of sums this short seldom show their order
+        monkeypatch.setattr(ops, name, partial(spied, name))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    with torch.no_grad():
+        logits = two.logits(two(IDS))
+        layers = two.config.experts.number(two.config.num_hidden_layers)
+        assert seen == layers * [("permute", 2), ("combine", 2)]
+        with rlk.patch(theirs, leaves=2):
+            assert_same_bits(theirs(IDS[None], use_cache=False).logits[0], logits)
+        assert seen == 2 * layers * [("permute", 2), ("combine", 2)]
+    assert one.numerics_id("cpu") != two.numerics_id("cpu")
+
+
 def gradients(model: CausalLM, routes: RouteLog | None) -> list[torch.Tensor]:
     made = model.logps(IDS, PACKED, routes=routes).logp
     found = torch.autograd.grad(made.sum(), tuple(model.parameters()))
@@ -160,6 +188,12 @@ def test_a_log_of_another_model_is_refused(model: CausalLM) -> None:
         model(IDS, routes=found)  # type: ignore[arg-type]
     with pytest.raises(LaunchError, match=re.escape("rlk.ops.Routes")):
         RouteLog(log)  # type: ignore[arg-type]
+
+
+def test_layers_of_experts_are_not_replayed_as_bound_calls(model: CausalLM) -> None:
+    """A replay (`rlk.nn.replay`) would note no routes; the control is a layer without experts."""
+    for i, layer in enumerate(model.model.layers):
+        assert (unchanged(layer) is not None) == model.config.is_dense(i)
 
 
 def test_another_order_of_additions_flips_routes_and_ours_does_not() -> None:
@@ -269,7 +303,8 @@ def test_experts_that_files_have_one_by_one_have_their_digests(family: str, tmp_
     model = CausalLM.from_pretrained(tmp_path)
     theirs = transformers.AutoModelForCausalLM.from_config(FAMILIES[family](), dtype=torch.bfloat16)
     check(sent, transfer(model, theirs))
-    check(sent, digest(model))
+    for held in (model, model.state_dict(), theirs.state_dict()):
+        check(sent, digest(held))
     with torch.no_grad():
         theirs.model.layers[-1].mlp.experts.down_proj[3, 5, 7] += 1
     with pytest.raises(LaunchError, match=r"1 of [0-9]+ weights are") as raised:
@@ -323,7 +358,7 @@ def test_ids_of_numerics_depend_on_the_experts(model: CausalLM) -> None:
     [
         ("qwen3_moe", {"num_experts_per_tok": 9}, "num_experts_per_tok=9"),
         ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size=None"),
-        ("qwen3_moe", {"rlk_leaves": 2}, "products of experts have no leaves"),
+        ("qwen3_moe", {"rlk_leaves": 4, "num_experts": 6}, "num_experts=6"),
         ("gpt_oss", {"swiglu_limit": None}, "swiglu_limit=None"),
     ],
 )
@@ -340,7 +375,8 @@ def test_controls_of_a_tiny_config_are_detected(family: str) -> None:
     raw = FAMILIES[family]().to_dict()
     bench = Bench.of(random_subject(family, "config", raw, torch.bfloat16, torch.device("cpu")), 40)
     found = verify(bench, [p for p in contract(bench) if p.group == CONTROL])
-    assert [row["status"] for row in found.rows] == ["detected"] * 3
+    assert [row["status"] for row in found.rows] == ["detected"] * 4
+    assert all(row["experts"]["compared"] == 40 for row in found.rows)
 
 
 def test_a_change_of_experts_reaches_later_tokens_through_attention() -> None:

@@ -104,6 +104,20 @@ def test_rms_norm_has_its_gradients(profile: str, dtype: torch.dtype, residual: 
         assert_same_bits(leaves[2].grad, leaves[0].grad)
 
 
+def test_the_gradients_of_two_streams_are_written_once() -> None:
+    x, r, seed = (normal(9, 64, dtype=torch.bfloat16, seed=i).requires_grad_(i < 2) for i in range(3))
+    w = normal(64, dtype=torch.bfloat16, seed=3)
+    both = torch.autograd.grad(ops.rms_norm(x, w, residual=r).y, (x, r), seed)
+    assert both[0].data_ptr() == both[1].data_ptr()
+    (alone,) = torch.autograd.grad(ops.rms_norm(x.detach(), w, residual=r).y, (r,), seed)
+    assert_same_bits(alone, both[0])
+    for _ in range(2):  # what autograd adds to one stream's gradient is not in the other's
+        (ops.rms_norm(x, w, residual=r).y + x).backward(seed)
+    assert x.grad is not None and r.grad is not None
+    assert_same_bits(r.grad, both[1] + both[1])
+    assert differing(x.grad, r.grad)
+
+
 @pytest.mark.parametrize("weight", DTYPES)
 def test_a_weight_keeps_its_own_dtype(weight: torch.dtype) -> None:
     x, w = normal(9, 32, dtype=torch.bfloat16), normal(32, dtype=weight, seed=1).requires_grad_()

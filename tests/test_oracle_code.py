@@ -25,7 +25,8 @@ FACTOR = 3
 X = np.arange(4, dtype=np.float32)
 CHILD = """
 import numpy as np
-from rlk.interp import chain16, dot, dot_cdna
+from numba.core.event import install_recorder
+from rlk.interp import chain16, dot, dot_cdna, floats
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
 a = np.random.default_rng(0).integers(-99, 99, (5, 40)).astype(np.float32)
@@ -34,6 +35,9 @@ for model, dtype in ((DotModel.CHAIN16, DType.BF16), (DotModel.FMA, DType.F32), 
 ran = [m._compiled(m.__dict__[f"_advance_{f}"]) for m, f in
        ((chain16, "chain16"), (dot, "fma"), (dot_cdna, "cdna3"))]
 print([sum(f._cache_hits.values()) for f in ran])
+with install_recorder("numba:compile") as compiled:
+    print(floats.portable("exp2")(floats.to_bf16(floats.maximum(a, a[:1]))).view(np.int32).tolist())
+print(len(compiled.buffer))
 """
 
 
@@ -66,13 +70,14 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return here.cache_dir / FOLDER
 
 
-def test_a_second_process_compiles_no_dot_and_has_the_same_bits(tmp_path: Path) -> None:
+def test_a_second_process_compiles_nothing_and_has_the_same_bits(tmp_path: Path) -> None:
     store = {"RLK_CACHE_DIR": str(tmp_path / "store"), "PYTHONPATH": os.pathsep.join(sys.path)}
     child = partial(subprocess.run, env={**os.environ, **store}, text=True, capture_output=True, check=True)
     runs = [child([sys.executable, "-c", CHILD]) for _ in range(2)]
-    (*first, compiled), (*second, loaded) = (run.stdout.splitlines() for run in runs)
-    assert first == second and len(first) == 3
+    (*first, compiled, x, made), (*second, loaded, y, again) = (run.stdout.splitlines() for run in runs)
+    assert first == second and len(first) == 3 and x == y
     assert compiled == "[0, 0, 0]" and "0" not in loaded.strip("[]").split(", ")
+    assert int(made) >= 3 and again == "0"
 
 
 @pytest.mark.parametrize("function", [scaled, outer])

@@ -9,8 +9,9 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from rlk.interp.portable import evaluate, portable
+from rlk.interp.portable import ArrayMachine, evaluate, portable
 from rlk.ir.portable import FUNCTIONS, TRIG_LIMIT
+from rlk.lower.common import machine
 
 f = np.float32
 NAMES = tuple(FUNCTIONS)
@@ -250,6 +251,21 @@ def test_a_wrong_coefficient_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> N
     x = arguments(7)
     with np.errstate(all="ignore"):
         assert ulps(evaluate("exp2", x), flushed_exp2(x.astype("f8"))).max() > 2
+
+
+class Written(ArrayMachine):
+    """Arrays computed by the operations that generated text has for an inverse."""
+
+    inverse = machine.TextMachine.inverse  # type: ignore[assignment]
+
+
+def test_every_inverse_of_generated_text_is_rounded_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    d = np.arange(0x3F800000, 0x40000001, dtype=np.int32).view(f)  # all of [1, 2]
+    want = f(1.0) / d
+    assert len(d) == 2**23 + 1 and np.array_equal(Written().inverse(d), want)
+    # the polynomial of [1, 2] alone: 1 / (2 - 2**-23) lies just above the middle of two numbers
+    monkeypatch.setattr(machine, "INVERSE", (-0.22183709, 1.3310225, -2.9393413, 2.8284228))
+    assert (Written().inverse(d) != want).nonzero()[0].tolist() == [2**23 - 1]
 
 
 def test_a_listing_names_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from rlk.errors import Code, LaunchError, SpecError
 from rlk.interp import floats, portable
 from rlk.interp.run import run
 from rlk.ir import portable as definitions
+from rlk.ir.dotmodel import native
 from rlk.ir.numerics import numerics_id
 from rlk.lang import (
     Axis,
@@ -33,6 +34,8 @@ from rlk.lang import (
 from rlk.passes.pipeline import canonical
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits
+from rlk.testing.check import Law, check
+from rlk.testing.examples import Example
 from rlk.testing.generated import run_generated
 
 T, N, K = Axis("T", dynamic=True), Axis("N"), Axis("K")
@@ -127,37 +130,131 @@ def test_stored_bits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda q, w: q + q,
-        lambda q, w: q < q,
-        lambda q, w: -q,
-        lambda q, w: abs(q),
-        lambda q, w: q.bits(i8),
-        lambda q, w: L.max(q, over=N),
-        lambda q, w: L.exp(q),
+        (lambda q, w: q + q, [e4m3]),
+        (lambda q, w: q < q, [e4m3]),
+        (lambda q, w: -q, [e4m3]),
+        (lambda q, w: L.max(q, over=N), [e4m3]),
+        (lambda q, w: q / q, [i8, e4m3]),
+        (lambda q, w: q.bits(i8), [i8, e4m3]),
+        (lambda q, w: L.sum(q, over=N), [i8, e4m3]),
+        (lambda q, w: L.exp(q), [i8, e4m3]),
     ],
 )
-@pytest.mark.parametrize("dtype", [i8, e4m3], ids=str)
-def test_storage_is_cast_before_it_is_computed_with(wrong, dtype) -> None:  # type: ignore[no-untyped-def]
+def test_what_8_bits_lack_is_cast_first(wrong) -> None:  # type: ignore[no-untyped-def]
     @op()
     def spec(q: Tensor[S, T, N], w: Tensor[S, K, N]) -> Outputs:
-        return L.out(y=wrong(q.whole(), w.whole()))
+        return L.out(y=wrong[0](q.whole(), w.whole()))
 
-    with pytest.raises(SpecError) as found:
-        spec.trace(Variant.of({"S": dtype}))
-    assert found.value.code in (Code.DTYPE_WANTED, Code.QUOTIENT)
-    assert "test_storage_dtypes.py" in str(found.value)
-
-
-def test_only_i8_is_contracted() -> None:
-    @op()
-    def spec(q: Tensor[S, T, N], w: Tensor[S, K, N]) -> Outputs:
-        return L.out(y=L.dot(q, w, over=N))
-
-    for dtype in (u8, e4m3, e5m2):
+    for dtype in wrong[1]:
         with pytest.raises(SpecError) as found:
             spec.trace(Variant.of({"S": dtype}))
-        assert found.value.code is Code.DTYPE_WANTED
-    assert spec.trace(Variant.of({"S": i8}))
+        assert found.value.code in (Code.DTYPE_WANTED, Code.QUOTIENT)
+        assert "test_storage_dtypes.py" in str(found.value)
+
+
+@op()
+def whole_bytes(x: Tensor[S, T, N], y: Tensor[S, T, N]) -> Outputs:
+    """Arithmetic of 8-bit integers, modulo 2**8, on what is loaded and on what is computed."""
+    low, high = L.minimum(x, y), L.maximum(x, y)
+    mixed = (x * y + 3) ^ ~x
+    less = (low < 7) | (mixed >= high)
+    shifted = ((x << 3) | (y >> 2)) & 0x7D
+    quotients = (shifted % 11) + shifted // ((y & 7) + 1)
+    extremes = {"largest": L.max(mixed, over=N), "smallest": L.min(x - y, over=N)}
+    return L.out(mixed=mixed, less=less, turned=abs(-x) - low, quotients=quotients, **extremes)
+
+
+@pytest.mark.parametrize(("by", "on"), RUNS, ids=[f"{by}-{on}" for by, on in RUNS])
+def test_integers_of_8_bits_are_computed_with_modulo_256(by: str, on: str) -> None:
+    pytest.importorskip("triton")
+    if by == "tilelang":
+        ladder.require()
+    codes = np.random.default_rng(0).integers(0, 256, (2, 4, 64)).astype(np.uint8)
+    for dtype, kind in ((i8, np.int8),) if by == "tilelang" else ((i8, np.int8), (u8, np.uint8)):
+        program = canonical(whole_bytes.trace(Variant.of({"S": dtype})))
+        x, y = (each.view(kind) for each in codes)
+        want = run(program, {"x": x, "y": y}).tensors
+        wide, other = x.astype(np.int64), y.astype(np.int64)
+        shifted = ((wide << 3) | (other >> 2)) & 0x7D
+        exact = {
+            "mixed": (wide * other + 3) ^ ~wide,
+            "turned": abs((-wide).astype(kind).astype(np.int64)) - np.minimum(wide, other),
+            "quotients": shifted % 11 + shifted // ((other & 7) + 1),
+        }
+        for name, value in exact.items():
+            assert_same_bits(want[name], value.astype(kind), name)
+            assert name == "quotients" or (want[name] != value).any()  # the control: some exceed 8 bits
+        assert_same_bits(want["largest"], want["mixed"].max(1))
+        assert_same_bits(want["smallest"], (wide - other).astype(kind).min(1))
+        got = run_generated(program, {"x": x, "y": y}, backend=by, on=target(on)).tensors
+        for name in want:
+            assert_same_bits(got[name], want[name], f"{name} of {dtype}")
+
+
+A, W = DTypeVar("A", (e4m3, e5m2, i8, u8)), DTypeVar("W", (e4m3, e5m2))
+
+
+@op()
+def of_8_bits(x: Tensor[A, T, K], w: Tensor[W, N, K]) -> Outputs:
+    """A product of numbers of 8 bits."""
+    return L.out(y=L.dot(x, w, over=K))
+
+
+@op()
+def of_16_bits(x: Tensor[f16, T, K], w: Tensor[f16, N, K]) -> Outputs:
+    """The same of 16 bits."""
+    return L.out(y=L.dot(x, w, over=K))
+
+
+def test_factors_of_8_bits_are_contracted_as_those_of_16() -> None:
+    """A product of e4m3 and e5m2 factors has the bits of the product of the same numbers as f16."""
+    rng = np.random.default_rng(0)
+    x, w = (torch.from_numpy((rng.normal(size=(n, 300)) * 30).astype(np.float32)) for n in (5, 7))
+    for left in (torch.float8_e4m3fn, torch.float8_e5m2):
+        for right in (torch.float8_e4m3fn, torch.float8_e5m2):
+            a, b = x.to(left), w.to(right)
+            assert torch.equal(a.half().float(), a.float()) and torch.equal(b.half().float(), b.float())
+            assert_same_bits(of_8_bits(a, b), of_16_bits(a.half(), b.half()))
+    assert (of_8_bits(x.to(torch.float8_e5m2), b) != of_8_bits(x.to(torch.float8_e4m3fn), b)).any()
+
+
+@pytest.mark.parametrize("spec", [of_8_bits, whole_bytes], ids=lambda spec: spec.name)
+def test_every_law_holds(spec) -> None:  # type: ignore[no-untyped-def]
+    laws = [Law.TEXT, Law.TILES, Law.ROWS, Law.SOURCE, Law.LOWERS]
+    verdicts = list(check(spec, Example(), [target("sm_90a")], laws))
+    assert [v for v in verdicts if v.ok is False] == [] and {v.law for v in verdicts if v.ok} == {*laws}
+    refused = [v.note for v in verdicts if v.law is Law.LOWERS and v.ok is None]
+    assert all("test_storage_dtypes.py" in note for note in refused)
+    assert len(refused) == (spec is of_8_bits)  # by CuTe: both factors are computed
+
+
+def test_other_factors_of_8_bits_are_cast_first() -> None:
+    for dtype in (i8, u8):
+        with pytest.raises(SpecError) as found:
+            of_8_bits.trace(Variant.of({"A": dtype, "W": e4m3}))
+        assert found.value.code is Code.DTYPE_MIX and "test_storage_dtypes.py" in str(found.value)
+
+    @op()
+    def of_u8(q: Tensor[u8, T, N], w: Tensor[u8, K, N]) -> Outputs:
+        return L.out(y=L.dot(q, w, over=N))
+
+    with pytest.raises(SpecError) as found:
+        of_u8.trace(Variant())
+    assert found.value.code is Code.DTYPE_WANTED
+
+
+@pytest.mark.parametrize(("by", "on"), [("triton", "sm_90a"), ("tilelang", "gfx942")])
+def test_products_of_8_bits_have_the_oracles_bits(by: str, on: str) -> None:
+    pytest.importorskip("triton")
+    if by == "tilelang":
+        ladder.require()
+    program = canonical(of_8_bits.trace(Variant.of({"A": e4m3, "W": e5m2})))
+    codes = np.random.default_rng(1).integers(0, 256, (16 + 32, 48)).astype(np.uint8)
+    codes &= np.where(codes & 0x7C == 0x7C, 0xBB, 0xFF).astype(np.uint8)  # neither NaN nor infinity
+    given = {"x": codes[:16], "w": codes[16:]}
+    want = run(program, given, dots=native(on)).tensors["y"]
+    got = run_generated(program, given, backend=by, on=target(on)).tensors["y"]
+    assert_same_bits(got, want)
 
 
 def test_the_definition_of_a_cast_is_part_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,10 +54,12 @@ def forked(ranks: int, run: Callable[[int], None]) -> None:
             process.kill()
 
 
-def buffers(ranks: int, *, ahead: int = 1, start: int = 0) -> tuple[Exchange, Callable[[], Memory]]:
+def buffers(
+    ranks: int, *, ahead: int = 1, start: int = 0, call: int = 1
+) -> tuple[Exchange, Callable[[], Memory]]:
     """Return small sizes, and what makes the memory of a process that was forked after it.
 
-    start: the count of chunks before the first one.
+    start: the count of chunks before the first one. call: the number of the first call by words.
     """
     sizes = Exchange(ranks, words=512, programs=2, chunk=1024, ahead=ahead)
     shapes = (2 * ranks * 512, torch.int64), (2 * ranks * sizes.ring, torch.uint8), (4 * ranks, torch.int32)
@@ -68,7 +70,7 @@ def buffers(ranks: int, *, ahead: int = 1, start: int = 0) -> tuple[Exchange, Ca
         flags.fill_(start)
     return sizes, lambda: Memory(
         *every,
-        torch.tensor([1, 0], dtype=torch.int32),
+        torch.tensor([call, 0], dtype=torch.int32),
         torch.tensor([start, start, 0, 0], dtype=torch.int32),
         0,
     )
@@ -177,6 +179,48 @@ def test_counts_go_on_over_a_wrap(tmp_path: Path) -> None:
 def by_count(source: str) -> str:
     assert "(place + step)" in source
     return source.replace("(place + step)", "(first + step)")
+
+
+FEW = 6
+"""Calls before the number 0, in which the words of every slot are renewed: two sets of two blocks."""
+
+
+def test_numbers_of_calls_go_on_over_a_wrap(tmp_path: Path) -> None:
+    """Slots that no call before has used have words of zeros, which the call of number 0 must not take."""
+    pytest.importorskip("triton")
+    import rlk.testing.simulators.interpreter  # noqa: F401
+
+    sizes, memory = buffers(2, call=-FEW)
+    counts = [*[1] * FEW, 512, 1, 512]
+
+    def run(rank: int) -> None:
+        torch.set_num_threads(1)
+        on, found = interpreted(rank, sizes, memory()), []
+        for count in counts:
+            x = given(rank, count, torch.float32)
+            found.append(torch.empty_like(x))
+            on.by_words(x, found[-1], 0)
+        assert on.memory.calls.tolist() == [3, 0]
+        torch.save((found, on.memory.words[rank]), tmp_path / f"{rank}.pt")
+
+    forked(2, run)
+    for rank in range(2):
+        found, words = torch.load(tmp_path / f"{rank}.pt")
+        for count, made in zip(counts, found, strict=True):
+            want = given(0, count, torch.float32) + given(1, count, torch.float32)
+            assert_same_bits(made, want, f"{count} elements on rank {rank}")
+        sent = words.view(2, 2, 512)[:, 1 - rank]
+        assert (sent >> 32 != 0).all()
+    alone = interpreted(0, sizes, buffers(2, call=-FEW)[1](), without_renewal)  # the control
+    alone.memory.calls[0] = 0
+    x = given(0, 512, torch.float32)
+    alone.by_words(x, out := torch.empty_like(x), 0)  # it waits for no rank
+    assert_same_bits(out, x + 0.0)
+
+
+def without_renewal(source: str) -> str:
+    assert source.count("mask=other >= n") == 1
+    return source.replace("mask=other >= n", "mask=other < 0")
 
 
 def test_kernels_reach_other_devices_by_instructions_of_the_system(tmp_path: Path) -> None:

@@ -275,6 +275,60 @@ def test_a_map_covers_each_row_of_a_tensor_once() -> None:
             digest(held, parts=given)
 
 
+def megatron(name: str, rows: int, **options: Any) -> torch.nn.Module:
+    """Return a model that holds one parameter as Megatron-core's does."""
+    made, (*path, leaf) = torch.nn.Module(), name.split(".")
+    holder = made
+    for each in path:
+        setattr(holder, each, torch.nn.Module())
+        holder = holder.get_submodule(each)
+    setattr(holder, leaf, torch.nn.Parameter(torch.arange(rows * 3.0).view(rows, 3)))
+    sizes = {"num_attention_heads": 4, "num_query_groups": 2, "kv_channels": 3, "gated_linear_unit": True}
+    sizes |= {"pipeline_model_parallel_size": 1, "tensor_model_parallel_size": 1}
+    made.config = SimpleNamespace(**sizes | options)
+    return made
+
+
+def test_rows_of_megatron_lie_in_turn_for_each_group_of_heads() -> None:
+    model = megatron("decoder.layers.1.self_attention.linear_qkv.weight", 24)  # 2 groups of q, q, k, v
+    p = next(model.parameters()).detach()
+    heads = p.view(2, 4, 3, 3)
+    q, k, v = (heads[:, at].reshape(-1, 3) for at in (slice(0, 2), slice(2, 3), slice(3, 4)))
+    want = {f"model.layers.1.self_attn.{x}_proj.weight": w for x, w in (("q", q), ("k", k), ("v", v))}
+    assert digest(model) == digest(want)
+    assert digest(model) != digest(want | {"model.layers.1.self_attn.q_proj.weight": p[:12]})  # not in turn
+    gated = megatron("decoder.layers.0.mlp.linear_fc1.weight", 8)
+    w = next(gated.parameters()).detach()
+    assert digest(gated) == digest(
+        {f"model.layers.0.mlp.{x}_proj.weight": each for x, each in zip(("gate", "up"), w.chunk(2))}
+    )
+
+
+def test_rows_of_groups_are_covered_and_other_models_of_megatron_refused() -> None:
+    held = {"w": drawn(8, 2)}
+    wrong: dict[str, dict[str, Part]] = {
+        "rows 3 to 3 of w in no weight": {"q": Part("w", 0, 3, every=4)},
+        "a divisor of the 8 rows of w": {"q": Part("w", 0, 3, every=3)},
+        "transposed=False": {"q": Part("w", transposed=True, every=4)},
+        "rows within the 4 of w": {"q": Part("w", 0, 5, every=4)},
+        "4 rows, as of other parts of w": {"q": Part("w", 0, 3, every=4), "k": Part("w", 1, 2, every=2)},
+    }
+    for message, parts in wrong.items():
+        with pytest.raises(LaunchError, match=message):
+            digest(held, parts=parts)
+    name = "decoder.layers.0.mlp.linear_fc1.weight"
+    shard = megatron(name, 8, tensor_model_parallel_size=2)
+    next(shard.parameters()).tensor_model_parallel = True
+    models = {
+        "a shard of Megatron's tensor parallelism": shard,
+        "one of 2 pipeline stages": megatron(name, 8, pipeline_model_parallel_size=2),
+        "a dense GPT model with SwiGLU": megatron("decoder.layers.0.mlp.experts.weight1", 8),
+    }
+    for message, other in models.items():
+        with pytest.raises(LaunchError, match=message):
+            digest(other)
+
+
 def test_bad_sources_are_refused(tmp_path: Path) -> None:
     sharded, quantized = (Engine(model().state_dict(), 96) for _ in range(2))
     sharded.lm_head.tp_size = 2

@@ -452,7 +452,7 @@ def test_one_rank_leaves_a_model_as_it_is(initialized: None) -> None:
 
 def test_the_page_about_ranks_runs_on_one(folder: Path) -> None:
     page = Path(__file__).parent.parent / "docs/parallel.md"
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    block, _ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     scope: dict[str, Any] = {"path": folder, "device": "cpu", "shape": (1, 1), "ids": torch.arange(9)}
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

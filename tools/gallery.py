@@ -41,6 +41,8 @@ SHOWS = {
     "linear_attention": "a carried state that is a matrix; two streams of one axis, the second in reverse",
     "int8_rows": "storage in int8; rounding to the nearest even",
     "w8a16": "factors of a product that are computed: int8 weights, a scaled gradient",
+    "fp8_rows": "storage in e4m3; a cast that rounds and saturates",
+    "fp8_linear": "a product of 8-bit floats, with the bits of f16 factors",
 }
 """The operators in their order, and what each has that the ones before it have not."""
 HEAD = """# Gallery
@@ -72,15 +74,18 @@ rlk ships both. `jsd_loss` (`rlk/specs/distill.py`) has two streams over the voc
 for both log-sum-exps, the second for the divergence, which needs them. `linear_jsd_loss` is the same from
 hidden states.
 
+## Grouped products
+
+`grouped_matmul` (`rlk/specs/grouped.py`) has a matrix for each expert: rows are sorted by expert, and are the
+segments of a ragged axis. [Contractions](writing-a-spec.md#contractions) shows the spec.
+
 ## Not in the language
 
 | an author would write | missing | written instead |
 |---|---|---|
-| `L.dot(q, w, over=K)` of int8 rows | contractions of 8-bit factors | `w.to(bf16)`: `w8a16` |
-| gates and indices of a router, `[T, k]` | an axis that no input has | a dense row of gates |
-| `into=weight` of an optimizer's step | writing to an input | new tensors, copied back |
-| one step for all weights of a model | lists of tensors | a call for each weight |
+| `L.dot(x, w.at(expert, N, K), over=K)` | a matrix for each row, in any order | rows sorted by expert |
 | a recurrence in chunks, by `L.dot` of its state | carries along chunks above 1 | one token after the other |
+| a stream inside of a stream | nests of streams | `L.table` of what the inner one finds |
 """
 
 

@@ -41,6 +41,9 @@ _TRITON_TARGETS: dict[str, tuple[str, int | str, int]] = {
     "gfx950": ("hip", "gfx950", 64),
 }
 
+_WIDE_K = re.compile(r"xb?f16, #ttg\.dot_op<\{[^}]*kWidth = (?!2\b)")
+"""Factors of 16 bits whose threads hold more than two neighbours along K: other sums than chain16."""
+
 LINE_INFO = "TRITON_DISABLE_LINE_INFO"
 """Obeyed where it is set; else there are no line tables, most of a binary, which name Triton's own files."""
 
@@ -126,6 +129,8 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
     options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, "enable_fp_fusion": False}
     built = triton.compile(source, target=GPUTarget(*_TRITON_TARGETS[target]), options=options)
     binary, text = ("cubin", "ptx") if "cubin" in built.asm else ("hsaco", "amdgcn")
+    if binary == "cubin" and _WIDE_K.search(built.asm["ttgir"]):
+        raise ValueError(f"{kernel.name}: Triton gives mma.sync other elements of K than 16 neighbours")
     file = f"{kernel.name}.{binary}"
     (folder / file).write_bytes(built.asm[binary])
     (folder / f"{kernel.name}.{text}").write_text(built.asm[text])

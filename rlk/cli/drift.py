@@ -3,7 +3,8 @@
 Engines: transformers, rlk.nn, rlk.patch, vllm and recorded:FILE, with settings behind a colon, such as
 transformers:attn=eager,side=left,chunk=1,batch=4. Settings are attn (as transformers takes it), dtype,
 device, side (of padding), batch (sequences of a call), chunk (tokens of a call over a cache, 1 is decoding),
-page (slots of a page, of rlk.nn), memory (the share of the device's that vLLM takes), temperature and model.
+page (slots of a page, of rlk.nn), memory (the share of the device's that vLLM takes), eager (1: vLLM in this
+process, without graphs, so that its operators are compared), temperature and model.
 Exit status: 0 no difference, 1 a difference, 2 not compared, or bad input.
 """
 
@@ -100,7 +101,9 @@ def _model(name: str, engines: tuple[str, str]) -> Iterator[str | None]:
     from rlk.drift.faults import tiny_model
 
     with tempfile.TemporaryDirectory(prefix="rlk-drift-") as folder:
-        tiny_model(layers=4).save_pretrained(folder)
+        # vLLM has no bias where transformers' Qwen3 has one
+        biases = not any(each.partition(":")[0] == "vllm" for each in engines)
+        tiny_model(layers=4, biases=biases).save_pretrained(folder)
         yield folder
 
 

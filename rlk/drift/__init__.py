@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from rlk.drift.digests import Digest, weight_checksums
 from rlk.drift.engine import Engine, Facts, Scores, Sequences, Unwatched, Watch
-from rlk.drift.engines import Nn, Options, Patched, Transformers, Vllm, opened
+from rlk.drift.engines import Nn, Patched, Transformers, opened
 from rlk.drift.metrics import LogProbDrift, log_prob_drift
 from rlk.drift.monitor import Monitor, verl_metrics
 from rlk.drift.operators import ChangedExperts, Comparison, Difference, compare_operators
+from rlk.drift.options import Options
 from rlk.drift.parity import Finding, same_inputs
 from rlk.drift.recorded import Recorded, save_scores
 from rlk.drift.report import Report, compare
+from rlk.drift.vllm_engine import Vllm
 
 __all__ = [
     "ChangedExperts",

@@ -1,4 +1,4 @@
-"""Engines by name: transformers, `rlk.nn`, `rlk.patch`, vLLM and recorded rollouts."""
+"""Engines by name: transformers, `rlk.nn` and `rlk.patch`; vLLM and records, of modules of their own."""
 
 from __future__ import annotations
 
@@ -7,49 +7,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from rlk import ops
+from rlk.drift import vllm_engine
 from rlk.drift.digests import Digest, weight_checksums
 from rlk.drift.engine import Facts, Padding, Scores, Sequences, Watch
+from rlk.drift.options import PLAIN, Options, dtype_name, groups_of, special_ids
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.integrations.patching import patch
 from rlk.nn import CausalLM
 from rlk.observe import hooked, positions_of
 
 ROWS = 512  # of logits at a time, whose log-probs over the vocabulary are made
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """A way to run a model, which changes no log-prob but by rounding.
-
-    batch: sequences of a call, None for all. side: of padding. chunk: tokens of a call, over a cache of keys
-    and values; 1 is decoding, None whole sequences. page: slots of a page of the cache, None for none.
-    temperature: of log-probs. digest: of each token's distribution too.
-    """
-
-    batch: int | None = None
-    side: Literal["left", "right"] = "right"
-    chunk: int | None = None
-    page: int | None = None
-    temperature: float = 1.0
-    digest: bool = True
-
-    def without(self) -> dict[str, Options]:
-        """Return the same options without one of them, by the name of the trigger."""
-        found = {}
-        if self.chunk is not None:
-            found["chunk"] = replace(self, chunk=None, page=None)
-        if self.page is not None:
-            found["page"] = replace(self, page=None)
-        if self.side == "left" and self.batch != 1:
-            found["padding"] = replace(self, side="right")
-        if self.batch != 1:
-            found["batch"] = replace(self, batch=1)
-        return found
 
 
 class Collected:
@@ -91,18 +63,6 @@ def _spread(x: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:
     return x.new_zeros(count, *x.shape[1:]).index_copy(0, rows, x)
 
 
-def groups_of(sequences: Sequences, batch: int | None) -> Iterator[range]:
-    """Yield the numbers of the sequences of each call."""
-    step = batch or len(sequences)
-    for first in range(0, len(sequences), step):
-        yield range(first, min(first + step, len(sequences)))
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return a dtype's name without "torch."."""
-    return str(dtype).removeprefix("torch.")
-
-
 # --- transformers -------------------------------------------------------------------------------------------
 
 
@@ -116,7 +76,7 @@ class Transformers:
     padding_id = 0
 
     def __init__(
-        self, model: Any, options: Options = Options(), name: str = "transformers", special: Any = None
+        self, model: Any, options: Options = PLAIN, name: str = "transformers", special: Any = None
     ) -> None:
         self.model, self.options, self.name = model, options, name
         self.special = dict(special or {})
@@ -144,7 +104,7 @@ class Transformers:
             stage="none" if at.temperature == 1.0 else "logits",
             padding=padding,
             vocabulary=getattr(self.model.config, "vocab_size", None),
-            special=self.special or _special(self.model.config),
+            special=self.special or special_ids(self.model.config),
         )
 
     def modules(self) -> Mapping[str, torch.nn.Module]:
@@ -238,11 +198,6 @@ def padded(
     return ids, rows
 
 
-def _special(config: Any) -> dict[str, int]:
-    found = {n: getattr(config, f"{n}_token_id", None) for n in ("bos", "eos", "pad")}
-    return {name: value for name, value in found.items() if isinstance(value, int)}
-
-
 # --- rlk ----------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +205,7 @@ class Patched(Transformers):
     """A model of transformers that `rlk.patch` computes."""
 
     def __init__(
-        self, model: Any, options: Options = Options(), name: str = "rlk.patch", special: Any = None
+        self, model: Any, options: Options = PLAIN, name: str = "rlk.patch", special: Any = None
     ) -> None:
         super().__init__(model, options, name, special)
 
@@ -270,7 +225,7 @@ class Nn:
     """A model of `rlk.nn`: packed sequences, or pages of a cache where the options have a chunk or a page."""
 
     def __init__(
-        self, model: CausalLM, options: Options = Options(), name: str = "rlk.nn", special: Any = None
+        self, model: CausalLM, options: Options = PLAIN, name: str = "rlk.nn", special: Any = None
     ) -> None:
         self.model, self.options, self.name, self.special = model, options, name, dict(special or {})
 
@@ -295,7 +250,7 @@ class Nn:
             stage="none" if self.options.temperature == 1.0 else "logits",
             padding="none",
             vocabulary=self.model.config.vocab_size,
-            special=self.special or _special(_Attributes(self.model.source or {})),
+            special=self.special or special_ids(_Attributes(self.model.source or {})),
         )
 
     def modules(self) -> Mapping[str, torch.nn.Module]:
@@ -363,44 +318,6 @@ class _Attributes:
         self.__dict__.update(given)
 
 
-# --- vLLM ---------------------------------------------------------------------------------------------------
-
-
-class Vllm:
-    """vLLM through its offline interface: log-probs of prompts. Its modules are in another process."""
-
-    def __init__(self, llm: Any, options: Options = Options(), name: str = "vllm") -> None:
-        self.llm, self.options, self.name = llm, options, name
-
-    def facts(self) -> Facts:
-        """Return the settings of its model's config; prompts' log-probs have no temperature."""
-        config = self.llm.llm_engine.vllm_config.model_config
-        return Facts(
-            dtype=dtype_name(config.dtype), temperature=1.0, stage="none", padding="none",
-            vocabulary=config.get_vocab_size(), special=_special(config.hf_config),
-        )  # fmt: skip
-
-    def modules(self) -> Mapping[str, torch.nn.Module]:
-        """Return no modules."""
-        return {}
-
-    def score(self, sequences: Sequences, watch: Watch) -> Scores:
-        """Return the log-probs of prompts, of which one more token is generated."""
-        from vllm import SamplingParams
-
-        asked = SamplingParams(max_tokens=1, prompt_logprobs=0, temperature=0.0, detokenize=False)
-        prompts = [{"prompt_token_ids": ids} for ids in sequences.lists()]
-        read, logps = [], []
-        for group in groups_of(sequences, self.options.batch):
-            for out in self.llm.generate([prompts[i] for i in group], asked, use_tqdm=False):
-                ids = list(out.prompt_token_ids)
-                read.append(ids)
-                given = zip(ids, out.prompt_logprobs, strict=True)
-                logps += [torch.nan if at is None else at[i].logprob for i, at in given]
-        tokens = Sequences.of(read)
-        return Scores(tokens, torch.tensor(logps), tokens.places > 0)
-
-
 # --- by name ------------------------------------------------------------------------------------------------
 
 MODEL = ("model", "dtype", "batch")
@@ -408,7 +325,7 @@ SETTINGS = {
     "transformers": (*MODEL, "device", "temperature", "attn", "side", "chunk"),
     "rlk.patch": (*MODEL, "device", "temperature", "side", "chunk"),
     "rlk.nn": (*MODEL, "device", "temperature", "chunk", "page"),
-    "vllm": (*MODEL, "memory"),
+    "vllm": (*MODEL, "memory", "eager"),
     "recorded": (),
 }
 """The settings of each kind of engine."""
@@ -469,7 +386,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 class Asked:
     """The parts of an engine's name. model: a folder or a name on the hub, None where only the caller knows.
 
-    memory: the share of a device's memory that vLLM takes, None for its default. file: of a record.
+    memory: the share of a device's memory that vLLM takes, None for its default. eager: whether it runs in
+    this process, without graphs. file: of a record.
     """
 
     kind: str
@@ -480,6 +398,7 @@ class Asked:
     attention: str | None
     memory: float | None
     file: str = ""
+    eager: bool = False
 
 
 def asked_for(name: str, temperature: float = 1.0) -> Asked:
@@ -491,6 +410,8 @@ def asked_for(name: str, temperature: float = 1.0) -> Asked:
         raise _wrong(name, "dtype", dtype, f"one of {', '.join(DTYPES)}")
     device = _device(name, given.get("device", "cuda" if torch.cuda.is_available() else "cpu"))
     memory = _share(name, given["memory"]) if "memory" in given else None
+    if (eager := given.get("eager", "0")) not in ("0", "1"):
+        raise _wrong(name, "eager", eager, "0 or 1")
     return Asked(
         kind,
         options,
@@ -500,6 +421,7 @@ def asked_for(name: str, temperature: float = 1.0) -> Asked:
         given.get("attn"),
         memory,
         given.get("file", ""),
+        eager == "1",
     )
 
 
@@ -557,14 +479,11 @@ def _build(asked: Asked, path: str, name: str, stack: ExitStack) -> Any:
             return Nn(CausalLM.from_pretrained(path, dtype=dtype, device=asked.device), options, name)
         case "vllm":
             vllm = _imported("vllm", name)
-            more: dict[str, Any] = {"skip_tokenizer_init": True, "use_tqdm_on_load": False}
-            if asked.memory is not None:
-                more["gpu_memory_utilization"] = asked.memory
             try:
-                llm = vllm.LLM(model=path, dtype=dtype_name(dtype), **more)
+                llm = vllm_engine.made(vllm, path, dtype, asked.memory, asked.eager)
             except (RuntimeError, AssertionError, NotImplementedError) as error:  # such as no device
                 raise _unmade(name, error) from error
-            return Vllm(llm, options, name)
+            return vllm_engine.Vllm(llm, options, name)
     found = _imported("transformers", name)
     if not os.path.isdir(path) and os.sep in path and path.startswith((".", "/")):
         raise LaunchError(Code.DRIFT_ENGINE, name=name, what=f"no folder {path}", instead="give --model PATH")

@@ -18,8 +18,9 @@ import torch
 from torch.nn import functional
 
 from rlk.drift.engine import Facts, Scores, Sequences, Watch
-from rlk.drift.engines import Nn, Options, Transformers
+from rlk.drift.engines import Nn, Transformers
 from rlk.drift.operators import Verdict
+from rlk.drift.options import Options
 from rlk.drift.parity import Kind
 from rlk.observe import TINY, hooked, randomize
 
@@ -104,8 +105,8 @@ class Faulty(Transformers):
 # --- the tiny model -----------------------------------------------------------------------------------------
 
 
-def tiny_config(layers: int = 2, experts: bool = False) -> Any:
-    """Return the config of a Qwen3 with biases, hidden size 64; experts: of a Qwen3-MoE, 3 of 8 experts."""
+def tiny_config(layers: int = 2, experts: bool = False, biases: bool = True) -> Any:
+    """Return the config of a Qwen3, hidden size 64; experts: of a Qwen3-MoE, 3 of 8 experts."""
     import transformers
 
     more = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True}
@@ -113,17 +114,19 @@ def tiny_config(layers: int = 2, experts: bool = False) -> Any:
     return kind(
         **more if experts else {},
         **TINY | {"intermediate_size": 96, "num_hidden_layers": layers},
-        attention_bias=True, bos_token_id=BOS, eos_token_id=EOS, pad_token_id=None,
+        attention_bias=biases, bos_token_id=BOS, eos_token_id=EOS, pad_token_id=None,
     )  # fmt: skip
 
 
 @cache
-def _tiny_model(seed: int, dtype: torch.dtype, attention: str, layers: int, experts: bool) -> Any:
+def _tiny_model(
+    seed: int, dtype: torch.dtype, attention: str, layers: int, experts: bool, biases: bool
+) -> Any:
     import transformers
 
     with torch.random.fork_rng(devices=[]):
         model = transformers.AutoModelForCausalLM.from_config(
-            tiny_config(layers, experts), dtype=torch.float32
+            tiny_config(layers, experts, biases), dtype=torch.float32
         )
     randomize(model, seed)
     if experts:
@@ -144,10 +147,10 @@ def _bring_scores_near(model: Any) -> None:
 
 def tiny_model(
     seed: int = 0, dtype: torch.dtype = torch.bfloat16, attention: str = "eager", layers: int = 2,
-    experts: bool = False,
+    experts: bool = False, biases: bool = True,
 ) -> Any:  # fmt: skip
     """Return a random model of transformers on the CPU."""
-    return copy.deepcopy(_tiny_model(seed, dtype, attention, layers, experts))
+    return copy.deepcopy(_tiny_model(seed, dtype, attention, layers, experts, biases))
 
 
 def tiny_sequences(seed: int = 0, lengths: tuple[int, ...] = (11, 24, 7)) -> Sequences:

@@ -10,7 +10,8 @@ them were equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -46,13 +47,15 @@ class Trace:
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def keep(self, kept: dict[str, torch.Tensor], name: str, rows: torch.Tensor, x: torch.Tensor) -> None:
-        """Put rows x [N, ...] of tokens `rows` into a tensor of all tokens."""
+    def keep(
+        self, kept: dict[str, torch.Tensor], name: str, rows: torch.Tensor, end: int, x: torch.Tensor
+    ) -> None:
+        """Put rows x [N, ...] of tokens `rows`, on its device, all before `end`, into one of all tokens."""
         if name not in kept:
             kept[name] = x.new_zeros(self.count, *x.shape[1:])
-        if len(rows) and (more := int(rows.max()) + 1 - len(kept[name])) > 0:  # the engine read other tokens
+        if (more := end - len(kept[name])) > 0:  # the engine read other tokens
             kept[name] = torch.cat((kept[name], x.new_zeros(more, *x.shape[1:])))
-        kept[name][rows.to(x.device)] = x
+        kept[name][rows] = x
 
     def called(self, name: str) -> None:
         """Note the first call of an operator."""
@@ -64,10 +67,12 @@ class Recorder:
     """A watch that keeps what passes through the modules of an engine.
 
     forced: the trace of another engine, which takes the place of each input and output after it was kept.
+    within: a part of the names of the only modules that are observed, "" for all of them.
     """
 
-    def __init__(self, engine: Engine, count: int, forced: Trace | None = None) -> None:
-        self.engine, self.trace = engine, Trace(count)
+    def __init__(self, engine: Engine, count: int, forced: Trace | None = None, within: str = "") -> None:
+        self.engine, self.trace, self.within = engine, Trace(count), within
+        self.merged: Mapping[str, Sequence[tuple[str, int]]] = getattr(engine, "merged", {})
         self.given = None if forced is None else forced.inputs
         self.wanted = None if forced is None else forced.outputs
         self.rows(torch.zeros(0, dtype=torch.int64))
@@ -78,6 +83,15 @@ class Recorder:
         at = (rows >= 0).nonzero().flatten()
         self._count, self._tokens = len(rows), rows[at]
         self._at = None if len(at) == len(rows) else at
+        self._end = int(self._tokens.max()) + 1 if len(at) else 0
+        self._on: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def _indices(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the tokens of the forward and their rows on a device, copied there once a forward."""
+        if device not in self._on:
+            rows = self._tokens if self._at is None else self._at
+            self._on[device] = self._tokens.to(device), rows.to(device)
+        return self._on[device]
 
     def call(
         self, name: str, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
@@ -93,7 +107,9 @@ class Recorder:
         each = self.engine.modules().items()
         # modules within experts see an expert's rows, which are not those of the call
         leaves = [
-            (n, m) for n, m in each if n and ".experts." not in n and not any(True for _ in m.children())
+            (n, m)
+            for n, m in each
+            if n and self.within in n and ".experts." not in n and not any(True for _ in m.children())
         ]
         with hooked(leaves, self._after, self._before):
             yield
@@ -109,7 +125,14 @@ class Recorder:
     def _after(self, name: str, module: torch.nn.Module, args: Any, kwargs: Any, made: Any) -> Any:
         kept, wanted = self.trace.outputs, self.wanted
         if isinstance(made, torch.Tensor):
-            return self._seen(name, made, kept, wanted)
+            return self._output(name, made)
+        if (
+            isinstance(made, tuple)
+            and len(made) == 2
+            and isinstance(made[0], torch.Tensor)
+            and made[1] is None
+        ):
+            return self._output(name, made[0]), None  # vLLM's products, which may leave a bias to others
         if not isinstance(made, tuple) or not all(isinstance(x, torch.Tensor) for x in made):
             return None
         if _routing(made):
@@ -122,6 +145,14 @@ class Recorder:
         if not same_bits(given, total):
             y = module.forward(given)
         return self._seen(name, y, kept, wanted), given
+
+    def _output(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """Observe the result of a module; of a merged product each part."""
+        kept, wanted, parts = self.trace.outputs, self.wanted, self.merged.get(name)
+        if parts is None:
+            return self._seen(name, x, kept, wanted)
+        every = zip(parts, x.split([width for _, width in parts], -1), strict=True)
+        return torch.cat([self._seen(part, each, kept, wanted) for (part, _), each in every], -1)
 
     def _routed(self, name: str, made: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """Observe scores, weights and ids of a router; weights and ids are kept by ascending id."""
@@ -147,17 +178,18 @@ class Recorder:
         if flat is None and (flat := flattened(x, len(self._tokens))) is None:
             return x
         self.trace.called(name.partition("#")[0])
-        self.trace.keep(kept, name, self._tokens, flat if at is None else flat[at.to(x.device)])
+        tokens, rows = self._indices(x.device)
+        self.trace.keep(kept, name, tokens, self._end, flat if at is None else flat[rows])
         if forced is None or name not in forced:
             return x
         other = forced[name]
         if other.shape[1:].numel() != flat.shape[1:].numel():
             return x
-        given = other[self._tokens.to(other.device)].to(x.device, x.dtype if cast else other.dtype)
+        given = other[self._indices(other.device)[0]].to(x.device, x.dtype if cast else other.dtype)
         if at is None:
             return given.reshape(x.shape)
         made = flat.to(given.dtype, copy=True)
-        made[at.to(x.device)] = given.reshape(len(at), *flat.shape[1:])
+        made[rows] = given.reshape(len(at), *flat.shape[1:])
         return made.reshape(x.shape)
 
 
@@ -360,9 +392,11 @@ class Comparison:
         return {n: x.contiguous().cpu() for n, x in found.items()}
 
 
-def run_hooked(engine: Engine, sequences: Sequences, forced: Trace | None = None) -> tuple[Trace, Scores]:
+def run_hooked(
+    engine: Engine, sequences: Sequences, forced: Trace | None = None, within: str = ""
+) -> tuple[Trace, Scores]:
     """Run an engine with hooks; return what passed through its operators, and its scores."""
-    recorder = Recorder(engine, len(sequences.ids), forced)
+    recorder = Recorder(engine, len(sequences.ids), forced, within)
     with recorder.hooked():
         scores = engine.score(sequences, recorder)
     return recorder.trace, scores
@@ -439,18 +473,28 @@ def triggers(a: Engine, b: Engine, sequences: Sequences, name: str, first: Trace
     Each is left out of either engine in turn, as its `variants` allow; it is a trigger where the operator
     then has the same bits on both sides. An empty list: it differs in plain runs too.
     """
-    found = []
+    found, layer = [], layer_of(name)
     for trigger, other in getattr(b, "variants", {}).items():
         if not _differs(first, other, sequences, name):
             found.append(trigger)
     for trigger, other in getattr(a, "variants", {}).items():
-        if trigger not in found and not _differs(run_hooked(other, sequences)[0], b, sequences, name):
+        if trigger in found:
+            continue
+        if not _differs(run_hooked(other, sequences, within=layer)[0], b, sequences, name):
             found.append(trigger)
     return found
 
 
+def layer_of(name: str) -> str:
+    """Return the layer whose modules make an operator's input, as "model.layers.0."; "" where all do.
+
+    A residual sum has the outputs of all layers before it.
+    """
+    return "" if name.endswith(".residual") else "".join(re.findall(r"^.*\.layers\.\d+\.", name))
+
+
 def _differs(first: Trace, b: Engine, sequences: Sequences, name: str) -> bool:
-    forced, _ = run_hooked(b, sequences, first)
+    forced, _ = run_hooked(b, sequences, first, layer_of(name))
     at = point_of(name, first)
     if at is None:
         return True

@@ -166,7 +166,7 @@ def compare(a: Engine, b: Engine, sequences: Sequences, *, clip: float = 0.2, de
         operators, found = _operators(a, b, sequences, first, free, findings, depends)
         if operators.cause is not None and operators.cause.name in ("log_probs", "logits"):
             explanation = _explained(sequences, operators, facts[0].temperature or 1.0)
-    elif not hooked and drift is not None and drift.exact < 1.0:
+    if (operators is None or operators.cause is None) and drift is not None and drift.exact < 1.0:
         explanation = _explained_by_one((a, facts[0], mine), (b, facts[1], other))
     return Report(
         a.name, b.name, len(mine.tokens.ids), len(mine.tokens), findings, unknown, drift, operators,

@@ -184,7 +184,7 @@ def experts_forward(config: ModelConfig, layer: int) -> Forward:
     number = experts.number(layer)
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        return mixture(self, x, experts, number, None)
+        return mixture(self, x, experts, number, None, config.leaves)
 
     return forward
 

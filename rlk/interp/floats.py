@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlk.interp.portable import portable as portable
-from rlk.interp.scalar import as_i32_one, ufunc
+from rlk.interp.scalar import as_i32_one, elementwise
 from rlk.interp.scalar import fma as fma
 from rlk.interp.scalar import maximum as maximum
 from rlk.interp.scalar import minimum as minimum
@@ -39,14 +39,16 @@ def as_f32(bits: Array) -> Array:
 # --- 16-bit floats ---
 
 
-@ufunc("u2(f4)")
-def bf16_bits(x):  # type: ignore[no-untyped-def]
+def _bf16_bits(x):  # type: ignore[no-untyped-def]
     """Return the u16 pattern of an f32 rounded to bf16, to nearest even; every NaN is 0x7fff."""
     bits = np.uint32(as_i32_one(x))
     kept = np.uint32(bits >> np.uint32(16))
     rounded = np.uint32(bits + np.uint32(0x7FFF) + (kept & np.uint32(1)))
     is_nan = np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     return np.uint16(0x7FFF) if is_nan else np.uint16(rounded >> np.uint32(16))
+
+
+bf16_bits = elementwise(_bf16_bits, {"float32": "uint16"})
 
 
 def bf16_from_bits(bits: Array) -> Array:

@@ -29,7 +29,7 @@ from rlk.env import Env
 logger = logging.getLogger("rlk.oracle")
 FOLDER = ".rlk-oracle"
 """In the folder of the kernel store, which leaves it alone."""
-MOST = 256  # files, of which one version of rlk has about 10
+MOST = 256  # files, of which one version of rlk has about 40
 SOURCES = Path(__file__).parent
 _DIGEST = 64  # characters that a file begins with, of the rest
 

@@ -1,4 +1,4 @@
-"""Two ways to run a portable function: on arrays, operation by operation, and as one compiled ufunc."""
+"""Two ways to run a portable function: on arrays, operation by operation, and as one compiled loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,6 +37,9 @@ class ArrayMachine:
 
     def div(self, a: Any, b: Any) -> Any:
         return np.divide(a, b, dtype=np.float32)
+
+    def inverse(self, d: Any) -> Any:
+        return self.div(self.f32(1.0), d)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         return scalar.fma(a, b, c)
@@ -126,6 +128,9 @@ class TextMachine:
     def div(self, a: str, b: str) -> str:
         return self.let(f"{a} / {b}")
 
+    def inverse(self, d: str) -> str:
+        return self.div(self.f32(1.0), d)
+
     def fma(self, a: str, b: str, c: str) -> str:
         return self.let(f"fma_one({a}, {b}, {c})")
 
@@ -209,7 +214,7 @@ def source(name: str) -> tuple[str, dict[str, Any]]:
 
 @cache
 def portable(name: str) -> Callable[[Array], Array]:
-    """Return a portable function as a compiled ufunc over f32; compiled once per process.
+    """Return a portable function as a compiled loop over f32, which is kept on disk.
 
     Conversions of 8-bit floats have i32 on the side of the bytes.
     """
@@ -220,5 +225,4 @@ def portable(name: str) -> Callable[[Array], Array]:
     exec(compile(text, file, "exec"), scope)
     kinds = ("int32", "float32") if name.startswith("from_") else ("float32", "int32")
     taken, made = kinds if name in CONVERSIONS else ("float32", "float32")
-    compiled: Callable[[Array], Array] = numba.vectorize([f"{made}({taken})"])(scope[name])
-    return compiled
+    return scalar.elementwise(scope[name], {taken: made})

@@ -1,40 +1,83 @@
-"""The float operations NumPy lacks, as ufuncs over f32 and f64: fma, maximumNumber, minimumNumber.
+"""The float operations NumPy lacks, on arrays of f32 and f64: fma, maximumNumber, minimumNumber.
 
 The scalar `*_one` functions are for compiled code; LLVM neither contracts nor reorders them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, wraps
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 import numba
+import numpy as np
 from numba import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
+from rlk.interp.machine_code import kept
+
 FLOATS = (types.float32, types.float64)
+SAME = {"float32": "float32", "float64": "float64"}
+"""The dtype of results by that of operands, of a function of either float."""
 
 
-def ufunc(*signatures: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a scalar function a ufunc, compiled whole at its first call.
+def elementwise(function: Callable[..., Any], results: dict[str, str]) -> Callable[..., Any]:
+    """Return a scalar function as one of arrays that broadcast, as NumPy's are. results: dtypes by operands'.
 
-    Not signature by signature: threads of the oracle may make the first call together. Nothing is kept on
-    disk: numba would compile the loop around the function, which takes longest, again.
+    It is compiled at its first call with a dtype, and kept on disk, which numba cannot do with its ufuncs:
+    the loop around the function, which takes longest, would be compiled in every process.
     """
+    one = numba.njit(function)
 
-    def make(function: Callable[..., Any]) -> Callable[..., Any]:
-        compiled = cache(lambda: numba.vectorize(list(signatures))(function))
+    def of_one(out: Any, x: Any) -> None:
+        for i in range(len(out)):
+            out[i] = one(x[i])
 
-        @wraps(function)
-        def call(*operands: Any) -> Any:
-            # NumPy's own object: numba's around it looks in Python for arrays that override it
-            return compiled().ufunc(*operands)
+    def of_two(out: Any, x: Any, y: Any) -> None:
+        for i in range(len(out)):
+            out[i] = one(x[i], y[i])
 
-        return call
+    def of_three(out: Any, x: Any, y: Any, z: Any) -> None:
+        for i in range(len(out)):
+            out[i] = one(x[i], y[i], z[i])
 
-    return make
+    every = (of_one, of_two, of_three)[function.__code__.co_argcount - 1]
+    loop = kept(numba.njit(nogil=True)(every))
+    made = {np.dtype(taken): np.dtype(result) for taken, result in results.items()}
+
+    @wraps(function)
+    def call(*operands: Any) -> Any:
+        arrays = operands if _alike(operands, made) else _broadcast(function.__name__, operands, made)
+        first = arrays[0]
+        out = np.empty(first.size, made[first.dtype])
+        # one layout, so that one type is compiled: contiguous, aligned and writable
+        loop(out, *[x.reshape(-1) if x.flags.carray else x.flatten() for x in arrays])
+        return out.reshape(first.shape)[()]
+
+    return call
+
+
+def _alike(operands: tuple[Any, ...], taken: Mapping[Any, Any]) -> bool:
+    first, *others = operands
+    return (
+        isinstance(first, np.ndarray)
+        and first.dtype in taken
+        and all(
+            isinstance(x, np.ndarray) and x.dtype == first.dtype and x.shape == first.shape for x in others
+        )
+    )
+
+
+def _broadcast(name: str, operands: tuple[Any, ...], taken: Mapping[Any, Any]) -> list[Any]:
+    """Return operands as arrays of one dtype that a function takes, and of one shape."""
+    given = np.result_type(*operands)
+    dtype = given if given in taken else next((d for d in taken if np.can_cast(given, d)), None)
+    if dtype is None:
+        raise TypeError(f"{name.lstrip('_')} takes {' or '.join(map(str, taken))}, got {given}")
+    arrays = [np.asarray(x, dtype) for x in operands]
+    shape = np.broadcast(*arrays).shape
+    return [x if x.shape == shape else np.broadcast_to(x, shape) for x in arrays]
 
 
 @intrinsic
@@ -89,16 +132,18 @@ def min_one(a, b):  # type: ignore[no-untyped-def]
     return b if a != a else (a if b != b else smaller)
 
 
-@ufunc("f4(f4, f4, f4)", "f8(f8, f8, f8)")
-def fma(a, b, c):  # type: ignore[no-untyped-def]
+def _fma(a, b, c):  # type: ignore[no-untyped-def]
     return fma_one(a, b, c)
 
 
-@ufunc("f4(f4, f4)", "f8(f8, f8)")
-def maximum(a, b):  # type: ignore[no-untyped-def]
+def _maximum(a, b):  # type: ignore[no-untyped-def]
     return max_one(a, b)
 
 
-@ufunc("f4(f4, f4)", "f8(f8, f8)")
-def minimum(a, b):  # type: ignore[no-untyped-def]
+def _minimum(a, b):  # type: ignore[no-untyped-def]
     return min_one(a, b)
+
+
+fma = elementwise(_fma, SAME)
+maximum = elementwise(_maximum, SAME)
+minimum = elementwise(_minimum, SAME)

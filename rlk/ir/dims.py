@@ -84,7 +84,8 @@ def _is_count(x: object) -> bool:
 class Axis:
     """A named axis of the index space. Axes are equal if all of their fields are.
 
-    chunk: the number of elements that a stream takes in one step (a power of two).
+    chunk: the number of elements that a stream takes in one step (a power of two); of a dynamic axis also
+    what a reduction of the whole axis takes, which is a stream then.
     split: the number of pieces, of ceil(extent / split) elements each; as a fold's, they merge pairwise.
     piece: the number of elements of a piece, from the start of the axis (or of the segment of a ragged
     axis).

@@ -31,8 +31,12 @@ def init(b: Builder, monoid: Monoid, dtype: DType = DType.F32) -> State:
             return (lowest, *map(b.f32, sums))
         case Kind.ARGMAX:
             return (b.f32(-math.inf), b.i32(LAST_INDEX))
+        case Kind.LARGEST:
+            return (b.const(0 if dtype is DType.U32 else -(1 << (8 * dtype.bytes - 1)), dtype),)
         case Kind.TOP:
             return (b.i32(SMALLEST),) * 3
+        case Kind.TOP_K:
+            return (b.f32(-math.inf),) * monoid.count + (b.i32(LAST_INDEX),) * monoid.count
 
 
 def leaf(
@@ -55,11 +59,24 @@ def leaf(
             index = b.select(b.map2(Fn2.EQ, z, best), pos, b.i32(LAST_INDEX))
             index = _only(b, index, exists, b.i32(LAST_INDEX))
             return (best, _combine(b, Combine.MIN, index, lanes, monoid))
+        case Kind.LARGEST:
+            x = inputs[0]
+            lowest = init(b, monoid, b.tile(x).dtype)[0]
+            return (_combine(b, Combine.MAX, _only(b, x, exists, lowest), lanes, monoid, "largest"),)
         case Kind.TOP:
             assert lanes is None, "each lane has a state of its own"
             x = _only(b, inputs[0], exists, b.i32(SMALLEST))
             smallest = b.min(x, b.i32(SMALLEST))  # of the axes of x
             return (x, smallest, smallest)
+        case Kind.TOP_K:
+            lowest, last = b.f32(-math.inf), b.i32(LAST_INDEX)
+            # a NaN is -inf, a zero +0.0: equal scores have the same bits, and elements a total order
+            x = b.add(b.max(_only(b, inputs[0], exists, lowest), lowest), b.f32(0.0))
+            index = b.select(b.map2(Fn2.LE, lowest, x), _only(b, pos, exists, last), last)  # of the axes of x
+            if lanes is not None:
+                return best_of_lanes(b, monoid, (x, index), lanes)
+            absent, more = (b.min(x, lowest), b.max(index, last)), monoid.count - 1
+            return (x, *(absent[0],) * more, index, *(absent[1],) * more)
 
 
 def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = MathModel.SOFTMAX) -> State:
@@ -74,11 +91,56 @@ def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = 
             tie = b.map2(Fn2.AND, b.map2(Fn2.EQ, one[0], two[0]), b.map2(Fn2.LT, two[1], one[1]))
             take = b.map2(Fn2.OR, later, tie)
             return (b.select(take, two[0], one[0], "m"), b.select(take, two[1], one[1], "index"))
+        case Kind.LARGEST:
+            return (b.max(one[0], two[0], "largest"),)
         case Kind.TOP:
             second = b.max(b.min(one[0], two[0]), b.max(one[1], two[1]), "second")
             crossed = b.max(b.min(one[0], two[1]), b.min(one[1], two[0]))
             third = b.max(crossed, b.max(one[2], two[2]), "third")
             return (b.max(one[0], two[0], "first"), second, third)
+        case Kind.TOP_K:
+            for i in range(monoid.count):  # an element comes after those before it, in either state
+                one = _inserted(b, monoid, one, (two[i], two[monoid.count + i]), i)
+            return one
+
+
+def absorbed(b: Builder, monoid: Monoid, state: State, element: State) -> State:
+    """Return the state with the state of one more element, as `leaf` gives it without lanes."""
+    if monoid.kind is Kind.TOP_K:
+        return _inserted(b, monoid, state, (element[0], element[monoid.count]))
+    return merge(b, monoid, state, element)
+
+
+def best_of_lanes(b: Builder, monoid: Monoid, state: State, lanes: Axis) -> State:
+    """Return the merged state of a top_k along lanes; each lane has a state, or one element."""
+    lists = list(zip(state[: len(state) // 2], state[len(state) // 2 :], strict=True))
+    absent = b.f32(-math.inf), b.i32(LAST_INDEX)
+    scores: list[Value] = []
+    indices: list[Value] = []
+    for more in reversed(range(monoid.count)):
+        x, n = lists[0]
+        scores.append(b.reduce(Combine.MAX, x, lanes, None, f"best{len(scores)}"))
+        tied = b.select(b.map2(Fn2.EQ, x, scores[-1]), n, absent[1])
+        indices.append(b.reduce(Combine.MIN, tied, lanes, None, f"index{len(indices)}"))
+        taken = b.map2(Fn2.EQ, n, indices[-1])
+        moved = zip(lists, [*lists[1:], absent], strict=True)
+        lists = [(b.select(taken, y, x), b.select(taken, m, n)) for (x, n), (y, m) in moved][:more]
+    return (*scores, *indices)
+
+
+def _inserted(
+    b: Builder, monoid: Monoid, state: State, element: tuple[Value, Value], first: int = 0
+) -> State:
+    """Return the state of a top_k with one more element, which comes at place `first` or later, or not."""
+    k, made = monoid.count, list(state)
+    x, n = element
+    for i in range(first, k):
+        y, m = made[i], made[k + i]
+        tie = b.map2(Fn2.AND, b.map2(Fn2.EQ, y, x), b.map2(Fn2.LT, n, m))
+        takes = b.map2(Fn2.OR, b.map2(Fn2.LT, y, x), tie)
+        made[i], made[k + i] = b.select(takes, x, y, f"best{i}"), b.select(takes, n, m, f"index{i}")
+        x, n = b.select(takes, y, x), b.select(takes, m, n)
+    return tuple(made)
 
 
 @cache

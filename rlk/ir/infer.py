@@ -277,13 +277,14 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
     rows = without(union(known.joined(*fold.inputs), bounds), axis)
     if fold.kept:
         rows = union(rows, kept_axes(axis))
-    wanted = {Kind.TOTAL: NUMBERS, Kind.TOP: frozenset({DType.I32})}.get(fold.monoid.kind, F32)
+    accepted = {Kind.TOTAL: NUMBERS, Kind.LARGEST: INTS, Kind.TOP: frozenset({DType.I32})}
+    wanted = accepted.get(fold.monoid.kind, F32)
     if fold.monoid.contracts:
         return [_products(fold, rows, known)]
     for x in fold.inputs:
         known.one_of(fold.monoid.kind.value, x, wanted)
     match fold.monoid.kind:
-        case Kind.TOTAL:
+        case Kind.TOTAL | Kind.LARGEST:
             return [TileType(known.tile(fold.inputs[0]).dtype, rows)]
         case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
             return [TileType(DType.F32, rows) for _ in fold.monoid.state]
@@ -291,6 +292,9 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
             return [TileType(DType.F32, rows), TileType(DType.I32, rows)]
         case Kind.TOP:
             return [TileType(DType.I32, rows)] * 3
+        case Kind.TOP_K:
+            k = fold.monoid.count
+            return [TileType(DType.F32, rows)] * k + [TileType(DType.I32, rows)] * k
 
 
 def _goes_on(fold: Fold, axis: Axis, state: list[TileType], known: _Known) -> None:

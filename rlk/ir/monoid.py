@@ -17,6 +17,9 @@ class Kind(Enum):
     POWER_SUM = "power_sum"  # the same of scores in units of ln 2: e = exp2(z - max)
     ARGMAX = "argmax"  # (max, its lowest index)
     TOP = "top"  # the three largest integers, the largest first; only for folds with `kept`
+    LARGEST = "largest"  # (the largest integer)
+    # (the largest scores, the largest first; the index of each), the lower index first of equal scores
+    TOP_K = "top_k"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,14 @@ class Monoid:
     folds that do not restart at each chunk add its products to one accumulator.
     centred: the state of a softmax_sum or power_sum also has the sum of e * (z - max). The entropy of
     softmax(z) is computed from it: log sum exp z minus the mean of z would lose precision by cancellation.
+    count: of a top_k, the number of scores.
     """
 
     kind: Kind
     payloads: tuple[str, ...] = ()
     lanes: Order = Rule.HALVING
     centred: bool = False
+    count: int = 0
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -44,8 +49,12 @@ class Monoid:
                 return ("max", "sum", *(("centred",) if self.centred else ()), *self.payloads)
             case Kind.ARGMAX:
                 return ("max", "index")
+            case Kind.LARGEST:
+                return ("largest",)
             case Kind.TOP:
                 return ("first", "second", "third")
+            case Kind.TOP_K:
+                return (*(f"best{i}" for i in range(self.count)), *(f"index{i}" for i in range(self.count)))
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -59,7 +68,7 @@ class Monoid:
                 return ("total",)
             case Kind.ARGMAX:
                 return ("m", "index")
-            case Kind.TOP:
+            case Kind.LARGEST | Kind.TOP | Kind.TOP_K:
                 return self.state
 
     @property
@@ -78,4 +87,4 @@ class Monoid:
         return self.kind is Kind.TOTAL and bool(self.payloads)
 
     def __str__(self) -> str:
-        return f"{'centred ' * self.centred}{self.kind.value}({', '.join(self.payloads)})"
+        return f"{'centred ' * self.centred}{self.kind.value}{self.count or ''}({', '.join(self.payloads)})"

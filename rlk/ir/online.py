@@ -25,7 +25,7 @@ def start(b: Builder, monoid: Monoid, dtype: DType) -> State:
             return (fold.init(b, monoid)[0], *(b.f32(0.0) for _ in monoid.state[1:]))
         case Kind.TOTAL if monoid.contracts:
             return (b.f32(0.0),)
-        case Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
+        case Kind.TOTAL | Kind.ARGMAX | Kind.LARGEST | Kind.TOP | Kind.TOP_K:
             return fold.init(b, monoid, dtype)
 
 
@@ -39,7 +39,7 @@ def restart(b: Builder, monoid: Monoid, state: State) -> State:
             return (fold.init(b, monoid)[0], *state[1:])
         case Kind.TOTAL if monoid.contracts:
             return (b.f32(0.0),)
-        case Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
+        case Kind.TOTAL | Kind.ARGMAX | Kind.LARGEST | Kind.TOP | Kind.TOP_K:
             return fold.init(b, monoid, b.tile(state[0]).dtype)
 
 
@@ -69,7 +69,15 @@ def absorb(
             for factor in inputs[2:]:
                 x = b.mul(x, factor)
             return (_products(b, x, inputs[1], lanes, state[0], "acc_new"),)
-        case Kind.SOFTMAX_SUM | Kind.POWER_SUM | Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
+        case (
+            Kind.SOFTMAX_SUM
+            | Kind.POWER_SUM
+            | Kind.TOTAL
+            | Kind.ARGMAX
+            | Kind.LARGEST
+            | Kind.TOP
+            | Kind.TOP_K
+        ):
             return fold.merge(b, monoid, state, fold.leaf(b, monoid, inputs, lanes, exists, pos))
 
 

@@ -31,6 +31,10 @@ class Machine(Protocol[F, I, B]):
     def sub(self, a: F, b: F) -> F: ...
     def mul(self, a: F, b: F) -> F: ...
     def div(self, a: F, b: F) -> F: ...
+    def inverse(self, d: F) -> F:
+        """Return 1 / d, for d from 1 to 2 alone."""
+        ...
+
     def fma(self, a: F, b: F, c: F) -> F: ...
     def min(self, a: F, b: F) -> F: ...
     def max(self, a: F, b: F) -> F: ...
@@ -274,7 +278,7 @@ def sigmoid(m: Machine[F, I, B], x: F) -> F:
     first, second = _halves(m, shifted)
     e = m.mul(m.mul(m.add(t, m.f32(1.0)), first), second)
     d = m.add(e, m.f32(1.0))
-    q = m.div(m.f32(1.0), d)
+    q = m.inverse(d)
     # Below 0, e q = 2**n q (1 + t): e and q are rounded already, so t takes what is missing: 1 / (1 + e) is
     # q (1 - u) for u = q (d + low) - 1, where d + low = 1 + e exactly.
     low = m.sub(e, m.sub(d, m.f32(1.0)))
@@ -419,6 +423,9 @@ class _Listing:
             return f"v{len(self.lines) - 1}"
 
         return record
+
+    def inverse(self, d: str) -> str:
+        return self.div(self.f32(1.0), d)
 
 
 def listing(name: str) -> tuple[str, ...]:

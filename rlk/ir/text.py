@@ -160,8 +160,9 @@ def _write(value: object, annotation: str) -> str:
             return str(value).replace(" ", "")
         case Tree(order=order):
             return f"tree<{','.join(map(str, order))}>"
-        case Monoid(kind=kind, payloads=payloads, lanes=lanes, centred=centred):
-            return f"{'centred_' * centred}{kind.value}<{','.join(payloads)};{_write(lanes, 'Order')}>"
+        case Monoid(kind=kind, payloads=payloads, lanes=lanes, centred=centred, count=count):
+            named = f"{'centred_' * centred}{kind.value}{count or ''}"
+            return f"{named}<{','.join(payloads)};{_write(lanes, 'Order')}>"
         case n.Fold(monoid=monoid, inputs=inputs, after=after) as fold:
             given = "|".join(",".join(f"%{v}" for v in values) for values in (inputs, after) if values)
             return f"{'kept_' * fold.kept}{'open_' * fold.open}{_write(monoid, 'Monoid')}({given})"
@@ -347,8 +348,9 @@ class _Parser:
         kind, rest = text.split("<", 1)
         payloads, lanes = rest[:-1].split(";")
         named = tuple(p for p in payloads.split(",") if p)
-        centred = kind.startswith("centred_")
-        return Monoid(Kind(kind.removeprefix("centred_")), named, self.order(lanes), centred)
+        centred, plain = kind.startswith("centred_"), kind.removeprefix("centred_").rstrip("0123456789")
+        count = int(kind.removeprefix("centred_").removeprefix(plain) or 0)
+        return Monoid(Kind(plain), named, self.order(lanes), centred, count)
 
     def fold(self, text: str) -> n.Fold:
         monoid, given = text[:-1].rsplit("(", 1)

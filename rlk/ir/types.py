@@ -14,9 +14,10 @@ class DType(Enum):
 
     Shapes: none.
     Dtypes: f16 and bf16 are for memory and for L.dot: cast to f32 before arithmetic. i64 is for ids and
-    offsets. Tiles of i8, u8, e4m3 and e5m2 are loaded, gathered, selected, stored and cast, and nothing else.
-    e4m3 and e5m2 are the OCP formats (torch.float8_e4m3fn, torch.float8_e5m2) on every device, also on
-    gfx942, whose own fnuz formats are other dtypes.
+    offsets. i8 and u8 are computed with modulo 2**8, and compared. Tiles of e4m3 and e5m2 are loaded,
+    gathered, selected, stored, cast, and contracted by L.dot. These are the OCP formats
+    (torch.float8_e4m3fn, torch.float8_e5m2) on every device, also on gfx942, whose own fnuz formats are
+    other dtypes.
     Raises: DTYPE_UNKNOWN where another value is given for one.
 
     >>> bf16.is_float
@@ -46,9 +47,13 @@ class DType(Enum):
         return self in (DType.E4M3, DType.E5M2)
 
     @property
+    def is_int8(self) -> bool:
+        return self in (DType.I8, DType.U8)
+
+    @property
     def is_storage(self) -> bool:
-        """True of dtypes whose tiles are moved and cast only."""
-        return self in (DType.I8, DType.U8) or self.is_float8
+        """True of dtypes whose tiles nodes only move and cast: `L` writes arithmetic in wider dtypes."""
+        return self.is_int8 or self.is_float8
 
     @property
     def is_int(self) -> bool:

@@ -490,7 +490,8 @@ class _Reverse:
             what = f"{monoid.state[at]}, a state of a softmax fold"
             line = replace(let, loc=stream.folds[fold].loc)
             raise self.f.refused(line, what, "read .lse(), .mean(name) or .entropy()")
-        self.pulls.setdefault((source.value, fold), []).append((monoid.kind.value, let.value, g))
+        what = str(at) if monoid.count else monoid.kind.value
+        self.pulls.setdefault((source.value, fold), []).append((what, let.value, g))
 
     def folds(self, let: Let, stream: Stream) -> None:
         """Send the cotangents of folds to what was absorbed, element by element along the axis."""
@@ -503,9 +504,10 @@ class _Reverse:
                 if fold.monoid.weighs:
                     self.softmax(let, i, fold, found)
                     continue
-                for _, _, g in found:
-                    if fold.monoid.kind is Kind.ARGMAX:
-                        best = self.f.result(let.value, first_result(stream, i) + 1)
+                for what, _, g in found:
+                    if fold.monoid.kind in (Kind.ARGMAX, Kind.TOP_K):
+                        of = fold.monoid.count + int(what) if fold.monoid.count else 1
+                        best = self.f.result(let.value, first_result(stream, i) + of)
                         g = L.where(L.pos(self.f.flat.get(stream.axis, stream.axis)) == best, g, 0.0)
                     self.absorbed(let, fold.inputs[0], g)
 

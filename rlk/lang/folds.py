@@ -392,35 +392,66 @@ class Carry:
         return self._carrying
 
 
+MOST_BEST = 32
+"""The largest k of `L.top(k)`: a thread keeps k scores and k indices in registers for each of its lanes."""
+
+
 class Top(_Fold):
-    """The three largest integers of each piece of the axis and each lane of a chunk.
+    """The k largest scores and their indices, largest first; of equal scores the lower index comes first.
 
-    Shapes: the tile has the streamed axis V; values have V.pieces and V.lanes in its place.
-    Dtypes: i32.
-    Raises: FOLD_OUTSIDE, FOLD_TWICE, FOLD_UNUSED, FOLD_AS_VALUE.
+    A NaN is -inf, a zero +0.0. Where there are fewer than k elements the score is -inf, the index 2**31 - 1.
+    Without k: the three largest integers of each piece of the axis and each lane of a chunk.
 
+    Each element costs about 7 k operations: beyond k = 2 or 3 more than reading it does.
+
+    Shapes: the tile has the streamed axis V; values have its other axes. Without k, they have V.pieces and
+    V.lanes in its place.
+    Dtypes: f32 scores, i32 indices; i32 without k. k is a Python number of 1 to 32.
+    Raises: TOP_COUNT, FOLD_OUTSIDE, FOLD_TWICE, FOLD_UNUSED, FOLD_AS_VALUE.
+
+    >>> top = L.top(3)
+    >>> for v in L.stream(V):
+    ...     top.absorb(z[v])
+    >>> (first, _, third), (index, _, last) = top.values, top.indices
+    >>> L.out(first=first, third=third, index=index, last=last)
+    first: [4, 8]
+    third: [2, 0]
+    index: [3, 1]
+    last: [1, 0]
     >>> top = L.top()
     >>> for v in L.stream(V):
     ...     top.absorb(c[v])
     >>> first, second, third = top.values
     >>> L.max(first, over=V.lanes)
     [7, 9]
+    >>> L.top(0)
+    [TOP_COUNT]
     """
 
     what = "top"
-    reads = (".values",)
+    reads = (".values", ".indices")
 
-    def __init__(self) -> None:
-        super().__init__(kept=True)
+    def __init__(self, k: int | None = None) -> None:
+        super().__init__(kept=k is None)
+        if k is not None and (not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MOST_BEST):
+            raise SpecError(Code.TOP_COUNT, author(), k=k, most=MOST_BEST)
+        self._k = k
 
-    def absorb(self, n: Operand) -> None:
-        """Absorb one chunk of i32."""
-        self._absorb(Monoid(Kind.TOP), n)
+    def absorb(self, x: Operand) -> None:
+        """Absorb one chunk: of f32 scores, or without k of i32."""
+        self._absorb(Monoid(Kind.TOP) if self._k is None else Monoid(Kind.TOP_K, count=self._k), x)
 
     @property
-    def values(self) -> tuple[Tile, Tile, Tile]:
-        """The largest, the second, the third: -2**31 where there are fewer."""
-        return self._state(0), self._state(1), self._state(2)
+    def values(self) -> tuple[Tile, ...]:
+        """The k largest; without k the largest, the second, the third: -2**31 where there are fewer."""
+        return tuple(self._state(i) for i in range(self._k or 3))
+
+    @property
+    def indices(self) -> tuple[Tile, ...]:
+        """The index of each of the k largest, i32."""
+        if self._k is None:
+            raise SpecError(Code.TOP_COUNT, author(), k="L.top()", most=MOST_BEST)
+        return tuple(self._state(self._k + i) for i in range(self._k))
 
 
 def _log(x: Tile) -> Tile:

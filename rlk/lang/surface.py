@@ -27,6 +27,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Order
 from rlk.ir.types import DType, dtype_of
+from rlk.lang.by_chunks import by_chunks, is_by_chunks
 from rlk.lang.folds import (
     Argmax,
     Carry,
@@ -39,6 +40,7 @@ from rlk.lang.folds import (
     an_axis,
     an_order,
 )
+from rlk.lang.narrow import map2
 from rlk.lang.reserved import check_free
 from rlk.lang.trace import (
     NoSuchName,
@@ -204,11 +206,16 @@ class L(metaclass=_Names):
     def sum(x: Operand, over: Axis, tree: Order | None = None) -> Tile:
         """Return the sum over a whole axis, padded to 2**n with -0.0, in the order of a tree.
 
+        Along a dynamic axis with chunks, of any length, it is a stream, as are `max`, `min` and `any`: the
+        tree inside a chunk, chunks ascending, as of `L.total`. What is summed is computed again in the
+        stream, of what is in memory. A static axis is whole in a program, which has room for 131072 elements.
+
         tree: Tree.halving, Tree.pairwise, Tree.vector8 or Tree(order of index bits); integers need none.
 
         Shapes: x has the axis; the result has x's other axes.
-        Dtypes: any number, kept: 16-bit floats are cast to f32 first.
-        Raises: FLOAT_SUM_NEEDS_TREE, NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis, TREE_WIDTH.
+        Dtypes: f32 and integers, kept: cast 16-bit floats to f32 and 8-bit integers to i32 first.
+        Raises: FLOAT_SUM_NEEDS_TREE, NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis, TREE_WIDTH,
+        STREAM_NESTED and WHOLE_OF_STREAM along a dynamic axis.
 
         >>> L.sum(x, over=N, tree=Tree.halving)         # (x0 + x2) + (x1 + x3)
         [2.5, 5.25]
@@ -224,7 +231,7 @@ class L(metaclass=_Names):
         """Return the largest element over a whole axis; NaN loses.
 
         Shapes: x has the axis; the result has x's other axes.
-        Dtypes: f32 and integers, kept.
+        Dtypes: f32 and integers, of 8 bits too, kept.
         Raises: NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis.
 
         >>> L.max(x, over=N)
@@ -237,7 +244,7 @@ class L(metaclass=_Names):
         """Return the smallest element over a whole axis; NaN loses.
 
         Shapes: x has the axis; the result has x's other axes.
-        Dtypes: f32 and integers, kept.
+        Dtypes: f32 and integers, of 8 bits too, kept.
         Raises: NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis.
 
         >>> L.min(L.where(x > 2.0, L.pos(N), 4), over=N)        # the first index that is true
@@ -267,6 +274,10 @@ class L(metaclass=_Names):
         tile = as_tile(t, x, what=fn.value)
         if over in t.streamed():
             raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=over)
+        if tile.dtype.is_int8 and fn in (Combine.MAX, Combine.MIN):
+            return L._reduce(fn, tile.to(DType.I32), over, tree).to(tile.dtype)
+        if is_by_chunks(over):
+            return by_chunks(t, fn, tile, over, tree)
         return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
 
     @staticmethod
@@ -275,10 +286,10 @@ class L(metaclass=_Names):
     ) -> Tile:
         """Return the contraction over an axis of two tiles: 16-bit (chain16), f32 (an fma chain), i8 (exact).
 
-        i8: an i32 accumulator, modulo 2**32: integer sums have no order. f32 accumulators take the axis in
-        ascending order; `rlk.ir.dotmodel` has the rules. An axis
-        with `split` or `piece` is contracted piece by piece: pieces of a split merge pairwise, others
-        ascending.
+        i8: an i32 accumulator, modulo 2**32: integer sums have no order. e4m3 and e5m2: f16 has every number
+        of both, so factors are converted to f16, exactly, and contracted as those. f32 accumulators take the
+        axis in ascending order; `rlk.ir.dotmodel` has the rules. An axis with `split` or `piece` is
+        contracted piece by piece: pieces of a split merge pairwise, others ascending.
         onto: for an axis with `piece`, the f32 initial value of the ascending sum over pieces.
         each: batch axes, which both tiles have; every index of them has a contraction of its own.
 
@@ -289,7 +300,8 @@ class L(metaclass=_Names):
 
         Shapes: both have `over`; the result has the other axes of both. No axis needs a transpose: factors
         are contracted over the axis of this name, wherever it is among their dims.
-        Dtypes: bf16 with bf16, f16 with f16, f32 with f32, to f32; i8 with i8, to i32.
+        Dtypes: bf16 with bf16, f16 with f16, f32 with f32, e4m3 or e5m2 with either, to f32; i8 with i8, to
+        i32. Another 8-bit factor is cast: `w.to(bf16)` beside bf16.
         Raises: DTYPE_MIX, DTYPE_WANTED, DOT_SHARES_AXIS, DOT_ONTO, DOT_PIECES for i8 over an axis with
         pieces, and CANNOT_LOWER where no backend has the form.
 
@@ -299,6 +311,8 @@ class L(metaclass=_Names):
         [[0.5, 2], [0.25, 0.25]]
         >>> L.dot(n.to(i8), L.where(w > 1.0, L.number(3, i8), L.number(0, i8)), over=N)
         [[0, 3], [0, 18]]
+        >>> L.dot(h.to(e4m3), w.to(e5m2), over=N)
+        [[10, 4], [9.75, 0.5]]
         >>> L.dot(h, w.to(f32), over=N)
         [DTYPE_MIX]
         """
@@ -306,6 +320,8 @@ class L(metaclass=_Names):
         for axis in (over, *each):
             an_axis("L.dot", axis)
         x, y = as_tile(t, a), as_tile(t, b)
+        if x.dtype.is_float8 and y.dtype.is_float8:
+            x, y = x.to(DType.F16), y.to(DType.F16)
         model = {DType.F32: DotModel.FMA, DType.I8: DotModel.INTEGER}.get(x.dtype, DotModel.CHAIN16)
         if model is DotModel.INTEGER and (over.split is not None or over.piece is not None):
             raise SpecError(Code.DOT_PIECES, author(), axis=over)
@@ -518,7 +534,7 @@ class L(metaclass=_Names):
 
         Shapes: those of x.
         Dtypes: f32.
-        Raises: DTYPE_WANTED, and CANNOT_LOWER on CuTe, which lacks it: calls run on Triton.
+        Raises: DTYPE_WANTED.
 
         >>> L.sqrt(y)
         [3.16228, 4.47214, 5.47723, 6.32456]
@@ -633,7 +649,7 @@ class L(metaclass=_Names):
     def _map2(fn: Fn2, a: Operand, b: Operand) -> Tile:
         t = tracer(fn.value)
         x, y = L._pair(t, fn.value, a, b)
-        return t.wrap(t.at().map2(fn, x, y))
+        return t.wrap(map2(t.builder, fn, x, y))
 
     @staticmethod
     def fma(a: Operand, b: Operand, c: Operand) -> Tile:

@@ -37,6 +37,7 @@ from rlk.ir.nodes import (
     defined,
 )
 from rlk.ir.types import DType, TileType, dtype_of
+from rlk.lang.narrow import map1, map2
 from rlk.lang.reserved import check_free
 
 Number = float | int | bool
@@ -340,7 +341,8 @@ class Tile:
     <= > >= == != give boolean; -x and abs(x) of numbers.
     Shapes: the axes of both operands: no dim is matched by its place, and none needs a transpose or
     unsqueeze.
-    Dtypes: both alike; a Python number takes the tile's. 16-bit floats are cast to f32 before arithmetic.
+    Dtypes: both alike; a Python number takes the tile's. 16-bit floats are cast to f32 before arithmetic,
+    and so are e4m3 and e5m2. i8 and u8 are computed with modulo 2**8: in i32, and cast.
     Raises: DTYPE_MIX, DTYPE_WANTED, QUOTIENT, INTEGER_UNDEFINED, TILE_OPERATOR for ** @ and an index,
     TILE_HAS_NO_TRUTH for if, and, or, not; TILE_NOT_ITERABLE.
 
@@ -350,6 +352,9 @@ class Tile:
     [[0, 1, 0, 1], [0, 1, 0, 2]]
     >>> (x > 0.0) & ~(x > 2.0) | (abs(x) == 2.0)
     [[True, True, False, True], [False, True, False, True]]
+    >>> q = (n * 40).to(i8)
+    >>> q + 100                                     # modulo 2**8
+    [[100, -116, -76, -36], [124, 84, 44, 4]]
     >>> x + n
     [DTYPE_MIX]
     >>> x ** 2
@@ -459,29 +464,30 @@ class Tile:
         return self.tracer.wrap(self.tracer.at().let(node))
 
     def _map2(self, fn: Fn2, other: object, swapped: bool = False) -> Tile:
-        b = self.tracer.at()
+        self.tracer.at()
         mine, theirs = self.tracer.use(self), lift(self.tracer, other, self.dtype)
         a, c = (theirs, mine) if swapped else (mine, theirs)
         if not swapped:
             self._limited(fn, other)
-        return self.tracer.wrap(b.map2(fn, a, c))
+        return self.tracer.wrap(map2(self.tracer.builder, fn, a, c))
 
     def _quotient(self, sign: str, other: object, swapped: bool = False) -> Tile:
         """Return x / y of floats or x // y of integers; raise for the other operator."""
-        is_float = sign == "/"
-        if self.dtype.is_int if is_float else not self.dtype.is_int:
+        is_float, whole = sign == "/", self.dtype.is_int or self.dtype.is_int8
+        if whole if is_float else not whole:
             wanted = "floats" if is_float else "integers"
             raise SpecError(Code.QUOTIENT, author(), sign=sign, wanted=wanted, got=self.type)
         return self._map2(Fn2.DIV, other, swapped)
 
     def _limited(self, fn: Fn2, other: object) -> None:
         """Raise for a number by which no value of this dtype can be divided or shifted."""
-        rule = fn.domain(self.dtype)
-        if rule is not None and isinstance(other, int) and not defined(fn, 1, other, self.dtype):
+        dtype = DType.I32 if self.dtype.is_int8 and fn in (Fn2.DIV, Fn2.MOD) else self.dtype
+        rule = fn.domain(dtype)
+        if rule is not None and isinstance(other, int) and not defined(fn, 1, other, dtype):
             raise SpecError(Code.INTEGER_UNDEFINED, author(), what=f"{fn.value} by {other}", rule=rule)
 
     def _map1(self, fn: Fn1) -> Tile:
-        return self.tracer.wrap(self.tracer.at().map1(fn, self.tracer.use(self)))
+        return self.tracer.wrap(map1(self.tracer.at(), fn, self.tracer.use(self)))
 
     def __add__(self, other: object) -> Tile:
         return self._map2(Fn2.ADD, other)

@@ -66,7 +66,7 @@ class ModelConfig:
     layer. norm_profile: of every norm, as `rlk.ops.rms_norm` takes it. sandwich_norms: norms follow attention
     and MLP too (Gemma). embedding_scale: embeddings are multiplied by it, rounded to their dtype.
     attention_scale: of scores. sinks: heads have a sink each. leaves: pieces of contractions that ranks may
-    share, 1, 2, 4 or 8; part of the numerics. experts: None in a dense model.
+    share, and of the range of experts, 1, 2, 4 or 8; part of the numerics. experts: None in a dense model.
     """
 
     model_type: str
@@ -398,17 +398,17 @@ def _problems(config: ModelConfig) -> list[LaunchError]:
     if heads % shared:
         wanted = f"a multiple of num_key_value_heads = {shared}"
         found.append(_refused("num_attention_heads", heads, wanted))
+    dense = any(map(config.is_dense, range(config.num_hidden_layers)))
     for name, n in (
         ("num_attention_heads * head_dim", heads * config.head_dim),
         ("num_key_value_heads * head_dim", shared * config.head_dim),
-        ("intermediate_size", config.intermediate_size),
+        ("intermediate_size", config.intermediate_size if dense else 0),
+        ("num_experts", 0 if config.experts is None else config.experts.count),
     ):
         if n % config.leaves:
             found.append(_refused(name, n, f"a multiple of leaves = {config.leaves}"))
     if config.experts is None:
         return found
-    if config.leaves > 1:
-        found.append(_refused(LEAVES, config.leaves, "1: products of experts have no leaves"))
     return found + _problems_of_experts(config.experts, "num_local_experts")
 
 

@@ -133,28 +133,31 @@ class ExpertWeights(torch.nn.Module):
         torch.nn.init.normal_(self.down_proj, std=width**-0.5)
 
 
-def mixture(module: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> torch.Tensor:
+def mixture(
+    module: Any, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None, leaves: int = 1
+) -> torch.Tensor:
     """Return the weighted results of each token's experts, down(silu(gate) * up), [T, hidden] of x.
 
     module: has a router and experts, with the forward of `Router` and the parameters of `ExpertWeights`, or
     those of transformers' GPT-OSS, whose weights are [experts, in, out]. Scores are rounded to the dtype of
-    x, as transformers does; weights stay f32.
+    x, as transformers does; weights stay f32. leaves: equal pieces of the range of experts, whose results,
+    and in backward whose gradients to x, are added pairwise.
     """
     weights = module.experts
     _, factors, ids = getattr(module, at.router)(x, at, layer, routes)
-    rows = ops.permute(x, ids, experts=at.count)
+    rows = ops.permute(x, ids, experts=at.count, leaves=leaves)
     first, second = weights.gate_up_proj, weights.down_proj
     if at.clamped is None:
         both = ops.grouped_matmul(rows.rows, first, rows.offsets)
         made = ops.grouped_matmul(gated(both, "silu"), second, rows.offsets)
-        return ops.combine(made, factors, rows)
+        return ops.combine(made, factors, rows, leaves=leaves)
     if not isinstance(weights, ExpertWeights):
         first, second = transposed(first), transposed(second)
     limit, alpha = at.clamped
     both = ops.grouped_matmul(rows.rows, first, rows.offsets, bias=weights.gate_up_proj_bias)
     inner = clamped_swiglu(both, limit=limit, alpha=alpha)
     made = ops.grouped_matmul(inner, second, rows.offsets, bias=weights.down_proj_bias)
-    return ops.combine(made, factors, rows)
+    return ops.combine(made, factors, rows, leaves=leaves)
 
 
 def transposed(w: torch.Tensor) -> torch.Tensor:
@@ -194,14 +197,14 @@ class MoE(torch.nn.Module):
             ("experts", ExpertWeights(options.count, hidden, options.width, biases, **made)),
         ):
             setattr(self, name, part)
-        self.options, self.layer = options, options.number(layer)
+        self.options, self.layer, self.leaves = options, options.number(layer), config.leaves
 
     def forward(self, x: torch.Tensor, routes: RouteLog | None = None) -> torch.Tensor:
         """Return [T, hidden] of x [T, hidden]. routes: where routes are noted, and read from for a replay."""
-        return mixture(self, x, self.options, self.layer, routes)
+        return mixture(self, x, self.options, self.layer, routes, self.leaves)
 
     def extra_repr(self) -> str:
-        return f"layer={self.layer}, {self.options}"
+        return f"layer={self.layer}, leaves={self.leaves}, {self.options}"
 
 
 def stored(tensors: Mapping[str, torch.Tensor], config: ModelConfig) -> dict[str, torch.Tensor]:

@@ -61,18 +61,37 @@ def merged_linear(
     ranks: each has an equal share of the rows of every weight, and of x the rows that it has between
     products. The result is of all rows.
     """
-    sizes = [w.shape[0] for w in weights]
+    sizes = tuple(w.shape[0] for w in weights)
     w = _joined(weights)
     given = [b for b in biases if b is not None]
     bias = _joined(given) if len(given) == len(biases) and given else None
-    if leaves == 1:
+    return stored_linear(x, w, bias, sizes, 1, leaves, ranks)
+
+
+def stored_linear(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: Bias,
+    sizes: tuple[int, ...],
+    groups: int,
+    leaves: int,
+    ranks: Ranks | None = None,
+) -> torch.Tensor:
+    """Return `merged_linear` of weights whose rows are stored in turn, [..., N] in the order of storage.
+
+    w: [N, K], bias: [N] or None. sizes: rows of each weight, N together. groups: w holds so many groups of
+    rows, in each an equal number of rows of the first weight, then of the second, and so on: 1 for weights
+    one behind the other, the number of key heads for Megatron's q, k and v. d x has the order, and the bits,
+    of `merged_linear`.
+    """
+    if leaves == 1 and (groups == 1 or len(sizes) == 1):
         return ops.matmul(x, w, bias=bias)
     own = leaves if ranks is None else ranks.share(leaves)
     for n in sizes:
         check_pieces("w.shape[0]", n, own)
     rows = x.detach() if ranks is None else ranks.all_tokens(x.detach(), ranks.tokens)
     y = ops.matmul(rows, w, bias=bias)
-    made: torch.Tensor = _InputGradient.apply(y, x, w.detach(), tuple(sizes), own, ranks)
+    made: torch.Tensor = _InputGradient.apply(y, x, w.detach(), sizes, groups, own, ranks)
     return made
 
 
@@ -143,11 +162,12 @@ class _InputGradient(torch.autograd.Function):
         x: torch.Tensor,
         w: torch.Tensor,
         sizes: tuple[int, ...],
+        groups: int,
         leaves: int,
         ranks: Ranks | None,
     ) -> torch.Tensor:
         ctx.save_for_backward(w)
-        ctx.sizes, ctx.leaves, ctx.ranks = sizes, leaves, ranks
+        ctx.sizes, ctx.groups, ctx.leaves, ctx.ranks = sizes, groups, leaves, ranks
         return y.view_as(y)
 
     @staticmethod
@@ -157,14 +177,14 @@ class _InputGradient(torch.autograd.Function):
         d_x = None
         if ctx.needs_input_grad[1]:
             given = d_y, w, ctx.leaves
-            if ctx.leaves > 1 and len(ctx.sizes) > 1:  # else rows are in the order of leaves
-                rows = _by_leaves(ctx.sizes, ctx.leaves, w.device)
+            if len(ctx.sizes) > 1 and (ctx.leaves > 1 or ctx.groups > 1):  # else in the order of leaves
+                rows = _by_leaves(ctx.sizes, ctx.groups, ctx.leaves, w.device)
                 given = d_y[..., rows], w[rows], ctx.leaves
             if ctx.ranks is None:
                 d_x = input_gradient(*given)
             else:
                 d_x = ctx.ranks.total(partial_input_gradient(*given), w.dtype)
-        return d_y, d_x, None, None, None, None
+        return d_y, d_x, None, None, None, None, None
 
 
 class _RowsOfRanks(torch.autograd.Function):
@@ -203,12 +223,7 @@ def _bias_gradient(d_y: torch.Tensor) -> torch.Tensor:
     return call(column_sums, {"d_y": d_y.contiguous(), "bias_grad": nothing}, {}, {})["d_bias"]
 
 
-def _by_leaves(sizes: tuple[int, ...], leaves: int, device: torch.device) -> torch.Tensor:
+def _by_leaves(sizes: tuple[int, ...], groups: int, leaves: int, device: torch.device) -> torch.Tensor:
     """Return the rows of merged weights in the order of leaves: piece 0 of each, piece 1 of each, ..."""
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    pieces = [
-        torch.arange(start + leaf * (n // leaves), start + (leaf + 1) * (n // leaves))
-        for leaf in range(leaves)
-        for start, n in zip(starts, sizes, strict=True)
-    ]
-    return torch.cat(pieces).to(device)
+    stored = torch.arange(sum(sizes)).view(groups, -1).split([n // groups for n in sizes], 1)
+    return torch.cat([rows.reshape(leaves, -1) for rows in stored], 1).flatten().to(device)

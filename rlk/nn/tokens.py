@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -13,9 +13,11 @@ from rlk.errors import LaunchError
 from rlk.nn.cache import PagedCache
 from rlk.nn.experts import RouteLog
 from rlk.nn.normed import head_norm
+from rlk.nn.parts import heads_side_by_side
 from rlk.nn.ranks import Ranks
 from rlk.ops.attention import check_pages
 from rlk.ops.offsets import owners_of
+from rlk.runtime.binding.arguments import VECTOR
 
 
 class Tokens(Protocol):
@@ -38,6 +40,11 @@ class Tokens(Protocol):
         window, softcap, scale and sinks of `rlk.ops.varlen_attention`.
         """
         ...
+
+
+def sizes_of(t: torch.Tensor) -> tuple[object, ...]:
+    """Return what selects the code that reads a tensor."""
+    return t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,16 +71,19 @@ class Heads:
         self, qkv: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q [T, Hq, E], k and v [T, Hk, E]; q and k normalised and rotated to their positions."""
-        sizes = [n * self.width for n in (self.queries, self.keys, self.keys)]
-        q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(sizes, -1))
+        q, k, v = heads_side_by_side(qkv, (self.queries, self.keys, self.keys), self.width)
+        return *self.rotated(q, k, positions), v
+
+    def rotated(
+        self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return q [T, Hq, E] and k [T, Hk, E] normalised and rotated to their positions."""
         options = {"position_ids": positions, "rotary_dim": self.rotary_dim}
         if self.q_weight is None or self.k_weight is None:
-            q, k = ops.rope(q, k, self.cos, self.sin, **options)
-        else:
-            options |= {"cos": self.cos, "sin": self.sin, "eps": self.eps, "profile": self.profile}
-            norm = ops.qk_norm if self.ranks is None else partial(head_norm, ranks=self.ranks)
-            q, k = norm(q, self.q_weight, **options), norm(k, self.k_weight, **options)
-        return q, k, v
+            return ops.rope(q, k, self.cos, self.sin, **options)
+        options |= {"cos": self.cos, "sin": self.sin, "eps": self.eps, "profile": self.profile}
+        norm = ops.qk_norm if self.ranks is None else partial(head_norm, ranks=self.ranks)
+        return norm(q, self.q_weight, **options), norm(k, self.k_weight, **options)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +106,7 @@ class WholeSequences:
         return ops.varlen_attention(q, k, v, self.cu_seqlens, self.cu_seqlens, **options).o
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PagedTokens:
     """The newest tokens of sequences whose earlier keys and values are in pages: prefill and decode.
 
@@ -154,6 +164,12 @@ class PagedTokens:
             slots = torch.where(exists, slots, -1)
             positions = torch.where(exists, positions, 0)
         return PagedTokens(positions.to(torch.int32), cu_seqlens, context_lens, block_table, slots, cache)
+
+    @cached_property
+    def sizes(self) -> tuple[object, ...]:
+        """Return what selects the code that reads these tensors: sizes, strides, devices and alignments."""
+        own = self.positions, self.cu_seqlens, self.context_lens, self.block_table, self.slots
+        return tuple(map(sizes_of, (*own, self.cache.keys, self.cache.values)))
 
     def attend(self, layer: int, qkv: torch.Tensor, heads: Heads, **options: Any) -> torch.Tensor:
         keys, values = self.cache.layer(layer)

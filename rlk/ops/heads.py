@@ -26,11 +26,13 @@ from rlk.runtime.binding.selection import Statics, check_differentiable, invoke
 from rlk.runtime.call import library
 from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
 from rlk.runtime.call.entry import call, observing, watched
+from rlk.runtime.call.tape import run_and_tape
 from rlk.specs import heads as spec
 
 WRITTEN = {"q": "q_out", "k_cache": "k_out", "v_cache": "v_out"}
 """Arguments of operators in place that are written, and the outputs of their specs that these are."""
 PAGES = "[P, page, Hk, E]"
+spec.qk_norm.calls.parts = ("x",)
 _library = torch.library.Library(OWN, "FRAGMENT")
 
 
@@ -241,7 +243,9 @@ def _write(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None
 
 def _run(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None:
     # one key for everything that selects code, as for calls that return their results
-    sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in tensors.values()]
+    sizes = [
+        (t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR, t.is_neg()) for t in tensors.values()
+    ]
     key = (id(op), *tensors, *statics.values(), *sizes)
     given = tensors | {out: tensors[name] for name, out in WRITTEN.items() if name in tensors}
     if "q" in tensors and tensors["q"].dim() != 3:
@@ -253,7 +257,7 @@ def _run(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics) -> None:
         if len(_known) >= MOST_SHAPES:
             _known.clear()
         run = _known[key] = dispatch.find(invocation, given)
-    run(given, scalars)
+    run_and_tape(run, given, scalars)
 
 
 def register() -> None:

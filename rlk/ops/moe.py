@@ -281,7 +281,7 @@ def combine(
     op = "combine"
     are_tensors(op, rows=rows, weights=weights)
     if not isinstance(permuted, Permuted):
-        raise wrong_type(op, "permuted", permuted, "the result of `permute`")
+        raise wrong_type(op, "permuted", permuted, "Permuted: the result of `permute`")
     has_dims(op, "rows", rows.shape, 2, "2 dims [T k, D]")
     has_dtype(op, "weights", weights, torch.float32)
     if weights.dim() != 2:

@@ -24,6 +24,7 @@ from rlk.runtime.binding.selection import Statics
 from rlk.runtime.call.entry import call, worded
 from rlk.specs import logp as logp_spec
 from rlk.specs import model as model_spec
+from rlk.specs import norm as norm_spec
 
 SCORING = {"inv_temperature_row": "temperature", "inv_temperature": "temperature"}
 """Inputs of specs that callers know by another name."""
@@ -31,8 +32,10 @@ worded(
     logp_spec.logp, "logp", **SCORING, threshold="support.threshold", last="support.last", words="support.ids"
 )
 logp_spec.logp.calls.refused = frozenset({"lse2"})
+norm_spec.rms_norm.calls.alike = {"residual": "x"}  # of their sum: one kernel writes one tensor
 for _rope in (model_spec.rope, model_spec.rope_partial):
     worded(_rope, "rope", x="q or k")
+    _rope.calls.parts = ("x",)
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
 
 

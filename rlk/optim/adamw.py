@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from math import sqrt
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from rlk.errors import Code, LaunchError
 from rlk.optim.shards import MAIN, Place, gradient, local, place
 from rlk.runtime.binding.checks import integer, number
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.call.lists import call_each
+from rlk.runtime.call.lists import Repeated, call_each
 from rlk.specs import optim as spec
 
 NAME = "AdamW"
@@ -21,6 +23,20 @@ STATES = ("exp_avg", "exp_avg_sq", "master")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 GROUP = {"lr": 0.0, "eps": 0.0, "weight_decay": 0.0}
 """Numbers of a group, and the least that they may be."""
+
+Stepped = tuple[torch.Tensor, torch.Tensor, dict[str, Any]]
+"""A parameter, its gradient and its state, of which "step" counts the step that is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The last step of a group.
+
+    memory: of its tensors. launches: each with its step minus the first parameter's; True: it draws bits.
+    """
+
+    memory: list[tuple[Any, ...]]
+    launches: list[tuple[int, bool, Repeated]]
 
 
 class AdamW(torch.optim.Optimizer):
@@ -55,7 +71,12 @@ class AdamW(torch.optim.Optimizer):
     ) -> None:
         checked = None if seed is None else integer(NAME, "seed", seed, 0)
         numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        self._kept: dict[int, _Kept] = {}  # by the index of the group
         super().__init__(params, {**numbers, "seed": checked})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._kept = {}  # nothing of it is saved, or holds for another state
+        super().__setstate__(state)
 
     @property
     def seed(self) -> int | None:
@@ -86,34 +107,60 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        index = 0
-        for group in self.param_groups:
+        for at, group in enumerate(self.param_groups):
             numbers = _numbers(group)
-            alike: dict[tuple[int, bool], list[tuple[Tensors, Scalars]]] = {}
             stepped = []
             for p in group["params"]:
                 if (grad := gradient(p)) is not None:
-                    stepped.append(p)
                     state = self._state(p)
                     state["step"] += 1
-                    drawn = self.seed is not None and p.dtype is torch.bfloat16
-                    counters = _counters(index, place(NAME, "params", p)) if drawn else {}
-                    tensors = _flat(p, grad, state)
-                    alike.setdefault((state["step"], drawn), []).append((tensors, counters))
-                index += 1
+                    stepped.append((p, grad, state))
+            if not stepped or self._step_again(at, stepped, numbers):
+                continue
+            self._kept.pop(at, None)
+            launches: list[tuple[int, bool, Repeated]] = []
+            alike = self._alike(at, stepped)
             for (step, drawn), items in alike.items():
-                self._update(items, factors(numbers, step) | self._key(step, drawn))
-            torch.autograd.graph.increment_version(stepped)  # of a DTensor it is not that of its local tensor
+                scalars = factors(numbers, step) | self._key(step, drawn)
+                own = {name: [counters[name] for _, counters in items] for name in items[0][1]}
+                found: list[Repeated] = []
+                call_each(spec.adamw, [tensors for tensors, _ in items], scalars, own, {}, repeated=found)
+                launches += [(step - stepped[0][2]["step"], drawn, each) for each in found]
+            # of a DTensor it is not that of its local tensor
+            torch.autograd.graph.increment_version([p for p, _, _ in stepped])
+            if len(launches) == len(alike) and (memory := _memory(stepped)) is not None:
+                self._kept[at] = _Kept(memory, launches)
         return loss
+
+    def _alike(
+        self, at: int, stepped: list[Stepped]
+    ) -> dict[tuple[int, bool], list[tuple[Tensors, Scalars]]]:
+        """Return the tensors of parameters, and what counts their random bits, by what they share."""
+        first = sum(len(group["params"]) for group in self.param_groups[:at])
+        number_of = {p: first + i for i, p in enumerate(self.param_groups[at]["params"])}
+        alike: dict[tuple[int, bool], list[tuple[Tensors, Scalars]]] = {}
+        for p, grad, state in stepped:
+            drawn = self.seed is not None and p.dtype is torch.bfloat16
+            counters = _counters(number_of[p], place(NAME, "params", p)) if drawn else {}
+            alike.setdefault((state["step"], drawn), []).append((_flat(p, grad, state), counters))
+        return alike
+
+    def _step_again(self, at: int, stepped: list[Stepped], numbers: dict[str, float]) -> bool:
+        """Launch what stepped the same memory before; False if nothing did."""
+        kept = self._kept.get(at)
+        if kept is None or kept.memory != _memory(stepped):
+            return False
+        step = stepped[0][2]["step"]
+        if not all(launch.ready for _, _, launch in kept.launches):
+            return False
+        for offset, drawn, launch in kept.launches:
+            launch.run(factors(numbers, step + offset) | self._key(step + offset, drawn))
+        torch.autograd.graph.increment_version(_written(stepped))
+        return True
 
     def _key(self, step: int, drawn: bool) -> Scalars:
         """Return what random bits depend on beside the element: the key of Philox, and the step."""
         return {"seed": self.seed, "step": step} if drawn and self.seed is not None else {}
-
-    def _update(self, items: list[tuple[Tensors, Scalars]], scalars: Scalars) -> None:
-        """Update parameters that share a step's scalars, by one launch for those of one kind."""
-        own = {name: [counters[name] for _, counters in items] for name in items[0][1]}
-        call_each(spec.adamw, [tensors for tensors, _ in items], scalars, own, {})
 
     def _state(self, p: torch.Tensor) -> dict[str, Any]:
         """Return the state of a parameter; a new one is zero, and holds its master weight."""
@@ -215,6 +262,30 @@ def _power(base: float, exponent: int) -> float:
 
 def _counters(parameter: int, at: Place) -> Scalars:
     return {"parameter": parameter, "first": at.first, "width": at.width, "stride": at.stride}
+
+
+def _memory(stepped: Sequence[Stepped]) -> list[tuple[Any, ...]] | None:
+    """Return the addresses of a step's tensors, and all that chooses its launches; None if it copies."""
+    first, found = stepped[0][2]["step"], []
+    for p, given, state in stepped:
+        grad, master = local(given), state.get("master")
+        if not grad.is_contiguous():
+            return None
+        found.append(
+            (
+                local(p).data_ptr(), grad.data_ptr(), grad.dtype, grad.numel(), state["step"] - first,
+                local(state["exp_avg"]).data_ptr(), local(state["exp_avg_sq"]).data_ptr(),
+                None if master is None else local(master).data_ptr(),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _written(stepped: Sequence[Stepped]) -> list[torch.Tensor]:
+    """Return the tensors that a step writes; a DTensor and its local tensor have versions of their own."""
+    states = [local(state[name]) for _, _, state in stepped for name in STATES if name in state]
+    every = [p for p, _, _ in stepped]
+    return [*every, *(local(p) for p in every if isinstance(p, DTensor)), *states]
 
 
 def _flat(p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any]) -> Tensors:

@@ -312,6 +312,8 @@ class _Writer:
 
     def stream(self, let: Let, stream: Stream) -> Iterator[str]:
         """Yield the lines of a stream and of its folds."""
+        if any(f.monoid.kind is Kind.LARGEST for f in stream.folds):
+            raise LaunchError(Code.CANNOT_WRITE, what="the largest integer of a dynamic axis")
         if stream.init or stream.rows is not None or stream.after is not None:
             raise LaunchError(
                 Code.CANNOT_WRITE, what="a recurrence, or a stream whose states are stored by row"
@@ -323,7 +325,8 @@ class _Writer:
             weighs = fold.monoid.weighs
             stem = "soft" if weighs else results.get(first) or fold.monoid.kind.value
             self.folds[let.value, i] = self.name(stem)
-            yield f"{self.folds[let.value, i]} = L.{fold.monoid.kind.value}({self.options(fold)})"
+            word = "top" if fold.monoid.kind is Kind.TOP_K else fold.monoid.kind.value
+            yield f"{self.folds[let.value, i]} = L.{word}({self.options(fold)})"
             first += len(fold.yielded)
         bounds = zip(_BOUNDS, bounds_of(stream), strict=False)
         given = [f"{name}={self.of(v)}" for name, v in bounds if v is not None]
@@ -344,7 +347,8 @@ class _Writer:
     def options(self, fold: Fold) -> str:
         """Return the arguments with which a fold is declared."""
         found = [] if fold.monoid.lanes == Monoid(Kind.TOTAL).lanes else [f"lanes={_tree(fold.monoid.lanes)}"]
-        found += ["kept=True"] if fold.kept else []
+        found += [str(fold.monoid.count)] if fold.monoid.count else []
+        found += ["kept=True"] if fold.kept and fold.monoid.kind is not Kind.TOP else []
         found += ["open=True"] if fold.open else []
         found += [f"after=({''.join(f'{self.of(v)}, ' for v in fold.after)})"] if fold.after else []
         return ", ".join((*found, *(["entropy=True"] if fold.monoid.centred else [])))
@@ -358,6 +362,9 @@ class _Writer:
             if index < len(fold.yielded):
                 name = self.folds[of, i]
                 states = ("value",) if fold.monoid.kind is Kind.TOTAL else fold.monoid.state
+                k = fold.monoid.count
+                if k and not fold.open:
+                    return f"{name}.{'values' if index < k else 'indices'}[{index % k}]"
                 if fold.open or fold.monoid.kind is Kind.TOP:
                     return f"{name}.{'states' if fold.open else 'values'}[{index}]"
                 is_payload = fold.monoid.weighs and states[index] in fold.monoid.payloads

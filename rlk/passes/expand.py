@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TypeVar
 
 from rlk.errors import Loc, LoweringError
@@ -11,6 +12,7 @@ from rlk.ir import fold as folds
 from rlk.ir import online
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis, Part, without
+from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import (
     Block,
     Cast,
@@ -38,6 +40,7 @@ from rlk.ir.types import DType, TileType, TupleType
 from rlk.passes.rewrite import Replay, rewrite
 
 State = tuple[Value, ...]
+Merging = Callable[[Builder, Monoid, State, State], State]
 X = TypeVar("X")
 
 
@@ -265,8 +268,8 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
         step = b.fresh(TileType(DType.I32))
         held = replay.carried(stream.body.args, stream.types)
         each = _chunk(replay, stream, begin, end, step)
-        leaves = _leaves(replay, stream, each)
-        carried, merged = _carry(b, stream.folds, leaves)
+        leaves = _leaves(replay, stream, each, lists=True)
+        carried, merged = _carry(b, stream.folds, leaves, folds.absorbed)
         handed = tuple(
             b.select(each.exists, replay[v], old) for v, old in zip(stream.body.results, held, strict=True)
         )
@@ -277,7 +280,18 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     results = iter(
         b.results(made, (*(n for f in stream.folds for n in f.monoid.symbols), *("" for _ in held)))
     )
-    return [tuple(next(results) for _ in state) for state in (*leaves, *((held,) if held else ()))]
+    states = [tuple(next(results) for _ in state) for state in (*leaves, *((held,) if held else ()))]
+    return [
+        state
+        if f is None or not _listed(f, stream.axis)
+        else folds.best_of_lanes(b, f.monoid, state, axis.lanes)
+        for f, state in zip_longest(stream.folds, states)
+    ]
+
+
+def _listed(fold: Fold, axis: Axis) -> bool:
+    """Return whether every lane has a list of its own in a loop, and the lists are merged once behind it."""
+    return fold.monoid.kind is Kind.TOP_K and (axis.chunk or 1) > 1
 
 
 def _parallel_steps(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[State]:
@@ -329,23 +343,27 @@ def _chunk(replay: Replay, stream: Stream, begin: Value, end: Value, step: Value
     return _Chunk(lanes, pos, exists)
 
 
-def _leaves(replay: Replay, stream: Stream, chunk: _Chunk) -> list[State]:
-    """Append the state of one chunk, for each fold."""
-    b, lanes, exists, pos = replay.builder, chunk.lanes, chunk.exists, chunk.pos
+def _leaves(replay: Replay, stream: Stream, chunk: _Chunk, lists: bool = False) -> list[State]:
+    """Append the state of one chunk, for each fold; lists: of each lane, for folds that merge lanes later."""
+    b, exists, pos = replay.builder, chunk.exists, chunk.pos
+    by_lane = (f.kept or (lists and _listed(f, stream.axis)) for f in stream.folds)
     return [
-        _leaf(b, f, tuple(replay[v] for v in f.inputs), None if f.kept else lanes, exists, pos)
-        for f in stream.folds
+        _leaf(b, f, tuple(replay[v] for v in f.inputs), None if alone else chunk.lanes, exists, pos)
+        for f, alone in zip(stream.folds, by_lane, strict=True)
     ]
 
 
-def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[State, State]:
+def _carry(
+    b: Builder, folded: tuple[Fold, ...], leaves: list[State], merge: Merging = folds.merge
+) -> tuple[State, State]:
     """Merge each fold's carried state with the chunk's; return the carried arguments and merged values."""
     carried: list[Value] = []
     merged: list[Value] = []
     for f, state in zip(folded, leaves, strict=True):
         args = tuple(b.fresh(b.types[v]) for v in state)
         carried += args
-        merged += _merge(b, f, args, state)
+        with b.at(f.loc):
+            merged += merge(b, f.monoid, args, state)
     return tuple(carried), tuple(merged)
 
 

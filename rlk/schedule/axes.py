@@ -86,8 +86,8 @@ def length(axis: Axis, extents: Mapping[str, int]) -> int:
         case _:
             raise LoweringError(
                 f"a reduction over the whole dynamic axis {axis}",
-                f'a fold by chunks: Axis("{axis.name}", chunk=256, dynamic=True), L.stream and L.total() or '
-                "L.softmax_sum(); or an axis without dynamic=True",
+                f'Axis("{axis.name}", chunk=1024, dynamic=True), along which it is a stream of chunks; or an '
+                "axis without dynamic=True",
             )
 
 

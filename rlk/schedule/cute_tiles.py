@@ -37,6 +37,11 @@ without a cluster and 12.65 with; tiles of 64 rows had 0.90 to 0.93 of the speed
 x 128256 in tiles of 64 rows without a cluster took as long as 512 rows of the best
 (docs/measured/cute.md)."""
 
+WIDTHS = {256: 1.0, 128: 0.92, 64: 0.76, 32: 0.6}
+"""Speeds by columns of a tile, relative to 256: low ones, so that narrow tiles are chosen for fewer waves
+alone. 1024 x 14336 has 0.875 of the waves with 128 columns and took 0.949 of the time; one wave of 128
+columns for 512 x 4096 took 0.81 to 0.90 of the time of two waves of 64 (warpgroups.toml)."""
+
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:
     """Return the CuTe schedule of a kernel: from the reviewed table, else with tiles that fill the SMs."""
@@ -110,8 +115,11 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     row_tiles = -(-(count or rows) // rows)
     if wide is None:
         wide = _extent(sides[1], extents, COLUMNS[0])
-        filling = (n for n in COLUMNS if row_tiles * -(-wide // n) >= target.cores)
-        columns = next(filling, COLUMNS[-1])
+        tiles = {n: row_tiles * -(-wide // n) for n in COLUMNS}
+        if rows == FEW_ROWS:  # bound by loads of the columns
+            columns = next((n for n in COLUMNS if tiles[n] >= target.cores), COLUMNS[-1])
+        else:
+            columns = min(COLUMNS, key=lambda n: -(-tiles[n] // target.cores) * n / WIDTHS[n])
     else:
         columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # an axis that blocks have whole stays
     return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)

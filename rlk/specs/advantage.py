@@ -131,7 +131,7 @@ def _reduced(count: Tile, by: int) -> Tile:
 
 def _root(x: Tile) -> Tile:
     """Return the square root of a positive number."""
-    # not L.sqrt: the CuTe lowering has no correctly rounded square root; every lowering has rsqrt
+    # not L.sqrt, which some devices compute in several steps and a branch
     return x * L.rsqrt(x)
 
 

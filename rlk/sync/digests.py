@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.nn.experts import STORED, by_expert
+from rlk.nn.experts import by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.blocks import Weight, digests_of
 from rlk.sync.parts import OP, Layout, Part, by_canonical_name, layout_of_model, resolved
@@ -26,6 +26,8 @@ HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 NO_PARAMETER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 """Buffers that older versions of transformers wrote; rlk and newer versions compute them."""
 INDEX = "model.safetensors.index.json"
+EXPERTS = ("experts.gate_up_proj", "experts.down_proj", "gate.weight")
+"""Parameters of a layer of experts of Qwen3-MoE and Mixtral, as models hold them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def digest(
     that sends f32 weights to a bf16 engine. parts: the weights that lie in tensors of other names or layouts;
     every tensor that is no part's source is a weight of its own name. For vLLM's models they are found: its
     merged and padded weights have the digests of the checkpoint's, and so have experts of Qwen3-MoE and
-    Mixtral, of which files have a tensor each. `lm_head.weight` is left out where it has the bits of
+    Mixtral in models and state dicts, of which files have a tensor each. A state dict of `rlk.nn`'s GPT-OSS
+    has its experts transposed: take the model. `lm_head.weight` is left out where it has the bits of
     `model.embed_tokens.weight`.
 
     The bytes of a weight, row-major and little-endian, are cut into blocks of 65536, the last one filled up
@@ -93,16 +96,17 @@ def digest(
     of a single word changes a block's digest; several changes cancel by accident only. It protects against
     mistakes, not against an adversary.
 
-    DTensors (FSDP2), and the shares of `rlk.parallel.parallelize` or of vLLM's ranks in a model, are gathered
-    one by one: every rank calls it, and gets the digest of the whole weights.
+    DTensors (FSDP2), and the shares of `rlk.parallel.parallelize`, of `rlk.integrations.megatron` or of
+    vLLM's ranks in a model, are gathered one by one: every rank calls it, and gets the digest of the whole
+    weights. Models of Megatron-core's GPT (local spec, dense) have their weights' Hugging Face names.
 
     Digests run on the current stream of each device: synchronize transfers on other streams first. Names are
     without the prefixes of wrappers (DDP, FSDP, torch.compile, activation checkpoints, peft). Raises
     LaunchError for parts that do not fit, two tensors of one name, tensors without memory or that are not
     dense, and for other shards of ranks where they can be told: FSDP1's flat parameters, parameters that
-    ZeRO-3 has partitioned, layers of vLLM's own with a tp_size, DTensors that are parts of a sum or of a
-    share. Shards of Megatron, of FSDP1 with use_orig_params and of ZeRO-3's state dict cannot be told from
-    whole tensors, and are digested as they are.
+    ZeRO-3 has partitioned, layers of vLLM's own with a tp_size, models of Megatron-core's own tensor
+    parallelism, DTensors that are parts of a sum or of a share. Shards of FSDP1 with use_orig_params and of
+    the state dicts of ZeRO-3 and Megatron cannot be told from whole tensors, and are digested as they are.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise wrong_value(OP, "dtype", dtype, "a float dtype, or None")
@@ -112,7 +116,7 @@ def digest(
         found = by_canonical_name(_digests_of_files(Path(source), dtype))
     else:
         tensors, gathered = _weights(source, parts)
-        named = _names_of_files(source if parts is None else None)
+        named = _names_of_files((*tensors, *gathered)) if parts is None else dict
         found = _digests_of_tensors(named(tensors), dtype) | _digests_of_shards(gathered, dtype, named)
     head = found.get(HEAD)
     if head is not None and head == found.get(EMBEDDING):
@@ -161,14 +165,18 @@ Named: TypeAlias = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Ten
 """Returns weights by the names that files have."""
 
 
-def _names_of_files(source: Any) -> Named:
-    """Return what separates the weights of experts that a model holds as one, and files do not."""
-    if isinstance(source, torch.nn.Module):
-        kinds = (getattr(getattr(m, "config", None), "model_type", None) for m in source.modules())
-        kind = next((each for each in kinds if each is not None), None)
-        if kind in STORED:
-            return partial(by_expert, model_type=kind)
-    return dict
+def _names_of_files(names: Collection[str]) -> Named:
+    """Return what separates the weights of experts that a model holds as one, and files do not.
+
+    A state dict does not say of which family it is, so names tell: Qwen3-MoE has norms of heads, Mixtral
+    none, and neither has other parameters in a layer of experts.
+    """
+    of_layers = {name.rpartition(".mlp.")[::2] for name in names if ".mlp." in name}
+    layers = {layer for layer, name in of_layers if name in EXPERTS}
+    if not layers or any(layer in layers and name not in EXPERTS for layer, name in of_layers):
+        return dict
+    kind = "qwen3_moe" if any(f"{layer}.self_attn.q_norm.weight" in names for layer in layers) else "mixtral"
+    return partial(by_expert, model_type=kind)
 
 
 def _digests_of_shards(shards: Shards, dtype: torch.dtype | None, named: Named) -> dict[str, WeightDigest]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.runtime.binding.checks import wrong_value
-from rlk.runtime.call.collective import share_of
+from rlk.runtime.call.collective import SHARE, share_of
 
 OP = "sync.digest"
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
@@ -25,20 +25,32 @@ Held = TypeVar("Held")
 class Part:
     """A weight in a tensor: its rows from begin up to end (None: to the last), transposed after that or not.
 
-    source: the name of the tensor. transposed: its last two dims are exchanged.
+    source: the name of the tensor. transposed: its last two dims are exchanged. every: the rows are those of
+    each group of so many rows of the tensor, in turn; None: the tensor is one group.
     """
 
     source: str
     begin: int = 0
     end: int | None = None
     transposed: bool = False
+    every: int | None = None
 
     def of(self, name: str, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return the weight as a view. Raises LaunchError."""
+        """Return the weight: a view, of groups a copy. Raises LaunchError."""
+        found = self.view(name, tensors)
+        return found if self.every is None else found.flatten(0, 1)
+
+    def view(self, name: str, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the weight as a view, of groups [groups, rows of a group, ...]. Raises LaunchError."""
         x = tensors.get(self.source)
         if x is None:
             raise wrong_value(OP, f"parts[{name!r}].source", self.source, "the name of a tensor")
         rows = x.shape[0] if x.dim() else 0
+        if self.every is not None:
+            if self.transposed or self.every < 1 or rows % self.every:
+                wanted = f"a divisor of the {rows} rows of {self.source}, and transposed=False"
+                raise wrong_value(OP, f"parts[{name!r}].every", self.every, wanted)
+            x, rows = x.unflatten(0, (-1, self.every)).transpose(0, 1), self.every
         end = rows if self.end is None else self.end
         whole = self.begin == 0 and self.end is None
         if not whole and not 0 <= self.begin <= end <= rows:
@@ -48,6 +60,8 @@ class Part:
             wanted = f"False: {self.source} has {x.dim()} dims"
             raise wrong_value(OP, f"parts[{name!r}].transposed", True, wanted)
         part = x if whole else x[self.begin : end]
+        if self.every is not None:
+            return part.transpose(0, 1)
         return part.mT if self.transposed else part
 
 
@@ -57,18 +71,21 @@ def resolved(
     """Return weights by their names: those of `parts`, and every tensor that is no part's source.
 
     padding: of some tensors, the row from which on there is no weight. Raises LaunchError unless the parts of
-    each tensor are all of its rows, each once.
+    each tensor are all of its rows, each once, or all rows of its groups.
     """
     taken: dict[str, list[tuple[int, int]]] = {}
+    groups: dict[str, int] = {}
     found = {}
     for name, part in parts.items():
         found[name] = part.of(name, tensors)
         source = tensors[part.source]
-        rows = source.shape[0] if source.dim() else 1
+        rows = part.every or (source.shape[0] if source.dim() else 1)
+        if groups.setdefault(part.source, rows) != rows:
+            wanted = f"{groups[part.source]} rows, as of other parts of {part.source}"
+            raise wrong_value(OP, f"parts[{name!r}].every", part.every, wanted)
         taken.setdefault(part.source, []).append((part.begin, rows if part.end is None else part.end))
     for source, ranges in taken.items():
-        rows = tensors[source].shape[0] if tensors[source].dim() else 1
-        end = padding.get(source, rows)
+        end = padding.get(source, groups[source])
         at = 0
         for first, last in sorted(ranges):
             if first != at:
@@ -109,10 +126,13 @@ class Layout:
 def layout_of_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Layout:
     """Return the layout of a model: of a model of `rlk.nn`, its weights that files have transposed.
 
-    The names of models that are not vLLM's are canonical. vLLM's classes say in `packed_modules_mapping`
-    which layers are merged, and the layers in `output_sizes` how many rows each has on all ranks; embeddings
-    have rows beyond `org_vocab_size`. Raises LaunchError for shards of ranks that are not marked as shares.
+    Names of models that are neither vLLM's nor Megatron-core's are canonical. vLLM's classes say in
+    `packed_modules_mapping` which layers are merged, and the layers in `output_sizes` how many rows each has
+    on all ranks; embeddings have rows beyond `org_vocab_size`. Raises LaunchError for shards of ranks that
+    are not marked as shares.
     """
+    if is_megatron(model):
+        return Layout(megatron_parts(model, tensors), {}, {})
     packed = getattr(model, "packed_modules_mapping", None) or {}
     found = Layout({name: Part(name, transposed=True) for name in transposed_of(model)}, {}, {})
     if not hasattr(type(model), "packed_modules_mapping"):
@@ -160,6 +180,81 @@ def _merged(
     for name, size in zip(names, sizes, strict=True):
         yield f"{holder}.{name}.{leaf}", Part(source, at, at + size)
         at += size
+
+
+# --- models of Megatron-core ------------------------------------------------------------------------------
+
+WHOLE = {
+    "embedding.word_embeddings": "model.embed_tokens",
+    "decoder.final_layernorm": "model.norm",
+    "output_layer": "lm_head",
+}
+LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+OF_LAYER = {
+    "input_layernorm": "input_layernorm",
+    "pre_mlp_layernorm": "post_attention_layernorm",
+    "self_attention.linear_proj": "self_attn.o_proj",
+    "self_attention.q_layernorm": "self_attn.q_norm",
+    "self_attention.k_layernorm": "self_attn.k_norm",
+    "mlp.linear_fc2": "mlp.down_proj",
+}
+"""Modules of a layer whose parameters hold one weight each."""
+QKV, GATED = "self_attention.linear_qkv", "mlp.linear_fc1"
+
+
+def is_megatron(model: torch.nn.Module) -> bool:
+    """Return whether a model, or what it wraps, is one of Megatron-core's."""
+    return hasattr(getattr(model, "config", None), "num_query_groups")
+
+
+def megatron_parts(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, Part]:
+    """Return the places of all weights of Megatron-core's GPT model (local spec) in its parameters.
+
+    tensors: by canonical names; of each a rank has all or its share. linear_qkv holds, for each group of
+    query heads that share keys, the rows of its queries, of its key and of its value; linear_fc1 the rows of
+    gate, then those of up, on every rank. Raises LaunchError for other models than dense ones with SwiGLU on
+    one pipeline stage, and for shards that are not marked as shares.
+    """
+    config: Any = model.config
+    if config.pipeline_model_parallel_size != 1:
+        found = f"one of {config.pipeline_model_parallel_size} pipeline stages"
+        raise wrong_value(OP, "source", found, "a whole model: stages number their layers anew")
+    made: dict[str, Part] = {}
+    for name, x in tensors.items():
+        if config.tensor_model_parallel_size > 1 and share_of(x) is None and getattr(x, SHARE, False):
+            wanted = "whole tensors, or a model of rlk.integrations.megatron, which marks its shares"
+            raise wrong_value(OP, name, "a shard of Megatron's tensor parallelism", wanted)
+        made.update(_megatron_parts(config, name, x))
+    return made
+
+
+def _megatron_parts(config: Any, name: str, x: torch.Tensor) -> Iterator[tuple[str, Part]]:
+    """Yield the weights in one parameter."""
+    path, _, leaf = name.rpartition(".")
+    layer = LAYER.fullmatch(path)
+    if layer is None and path in WHOLE:
+        yield f"{WHOLE[path]}.{leaf}", Part(name)
+        return
+    number, module = ("", "") if layer is None else layer.groups()
+    holder = f"model.layers.{number}"
+    if module in OF_LAYER:
+        yield f"{holder}.{OF_LAYER[module]}.{leaf}", Part(name)
+    elif module == QKV:
+        width = config.kv_channels
+        queries = config.num_attention_heads // config.num_query_groups * width
+        at = 0
+        for each, size in (("q", queries), ("k", width), ("v", width)):
+            yield (
+                f"{holder}.self_attn.{each}_proj.{leaf}",
+                Part(name, at, at + size, every=queries + 2 * width),
+            )
+            at += size
+    elif module == GATED and config.gated_linear_unit:
+        half = len(x) // 2
+        yield f"{holder}.mlp.gate_proj.{leaf}", Part(name, 0, half)
+        yield f"{holder}.mlp.up_proj.{leaf}", Part(name, half, len(x))
+    else:
+        raise wrong_value(OP, "source", name, "weights of a dense GPT model with SwiGLU (local spec)")
 
 
 # --- names ------------------------------------------------------------------------------------------------

@@ -57,7 +57,10 @@ def whole(x: torch.Tensor) -> torch.Tensor:
 
 
 def put(x: torch.Tensor, weight: torch.Tensor) -> None:
-    """Write this rank's part of a whole weight into x, a share, a DTensor, or a DTensor of a share."""
+    """Write this rank's part of a whole weight into x, a share, a DTensor, or a DTensor of a share.
+
+    x may have the rows [N, ...] of weight as groups [N / n, n, ...].
+    """
     share = share_of(x)
     if share is not None:
         weight = weight.chunk(share.group.size(), share.dim)[share.group.rank()]
@@ -66,4 +69,4 @@ def put(x: torch.Tensor, weight: torch.Tensor) -> None:
         shape, offset = compute_local_shape_and_global_offset(x.shape, x.device_mesh, x.placements)
         weight = weight[tuple(slice(at, at + n) for at, n in zip(offset, shape, strict=True))]
         held = held.to_local()
-    held.copy_(weight)
+    held.copy_(weight.reshape(held.shape))

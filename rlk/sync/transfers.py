@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.compare import check
 from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest
-from rlk.sync.parts import by_canonical_name, transposed_of
-from rlk.sync.shards import check_shard, check_target, put, shape_of, whole
+from rlk.sync.parts import Part, by_canonical_name, is_megatron, megatron_parts, transposed_of
+from rlk.sync.shards import check_shard, check_target, part_of, put, shape_of, whole
 
 OP = "sync.transfer"
 
@@ -20,37 +21,45 @@ def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
     """Copy the weights of one model into another, and check that they arrived; return the target's digest.
 
     source, target: whole models, the bf16 shares of `rlk.parallel.parallelize`, the f32 shards of FSDP2, or
-    shards of shares. Names and shapes are Hugging Face's, without prefixes of wrappers; a weight that one of
-    the models holds transposed (`rlk.nn`'s experts of GPT-OSS) is transposed, and rounded to the target's
-    dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its part. The
-    digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are gathered
-    twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other shapes,
-    and a head that is not the embedding where the target ties them; and, with the rest copied, where weights
-    did not arrive (`rlk.sync.check`).
+    shards of shares. Names and shapes are Hugging Face's, without prefixes of wrappers, or those of
+    Megatron-core's GPT model (`rlk.integrations.megatron`), whose parameters hold several weights; a weight
+    that one of the models holds transposed (`rlk.nn`'s experts of GPT-OSS) is transposed, and rounded to the
+    target's dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its
+    part. The digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are
+    gathered twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other
+    shapes, and a head that is not the embedding where the target ties them; and, with the rest copied, where
+    weights did not arrive (`rlk.sync.check`).
     """
     given, taken = (_parameters(name, model) for name, model in (("source", source), ("target", target)))
     for name, x in taken.items():
-        check_target(OP, f"target: {name}", x)
+        check_target(OP, f"target: {name}", x.memory)
     tied = {HEAD, EMBEDDING}
     if lacking := sorted((given.keys() ^ taken.keys()) - tied):
         others = f"{len(lacking)} other names, {lacking[0]} first"
         raise wrong_value(OP, "target", others, "those of the source")
-    dtypes = sorted({str(x.dtype) for x in taken.values()})
+    dtypes = sorted({str(x.memory.dtype) for x in taken.values()})
     if len(dtypes) != 1:
         raise wrong_value(OP, "target", f"weights of {', '.join(dtypes)}", "one dtype")
-    moved = [(name, x, given[name if name in given else EMBEDDING]) for name, x in taken.items()]
+    moved = [(name, x, given[name if name in given else EMBEDDING].weight) for name, x in taken.items()]
     for name, x, weight in moved:
-        if shape_of(x) != shape_of(weight):
-            raise wrong_value(OP, f"target: {name}", shape_of(x), f"{shape_of(weight)}, that of the source")
-    dtype = moved[0][1].dtype
-    if HEAD in given and HEAD not in taken and not _same(given[HEAD], given[EMBEDDING], dtype):
+        if (found := shape_of(x.weight)) != shape_of(weight):
+            raise wrong_value(OP, f"target: {name}", found, f"{shape_of(weight)}, that of the source")
+    dtype = moved[0][1].memory.dtype
+    if HEAD in given and HEAD not in taken and not _same(given[HEAD].weight, given[EMBEDDING].weight, dtype):
         wanted = f"the bits of {EMBEDDING}: the target ties them"
         raise wrong_value(OP, f"source: {HEAD}", "a head of its own", wanted)
     for _, x, weight in moved:
-        put(x, whole(weight))
-    found = digest(target)
-    check(digest(source, dtype=dtype), found)
-    return found
+        put(x.memory, whole(weight))
+    received = digest(target)
+    check(digest(source, dtype=dtype), received)
+    return received
+
+
+class Held(NamedTuple):
+    """A weight in the shape that files have, and the view of the model's memory that holds it."""
+
+    weight: torch.Tensor
+    memory: torch.Tensor
 
 
 def _same(head: torch.Tensor, embedding: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -59,8 +68,8 @@ def _same(head: torch.Tensor, embedding: torch.Tensor, dtype: torch.dtype) -> bo
     return torch.equal(*made)
 
 
-def _parameters(name: str, model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
-    """Return a model's parameters with the shapes that files have: those held transposed as views."""
+def _parameters(name: str, model: torch.nn.Module) -> Mapping[str, Held]:
+    """Return a model's weights by the names that files have."""
     if not isinstance(model, torch.nn.Module):
         raise wrong_type(OP, name, model, "torch.nn.Module")
     for module in model.modules():
@@ -69,4 +78,14 @@ def _parameters(name: str, model: torch.nn.Module) -> Mapping[str, torch.Tensor]
     found = by_canonical_name(model.named_parameters())
     for each, x in found.items():
         check_shard(OP, f"{name}: {each}", x)
-    return found | {each: found[each].mT for each in transposed_of(model)}
+    if is_megatron(model):
+        parts = megatron_parts(model, found)
+    else:
+        parts = {each: Part(each) for each in found}
+        parts |= {each: Part(each, transposed=True) for each in transposed_of(model)}
+    return {each: _held(each, part, found) for each, part in parts.items()}
+
+
+def _held(name: str, part: Part, tensors: Mapping[str, torch.Tensor]) -> Held:
+    x = tensors[part.source]
+    return Held(*(part_of(x, rows) for rows in (part.of(name, tensors), part.view(name, tensors))))

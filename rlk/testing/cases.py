@@ -21,10 +21,14 @@ from rlk.ir.nodes import (
     Cast,
     Decl,
     Extent,
+    Let,
     Load,
+    Loop,
     Map2,
+    Merge,
     Pos,
     Program,
+    Reduce,
     Role,
     Select,
     Store,
@@ -350,6 +354,49 @@ def counts(program: Program, axis: Axis) -> bool:
             index = let.node.index if isinstance(let.node, Load | Store) else ()
             if own.intersection(operands(let.node)[len(index) :]):
                 return True
+    return False
+
+
+def mixes(program: Program, axis: Axis) -> bool:
+    """Return whether an output along an axis is made of what is combined over it, as x / sum of x is."""
+    tensors: set[str] = set()
+    while True:
+        before = len(tensors)
+        for kernel in program.kernels:
+            lets = tuple(walk(kernel.body))
+            for let in (let for let in lets if _combined(lets, axis, tensors, let)):
+                assert isinstance(let.node, Store)
+                tensors.add(let.node.param)
+        if len(tensors) == before:
+            outputs = {d.name: d for k in program.kernels for d in k.params if d.role is Role.OUT}
+            return any(axis in d.type.axes for name, d in outputs.items() if name in tensors)
+
+
+def _combined(lets: tuple[Let, ...], axis: Axis, tensors: set[str], store: Let) -> bool:
+    """Return whether a let stores what is combined over an axis, or is read from such tensors."""
+    if not isinstance(store.node, Store):
+        return False
+    known, found, left = {let.value: let.node for let in lets}, set[Value](), [store.node.value]
+    loops = [x.node for x in lets if isinstance(x.node, Loop) and x.node.axis.name == axis.name]
+    carried = {value for loop in loops for value in loop.body.args[1:]}
+    while left:
+        value = left.pop()
+        node = known.get(value)
+        if value in carried:
+            return True
+        match node:
+            case Reduce(over=over) | Merge(over=over) if over.name == axis.name:
+                return True
+            case Loop(axis=over) if over.name == axis.name:
+                return True
+            case Load(param=param) if param in tensors:
+                return True
+            case _ if node is not None and value not in found:
+                found.add(value)
+                left += operands(node)
+                left += node.body.results if isinstance(node, Loop) else ()
+            case _:
+                pass
     return False
 
 

@@ -57,6 +57,7 @@ from rlk.testing.cases import (
     gradient_program,
     indexed,
     inputs_of,
+    mixes,
     registered_extents,
     sizes,
     stored,
@@ -503,6 +504,7 @@ def check_rows(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
     index_rows = lead and lead[0] in indexed(call.program).values()
     elsewhere = [n for n, d in inputs.items() if lead and lead[0] in d.type.axes[1:]]
     dependent = index_rows or elsewhere or (lead and counts(call.program, lead[0]))
+    dependent = dependent or (lead and mixes(call.program, lead[0]))
     dependent = dependent or (lead and lead[0].name in steps_of(axes_in(call.program)))
     if not rows or not lead[0].dynamic or not with_rows or dependent:
         return verdict(Law.ROWS, None, note="its rows are not independent by definition")

@@ -41,7 +41,7 @@ def _near(kernel: Kernel, shipped: Schedule, extents: Mapping[str, int]) -> Iter
         yield from _tiles(kernel, shipped, factor, extents)
         if loops:
             yield replace(shipped, stages=STAGES[FACTORS.index(factor)])
-            if shipped.unroll > 1 and shipped.unroll * factor >= 1:
+            if shipped.unroll * factor >= 1:
                 yield replace(shipped, unroll=int(shipped.unroll * factor))
 
 

@@ -15,7 +15,7 @@ from rlk.integrations.transformers import VERSIONS
 from rlk.resources import installing
 from rlk.verify.models import Subject, stock_model, unshared
 from rlk.verify.views import Sizes, random_sequences
-from rlk.verify.watched import First, Watched
+from rlk.verify.watched import Experts, First, Watched
 
 T = TypeVar("T")
 FLOAT64_PARAMETERS = 2**30  # of a model that is copied to float64: 8 GiB
@@ -33,7 +33,8 @@ class Outcome:
     compared, unequal: in the row's unit. values: numbers that were compared by digests of their bits.
     operators: rows compared and rows that differ, by operator. figures: measured numbers by name.
     profile: relative errors by module, (module, rlk's, transformers'). complete: no deadline cut the row
-    short. unseen: modules that a row should compare, and whose results were missing in some call.
+    short. unseen: modules that a row should compare, and whose results were missing in some call. experts:
+    of a view of a model that has some, the tokens that changed them.
     """
 
     compared: int = 0
@@ -45,6 +46,7 @@ class Outcome:
     profile: tuple[tuple[str, float, float], ...] = ()
     complete: bool = True
     unseen: tuple[str, ...] = ()
+    experts: Experts | None = None
 
 
 def sizes_of(tokens: int | None, positions: int, device: torch.device) -> Sizes:
@@ -121,6 +123,7 @@ class Bench:
             c.num_attention_heads * c.head_dim,
             c.num_key_value_heads * c.head_dim,
             c.intermediate_size,
+            c.experts.count if c.experts else 0,
         )
         return next((n for n in (8, 4, 2, 1) if n != c.leaves and not any(e % n for e in extents)), c.leaves)
 

@@ -24,6 +24,7 @@ from rlk.verify.controls import (
     terms_of_control,
     with_leaves,
     with_product,
+    with_routers,
 )
 from rlk.verify.models import shared_leaves
 from rlk.verify.peers import PeerView
@@ -48,6 +49,9 @@ GROUPS = {
 }
 """Parts of the contract that can be asked for one by one."""
 CONTROL, STOCK = "control", "stock"
+COMPILED = "torch.compile"
+ROUTERS = "routers by torch"
+"""The control of a model of experts in which tokens change them."""
 
 
 class Kind(Enum):
@@ -116,7 +120,7 @@ def _training(bench: Bench) -> Iterator[Promise]:
     unseen = frozenset(summed_norms(bench.run.model))
     yield row("gradient checkpointing", compared(views.checkpointed), unseen=unseen)
     compiled = compared(views.compiled, traced=False)
-    yield row("torch.compile", compiled, needs=("gpu",))
+    yield row(COMPILED, compiled, needs=("gpu",))
     logp = {"operator": LOGP, "against": "logp of the logits"}
     yield row("log-probs without logits", compared(views.without_logits), **logp)
     rows = {"operator": GRADIENTS, "dtype": bench.dtype, "unit": "rows of gradients"}
@@ -225,11 +229,18 @@ def _controls(bench: Bench) -> Iterator[Promise]:
     if terms < SHORT:
         why = f"sums of {terms} terms in another order may have the same 16 bits"
         split, product = "split-K, halves rounded", split_k_rounded  # which any model shows
-    for name, view, may_agree in (
+    changed: list[tuple[str, Any, str | None]] = [
         ("one product by torch", partial(with_product, product=linear), why),
         (f"one product by torch, {split}", partial(with_product, product=product), None),
         (f"other chunks of products: {leaves} leaves", partial(with_leaves, leaves=leaves), why),
-    ):
+    ]
+    config = bench.run.model.config
+    if config.experts is not None:
+        short = config.hidden_size < SHORT
+        how = ", split-K, halves rounded" if short else ""
+        router = split_k_rounded if short else linear
+        changed.append((f"{ROUTERS}{how}", partial(with_routers, product=router), None))
+    for name, view, may_agree in changed:
         run = compared(view, bench.few, until_difference=True)
         yield Promise(
             CONTROL, name, LOGITS, "f32", Kind.CONTROL, TRAINING, run, share=0.5, may_agree=may_agree

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlk.nn import CausalLM
+from rlk.nn import CausalLM, MoE, RouteLog
+from rlk.nn.config import Experts
+from rlk.nn.experts import Routed, routed
 from rlk.verify.views import Run, again
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -26,6 +28,18 @@ class Swapped(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.product(x, self.weight)
         return y if self.bias is None else y + self.bias
+
+
+class SwappedRouter(torch.nn.Module):
+    """A router whose scores are another function of x and its weight."""
+
+    def __init__(self, like: Any, product: Product) -> None:
+        super().__init__()
+        self.weight, self.bias, self.product = like.weight, like.bias, product
+
+    def forward(self, x: Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
+        scores = self.product(x, self.weight)
+        return routed(scores if self.bias is None else scores + self.bias, at, layer, routes)
 
 
 def split_k(x: Tensor, w: Tensor) -> Tensor:
@@ -77,6 +91,20 @@ def with_product(run: Run, product: Product) -> Iterator[Tensor]:
         yield from again(run)
     finally:
         setattr(holder, name, own)
+
+
+def with_routers(run: Run, product: Product) -> Iterator[Tensor]:
+    """Run the model with another product in the routers of all layers."""
+    experts = run.model.config.experts
+    assert experts is not None
+    own = [(m, getattr(m, experts.router)) for m in run.model.modules() if isinstance(m, MoE)]
+    try:
+        for moe, router in own:
+            setattr(moe, experts.router, SwappedRouter(router, product))
+        yield from again(run)
+    finally:
+        for moe, router in own:
+            setattr(moe, experts.router, router)
 
 
 def with_leaves(run: Run, leaves: int) -> Iterator[Tensor]:

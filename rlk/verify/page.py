@@ -12,8 +12,10 @@ from rlk.verify.report import (
     STATUS,
     Row,
     by_operator,
+    changed,
     controls,
     evidence,
+    experts_line,
     first_lines,
     number,
     result,
@@ -355,7 +357,8 @@ def _row(row: Row) -> str:
     promise = f"error <= {row['bar']} x" if row["promise"] == "accuracy" else row["promise"]
     said = f'<span class="{kind}">{mark} {escape(result(row))}</span>'
     if row["first"]:
-        detail = escape("\n".join(first_lines(row["first"])))
+        more = [experts_line(row["experts"])] if changed(row) else []
+        detail = escape("\n".join([*first_lines(row["first"]), *more]))
         said += f"<details><summary>first difference</summary><pre>{detail}</pre></details>"
     cells = (row["operator"], row["dtype"], promise, row["against"], evidence(row))
     rest = "".join(f"<td>{escape(cell)}</td>" for cell in cells)

@@ -110,7 +110,13 @@ def result(row: Row) -> str:
     inside = f", first in {first['inside']}" if first and first["inside"] else ""
     if inside and not row["unequal"]:
         return f"{STATUS[status]}: in {first['inside']}, and lost in later roundings"
-    return f"{STATUS[status]}: {said}{inside}"
+    return f"{STATUS[status]}: {said}{inside}{changed(row)}"
+
+
+def changed(row: Row) -> str:
+    """Return how many tokens changed experts, "" without any."""
+    count = row["experts"]["changed"] if row["experts"] else 0
+    return f"; {count:,} changed experts" if count else ""
 
 
 def number(x: float | str) -> str:
@@ -130,7 +136,9 @@ def by_operator(rows: Sequence[Row]) -> dict[str, tuple[int, int]]:
     found = {name: [0, 0] for name in CHAINS}
     for row in rows:
         if row["promise"] == "bitwise":
-            for name, counts in row["operators"].items():
+            chosen = row["experts"]
+            extra = {} if chosen is None else {"experts": (chosen["compared"], chosen["changed"])}
+            for name, counts in (row["operators"] | extra).items():
                 found[name] = [a + b for a, b in zip(found[name], counts, strict=True)]
     return {name: (n, bad) for name, (n, bad) in found.items() if n}
 
@@ -153,6 +161,8 @@ def told(row: Row) -> Iterator[str]:
         yield f"    {row['unequal']:,} of {row['compared']:,} {row['unit']} differ"
         if row["first"]:
             yield from (f"    {line}" for line in first_lines(row["first"]))
+        if changed(row):
+            yield f"    {experts_line(row['experts'])}"
 
 
 def first_lines(first: Mapping[str, Any]) -> Iterator[str]:
@@ -164,6 +174,14 @@ def first_lines(first: Mapping[str, Any]) -> Iterator[str]:
         both = f"{v['got']} ({v['got_bits']}) against {v['want']} ({v['want_bits']})"
         count = f"{v['differing']:,} of {v['of']:,} values differ"
         yield f"  {v['what']}[{v['column']}]: {both}, {ulps}; {count}"
+
+
+def experts_line(experts: Mapping[str, Any]) -> str:
+    """Return which tokens changed experts."""
+    layers = f"{sum(n > 0 for n in experts['by_layer'])} of {len(experts['by_layer'])} layers"
+    tokens = f"{experts['changed']:,} of {experts['compared']:,} tokens"
+    first = f"{experts['first']}, in layer {experts['first_layer']} of those with experts"
+    return f"{tokens} changed experts, in {layers}: the first is {first}"
 
 
 def totals(report: Report) -> str:

@@ -142,6 +142,7 @@ def _outcome(
         first,
         complete=complete,
         unseen=tuple(tally.unseen),
+        experts=tally.experts,
     )
 
 

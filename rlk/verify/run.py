@@ -174,6 +174,8 @@ def judged(promise: Promise, outcome: Outcome) -> tuple[Status, str | None]:
     elif outcome.compared == 0:
         return "not run", "no sequence is long enough: give more --tokens"
     inside = sum(bad for _, bad in outcome.operators.values())
+    if outcome.experts is not None:
+        inside += outcome.experts.changed
     lost = [name for name in outcome.unseen if name not in promise.unseen]
     if lost:
         return "failed", f"results of {len(lost)} modules were not compared, of {lost[0]} first"

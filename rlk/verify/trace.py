@@ -27,7 +27,8 @@ CHAINS = {
     "embedding": "embedding",
     "rms_norm": "rms_norm, with the sum of residuals",
     "attention": "matmul of q, k, v; qk_norm or rope; varlen_attention or paged_attention; matmul",
-    "gated mlp": "matmul of gate, up; swiglu or geglu; matmul",
+    "gated mlp": "matmul of gate, up; swiglu or geglu; matmul; or experts: route, permute, products, combine",
+    "experts": "the ids that route chose in all layers of a token",
     "logits": "matmul to f32, with a softcap where the model has one",
 }
 """The operators of `rlk.ops` behind each name."""

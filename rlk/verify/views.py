@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import rlk
-from rlk.nn import CausalLM, PagedCache
+from rlk.nn import CausalLM, PagedCache, RouteLog
 from rlk.testing.digests import row_digests
 
 ROWS = 1024  # of logits at a time
@@ -47,7 +47,11 @@ class Sizes:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A model, its sequences, and the digests that each token of the first of them had in training."""
+    """A model, its sequences, and the digests that each token of the first of them had in training.
+
+    experts: of a model that has some, those of each token in training, [n, layers, k]. log: of the latest
+    call.
+    """
 
     model: CausalLM
     sizes: Sizes
@@ -55,6 +59,8 @@ class Run:
     random: random.Random
     cache: PagedCache | None = None
     want: list[Tensor] = field(default_factory=list)
+    experts: list[Tensor] = field(default_factory=list)
+    log: RouteLog | None = None
 
     @property
     def device(self) -> torch.device:
@@ -91,11 +97,40 @@ class Run:
 
     def learn(self, spans: Sequence[Span], hidden: Tensor) -> None:
         """Take what a pass of training gave to whole sequences, hidden states [T, hidden], as theirs."""
-        self.want += self.digests(hidden).split([n for *_, n in spans])
+        counts = [n for *_, n in spans]
+        self.want += self.digests(hidden).split(counts)
+        chosen = self.chosen()
+        if chosen is not None:
+            self.experts += chosen.split(counts)
 
     def forget(self) -> None:
         """Drop what earlier passes of training gave."""
-        self.want = []
+        self.want, self.experts = [], []
+
+    def noted(self) -> RouteLog | None:
+        """Return the log of the call that follows, None for a dense model."""
+        self.log = None if self.model.config.experts is None else RouteLog()
+        return self.log
+
+    def chosen(self) -> Tensor | None:
+        """Return the experts [T, layers, k] of the latest call, None if it noted none, and drop its log."""
+        log, self.log = self.log, None  # which holds what the gradients of its scores need
+        return None if log is None else log.routes().ids
+
+    def compare_experts(self, spans: Sequence[Span], rows: Tensor | None = None) -> None:
+        """Compare the experts that the latest call noted with those of training; spans, rows: as of `see`."""
+        got = self.chosen()
+        if got is not None:
+            want = torch.cat([self.experts[i][a : a + n] for i, a, n in spans])
+
+            def place(row: int) -> str:
+                return [f"sequence {i}, token {a + t}" for i, a, n in spans for t in range(n)][row]
+
+            self.match_experts(got if rows is None else got[rows], want, place)
+
+    def match_experts(self, got: Tensor, want: Tensor, place: Callable[[int], str]) -> Tensor:
+        """Return where experts [n, layers, k] differ, bool [n, layers]. place: says what a row is."""
+        return (got != want).any(-1)
 
     def see(self, spans: Sequence[Span], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return which tokens have other bits than in training, bool [n].
@@ -103,6 +138,7 @@ class Run:
         hidden: [T, hidden], what a call returned. rows: which of its rows belong to the tokens of the spans,
         in their order; None if all do.
         """
+        self.compare_experts(spans, rows)
         digests = self.digests(hidden if rows is None else hidden[rows])
         parts = digests.split([n for *_, n in spans])
         return torch.cat([self.differs(i, a, part) for (i, a, _), part in zip(spans, parts, strict=True)])
@@ -164,7 +200,7 @@ def packed(run: Run, group: Sequence[int]) -> Tensor:
     """Return the hidden states of packed sequences."""
     lengths = [len(run.sequences[i]) for i in group]
     layout = rlk.Layout.packed(run.offsets(lengths), tokens=sum(lengths))
-    return run.model(torch.cat([run.sequences[i] for i in group]), layout)
+    return run.model(torch.cat([run.sequences[i] for i in group]), layout, routes=run.noted())
 
 
 def train(run: Run, deadline: float) -> None:
@@ -196,7 +232,7 @@ def one_by_one(run: Run) -> Iterator[Tensor]:
     """Score each sequence alone."""
     with torch.no_grad():
         for i in run.trained:
-            yield run.see(whole(run, [i]), run.model(run.sequences[i]))
+            yield run.see(whole(run, [i]), run.model(run.sequences[i], routes=run.noted()))
 
 
 def rows_of(lengths: Sequence[int], width: int, side: str) -> list[slice]:
@@ -229,7 +265,7 @@ def padded(run: Run, sides: Sequence[str] = ("right", "left"), extra: int = 0) -
         for group, side in zip(run.groups(run.trained, run.sizes.call), cycle(sides)):
             ids, mask, at = padded_ids([run.sequences[i] for i in group], side, extra)
             layout = padded_layout(mask, side)
-            hidden = run.model(ids, layout)
+            hidden = run.model(ids, layout, routes=run.noted())
             exist = torch.cat([x[inside] for x, inside in zip(hidden, at, strict=True)])
             yield run.see(whole(run, group), exist)
 
@@ -322,7 +358,9 @@ def without_logits(run: Run) -> Iterator[Tensor]:
             lengths = [len(run.sequences[i]) for i in group]
             ids = torch.cat([run.sequences[i] for i in group])
             layout = rlk.Layout.packed(run.offsets(lengths), tokens=len(ids))
-            got, hidden = run.model.logps(ids, layout).logp, run.model(ids, layout)
+            got = run.model.logps(ids, layout, routes=run.noted()).logp
+            run.compare_experts(whole(run, group))
+            hidden = run.model(ids, layout)
             assert got is not None
             after = ids.roll(-1)
             want = [
@@ -338,20 +376,29 @@ def without_logits(run: Run) -> Iterator[Tensor]:
 
 def generated(run: Run) -> Iterator[Tensor]:
     """Compare log-probs of tokens that `generate` draws, in few pages, with those of finished sequences."""
-    steps, batch, most = run.sizes.steps, max(run.sizes.batches), run.model.config.max_position_embeddings
+    steps, most = run.sizes.steps, run.model.config.max_position_embeddings
+    batch = min(16, max(run.sizes.batches))  # few pages hold few sequences: the others wait for their turn
     for group in _batches(run.trained, batch):
         prompts = [run.sequences[i][: max(1, len(run.sequences[i]) // 2)].tolist() for i in group]
         new = min(steps, most - max(map(len, prompts)))
         need = -(-(max(map(len, prompts)) + new) // run.sizes.page)
         made = run.model.generate(
             prompts, max_new_tokens=new, seed=group, page_size=run.sizes.page, pages=need + 1,
-            max_batch=batch, chunk=max(run.sizes.chunks[:2]),
+            max_batch=batch, chunk=max(run.sizes.chunks[:2]), routes=run.model.config.experts is not None,
         )  # fmt: skip
         lengths = [len(x.sequence) for x in made]
         ids = torch.tensor([t for x in made for t in x.sequence], device=run.device)
         with torch.no_grad():
-            logp = run.model.logps(ids, rlk.Layout.packed(run.offsets(lengths), tokens=len(ids))).logp
+            layout = rlk.Layout.packed(run.offsets(lengths), tokens=len(ids))
+            logp = run.model.logps(ids, layout, routes=run.noted()).logp
         assert logp is not None
+        chosen = run.chosen()
+        if chosen is not None:
+            drawn = torch.cat([x.routes.ids for x in made if x.routes is not None]).to(chosen.device)
+            every = [
+                f"sequence {i}, token {t}" for i, n in zip(group, lengths, strict=True) for t in range(n)
+            ]
+            run.match_experts(drawn, chosen, every.__getitem__)
         want = torch.cat([r[len(x.prompt) :] for r, x in zip(logp.split(lengths), made, strict=True)])
         got = torch.cat([x.raw_logps for x in made]).to(want.device)
         names = [
@@ -388,7 +435,8 @@ def advance(
     """Prefill tokens [begin, end) of each sequence in one call; return their hidden states."""
     counts = [b - a for a, b in zip(begins, ends, strict=True)]
     ids = torch.cat([run.sequences[i][a:b] for i, a, b in zip(group, begins, ends, strict=True)])
-    return run.model.prefill(ids, cache, table, run.integers(ends), run.offsets(counts))
+    given = run.integers(ends), run.offsets(counts)
+    return run.model.prefill(ids, cache, table, *given, routes=run.noted())
 
 
 def between(group: Sequence[int], begins: list[int], ends: list[int]) -> list[Span]:
@@ -444,7 +492,8 @@ def token_by_token(run: Run, page: int | None = None) -> Iterator[Tensor]:
             slots = [k for k, i in enumerate(group) if at < len(run.sequences[i])]
             live = [group[k] for k in slots]
             now = torch.stack([run.sequences[i][at] for i in live])
-            hidden = run.model.decode(now, cache, table[slots], run.integers([at + 1] * len(live)))
+            lens = run.integers([at + 1] * len(live))
+            hidden = run.model.decode(now, cache, table[slots], lens, routes=run.noted())
             seen.append(run.see([(i, at, 1) for i in live], hidden))
         yield torch.cat(seen)
 
@@ -463,9 +512,9 @@ class Decoding:
     table: Tensor
     lens: Tensor
 
-    def hidden(self, model: CausalLM) -> Tensor:
+    def hidden(self, run: Run) -> Tensor:
         """Run a step."""
-        return model.decode(self.ids, self.cache, self.table, self.lens)
+        return run.model.decode(self.ids, self.cache, self.table, self.lens, routes=run.noted())
 
 
 def decoded(
@@ -489,7 +538,7 @@ def decoded(
     cache, table = tables(run, batch, page)
     zeros = partial(torch.zeros, batch, device=run.device)
     at = Decoding(cache, zeros(dtype=torch.int64), table.clone(), zeros(dtype=torch.int32))
-    step = captured(run, at) if graph else lambda: at.hidden(run.model)
+    step = captured(run, at) if graph else lambda: at.hidden(run)
     while True:
         run.random.shuffle(long)
         for group in _batches(list(islice(cycle(long), -(-len(long) // batch) * batch)), batch):
@@ -517,14 +566,16 @@ def captured(run: Run, at: Decoding) -> Callable[[], Tensor]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        at.hidden(run.model)
+        at.hidden(run)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        hidden = at.hidden(run.model)
+        hidden = at.hidden(run)
+    log = run.log  # the tensors in it are the graph's
 
     def replay() -> Tensor:
         graph.replay()
+        run.log = log
         return hidden
 
     return replay

@@ -47,11 +47,28 @@ class First:
     values: tuple[Value, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Tokens whose experts were compared with training's. changed: how many had others, in some layer.
+
+    first: the first of these in the order of the view, "sequence 3, token 17", and first_layer the lowest
+    layer in which it had others; None without any. by_layer: how many had others in each layer. Layers
+    without experts are not counted.
+    """
+
+    compared: int
+    changed: int
+    first: str | None
+    first_layer: int | None
+    by_layer: tuple[int, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Tally:
     """Counts of a view. operators: rows compared and rows that differ, by operator.
 
     traced: modules are compared too. unseen: those of which some call had no results, or training none.
+    experts: of a model that has some.
     """
 
     traced: bool = False
@@ -62,12 +79,26 @@ class Tally:
     first: First | None = None
     pending: Callable[[], First] | None = None
     unseen: dict[str, None] = field(default_factory=dict)
+    experts: Experts | None = None
 
     def add(self, operator: str, wrong: Tensor) -> None:
         """Count rows of an operator's result. wrong: bool [n]; nothing waits for the device."""
         entry = self.operators.setdefault(operator, [0, 0])
         entry[0] += len(wrong)
         entry[1] = entry[1] + wrong.sum()
+
+    def add_experts(self, flipped: Tensor, place: Callable[[int], str]) -> None:
+        """Count tokens with other experts. flipped: bool [n, layers]. place: says what a row is."""
+        by_layer = flipped.sum(0).tolist()
+        before = self.experts or Experts(0, 0, None, None, (0,) * len(by_layer))
+        first, layer, changed = before.first, before.first_layer, 0
+        if any(by_layer):
+            changed = int(flipped.any(1).sum())
+            if first is None:
+                row, layer = (int(x) for x in flipped.nonzero()[0])
+                first = place(row)
+        sums = tuple(a + b for a, b in zip(before.by_layer, by_layer, strict=True))
+        self.experts = Experts(before.compared + len(flipped), before.changed + changed, first, layer, sums)
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return the counts of operators as numbers."""
@@ -106,6 +137,7 @@ class Watched(Run):
             yield
 
     def see(self, spans: Sequence[Span], hidden: Tensor, rows: Tensor | None = None) -> Tensor:
+        self.compare_experts(spans, rows)
         picked = hidden.detach() if rows is None else hidden.detach()[rows]
         return self.judge(
             spans, self.digests(picked), rows, lambda k: self.model.logits(picked[k : k + 1])[0]
@@ -189,6 +221,11 @@ class Watched(Run):
             found = value_of(where, *rows)
             self.tally.pending = lambda: First(where, None, None, () if found is None else (found,))
         return wrong
+
+    def match_experts(self, got: Tensor, want: Tensor, place: Callable[[int], str]) -> Tensor:
+        flipped = super().match_experts(got, want, place)
+        self.tally.add_experts(flipped, place)
+        return flipped
 
     def missing(self, rows: int, what: str) -> Tensor:
         if self.tally.pending is None:

@@ -123,6 +123,23 @@ def compared(lm: CausalLM, batch: int) -> None:
         assert torch.equal(row_digests(graph[1]), ends[:, at]), at
 
 
+def test_a_step_met_again_is_replayed_with_its_bits() -> None:
+    fresh = model(DEVICE, **SIZES)
+    given = sequences(3)
+    cache, table = paged(fresh, given)
+    prefilled(fresh, given, cache, table, 256)
+    lens = torch.tensor([len(x) - LAST + 1 for x in given], dtype=torch.int32, device=DEVICE)
+    ids = torch.stack([x[-LAST] for x in given])
+    looked_up = row_digests(fresh.logits(fresh.decode(ids, cache, table, lens)))
+    for _ in range(3):  # writes the same keys again
+        again = row_digests(fresh.logits(fresh.decode(ids, cache, table, lens)))
+        assert torch.equal(again, looked_up)
+    for layer in fresh.model.layers:
+        assert any(map(callable, layer.replays.made.values()))
+    other = row_digests(fresh.logits(fresh.decode(ids.flip(0), cache, table, lens)))
+    assert not torch.equal(other, looked_up)
+
+
 def test_empty_slots_of_a_graph_change_nothing(lm: CausalLM) -> None:
     """A graph of 8 slots with 3 sequences in it: the others have a context of 0 and no pages."""
     given, slots = sequences(3), [1, 4, 6]

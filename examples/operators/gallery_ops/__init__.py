@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gallery_ops.adamw import adamw as adamw
+from gallery_ops.fp8_linear import fp8_linear as fp8_linear
+from gallery_ops.fp8_rows import fp8_rows as fp8_rows
 from gallery_ops.int8_rows import int8_rows as int8_rows
 from gallery_ops.layer_norm import layer_norm as layer_norm
 from gallery_ops.linear_attention import linear_attention as linear_attention

@@ -19,11 +19,12 @@ NAMES = (
     "linear_attention",
     "int8_rows",
     "w8a16",
+    "fp8_rows",
+    "fp8_linear",
 )
 LAWS = ("text", "float64", "slope", "tiles", "rows", "source", "lowers", "page")
 REFUSED = {
-    "adamw": (1, "gallery_ops/adamw.py:37: cute on sm_90a lacks sqrt of f32"),
-    "int8_rows": (1, "gallery_ops/int8_rows.py:23: cute on sm_90a lacks floor of f32"),
+    "fp8_linear": (1, "both factors are computed in the same kernel"),
     "w8a16": (3, "both factors are computed in the same kernel"),
 }
 """The operators that a backend does not lower: in how many programs, and what it says."""

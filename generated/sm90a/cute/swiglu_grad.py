@@ -24,11 +24,6 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-def div(a, b):
-    # Correctly rounded.
-    return a / b
-
-
 def fma(a, b, c):
     # a * b + c with one rounding.
     return cute.math.fma(a, b, c, rounding=NEAREST)
@@ -81,19 +76,27 @@ def portable_sigmoid(x):
     f25 = mul(f24, f19)
     f26 = mul(f25, f23)
     f27 = f26 + Float32(1.0)
-    f28 = div(Float32(1.0), f27)
-    f29 = f27 - Float32(1.0)
-    f30 = f26 - f29
-    f31 = fma(f28, f27, Float32(-1.0))
-    f32 = fma(f28, f30, f31)
-    f33 = mul(f28, f19)
-    f34 = fma(f13, f32, f32)
-    f35 = f13 - f34
-    f36 = fma(f33, f35, f33)
-    f37 = mul(f36, f23)
-    f38 = select((x < Float32(0.0)), f37, f28)
-    f39 = select((x == x), f38, x)
-    return f39
+    f28 = mul(f27, Float32(-1.0))
+    f29 = fma(Float32(-0.2060442566871643), f27, Float32(1.2625690698623657))
+    f30 = fma(f29, f27, Float32(-2.842925786972046))
+    f31 = fma(f30, f27, Float32(2.784339189529419))
+    f32 = fma(f31, f28, Float32(1.0))
+    f33 = fma(f32, f32, f32)
+    f34 = fma(f31, f33, f31)
+    f35 = fma(f34, f28, Float32(1.0))
+    f36 = fma(f34, f35, f34)
+    f37 = f27 - Float32(1.0)
+    f38 = f26 - f37
+    f39 = fma(f36, f27, Float32(-1.0))
+    f40 = fma(f36, f38, f39)
+    f41 = mul(f36, f19)
+    f42 = fma(f13, f40, f40)
+    f43 = f13 - f42
+    f44 = fma(f41, f43, f41)
+    f45 = mul(f44, f23)
+    f46 = select((x < Float32(0.0)), f45, f36)
+    f47 = select((x == x), f46, x)
+    return f47
 
 
 def select(condition, a, b):

@@ -46,19 +46,27 @@ def portable_sigmoid(x):
     f25 = f24 * f19
     f26 = f25 * f23
     f27 = f26 + 1.0
-    f28 = tl.div_rn(1.0, f27)
-    f29 = f27 - 1.0
-    f30 = f26 - f29
-    f31 = tl.fma(f28, f27, -1.0)
-    f32 = tl.fma(f28, f30, f31)
-    f33 = f28 * f19
-    f34 = tl.fma(f13, f32, f32)
-    f35 = f13 - f34
-    f36 = tl.fma(f33, f35, f33)
-    f37 = f36 * f23
-    f38 = tl.where((x < 0.0), f37, f28)
-    f39 = tl.where((x == x), f38, x)
-    return f39
+    f28 = f27 * -1.0
+    f29 = tl.fma(-0.20604426, f27, 1.2625691)
+    f30 = tl.fma(f29, f27, -2.8429258)
+    f31 = tl.fma(f30, f27, 2.7843392)
+    f32 = tl.fma(f31, f28, 1.0)
+    f33 = tl.fma(f32, f32, f32)
+    f34 = tl.fma(f31, f33, f31)
+    f35 = tl.fma(f34, f28, 1.0)
+    f36 = tl.fma(f34, f35, f34)
+    f37 = f27 - 1.0
+    f38 = f26 - f37
+    f39 = tl.fma(f36, f27, -1.0)
+    f40 = tl.fma(f36, f38, f39)
+    f41 = f36 * f19
+    f42 = tl.fma(f13, f40, f40)
+    f43 = f13 - f42
+    f44 = tl.fma(f41, f43, f41)
+    f45 = f44 * f23
+    f46 = tl.where((x < 0.0), f45, f36)
+    f47 = tl.where((x == x), f46, x)
+    return f47
 
 
 @triton.jit

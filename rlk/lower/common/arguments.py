@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from rlk.ir.dims import Axis, Part, fixed_extent
+from rlk.ir.dims import Axis, Part, extent_of, fixed_extent
 from rlk.ir.nodes import Decl, Kernel
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Signature
+
+
+def count_of(axis: Axis, whole: str) -> str:
+    """Return the text of the extent of an axis, from that of the whole axis: rounded up, as `extent_of`."""
+    match axis.part:
+        case Part.PIECE if axis.piece is not None:
+            return tiles_of(whole, axis.piece)
+        case Part.STEP if axis.piece is not None:
+            return str(extent_of(axis, axis.piece))
+        case Part.STEP:
+            return tiles_of(tiles_of(whole, axis.split or 1), axis.chunk or 1)
+        case _:
+            return whole
+
+
+def tiles_of(extent: str, tile: int) -> str:
+    """Return the text of the number of tiles that cover an extent."""
+    return extent if tile == 1 else f"(({extent} + {tile - 1}) // {tile})"
 
 
 class Arguments:
@@ -31,10 +49,7 @@ class Arguments:
         """Return the extent of an axis from arguments alone, also where it is static."""
         if axis.part is Part.WITHIN:
             return self.argument(abi.piece_length(axis))
-        whole = self.argument(abi.extent(axis.name))
-        if axis.part is Part.PIECE and axis.piece is not None:
-            return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
-        return whole
+        return count_of(axis, self.argument(abi.extent(axis.name)))
 
     def stride(self, decl: Decl, dim: int) -> str:
         """Return the stride of a dim."""

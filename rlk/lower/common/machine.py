@@ -10,6 +10,11 @@ from typing import ClassVar
 from rlk.ir.portable import definition as portable_definition
 from rlk.lower.common.lines import Function, Line
 
+# 1 / d within 2e-3, highest power first: the Chebyshev polynomial of [1, 2.064]. Just below 2 it is too
+# large: from below, Newton's step would round 1 / (2 - 2**-23) down (Markstein 2004). A test
+# compares all d of [1, 2] with the division.
+INVERSE = (-0.20604426, 1.2625691, -2.8429258, 2.7843392)
+
 
 @dataclass(slots=True)
 class TextMachine(ABC):
@@ -40,6 +45,15 @@ class TextMachine(ABC):
 
     def mul(self, a: str, b: str) -> str:
         return self.let(f"{a} * {b}", self.real)
+
+    def inverse(self, d: str) -> str:
+        # a division takes 14 instructions and a branch; here a polynomial, a cubic step, and Newton's
+        r, one, negative = self.f32(INVERSE[0]), self.f32(1.0), self.mul(d, self.f32(-1.0))
+        for coefficient in INVERSE[1:]:
+            r = self.fma(r, d, self.f32(coefficient))
+        e = self.fma(r, negative, one)
+        r = self.fma(r, self.fma(e, e, e), r)
+        return self.fma(r, self.fma(r, negative, one), r)
 
     def lt(self, a: str, b: str) -> str:
         return f"({a} < {b})"

@@ -141,4 +141,4 @@ def fewer_elements(axes: Iterable[Axis]) -> str:
         return f"chunks of one size for {named} if no value has both, or smaller ones"
     if chunks:
         return f"a smaller chunk of {chunks[0]}, or one axis fewer beside it"
-    return "a fold by chunks: Axis(..., chunk=256) and L.stream"
+    return "Axis(..., chunk=1024, dynamic=True), along which it is a stream of chunks; or L.stream and folds"

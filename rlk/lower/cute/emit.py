@@ -19,7 +19,6 @@ from rlk.ir.nodes import (
     Dot,
     Extent,
     Fma,
-    Fn1,
     Keep,
     Let,
     Load,
@@ -217,8 +216,7 @@ class Emitter:
             case Map1(fn=fn1, x=x):
                 made = text.map1(fn1, self[x], self.tile(x).dtype, self.call)
                 if made is None:
-                    instead = "L.rsqrt(x) for 1.0 / L.sqrt(x)" if fn1 is Fn1.SQRT else ""
-                    raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc, instead)
+                    raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc)
                 return made
             case Map2(fn=fn2, a=a, b=b):
                 one, two = self.operand(a, b), self.operand(b, a)
@@ -244,12 +242,14 @@ class Emitter:
                 raise AssertionError(let.node)
 
     def random(self, let: Let, words: tuple[Value, ...]) -> None:
-        """Write a block of random words, of elements that a thread has one of."""
+        """Write a block of random words, or one for each element that a thread has."""
+        drawn = self.call("philox", *map(self.typed, words))
         if any(self.listed(w) for w in words):
-            what = "L.philox with a counter for each element of a tile"
-            raise refused(what, self.plan.target, let.loc)
-        made = tuple(self.names.fresh(f"word{i}") for i in range(4))
-        self.line(f"{', '.join(made)} = {self.call('philox', *map(self.typed, words))}")
+            blocks = self.let("words", self.each(drawn))
+            made = tuple(self.let(f"word{i}", f"[block[{i}] for block in {blocks}]") for i in range(4))
+        else:
+            made = tuple(self.names.fresh(f"word{i}") for i in range(4))
+            self.line(f"{', '.join(made)} = {drawn}")
         self.many[let.value] = made
 
     def function(self, fn: MathFn, model: MathModel) -> str:

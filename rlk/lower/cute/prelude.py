@@ -63,6 +63,16 @@ def exp2(x):
     return cute.math.exp2(x, fastmath=True)
 
 
+def square_root(x):
+    # sqrt.rn.f32.
+    return cute.math.sqrt(x)
+
+
+def rounded_down(x):
+    # cvt.rmi.f32.f32.
+    return cute.math.floor(x)
+
+
 def select(condition, a, b):
     # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)

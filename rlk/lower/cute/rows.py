@@ -15,6 +15,7 @@ from rlk.ir.nodes import (
     Load,
     Loop,
     Merge,
+    Philox,
     Reduce,
     Role,
     Store,
@@ -221,6 +222,8 @@ class RowsEmitter(Emitter):
                 self.current = self.lists(union(*(self.tile(v).axes for v in (*index, value))))
             case Check(bad=bad):
                 self.current = self.lists(self.tile(bad).axes)
+            case Philox(counter=counter, key=key):
+                self.current = self.lists(union(*(self.tile(v).axes for v in (*counter, *key))))
             case Extent(axis=axis) if self.known(axis) is not None:
                 self.consts[let.value] = (const_bits(self.known(axis) or 0, DType.I32), DType.I32)
                 return

@@ -71,13 +71,21 @@ def map1(fn: Fn1, x: str, dtype: DType, call: Call) -> str | None:
             return f"-{x}"
         case Fn1.NOT if dtype is DType.BOOL:
             return call("select", x, "Boolean(False)", "Boolean(True)")
-        case Fn1.NOT if dtype is DType.I32:
-            return f"Int32({x}) ^ Int32(-1)"
+        case Fn1.NOT if dtype in (DType.I32, DType.I64):
+            return f"{TYPES[dtype]}({x}) ^ {TYPES[dtype]}(-1)"
+        case Fn1.NOT if dtype is DType.U32:
+            return f"Uint32({x}) ^ Uint32(0xFFFFFFFF)"
         case Fn1.ISNAN:
             return f"{x} != {x}"
         case Fn1.ABS if dtype is DType.F32:
             return call("magnitude", x)
-        case Fn1.ABS | Fn1.NOT | Fn1.SQRT | Fn1.FLOOR:
+        case Fn1.ABS if dtype is DType.I32:
+            return f"cutlass.max({x}, -{x})"
+        case Fn1.SQRT:
+            return call("square_root", x)
+        case Fn1.FLOOR:
+            return call("rounded_down", x)
+        case Fn1.ABS | Fn1.NOT:
             return None
         case _:
             assert_never(fn)

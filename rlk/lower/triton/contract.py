@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlk.errors import Code, LoweringError, ScheduleError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Fn2, Let, Loop, Map2, Param, Pos, Turn, Value
+from rlk.ir.nodes import Decl, Fn2, Let, Load, Loop, Map2, Param, Pos, Turn, Value
 from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
@@ -307,8 +307,18 @@ class Dots:
         inside.pop(over, None)
         self.never_materialized = hidden
         last = factor.prologue[-1].value
-        made, zero = self.e[last], "0.0" if self.e.tile(last).dtype.is_float else "0"
-        return made if within is None else self.e.let(factor.name, f"tl.where({within}, {made}, {zero})")
+        made, dtype = self.e[last], self.e.tile(last).dtype
+        by_mma = self.plan.target.vendor == "nvidia" and contraction.model is DotModel.CHAIN16
+        if by_mma and self.loads_bytes(factor):
+            made = self.e.let(factor.name, self.e.helpers.call("keep_k_order", made))
+        if within is None:
+            return made
+        return self.e.let(factor.name, f"tl.where({within}, {made}, {'0.0' if dtype.is_float else '0'})")
+
+    def loads_bytes(self, factor: Factor) -> bool:
+        """Return whether a computed factor is made of elements of 8 bits."""
+        loads = (let for let in factor.prologue if isinstance(let.node, Load))
+        return any(self.e.tile(let.value).dtype.bytes == 1 for let in loads)
 
     # --- pointers -------------------------------------------------------------------------------------------
 

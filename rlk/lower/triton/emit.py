@@ -70,6 +70,7 @@ from rlk.schedule.axes import types_of
 from rlk.target.facts import HOPPER
 
 INDENT = "    "
+MOST_CARRIED = 16  # elements of a lane that an unrolled loop carries
 
 
 class Emitter:
@@ -457,7 +458,7 @@ class Emitter:
         step, *args = loop.body.args
         self.dots.enter(loop)
         name = self.names.fresh(f"{axis_name(loop.axis)}_step")
-        with self.inner(f"for {name} in tl.range({start}, {stop}{self.loop_options()}):"):
+        with self.inner(f"for {name} in tl.range({start}, {stop}{self.loop_options(loop)}):"):
             self.text[step] = name
             for arg, variable in zip(args, carried, strict=True):
                 self.text[arg] = variable
@@ -499,10 +500,13 @@ class Emitter:
         if moved:
             self.line(f"{', '.join(x for x, _ in moved)} = {', '.join(y for _, y in moved)}")
 
-    def loop_options(self) -> str:
+    def loop_options(self, loop: Loop) -> str:
         schedule = self.plan.schedule
         stages = f", num_stages={schedule.stages}" if schedule.stages > 1 else ""
-        return stages + (f", loop_unroll_factor={schedule.unroll}" if schedule.unroll > 1 else "")
+        carried = sum(math.prod(self.plan.shape(type.axes)) for type in loop.types)
+        # arithmetic bounds a loop that carries more, whose compilation takes as long as its text
+        unrolled = schedule.unroll > 1 and carried <= MOST_CARRIED * schedule.warps * self.plan.target.warp
+        return stages + (f", loop_unroll_factor={schedule.unroll}" if unrolled else "")
 
     def carry(self, value: Value, loop: Loop) -> tuple[str, ...]:
         """Give every carried value a variable that holds its initial value; a dead one is taken over."""

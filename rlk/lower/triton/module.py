@@ -10,6 +10,7 @@ from importlib import metadata
 from rlk.ir.dims import Axis, Part
 from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common import abi, lists
+from rlk.lower.common.arguments import count_of, tiles_of
 from rlk.lower.common.emitted import (
     CallArg,
     Emitted,
@@ -174,10 +175,7 @@ def _count(placed: TritonPlan, index: int) -> str:
         return str(-(-shared.length // shared.tile))
     axis = shared.axis
     extent = length_name(axis) if axis.part is Part.WITHIN else axis.name
-    for size in (axis.piece if axis.part is Part.PIECE else 1, shared.tile):
-        if size is not None and size > 1:
-            extent = f"(({extent} + {size - 1}) // {size})"
-    return extent
+    return tiles_of(count_of(axis, extent), shared.tile)
 
 
 def _about(placed: TritonPlan) -> str:

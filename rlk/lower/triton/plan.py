@@ -162,12 +162,27 @@ def plan(
             Code.SCHEDULE_FIELD, field="tiles", value=elements, why=f"at most {LARGEST_TILE} elements"
         )
     placed = {d.axis for d in dims}
-    ordered = hoist_loads(peeled, lambda type: placed.isdisjoint(type.axes))
+    ordered = _rows_first(hoist_loads(peeled, lambda type: placed.isdisjoint(type.axes)), extents)
     rows = segments(ordered, found.parallel)
     made = TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
     if outer is not None:
         return made
     return replace(made, remainder=_remainder(made), windows=_windows(made))
+
+
+def _rows_first(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:
+    """Return the kernel with the row of a rotated chunk before the indices of its elements, which read it."""
+    lets = list(kernel.body.lets)
+    for window in windows(kernel, extents):
+        order = {let.value: i for i, let in enumerate(lets)}
+        load = lets[order[window.load]].node if window.load in order else None
+        if isinstance(load, Load) and window.place in order:
+            late = [v for v in load.index[:-1] if order.get(v, 0) > order[window.place]]
+            moved = [lets[order[v]] for v in late if isinstance(lets[order[v]].node, Pos)]
+            lets = [let for let in lets if let not in moved]
+            at = next(i for i, let in enumerate(lets) if let.value == window.place)
+            lets[at:at] = moved
+    return replace(kernel, body=replace(kernel.body, lets=tuple(lets)))
 
 
 def _windows(plan: TritonPlan) -> dict[Value, Window]:

@@ -34,6 +34,13 @@ def signed_half(x):
 
 
 @triton.jit
+def keep_k_order(factor):
+    # The same 16-bit elements. By the narrowest load behind a factor Triton chooses which 16 of K are one
+    # mma.sync: elements of 8 bits give other sums than ascending steps. It looks behind no volatile assembly.
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [factor], factor.dtype, is_pure=False, pack=2)
+
+
+@triton.jit
 def divided(x, by):
     # x / by, correctly rounded, with one divisor per row: a reciprocal and two fma corrections, where all
     # magnitudes are in 2**-60 .. 2**60 (0x21800000 .. 0x5D800000), so that no correction is rounded away.

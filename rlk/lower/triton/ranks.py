@@ -7,6 +7,8 @@ tree in rank order, in f32, rounded once. In the first two, with `stride` 0 all 
 - `sum_words`, of few elements: a word has 32 bits and the number of the call, so that one store sends an
   element and says that it came (as the LL protocol of NCCL does). Two sets of slots alternate: a rank that
   begins call k + 2 has the words of call k + 1 of all ranks, so that their kernels of call k have ended.
+  Numbers go on modulo 2**32, and a slot that larger calls alone use would keep one for longer: each call
+  renews the number in some of the slots that it does not use, so that all have one of the last calls.
 - `sum_chunks`, of many: each program sends its chunks into a ring of slots, with a flag that counts them, and
   adds `ahead` chunks behind. When a program sends chunk g, it has chunk g - ahead - 1 of each other rank,
   which then had consumed chunk g - 2 * ahead - 2 of this one: a ring of so many slots needs no other flag.
@@ -51,8 +53,9 @@ ITEMSIZE = {"fp32": 4, "bf16": 2, "fp16": 2}
 class Exchange:
     """The sizes of the buffers that ranks share, equal on all of them.
 
-    words: elements that `sum_words` takes at most. Of `sum_chunks`: programs; chunk, the bytes that one of
-    them sends at once; ahead, the chunks that it sends before it adds the first; warps of a program.
+    words: elements that `sum_words` takes at most, a power of two from BLOCK on. Of `sum_chunks`: programs;
+    chunk, the bytes that one of them sends at once; ahead, the chunks that it sends before it adds the first;
+    warps of a program.
     """
 
     ranks: int
@@ -157,6 +160,14 @@ def _words(sizes: Exchange, rank: int, others: list[int], dtypes: tuple[str, str
     body += [
         f"total = {_tree(terms)}",
         "tl.store(y_ptr + at, total.to(y_ptr.dtype.element_ty), mask=here)",
+        "if tl.program_id(0) == 0:  # slots beyond n: no rank sends to them before the next call of this set",
+        f"    other = ((call >> 1) & {sizes.words // BLOCK - 1}) * {BLOCK} + tl.arange(0, {BLOCK})",
+        f"    slot = (call & 1).to(tl.int64) * {sizes.ranks * sizes.words} + other",
+        "    renewed = call.to(tl.int64) << 32",
+        *(
+            f"    tl.store(words_{rank}_ptr + {r * sizes.words} + slot, renewed, mask=other >= n)"
+            for r in others
+        ),
         "tl.debug_barrier()  # every thread has read the number of the call",
         "done = tl.atomic_add(calls_ptr + 1, 1)",
         "if done == tl.num_programs(0) - 1:",

@@ -32,7 +32,7 @@ def map1(fn: Fn1, x: str, dtype: DType) -> str:
         case Fn1.ABS:
             return f"tl.abs({x})"
         case Fn1.NOT:
-            return f"~{x}"
+            return f"{x} ^ 0xFFFFFFFF" if dtype is DType.U32 else f"~{x}"
         case Fn1.SQRT:
             return f"tl.sqrt_rn({x})"
         case Fn1.FLOOR:

@@ -255,7 +255,10 @@ class Dispatcher:
             return self.recorder(invocation, tensors)
         key = (
             invocation.key,
-            *[(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in tensors.values()],
+            *[
+                (t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR, t.is_neg())
+                for t in tensors.values()
+            ],
         )
         run = self.bound.get(key)
         if run is None:
@@ -285,6 +288,13 @@ def look_up(invocation: Invocation, tensors: Tensors, on: Target | None = None) 
 
 def bind(invocation: Invocation, tensors: Tensors) -> Run:
     """Return the call for tensors of exactly these shapes, strides and alignments."""
+    if negated := {name for name, t in tensors.items() if t.is_neg()}:  # memory has other signs than shown
+        for name in sorted(negated & invocation.into):
+            wanted = "tensor that is no lazily negated view, since it is written"
+            got = f"one: t = {name}.resolve_neg(); pass t as {name}, then {name}.copy_(t)"
+            raise LaunchError(Code.ARG_TYPE, op=invocation.spec.name, name=name, wanted=wanted, got=got)
+        run = bind(invocation, resolved(tensors))
+        return lambda given, scalars: run(resolved(given), scalars)
     look_up(invocation, tensors)
     copied = scattered(invocation, tensors)
     if copied:
@@ -310,6 +320,11 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
     from rlk.runtime.call.oracle import bind_oracle
 
     return bind_oracle(invocation, model, geometry)
+
+
+def resolved(tensors: Tensors) -> Tensors:
+    """Return tensors whose memory has the values that they show: of lazily negated views, copies."""
+    return {name: t.resolve_neg() for name, t in tensors.items()}
 
 
 def _of_copies(invocation: Invocation, tensors: Tensors, names: tuple[str, ...]) -> Run:

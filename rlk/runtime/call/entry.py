@@ -28,6 +28,7 @@ from rlk.runtime.binding.selection import (
 from rlk.runtime.call.autograd import Recorded, recorded, run_differentiably
 from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
 from rlk.runtime.call.mutation import run_of
+from rlk.runtime.call.tape import run_and_tape, tapes
 
 __all__ = ["call", "observed", "observing", "watched", "worded"]
 
@@ -50,7 +51,9 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
             refuse_tangents(op, tensors)
         try:
             # one key for everything that selects code; compiled kernels assume 16-byte alignment
-            sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in values]
+            sizes = [
+                (t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR, t.is_neg()) for t in values
+            ]
         except RuntimeError:  # a tensor without memory, such as those of torch.func
             return _unknown(op, tensors, scalars, statics, math)
         key = (id(op), math, *tensors, *scalars, *statics.values(), *sizes)
@@ -72,7 +75,7 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
                     check_differentiable(op, tensors)
                     how = ways[wanted] = recorded(invocation, tensors)
                 return run_differentiably(how, run, tensors, scalars)
-        return run(tensors, scalars)
+        return run_and_tape(run, tensors, scalars) if tapes else run(tensors, scalars)
     except LaunchError as error:
         names = op.calls.names
         if not names and public_name(op) == op.name:

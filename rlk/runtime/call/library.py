@@ -47,7 +47,7 @@ from rlk.runtime.call.autograd import (
     passed_on,
     pulls,
 )
-from rlk.runtime.call.mutation import run_of
+from rlk.runtime.call.mutation import check_traced, run_of
 
 # before anything is registered, which torch allows once: a bad variable is said at every import
 Env.current()
@@ -250,6 +250,8 @@ def fake(op: Op, args: tuple[Any, ...]) -> Any:
     """Return tensors like those that a call would return."""
     tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
+    if op.into:
+        check_traced(op.name, tensors, op.into)
     tensors = of_one_stride(tensors, scattered(invocation, tensors))
     geometry = geometry_of(invocation, tensors)
     first = next(iter(tensors.values()))

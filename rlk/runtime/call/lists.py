@@ -52,8 +52,11 @@ def call_each(
     own: Own,
     statics: Statics,
     math: str | None = None,
+    repeated: list[Repeated] | None = None,
 ) -> list[Tensors]:
     """Run an operator on each item of lists and return the outputs of each by name.
+
+    repeated: gets what runs the same launches again, where all outputs go into inputs and launches run all.
 
     items: the tensors of each. scalars: those that all items share; own: lists of the others. The bits are
     those of one call after the other; what an item writes must not overlap another's tensors. Items run by
@@ -80,6 +83,8 @@ def call_each(
             found = launch.run([items[i] for i in members], scalars, [numbers[i] for i in members])
             for i, outputs in zip(members, found or (), strict=False):
                 made[i] = outputs
+    if repeated is not None and None not in made and all(x is not None and x.in_place for x in launches):
+        repeated.append(Repeated(op, tuple([x for x in launches if x is not None])))
     return [
         call(op, item, number, statics, math) if outputs is None else outputs
         for item, number, outputs in zip(items, numbers, made, strict=True)
@@ -110,7 +115,7 @@ def _is_flat(tensors: Sequence[torch.Tensor]) -> bool:
         return False  # a call of its own refuses more
     runs = first.is_cuda or (first.device.type == "cpu" and dispatch.interpreter is not None)
     same = all(t.shape == first.shape and t.device == first.device for t in tensors)
-    return runs and same and all(t.stride(0) == 1 for t in tensors)
+    return runs and same and all(t.stride(0) == 1 and not t.is_neg() for t in tensors)
 
 
 @dataclass(slots=True)
@@ -118,7 +123,8 @@ class _Launch:
     """The kernel of a group, and the tables that it was last launched with.
 
     tile: elements of a program. outs: outputs with dtypes; into: those that go into inputs. rows: what the
-    tables say. stream: on which they were copied to the device.
+    tables say. programs: of the launch. stream: on which the tables were copied to the device. current:
+    whether calls would still be bound so.
     """
 
     host: Any
@@ -131,7 +137,22 @@ class _Launch:
     device: torch.device
     rows: list[tuple[int, ...]] = field(default_factory=list)
     tables: tuple[torch.Tensor, ...] = ()
+    programs: int = 0
     stream: int | None = None
+    current: bool = True
+
+    @property
+    def in_place(self) -> bool:
+        """True if every output goes into an input."""
+        return all(name in self.into for name, _ in self.outs)
+
+    def stream_now(self) -> int | None:
+        """Return the stream of a launch now; None without a device, and -1 while a graph is captured."""
+        if self.device.type != "cuda":
+            return None
+        if torch.cuda.is_current_stream_capturing():
+            return -1
+        return int(torch.cuda.current_stream(self.device).cuda_stream)
 
     def run(
         self, items: Sequence[Tensors], scalars: Scalars, numbers: Sequence[Scalars]
@@ -146,17 +167,16 @@ class _Launch:
         counts = tuple(-(-n // self.tile) for n in extents)
         memory = [item | outputs for item, outputs in zip(items, made, strict=True)]
         rows = rows_of_table(self.columns, self.decls, memory, extents, numbers, counts)
-        on_device = self.device.type == "cuda"
-        capturing = on_device and torch.cuda.is_current_stream_capturing()
-        stream = torch.cuda.current_stream(self.device).cuda_stream if on_device and not capturing else None
+        stream = self.stream_now()
+        capturing = stream == -1
         if rows != self.rows or not (capturing or stream == self.stream):
             if capturing:
                 return None
             self.tables = tuple(map(self._sent, as_tables(rows, counts)))
-            self.rows, self.stream = rows, stream
+            self.rows, self.programs, self.stream = rows, sum(counts), stream
         if capturing:
             _captured.append(self.tables)
-        self.host(*self.tables, sum(counts), *(scalars[name] for name in self.shared))
+        self.host(*self.tables, self.programs, *(scalars[name] for name in self.shared))
         written = [item[name] for item in items for name in self.into.values()]
         torch.autograd.graph.increment_version([t for t in written if not t.is_inference()])
         return made
@@ -172,6 +192,32 @@ class _Launch:
     def _sent(self, table: torch.Tensor) -> torch.Tensor:
         """Return a table on the device; the copy is ordered before the launch, and the host goes on."""
         return table.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else table
+
+
+class Repeated:
+    """Runs the launches of a call on lists again, on the same memory with other numbers for all items.
+
+    It holds addresses and no tensor: who calls it has found the memory where it was.
+    """
+
+    __slots__ = ("op", "launches")
+
+    def __init__(self, op: Op, launches: Sequence[_Launch]) -> None:
+        self.op = op
+        self.launches = [(each, each.tables, each.programs, each.stream) for each in launches]
+
+    @property
+    def ready(self) -> bool:
+        """True if a call would launch the same now: on this stream, outside of a graph, unwatched."""
+        if observing() or watched():
+            return False
+        return all(launch.current and launch.stream_now() == stream for launch, *_, stream in self.launches)
+
+    def run(self, scalars: Scalars) -> None:
+        """Launch again, where it is ready. Raises LaunchError."""
+        check_scalars(self.op, scalars)
+        for launch, tables, programs, _ in self.launches:
+            launch.host(*tables, programs, *(scalars[name] for name in launch.shared))
 
 
 _captured: list[tuple[torch.Tensor, ...]] = []
@@ -225,7 +271,15 @@ def _as_integer(number: float | int, dtype: DType) -> int:
 
 
 _known: dict[object, _Launch | None] = {}
-dispatch.forgets(_known.clear)
+
+
+def _forget() -> None:
+    for launch in filter(None, _known.values()):
+        launch.current = False
+    _known.clear()
+
+
+dispatch.forgets(_forget)
 
 
 def _launch_of(

@@ -63,7 +63,9 @@ def _leading(invocation: Invocation, decl: Decl, tensor: torch.Tensor) -> int:
 
 
 def _fits(tensor: torch.Tensor, lead: int) -> bool:
-    """Return whether kernels can write a tensor itself."""
+    """Return whether kernels can write a tensor itself, which is no lazily negated view."""
+    if tensor.is_neg():
+        return False
     return tensor.is_contiguous() or (lead == 1 and tensor.dim() > 0 and tensor.stride(-1) == 1)
 
 
@@ -94,6 +96,32 @@ def check_apart(op: str, tensors: Tensors, into: Mapping[str, str]) -> None:
                 raise overlap(op, name, other)
 
 
+def check_traced(op: str, tensors: Tensors, into: Mapping[str, str]) -> None:
+    """Raise LaunchError, as `check_apart` does, for fake tensors that lie in one storage.
+
+    Symbolic sizes are those that are traced, without a guard: a call of others is not checked.
+    """
+    storages = {name: t.untyped_storage()._cdata for name, t in tensors.items()}
+    for name in into.values():
+        together = [n for n in tensors if storages[n] == storages.get(name)]
+        traced = {n: _traced(tensors[n]) for n in together if len(together) > 1}
+        known = {n: t for n, t in traced.items() if t is not None}
+        if name in known:
+            check_apart(op, known, {name: name})
+
+
+def _traced(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a fake tensor with the sizes that it is traced with; None where they are not known."""
+    every = tensor.storage_offset(), *tensor.shape, *tensor.stride()
+    offset, *sizes = (n if type(n) is int else n.node.hint for n in every)
+    if None in (offset, *sizes):
+        return None
+    shape, strides = sizes[: tensor.dim()], sizes[tensor.dim() :]
+    size = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True) if n) + 1
+    memory = torch.empty(size, dtype=tensor.dtype, device="meta")
+    return memory.as_strided(shape, strides, offset)
+
+
 def overlap(op: str, name: str, other: str) -> LaunchError:
     """Return the error for a written tensor that has memory in common with another argument."""
     instead = f"t = {name}.clone(); pass t as {name}, then {name}.copy_(t)"
@@ -119,8 +147,15 @@ def refuse_shared(op: str, name: str, tensor: torch.Tensor) -> None:
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the first address of a tensor and the one behind its last element."""
-    start = tensor.data_ptr()
+    start = _start(tensor)
     return start, start + (tensor.nbytes if tensor.is_contiguous() else _reach(tensor))
+
+
+def _start(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor; of one without memory, that within its storage."""
+    if tensor.is_meta:
+        return tensor.storage_offset() * tensor.element_size()
+    return tensor.data_ptr()
 
 
 def _reach(tensor: torch.Tensor, below: float = math.inf) -> int:
@@ -143,7 +178,7 @@ def apart(a: torch.Tensor, b: torch.Tensor) -> bool:
     for row in every - {0}:
         if any(step > row and step % row for step in every):
             continue
-        between = (b.data_ptr() - a.data_ptr()) % row  # of the first elements, along a row
+        between = (_start(b) - _start(a)) % row  # of the first elements, along a row
         if _reach(a, row) <= between <= row - _reach(b, row):
             return True
     return False

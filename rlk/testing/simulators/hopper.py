@@ -435,7 +435,8 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
 
     names = {
         torch.float32: DType.F32, torch.bfloat16: DType.BF16, torch.float16: DType.F16,
-        torch.int32: DType.I32, torch.int64: DType.I64, torch.int8: DType.I8, torch.uint8: DType.U8,
+        torch.int32: DType.I32, torch.int64: DType.I64, torch.uint32: DType.U32,
+        torch.int8: DType.I8, torch.uint8: DType.U8,
         torch.bool: DType.U8, torch.float8_e4m3fn: DType.U8, torch.float8_e5m2: DType.U8,
     }  # fmt: skip
     dtype = names[tensor.dtype]
@@ -493,8 +494,8 @@ def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tup
     return SimpleNamespace(box=box, shared=shared), tensor
 
 
-def _range(*bounds: Any, unroll: int = 1) -> range:
-    return range(*map(int, bounds))
+def _range(*bounds: Any, unroll: int = 1) -> Iterator[int]:
+    return map(simt.Step, range(*map(int, bounds)))
 
 
 def _cute() -> SimpleNamespace:
@@ -526,7 +527,8 @@ def _cute() -> SimpleNamespace:
         struct=_Struct(),
         arch=arch,
         math=SimpleNamespace(
-            RoundingMode=SimpleNamespace(NEAREST_EVEN="nearest"), mul=simt.mul, fma=simt.fma, exp2=simt.exp2
+            RoundingMode=SimpleNamespace(NEAREST_EVEN="nearest"), mul=simt.mul, fma=simt.fma, exp2=simt.exp2,
+            sqrt=simt.sqrt, floor=simt.floor,
         ),
         make_layout=_Layout,
         make_tensor=_make_tensor,
@@ -575,7 +577,7 @@ def _dsl() -> dict[str, Any]:
         CopyBulkTensorTileG2SMulticastOp=lambda: "copy for a cluster",
     )
     cutlass = SimpleNamespace(
-        range=_range, range_constexpr=_range, min=simt.least, max=simt.most, select_=simt.select,
+        range=_range, range_constexpr=range, min=simt.least, max=simt.most, select_=simt.select,
         Constexpr=int, const_expr=bool, Int8=simt.Int8,
     )  # fmt: skip
     utils = SimpleNamespace(

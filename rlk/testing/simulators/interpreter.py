@@ -408,6 +408,14 @@ def _scan(input: Any, axis: int, combine_fn: Any, reverse: bool = False, **_: An
     return out if isinstance(input, tuple) else out[0]
 
 
+def _assembly(asm: Any, constraints: Any, args: Sequence[Any], *_: Any, **options: Any) -> Any:
+    """Return what is moved: no other assembly is modelled."""
+    text = getattr(asm, "value", asm)
+    if text != "mov.b32 $0, $1;":
+        raise NotModelled(f"inline assembly: {text}")
+    return args[0]
+
+
 # ---------------------------------------------------------------------------------------- patches
 _MISSING = object()
 _depth = 0
@@ -468,6 +476,7 @@ def _patches() -> list[Patch]:
     for lang in (tl, tl.core):
         out += [(lang, "reduce", _reduce), (lang, "associative_scan", _scan)]
         out += [(lang, "range", _range), (lang, "static_range", _static_range)]
+        out.append((lang, "inline_asm_elementwise", _assembly))
     return out + _standard_patches()
 
 

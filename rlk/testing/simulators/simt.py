@@ -228,6 +228,17 @@ def exp2(x: Number, *, fastmath: bool) -> Any:
     return Float32.of(exp2_sm90(np.atleast_1d(x.data)).reshape(np.shape(x.data)))
 
 
+def sqrt(x: Any) -> Any:
+    """Correctly rounded; NaN below 0."""
+    with np.errstate(invalid="ignore"):
+        return Float32.of(np.sqrt(Float32(x).data))
+
+
+def floor(x: Any) -> Any:
+    """The largest integer that is not above x."""
+    return Float32.of(np.floor(Float32(x).data))
+
+
 def fmax(a: Any, b: Any) -> Any:
     return Float32.of(floats.maximum(Float32(a).data, Float32(b).data))
 
@@ -242,8 +253,13 @@ def typed(x: Any, kind: Any) -> Any:
     return kind.of(np.asarray(x, kind.held)) if numeric and not isinstance(x, Number) else x
 
 
+class Step(int):
+    """The index of a loop of the device, which is an Int32 there and the same for all threads."""
+
+
 def select(condition: Any, a: Any, b: Any) -> Number:
     """The first where a condition holds, else the second; of one type."""
+    a, b = (typed(int(x), Int32) if isinstance(x, Step) else x for x in (a, b))
     if not isinstance(a, Number) or type(a) is not type(b):
         raise Fault(f"a choice between {type(a).__name__} and {type(b).__name__}")
     return type(a).of(np.where(Boolean(condition).data, a.data, b.data))

@@ -15,6 +15,13 @@ import triton.language as tl
 
 
 @triton.jit
+def keep_k_order(factor):
+    # The same 16-bit elements. By the narrowest load behind a factor Triton chooses which 16 of K are one
+    # mma.sync: elements of 8 bits give other sums than ascending steps. It looks behind no volatile assembly.
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [factor], factor.dtype, is_pure=False, pack=2)
+
+
+@triton.jit
 def w8a16(x_ptr, w_ptr, scale_ptr, y_ptr, T, x_t_stride, w_n_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
     x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
@@ -36,7 +43,8 @@ def w8a16(x_ptr, w_ptr, scale_ptr, y_ptr, T, x_t_stride, w_n_stride, y_t_stride)
             w_i32 = w.to(tl.int32)
             w_i32_f32 = w_i32.to(tl.float32)
             w_i32_f32_bf16 = w_i32_f32.to(tl.bfloat16)
-            z = tl.dot(x, w_i32_f32_bf16, z, max_num_imprecise_acc=1)
+            w_i32_f32_bf16_2 = keep_k_order(w_i32_f32_bf16)
+            z = tl.dot(x, w_i32_f32_bf16_2, z, max_num_imprecise_acc=1)
         scale = tl.load(scale_ptr + n)  # w8a16.py:23
         z_times_scale = z * scale
         z_times_scale_bf16 = z_times_scale.to(tl.bfloat16)

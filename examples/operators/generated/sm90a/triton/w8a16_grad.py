@@ -15,6 +15,13 @@ import triton.language as tl
 
 
 @triton.jit
+def keep_k_order(factor):
+    # The same 16-bit elements. By the narrowest load behind a factor Triton chooses which 16 of K are one
+    # mma.sync: elements of 8 bits give other sums than ascending steps. It looks behind no volatile assembly.
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [factor], factor.dtype, is_pure=False, pack=2)
+
+
+@triton.jit
 def w8a16_grad(w_ptr, scale_ptr, d_y_ptr, d_x_ptr, T, d_y_t_stride, w_n_stride, d_x_t_stride):
     # A program owns 128 of T, 256 of K (dot_map).
     for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 16, tl.num_programs(0)):
@@ -39,7 +46,8 @@ def w8a16_grad(w_ptr, scale_ptr, d_y_ptr, d_x_ptr, T, d_y_t_stride, w_n_stride, 
             w_i32 = w.to(tl.int32)
             w_i32_f32 = w_i32.to(tl.float32)
             w_i32_f32_bf16 = w_i32_f32.to(tl.bfloat16)
-            acc = tl.dot(d_z, w_i32_f32_bf16, acc, max_num_imprecise_acc=1)
+            w_i32_f32_bf16_2 = keep_k_order(w_i32_f32_bf16)
+            acc = tl.dot(d_z, w_i32_f32_bf16_2, acc, max_num_imprecise_acc=1)
         d_x_as_bf16 = acc.to(tl.bfloat16)
         tl.store(d_x_ptr + t.to(tl.int64) * d_x_t_stride + k, d_x_as_bf16, mask=t_inside)
 

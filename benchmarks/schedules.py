@@ -1,0 +1,94 @@
+"""Rows of known cliffs under entries of a user's table, one after the other, in one process.
+
+`python -m benchmarks.schedules table.toml --only "policy_loss fwd"` times each row as it is shipped, then
+with each entry for its operator alone, then as it is shipped again, and prints the time of every kernel.
+`rlk tune` draws its own inputs and lists; this has a benchmark's inputs, and the entries that somebody wrote.
+Results must have the same bits: a row that differs ends the command with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from benchmarks.cliffs import case_of
+from benchmarks.harness import Case
+from benchmarks.kernel_times import measured
+from benchmarks.shapes import fixed
+from benchmarks.timing import measure
+from benchmarks.turns import alone
+from rlk.runtime.call.dispatch import dispatch
+from rlk.schedule.user_table import Table, read, using
+from rlk.testing.bits import differing
+
+
+def tables(table: Table, case: Case) -> Iterator[tuple[str, Table]]:
+    """Yield the shipped schedules, each entry of a table for a case's operator, and the shipped ones."""
+    yield "as shipped", Table()
+    for entry in table.entries:
+        if entry.op.removesuffix("_grad") == case.op:
+            used = ", ".join(f"{name} {value}" for name, value in entry.use)
+            yield f"{entry.backend} {entry.kernel}: {used}", Table((entry,))
+    yield "as shipped", Table()
+
+
+def results(launch: Any) -> list[Tensor]:
+    """Return the tensors of a call's result."""
+    return [x.cpu() for x in _pytree.tree_leaves(launch()) if isinstance(x, Tensor)]
+
+
+def compare(case: Case, table: Table, seconds: float) -> bool:
+    """Time a case under each table and print it; return whether all results have the same bits."""
+    first: list[Tensor] | None = None
+    same = True
+    for name, each in tables(table, case):
+        with using(each):
+            dispatch.forget()
+            try:
+                launch = case.rlk()
+                found = results(launch)
+            except Exception as error:  # the other entries are still worth a look
+                print(f"  {name}: {type(error).__name__}: {error}"[:300], flush=True)
+                continue
+            first = found if first is None else first
+            differ = sum(differing(a, b) for a, b in zip(found, first, strict=True))
+            same &= differ == 0
+            with alone():
+                ms = measure(launch, seconds=seconds).ms
+                kernels = " ".join(f"{k.name[:24]} {k.us:.1f}" for k in measured(launch)[:4])
+        print(f"  {ms:9.4f} ms  {name}  [{kernels}]{f'  {differ} DIFFER' if differ else ''}", flush=True)
+    dispatch.forget()
+    return same
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Compare from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("table", type=Path, help="entries as RLK_SCHEDULES has them")
+    parser.add_argument("--only", default="", help="rows whose 'op pass shape' contains this text")
+    parser.add_argument("--seconds", type=float, default=0.15, help="sustained time of each")
+    options = parser.parse_args(argv)
+    if not torch.cuda.is_available():
+        raise SystemExit("schedules are timed on a CUDA or ROCm device")
+    table, same = read(options.table), True
+    wanted = {entry.op.removesuffix("_grad") for entry in table.entries}
+    for row in fixed():
+        if options.only in row.label and row.op in wanted:
+            torch.manual_seed(0)
+            print(row.label, flush=True)
+            same &= compare(case_of(row), table, options.seconds)
+            torch.cuda.empty_cache()
+    if not same:
+        print("results differ", file=sys.stderr)
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
