@@ -62,7 +62,7 @@ attention one for the scores of the first step, two for each part of a loop, and
 a branch leaves sums as they are, right behind which the compiler begins each instruction anew; of a gradient
 as many for each part as it has contractions."""
 OLD = {"varlen_attention": 160, "prefix_attention_1": 136} if VERSION.startswith("4.7.") else {}
-"""Bytes of stack of blocks that stay, by cutlass-dsl 4.7 (`docs/decisions/0067-*`)."""
+"""Bytes of stack of blocks that stay, by cutlass-dsl 4.7 (`docs/decisions/0068-*`)."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
