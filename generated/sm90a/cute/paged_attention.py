@@ -35,14 +35,6 @@ def add(a, b):
     return a + b
 
 
-def all_below(x, bound):
-    # True if every element is less than the bound: not NaN either.
-    below = x[0] < bound
-    for i in range(1, len(x)):
-        below = below & (x[i] < bound)
-    return below
-
-
 def any_lane(condition):
     # True if it holds for some thread of the warp.
     return cute.arch.vote_any_sync(condition)
@@ -379,6 +371,15 @@ def paged_attention_step(
                 o_before[r, c] = o_a_scaled + o_b_scaled
             m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+    if cutlass.const_expr(more):
+        k_cache_ring.consumer_wait(k_consumer_state)
+        cute.arch.fence_view_async_shared()
+        multiply(
+            mma_qk, qk_fragment, q_factor[None, None, None, 0],
+            k_cache_factor[None, None, None, k_consumer_state.index], False, 8
+        )
+    # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
+    m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:210
     s_masked = [[], []]
     for r in cutlass.range_constexpr(2):
         for c in cutlass.range_constexpr(16):  # attention.py:206
@@ -390,69 +391,33 @@ def paged_attention_step(
                 s_masked[r].append(select(exists, s[r][c], Float32(float("-inf"))))  # attention.py:210
             else:
                 s_masked[r].append(s[r][c])
-    if new_piece:
-        for r in cutlass.range_constexpr(2):
-            # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
-            m_limit = m_piece[r] + Float32(8.0)
-            m_chunk = max_over_s_lane(max_over_s_lane_of_thread(s_masked[r]))[0]
-            m_grows = m_limit < m_chunk
-            m_new = select(m_grows, m_chunk, m_piece[r])
-            is_empty = m_new == Float32(float("-inf"))
-            m_safe = select(is_empty, Float32(0.0), m_new)
-            alpha_exponent = m_piece[r] - m_safe
-            alpha = exp2(alpha_exponent)
-            l_scaled = mul(l_piece[r], alpha)
-            for c in cutlass.range_constexpr(32):
-                acc_o[r, c] = mul(acc_o[r, c], alpha)
-            m_piece[r], l_piece[r] = m_new, l_scaled
-    if cutlass.const_expr(more):
-        k_cache_ring.consumer_wait(k_consumer_state)
-        cute.arch.fence_view_async_shared()
-        multiply(
-            mma_qk, qk_fragment, q_factor[None, None, None, 0],
-            k_cache_factor[None, None, None, k_consumer_state.index], False, 8
-        )
-    l_chunk_parts = cute.make_rmem_tensor((4,), Float32)
+    m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
+    m_chunk = max_over_s_lane(m_chunk_parts)
+    m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+    m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+    is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+    m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+    alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+    alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+    l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+    p = [[], []]
     for r in cutlass.range_constexpr(2):
-        p = []
         for c in cutlass.range_constexpr(16):
-            p_exponent = s_masked[r][c] - m_piece[r]
-            p.append(exp2(p_exponent))
-            p_bf16[r, c] = Float32(p[c]).to(BFloat16)
-        l_chunk_of_row = sum_over_s_lane_of_thread(p)
-        for i in cutlass.range_constexpr(2):
-            l_chunk_parts[2 * r + i] = l_chunk_of_row[i]
-        # numerators that sum to less than 256 prove that the maximum stays
-        stays = all_below(l_chunk_of_row, Float32(256.0))
-        if any_lane(select(stays, Boolean(False), Boolean(True))):
-            # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
-            m_limit = m_piece[r] + Float32(8.0)
-            m_chunk = max_over_s_lane(max_over_s_lane_of_thread(s_masked[r]))[0]
-            m_grows = m_limit < m_chunk
-            m_new = select(m_grows, m_chunk, m_piece[r])
-            is_empty = m_new == Float32(float("-inf"))
-            m_safe = select(is_empty, Float32(0.0), m_new)
-            alpha_exponent = m_piece[r] - m_safe
-            alpha = exp2(alpha_exponent)
-            l_scaled = mul(l_piece[r], alpha)
+            p_exponent = s_masked[r][c] - m_safe[r]
+            p[r].append(exp2(p_exponent))
+            p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+    if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
+        for r in cutlass.range_constexpr(2):
             for c in cutlass.range_constexpr(32):
-                acc_o[r, c] = mul(acc_o[r, c], alpha)
-            m_piece[r], l_piece[r] = m_new, l_scaled
-            p_2 = []
-            for c in cutlass.range_constexpr(16):
-                p_exponent = s_masked[r][c] - m_safe
-                p_2.append(exp2(p_exponent))
-                p_bf16[r, c] = Float32(p_2[c]).to(BFloat16)
-            l_chunk_of_row_2 = sum_over_s_lane_of_thread(p_2)
-            for i in cutlass.range_constexpr(2):
-                l_chunk_parts[2 * r + i] = l_chunk_of_row_2[i]
+                acc_o[r, c] = mul(acc_o[r, c], alpha[r])
+    l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
     v_cache_ring.consumer_wait(v_consumer_state)
     cute.arch.fence_view_async_shared()
     multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_cache_factor[None, None, None, v_consumer_state.index], True, 4)
-    l_chunk = sum_over_s_lane([l_chunk_parts[i] for i in range(4)])
-    l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
+    l_chunk = sum_over_s_lane(l_chunk_parts)
+    l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
-        l_piece[r] = l_new[r]
+        m_piece[r], l_piece[r] = m_new[r], l_new[r]
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
         with cute.arch.elect_one():

@@ -330,7 +330,7 @@ class ConsumerEmitter(AttentionEmitter):
                 self.rescale(part, name)
             self.read_scores(part)
             left = [let for let in lets if let.value not in self.written and let != part.sums[0]]
-            lagging = self.with_lagging_maximum(part, left)
+            lagging = self.with_lagging_maximum(part, left) if self.plan.maximum_last else None
             if lagging is not None and found is not None:
                 self.restart(lagging, self[found.condition])
             with self.switch(MORE):

@@ -62,6 +62,7 @@ VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # accumulator elements of a row up to which the producer keeps more registers
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
+LAGGING_LEAST = 96  # columns of V from which numerators before the maximum are faster (decision 68)
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
 WIDE = 128  # elements of a row beyond which shared memory holds one block of two consumer warpgroups
 MOST_SUMS = 256  # accumulator elements of a row that each step of a gradient adds to, in registers
@@ -195,6 +196,12 @@ class AttentionPlan:
     def ahead(self) -> bool:
         """Return whether S of the next step is issued before the softmax of this one: online softmax."""
         return not self.last.sums_alone
+
+    @property
+    def maximum_last(self) -> bool:
+        """Return whether a step takes a maximum only where its numerators may need one (decision 68)."""
+        three = self.dynamic_schedule and self.consumers >= FEW_REGISTERS
+        return three and all(each.length >= LAGGING_LEAST for each in self.sums)
 
     @property
     def dynamic_schedule(self) -> bool:
