@@ -138,7 +138,7 @@ CASES: dict[str, tuple[list[int], bench_attention.Heads, tuple[str, ...]]] = {
     "d128 long": ([16384], (32, 8, 128), tuple(VARIANTS)),
     "d64": ([4096] * 4, (24, 8, 64), tuple(VARIANTS)),
     "d96": ([4096] * 4, (32, 8, 96), (*WIDE, "lags, S late")),
-    "d256": ([8191, 5000, 3000, 2000, 7000, 100], (16, 2, 256), WIDE),
+    "d256": ([8191, 5000, 3000, 2000, 7000, 100], (16, 2, 256), (*WIDE, "lags, S late")),
 }
 
 

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.host_time` prints microseconds of a call of small operators, without autograd, with a
 graph recorded, and with the backward: everything that Python does for a call on a Hopper, the packing of
-arguments included, up to a driver that does nothing. `--profile OP` prints where a call spends it.
+arguments included, up to a driver that does nothing. `--profile OP` prints where a call spends it. Then
+a decode step of a layer, whose calls are looked up one by one, or replayed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from unittest.mock import patch
 import torch
 
 import rlk
+from benchmarks import layers
 from rlk.lower.common.emitted import KernelBuild
+from rlk.nn import replay
+from rlk.ops import attention
 from rlk.runtime.binding.invocation import Invocation, Run, Tensors, geometry_of, model_of
 from rlk.runtime.call import dispatch
 from rlk.runtime.kernels import loader
@@ -93,6 +97,20 @@ def calls() -> dict[str, tuple[Callable[[], Any], tuple[torch.Tensor, ...]]]:
     }
 
 
+@contextmanager
+def decoding(replayed: bool) -> Iterator[Callable[[], Any]]:
+    """Yield a decode step of a small layer, as on a device: no offset and no page is looked at."""
+    config = layers.config_of("qwen3", WIDTH, 8, 2, 2 * WIDTH, positions=1024)
+    layer, at = layers.layer_of(config, "cpu"), layers.pages(config, 1, 512, "cpu")
+    given = layers.states(1, WIDTH, "cpu")
+    with (
+        patch.object(replay, "on_a_device", lambda x: replayed),
+        patch.object(attention, "on_the_host", lambda x: False),
+        torch.no_grad(),
+    ):
+        yield lambda: layer(*given, at)
+
+
 def microseconds(call: Callable[[], Any], number: int = CALLS, repeats: int = REPEATS) -> float:
     """Return the median CPU time of one call in us, over repeats."""
     for _ in range(50):
@@ -147,6 +165,10 @@ def main() -> None:
                         each()
                     profiler.disable()
                     pstats.Stats(profiler).sort_stats("tottime").print_stats(20)
+        for form, replayed in (("looked up", False), ("replayed", True)):
+            with decoding(replayed) as step:
+                us = microseconds(step, options.calls // 10, options.repeats)
+                print(f"{'layer':10s} {form:10s} {us:6.2f} us", flush=True)
 
 
 if __name__ == "__main__":

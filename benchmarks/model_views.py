@@ -26,7 +26,7 @@ from rlk.observe import TINY
 from rlk.tune.record import versions
 from rlk.verify import views
 from rlk.verify.bench import Bench
-from rlk.verify.contract import COMPILED, CONTROL, ROUTERS
+from rlk.verify.contract import COMPILED, CONTROL, GRADIENTS, ROUTERS, Promise
 from rlk.verify.models import random_subject
 from rlk.verify.run import Row, promises, verify
 from rlk.verify.views import Sizes
@@ -98,6 +98,14 @@ def warm(bench: Bench) -> None:
     run = bench.run
     group = next(run.groups(range(len(run.sequences)), run.sizes.call))
     run.digests(views.packed(run, group))
+
+
+def _late(row: Promise) -> tuple[bool, bool, bool]:
+    """Order rows: flips of a control first, then the others, and those that compile much.
+
+    A run may be cut while it compiles, and torch's compiler may end the process.
+    """
+    return row.view == COMPILED, row.operator == GRADIENTS, not row.view.startswith(ROUTERS)
 
 
 def row_of(row: Row, about: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +180,7 @@ def main(args: Sequence[str] | None = None) -> int:
     rows = [p for p in promises(bench, GROUPS, stock=False) if bench.absent(p.needs) is None]
     skipped = [] if given.skip is None else given.skip.split(",")
     rows = [p for p in rows if not any(name in p.key for name in skipped)]
-    rows.sort(key=lambda p: p.view == COMPILED)  # the last one: torch's compiler may end the process
+    rows.sort(key=_late)
     warm(bench)
     verify(bench, rows, seconds=given.seconds - (time.monotonic() - start), begun=begun, told=told)
     wrong = [row["case"] for row in record["rows"] if not row["holds"]]

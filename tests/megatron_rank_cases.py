@@ -116,7 +116,13 @@ def shared(world: int) -> Found:
 
 def made(policy: CausalLM, name: str, tp: int) -> tuple[Any, dict[str, Any]]:
     """Return the model of the page's example, and its names."""
-    scope: dict[str, Any] = {"policy": policy, "tp": tp, "ids": texts(name), "mask": has_next(name)}
+    scope: dict[str, Any] = {
+        "policy": policy,
+        "tp": tp,
+        "device": "cpu",
+        "ids": texts(name),
+        "mask": has_next(name),
+    }
     scope |= {"labels": labels_of(name), "packed": packed_of(name)}
     example()(scope)
     scope["model"].zero_grad()

@@ -18,6 +18,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
+from rlk.env import Env
 from rlk.errors import RlkError
 from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
 from rlk.ops.collective import reference, scatter_reference
@@ -191,10 +192,13 @@ def forms(world: int, rank: int, device: torch.device) -> Found:
     """Return the sum in each form, for each dtype: of one group, and of nodes of two ranks; gradients."""
     inside = [dist.new_group([r - r % 2, r - r % 2 + 1]) for r in range(0, world, 2)][rank // 2]
     between = [dist.new_group(list(range(first, world, 2))) for first in range(2)][rank % 2]
+    levels: dict[str, Any] = {"one group": None, "nodes": (between, inside)}
+    if Env.current().transport == "symmetric":
+        del levels["nodes"]  # refused: its memory is of one node
     made: Found = {}
     for dtype in DTYPES:
         x = form_of(rank, dtype).to(device)
-        for name, group in (("one group", None), ("nodes", (between, inside))):
+        for name, group in levels.items():
             made[f"{name} {dtype}"] = {
                 "all": untouched(partial(ordered_all_reduce, group=group), x),
                 "odd": untouched(partial(ordered_all_reduce, group=group), x[:, :5]),
@@ -208,7 +212,7 @@ def forms(world: int, rank: int, device: torch.device) -> Found:
                 }
             if dtype is torch.float32:
                 made[f"{name} {dtype}"] |= shorter(group, x)
-    for name, group in (("one group", None), ("nodes", (between, inside))):
+    for name, group in levels.items():
         x, whole = (form_of(rank, torch.float32).to(device).requires_grad_() for _ in range(2))
         ordered_reduce_scatter(x, group).backward(cotangent(rank, world).to(device))
         ordered_gather_sum(whole, group).backward(form_of(7, torch.float32).to(device))

@@ -35,6 +35,10 @@ from rlk.parallel import (
 )
 from rlk.runtime.call.collective import ordered_gather, share_of
 
+TRANSFORMERS = find_spec("transformers") is not None
+if TRANSFORMERS:
+    import transformers.models.qwen3.modeling_qwen3  # noqa: F401 - before ranks are forked
+
 Device = torch.device | str
 SHARED = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "rlk_leaves": 8}
 MODELS = {
@@ -335,7 +339,7 @@ def stepped_as_whole(model: CausalLM) -> Found:
 def sharded_shares(square: DeviceMesh) -> Found:
     """Return how many elements of parameters that ranks share and FSDP2 shards are not where `place` says."""
     models: dict[str, torch.nn.Module] = {"qwen2": parallelize(tiny("qwen2"), square, tp="tp")}
-    if find_spec("transformers") is not None:
+    if TRANSFORMERS:
         models["patched"] = parallelize(patched_of("qwen3, tied"), square, tp="tp").model
     found: Found = {}
     for kind, model in models.items():
@@ -408,7 +412,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         found[way(name, tp, sp)] = {key: x.clone() for key, x in training(model).items()}
         if name == "qwen2" and not sp:  # it clips the gradients
             found[f"stepped on {tp}"] = stepped(model)
-    if find_spec("transformers") is not None:
+    if TRANSFORMERS:
         found["patched"] = trained_patched(parallelize(patched_of("qwen3, tied"), line, sp=True))
     calls: dict[str, Callable[[], Found]] = {
         "rollout": lambda: rollout(shared("qwen3, tied", 4, False)),

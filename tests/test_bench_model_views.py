@@ -43,7 +43,8 @@ def test_all_views_of_a_tiny_model_are_equal_and_all_controls_differ(
     monkeypatch.setattr(CausalLM, "decode", lambda self, ids, *a, **k: own(self, (ids + 1) % 96, *a, **k))
     monkeypatch.setattr(model_views, "GROUPS", ("decode",))
     assert model_views.main([*args, "--skip", "batch"]) == 1
-    (row, *others) = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    (control, row, *others) = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    assert control["case"].startswith("control: routers") and control["holds"]
     assert not row["holds"] and row["flipped_tokens"] > 0
     assert others and not any("batch" in other["case"] for other in others)
 

@@ -93,7 +93,7 @@ CASES: dict[str, Case] = {
     "a temperature": lambda: gradients(40, 64, 1040, temperature=0.7),
     "scores that are capped": lambda: gradients(40, 64, 1040, softcap=5.0, logit_scale=0.5),
     "a support": lambda: gradients(40, 64, 1040, support=supported(40, 1040)),
-    "kept logits": lambda: gradients(40, 64, 1040, keep_logits=1 << 30),
+    "kept logits": lambda: gradients(20, 64, 1040, keep_logits=1 << 30),
     "a buffer": lambda: into_a_buffer(40, 64, 1040),
     "two pieces of rows": lambda: gradients(8200, 16, 24),
     "products": lambda: products(130, 264, 112),

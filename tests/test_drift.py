@@ -273,6 +273,9 @@ def test_names_of_engines_are_read_and_wrong_ones_refused() -> None:
         with pytest.raises(LaunchError, match=wanted):
             options_of("x", given, 1.0)
     assert asked_for("vllm:memory=0.4").memory == 0.4 and asked_for("vllm").memory is None
+    assert asked_for("vllm:eager=1").eager and not asked_for("vllm").eager
+    with pytest.raises(LaunchError, match="eager=yes is not allowed\n.*expected 0 or 1"):
+        asked_for("vllm:eager=yes")
     for share in ("0", "2", "much"):
         with pytest.raises(LaunchError, match="above 0, at most 1"):
             asked_for(f"vllm:memory={share}")

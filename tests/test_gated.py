@@ -9,7 +9,11 @@ from torch.utils.checkpoint import checkpoint
 from rlk import ops
 from rlk.errors import LaunchError
 from rlk.ops.gated import OPS, gated
+from rlk.passes.pipeline import canonical
 from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.reference import emit
+from rlk.specs.model import swiglu
+from rlk.target.facts import HOPPER, target
 from rlk.testing.bits import assert_same_bits, differing
 
 PLAIN = {"silu": ops.swiglu, "gelu_tanh": ops.geglu}
@@ -96,3 +100,28 @@ def test_a_gate_without_an_up_is_refused() -> None:
     ):
         with pytest.raises(LaunchError, match="clamped_swiglu"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("width", "tiles"),
+    [(3072, {"N": 1024, "T": 2}), (12288, {"N": 2048}), (2560, {"N": 1024, "T": 2}), (3840, {"N": 2048})],
+)
+def test_tiles_cover_few_elements_that_do_not_exist(width: int, tiles: dict[str, int]) -> None:
+    program = canonical(swiglu.trace(swiglu.default_variant()))
+    _, (schedule,), _ = emit(program, {"T": 8192, "N": width}, target(HOPPER))
+    assert dict(schedule.tiles) == tiles and schedule.warps == 4
+
+
+def test_rows_of_halved_tiles_have_the_oracles_bits() -> None:
+    pytest.importorskip("triton")
+    from rlk.testing.simulators.interpreter import interpret
+
+    x = drawn(3, 2 * 3072)  # of the second program's two rows one does not exist
+    want = gated(x, "silu")
+    dispatch.interpret_with(interpret)
+    try:
+        got = gated(x, "silu")
+    finally:
+        dispatch.interpret_with(None)
+    assert_same_bits(got, want)
+    assert differing(got, gated(x.roll(1, 0), "silu"))

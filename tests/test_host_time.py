@@ -26,6 +26,12 @@ def test_calls_are_bound_as_on_a_device_and_nothing_stays_behind() -> None:
                 launched.clear()
                 assert host_time.microseconds(each, number=2, repeats=1) > 0.0
                 assert len(launched) >= 52, (name, form)
+        for replayed in (False, True):
+            launched.clear()
+            with host_time.decoding(replayed) as step:
+                for _ in range(4):
+                    step()
+            assert len(launched) == 4 * 9, replayed
     x = torch.randn(3, 32)
     got = rlk.ops.rms_norm(x, torch.ones(32))
     assert differing(got, rlk.ops.rms_norm(x.clone(), torch.ones(32))) == 0 and len(launched) > 0

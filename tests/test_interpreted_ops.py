@@ -440,6 +440,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "group_advantage best": lambda: grouped(baseline="best"),
     "group_advantage none": lambda: grouped(scale="none", std="pop"),
     **{f"policy_loss {name}": lambda name=name: policy(RECORDS[name], 2500) for name in LOWERED},
+    "policy_loss kl_cov of many": lambda: policy(RECORDS["kl_cov of many"], 300),  # clip_cov has more tokens
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from rlk import ops
 from rlk.drift import Nn, Patched, Sequences, compare_operators
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
+from rlk.nn.replay import unchanged
 from rlk.ops import Routes
 from rlk.sync import check, digest, transfer
 from rlk.sync.parts import transposed_of
@@ -187,6 +188,12 @@ def test_a_log_of_another_model_is_refused(model: CausalLM) -> None:
         model(IDS, routes=found)  # type: ignore[arg-type]
     with pytest.raises(LaunchError, match=re.escape("rlk.ops.Routes")):
         RouteLog(log)  # type: ignore[arg-type]
+
+
+def test_layers_of_experts_are_not_replayed_as_bound_calls(model: CausalLM) -> None:
+    """A replay (`rlk.nn.replay`) would note no routes; the control is a layer without experts."""
+    for i, layer in enumerate(model.model.layers):
+        assert (unchanged(layer) is not None) == model.config.is_dense(i)
 
 
 def test_another_order_of_additions_flips_routes_and_ours_does_not() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -351,11 +351,43 @@ def tune(capsys: pytest.CaptureFixture[str]) -> Rlk:
         (("matmul", "--dry", "--only", "7 x 7"), "matmul 1 x 4096 x 4096"),
         (("matmul", "--lane", "3/2"), "I/N, such as 1/4"),
         (("matmul", "--read", "nothing.json"), "a record of rlk tune"),
+        ((), "OP or --all is required"),
+        (("matmul", "--all", "config.json"), "OP or --all is required"),
+        (("--all", "config.json", "--grad"), "no --grad beside it"),
+        (("--all", "nowhere.json"), "--all='nowhere.json' is not allowed"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_with_what_can(tune: Rlk, argv: tuple[str, ...], said: str) -> None:
     status, out, err = tune(*argv)
     assert status == 2 and said in err and not out
+
+
+def test_a_models_own_shapes_are_tried_by_the_backends_that_run_them(
+    tune: Rlk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.json"
+    sizes = {"hidden_size": 256, "vocab_size": 2048, "intermediate_size": 512, "num_attention_heads": 4}
+    config.write_text(json.dumps({**sizes, "num_key_value_heads": 2, "head_dim": 32, "model_type": "gemma3"}))
+    asked: dict[str, list[str]] = {}
+
+    def compiled(wanted: Sequence[Shape], backend: str, *_: Any) -> Compiled:
+        asked[backend] = list(map(str, wanted))
+        return Compiled()
+
+    monkeypatch.setattr("rlk.cli.tune.compile_all", compiled)
+    chosen = {"matmul": "cute"}
+    monkeypatch.setattr("rlk.cli.tune.backend_of", lambda call, on: chosen.get(call.shape.op, "triton"))
+    monkeypatch.setattr("rlk.cli.tune.kernel_key", lambda *_: {})
+    status, *_ = tune("--all", str(config), "--rows", "16", "--rows", "2048", "--dry")
+    products = ("256 x 256", "256 x 128", "1024 x 256", "256 x 512")  # q, k and v; o; gate and up; down
+    assert status == 0
+    assert asked["cute"] == [f"matmul {rows} x {each}" for each in products for rows in (16, 2048)]
+    assert "linear_logp 16 x 2048 x 256" in asked["triton"] and "geglu T=2048, N=512" in asked["triton"]
+    gradients = [each for each in asked["triton"] if "_grad" in each]
+    assert len(gradients) == 8 and not any("T=16" in each or " 16 x " in each for each in gradients)
+    asked.clear()
+    assert tune("--all", str(config), "--backend", "triton", "--only", "matmul", "--dry")[0] == 0
+    assert list(asked) == ["triton"]  # the control: the backend that is given
 
 
 def test_without_a_device_nothing_is_timed(tune: Rlk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from rlk.interp.floats import bf16_bits
 from rlk.interp.run import run
 from rlk.ir.nodes import MathModel
 from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, bf16, f32, i32, op
-from rlk.lower.triton import plan
 from rlk.lower.triton.emit import Emitter
 from rlk.passes import rotation
 from rlk.passes.pipeline import canonical
@@ -76,35 +75,6 @@ def test_an_optimizer_loads_vectors_of_a_weight_of_any_size(tmp_path: Path) -> N
     narrow = replace(source, source=source.source.replace("t < T // 16 * 16", "t < T // 15 * 15"))
     code = next(machine_code.codes(narrow, schedules, tmp_path))
     assert 128 not in code.loads and 128 not in code.stores
-
-
-# --- accesses by loaded indices ---------------------------------------------------------------------------
-
-
-@op()
-def in_order(order: Tensor[i32, T], x: Tensor[f32, B], y: Tensor[f32, B], z: Tensor[f32, B]) -> Outputs:
-    return L.out(found=x.at(order) + y.at(order) * z.at(order))
-
-
-@pytest.mark.skipif(DISASSEMBLER is None, reason="Triton came without a disassembler")
-def test_lanes_have_no_vectors_of_an_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: with them, a warp would read every fourth element four times."""
-
-    def widths() -> set[int]:
-        source, schedules = machine_code.emitted(in_order, grad=False, extents={"T": 4096, "B": 4096})
-        code = next(machine_code.codes(source, schedules, tmp_path))
-        return {*code.loads, *code.stores}
-
-    assert widths() == {32}
-    draw = np.random.default_rng(0)
-    inputs = {name: draw.standard_normal(2000, np.float32) for name in "xyz"}
-    inputs["order"] = draw.permutation(2000)[:1999].astype(np.int32)
-    program = canonical(in_order.trace(in_order.default_variant()))
-    got, want = run_generated(program, inputs), run(program, inputs)
-    assert "max_contiguous" in got.emitted.source
-    assert differing(got.tensors["found"], want["found"]) == 0
-    monkeypatch.setattr(plan, "by_element", lambda kernel, axis: frozenset())
-    assert 128 in widths()
 
 
 # --- rows that start between vectors ---------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Try schedules of an operator on the device that is here, and propose entries of tables.
+"""Try schedules of an operator, or of a model's, on the device that is here, and propose entries of tables.
 
 Every candidate's outputs are compared, as integers, with those of the shipped schedule: one that differs is
 an error. Entries are printed for people to review, and the record is written as JSON; --write appends those
@@ -12,13 +12,15 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
+from rlk.aot.matrix import model_of_config
 from rlk.aot.progress import Progress
 from rlk.backends.registry import complete, of_name, registered
-from rlk.cli.text import made_folder, table
+from rlk.cli.text import made_folder, positive, table
 from rlk.env import Env, whole
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.runtime.binding.invocation import target_of
@@ -27,10 +29,10 @@ from rlk.schedule.user_table import append, written
 from rlk.target.facts import Target, target
 from rlk.tune import record
 from rlk.tune.precompile import Compiled, compile_all
-from rlk.tune.problem import SHIPPED
+from rlk.tune.problem import SHIPPED, backend_of, problem
 from rlk.tune.propose import bound_of, proposals, summary, user_entries
 from rlk.tune.session import Row, Session
-from rlk.tune.shapes import SUBJECTS, Shape, shape, shapes, subject, text_of
+from rlk.tune.shapes import OTHER_ROWS, SUBJECTS, Shape, of_model, shape, shapes, subject, text_of
 
 DRY_TARGET = "sm_90a"
 
@@ -39,13 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `rlk tune`."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "op", metavar="OP", help="a registered operator, such as my.zloss, or path/to/spec.py:name"
-    )
+        "op", metavar="OP", nargs="?",
+        help="a registered operator, such as my.zloss, or path/to/spec.py:name",
+    )  # fmt: skip
+    parser.add_argument(
+        "--all", type=Path, metavar="CONFIG",
+        help="instead of OP: products, norms, activation, head and their gradients of the model that a "
+        "config.json describes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rows", action="append", type=positive,
+        help="of --all; may be repeated; default: " + ", ".join(map(str, OTHER_ROWS)),
+    )  # fmt: skip
     parser.add_argument("--grad", action="store_true", help="the gradient, not the operator")
     tuned = [each.name for each in registered() if each.table is not None]
     parser.add_argument(
-        "--backend", choices=tuned, default=complete().name, help=f"default: {complete().name}"
-    )
+        "--backend", choices=tuned,
+        help=f"default: {complete().name}; with --all the one that runs each call",
+    )  # fmt: skip
     parser.add_argument(
         "--shape", action="append", default=[], metavar="M=64,N=4096,K=4096",
         help="sizes of axes by name; of linear_logp N=rows,V=vocabulary,D=hidden; may be repeated; "
@@ -77,33 +90,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compile, measure, print; return 1 if a candidate differed or hung, or a shape could not be measured."""
-    name = subject(arguments.op, arguments.grad)
+    if (arguments.op is None) == (arguments.all is None):
+        why = "one of the two: an operator, or the config.json of a model"
+        raise LaunchError(Code.ARG_MISSING, op="rlk tune", name="OP or --all", why=why)
+    name = None if arguments.op is None else subject(arguments.op, arguments.grad)
     if arguments.read:
-        device, rows = record.read(arguments.read, name)
-        return _conclude(rows, device, arguments.write)
+        return _conclude(*record.read(arguments.read, name), arguments.write)
     begin = time.monotonic()
-    wanted = _wanted(name, arguments)
+    wanted = _of_model(arguments) if name is None else _chosen(_listed(name, arguments), arguments)
     on = target(DRY_TARGET) if arguments.dry else _here()
-    if on.name not in of_name(arguments.backend).targets:
-        raise UnsupportedError(
-            Code.UNSUPPORTED, what="tuning", backend=arguments.backend, target=on.name,
-            alternatives=f"--backend {complete().name}",
-        )  # fmt: skip
-    kernel_key(arguments.backend, "", None, on.name)  # refused where its compiler is missing
+    one = {arguments.backend or complete().name: wanted}
+    groups = _by_backend(wanted, arguments.backend, on) if name is None else one
+    for backend in groups:
+        if on.name not in of_name(backend).targets:
+            raise UnsupportedError(
+                Code.UNSUPPORTED, what="tuning", backend=backend, target=on.name,
+                alternatives=f"--backend {complete().name}",
+            )  # fmt: skip
+        kernel_key(backend, "", None, on.name)  # refused where its compiler is missing
     if not arguments.dry:
         made_folder(arguments.out.parent, "rlk tune", "--out")
     deadline = begin + arguments.limit_s
-    progress = Progress(sys.stderr, "compiled")
-    compiled = compile_all(wanted, arguments.backend, on, deadline, progress.follow)
+    every = {backend: _compiled(wanted, backend, on, deadline) for backend, wanted in groups.items()}
+    if arguments.dry:
+        for compiled in every.values():
+            _say_plans(compiled)
+        broken = [pair for c in every.values() for pair in c.failed if pair[1] == SHIPPED]
+        return 1 if broken or any(c.refused for c in every.values()) else 0
+    device = torch.cuda.get_device_name()
+    rows: list[Row] = []
+    for backend, compiled in every.items():
+        _measure(backend, compiled, rows, device, arguments, deadline)
+    print(f"{time.monotonic() - begin:.0f} s, record in {arguments.out}\n")
+    return _conclude(device, rows, arguments.write) or (1 if any(c.refused for c in every.values()) else 0)
+
+
+def _compiled(wanted: Sequence[Shape], backend: str, on: Target, deadline: float) -> Compiled:
+    """Compile the schedules of shapes by a backend, and say how many."""
+    begin, progress = time.monotonic(), Progress(sys.stderr, "compiled")
+    compiled = compile_all(wanted, backend, on, deadline, progress.follow)
     progress.end()
     _say_compiled(compiled, time.monotonic() - begin)
-    if arguments.dry:
-        _say_plans(compiled)
-        broken = [pair for pair in compiled.failed if pair[1] == SHIPPED]
-        return 1 if broken or compiled.refused else 0
-    device = torch.cuda.get_device_name()
-    session = Session(arguments.backend, arguments.seconds, arguments.child_limit_s, deadline)
-    rows = []
+    return compiled
+
+
+def _measure(
+    backend: str, compiled: Compiled, rows: list[Row], device: str, arguments: argparse.Namespace,
+    deadline: float,
+) -> None:  # fmt: skip
+    """Append the row of each shape, until the time is up, and write the record after each."""
+    session = Session(backend, arguments.seconds, arguments.child_limit_s, deadline)
     try:
         for each in compiled.plans:
             if time.monotonic() >= deadline:
@@ -114,13 +150,39 @@ def run(arguments: argparse.Namespace) -> int:
             record.write(arguments.out, device, shlex.join(["rlk", *sys.argv[1:]]), rows, arguments.commit)
     finally:
         session.close()
-    print(f"{time.monotonic() - begin:.0f} s, record in {arguments.out}\n")
-    return _conclude(rows, device, arguments.write) or (1 if compiled.refused else 0)
 
 
-def _wanted(name: str, arguments: argparse.Namespace) -> Sequence[Shape]:
+def _of_model(arguments: argparse.Namespace) -> Sequence[Shape]:
+    """Return the shapes of a model; raise LaunchError for a file that describes no decoder."""
+    if arguments.grad or arguments.shape:
+        given = "--grad" if arguments.grad else "--shape"
+        wanted = f"no {given} beside it: gradients are measured, and --rows says of how many rows"
+        raise LaunchError(
+            Code.ARG_VALUE, op="rlk tune", name="--all", value=str(arguments.all), wanted=wanted
+        )
+    try:
+        model, _ = model_of_config(arguments.all, 1)
+    except LaunchError as error:
+        raise error.reworded(op={"rlk aot": "rlk tune"}, name={"--model-config": "--all"}) from None
+    gate = "geglu" if model.profile == "gemma" else "swiglu"
+    return _chosen(of_model(asdict(model), gate, arguments.rows or OTHER_ROWS), arguments)
+
+
+def _by_backend(wanted: Sequence[Shape], given: str | None, on: Target) -> dict[str, Sequence[Shape]]:
+    """Return shapes by the backend that tunes them: the one that is given, else the one that runs them."""
+    groups: dict[str, list[Shape]] = {}
+    for each in wanted:
+        groups.setdefault(given or backend_of(problem(each, "meta"), on), []).append(each)
+    return {**groups}
+
+
+def _listed(name: str, arguments: argparse.Namespace) -> Sequence[Shape]:
+    """Return the shapes of an operator that are asked for, else its list."""
+    return [shape(name, text) for text in arguments.shape] or shapes(name)
+
+
+def _chosen(listed: Sequence[Shape], arguments: argparse.Namespace) -> Sequence[Shape]:
     """Return the shapes of this lane; raise LaunchError where there is none."""
-    listed = [shape(name, text) for text in arguments.shape] or shapes(name)
     lane, _, lanes = arguments.lane.partition("/")
     turn, turns = whole(lane), whole(lanes)
     if not turn or not turns or turn > turns:
@@ -185,7 +247,7 @@ def _say_row(row: Row) -> None:
     sys.stdout.flush()
 
 
-def _conclude(rows: Sequence[Row], device: str, table_of_user: Path | None) -> int:
+def _conclude(device: str, rows: Sequence[Row], table_of_user: Path | None) -> int:
     """Print what is proposed, and what went wrong; return the exit status.
 
     table_of_user: where to append what is proposed for a user's table.
@@ -197,6 +259,7 @@ def _conclude(rows: Sequence[Row], device: str, table_of_user: Path | None) -> i
     if own and table_of_user is not None:
         append(table_of_user, own)
         print(f"{len(own)} {'entry' if len(own) == 1 else 'entries'} appended to {table_of_user}")
+        print(f"calls find them by RLK_SCHEDULES={table_of_user.resolve()}")
     wrong = 0
     for row in rows:
         size = text_of(row["op"], row["sizes"])

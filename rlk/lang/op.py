@@ -150,6 +150,7 @@ class Calls:
     gradient. refused: outputs that backward refuses by name, where others are constants of the graph.
     separate: how gradients are computed one by one, as the runtime has it; None: all at once. extra: makes
     gradients of further inputs, by their names. alike: inputs whose gradient is that of another one.
+    parts: inputs whose gradient may be written into memory of a larger one.
     """
 
     namespace: str = ""
@@ -161,6 +162,7 @@ class Calls:
     separate: object = None
     extra: dict[str, Callable[..., Any]] = field(default_factory=dict)
     alike: dict[str, str] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
 
 
 class Op:

@@ -13,6 +13,7 @@ from rlk.errors import LaunchError
 from rlk.nn.cache import PagedCache
 from rlk.nn.experts import RouteLog
 from rlk.nn.normed import head_norm
+from rlk.nn.parts import heads_side_by_side
 from rlk.nn.ranks import Ranks
 from rlk.ops.attention import check_pages
 from rlk.ops.offsets import owners_of
@@ -70,8 +71,7 @@ class Heads:
         self, qkv: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q [T, Hq, E], k and v [T, Hk, E]; q and k normalised and rotated to their positions."""
-        sizes = [n * self.width for n in (self.queries, self.keys, self.keys)]
-        q, k, v = (x.unflatten(-1, (-1, self.width)) for x in qkv.split(sizes, -1))
+        q, k, v = heads_side_by_side(qkv, (self.queries, self.keys, self.keys), self.width)
         return *self.rotated(q, k, positions), v
 
     def rotated(

@@ -32,6 +32,7 @@ from rlk.specs import heads as spec
 WRITTEN = {"q": "q_out", "k_cache": "k_out", "v_cache": "v_out"}
 """Arguments of operators in place that are written, and the outputs of their specs that these are."""
 PAGES = "[P, page, Hk, E]"
+spec.qk_norm.calls.parts = ("x",)
 _library = torch.library.Library(OWN, "FRAGMENT")
 
 

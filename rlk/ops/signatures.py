@@ -35,6 +35,7 @@ logp_spec.logp.calls.refused = frozenset({"lse2"})
 norm_spec.rms_norm.calls.alike = {"residual": "x"}  # of their sum: one kernel writes one tensor
 for _rope in (model_spec.rope, model_spec.rope_partial):
     worded(_rope, "rope", x="q or k")
+    _rope.calls.parts = ("x",)
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
 
 

@@ -8,20 +8,7 @@ from types import UnionType
 
 from rlk.errors import LoweringError
 from rlk.ir.dims import Axis, Part, extent_of, union
-from rlk.ir.nodes import (
-    Block,
-    Dot,
-    Kernel,
-    Let,
-    Load,
-    Loop,
-    Merge,
-    Reduce,
-    Role,
-    Store,
-    Value,
-    operands,
-)
+from rlk.ir.nodes import Block, Dot, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
 from rlk.passes.pack_gqa import computed_factor
@@ -74,30 +61,6 @@ def roles(kernel: Kernel, extents: Mapping[str, int]) -> Roles:
     except LoweringError as error:
         over = next(a for a in inside if not _bounded(a, extents))
         raise error.placed(place_of(kernel, over)) from error
-
-
-def by_element(kernel: Kernel, axis: Axis) -> frozenset[Value]:
-    """Return the contiguous last indices of accesses along an axis, if more accesses follow loaded indices.
-
-    Tokens in an order that a tensor has: lanes read neighbouring elements only where each has no vector of
-    the order.
-    """
-    types = types_of(kernel)
-    loaded: set[Value] = set()
-    found: list[Value] = []
-
-    def along(value: Value) -> bool:
-        type = types.get(value)
-        return isinstance(type, TileType) and axis in type.axes
-
-    for let in walk(kernel.body):
-        if isinstance(let.node, Load | Store) and let.node.index and along(let.node.index[-1]):
-            found.append(let.node.index[-1])
-        elementwise = not isinstance(let.node, Reduce | Merge | Loop | Dot)
-        if isinstance(let.node, Load) or elementwise and any(v in loaded for v in operands(let.node)):
-            loaded.add(let.value)
-    contiguous = [value for value in found if value not in loaded]
-    return frozenset(contiguous) if len(contiguous) < len(found) - len(contiguous) else frozenset()
 
 
 def _contiguous(lets: tuple[Let, ...], accesses: UnionType | type) -> frozenset[Axis]:

@@ -115,7 +115,11 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     row_tiles = -(-(count or rows) // rows)
     if wide is None:
         wide = _extent(sides[1], extents, COLUMNS[0])
-        columns = min(COLUMNS, key=lambda n: -(-row_tiles * -(-wide // n) // target.cores) * n / WIDTHS[n])
+        tiles = {n: row_tiles * -(-wide // n) for n in COLUMNS}
+        if rows == FEW_ROWS:  # bound by loads of the columns
+            columns = next((n for n in COLUMNS if tiles[n] >= target.cores), COLUMNS[-1])
+        else:
+            columns = min(COLUMNS, key=lambda n: -(-tiles[n] // target.cores) * n / WIDTHS[n])
     else:
         columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # an axis that blocks have whole stays
     return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)

@@ -11,7 +11,7 @@ from rlk.ir.nodes import Fn2, Kernel, Let, Load, Loop, Map2, Pos, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
 from rlk.passes.walk import walk
-from rlk.schedule.axes import Roles, by_element, kind, roles, types_of
+from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.schedule import MAX_WARPS, Schedule, Span
 
 WARP = 32
@@ -119,8 +119,7 @@ def _row_per_block(
     if beside > 1:
         each = min(each, max(0, (LISTED // beside).bit_length() - 1))
     told = max(0, min(bits - each, (WARP * MAX_WARPS).bit_length() - 1))
-    first = 0 if by_element(kernel, near) else low  # 0: neighbours, which are loaded one by one, on lanes
-    placed = [Span(str(near), first, told)] * (told > 0)
+    placed = [Span(str(near), low, told)] * (told > 0)
     rows = max(1, BLOCK >> told) if found.parallel and not walks else 1
     tiles = []
     for axis, count in _several(found, rows, extents):

@@ -175,6 +175,15 @@ def named(site: str, text: str) -> str:
     return f"{site}: {text}"
 
 
+def backend_of(call: Problem, on: Target) -> str:
+    """Return the backend that a call runs without a user's table."""
+    with using(Table()):
+        *_, emitted = lowered(
+            call.invocation, on.softmax, geometry_of(call.invocation, call.tensors[0]), call.tensors[0], on
+        )
+    return emitted.backend
+
+
 def plan(call: Problem, backend: str, on: Target) -> Plan:
     """Return what is tried for a shape; raise UnsupportedError where the backend has no form for it.
 

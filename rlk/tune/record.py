@@ -46,11 +46,13 @@ def write(path: Path, device: str, command: str, rows: Sequence[Row], commit: st
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def read(paths: Iterable[Path], op: str) -> tuple[str, list[Row]]:
-    """Return the devices and the rows of an operator from records; raise LaunchError for another file."""
+def read(paths: Iterable[Path], op: str | None) -> tuple[str, list[Row]]:
+    """Return the devices and the rows of an operator from records; raise LaunchError for another file.
+
+    op: None for rows of all operators.
+    """
     devices: dict[str, None] = {}
     rows: list[Row] = []
-    letters = SUBJECTS[op].letters if op in SUBJECTS else ()
     for path in paths:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -60,8 +62,9 @@ def read(paths: Iterable[Path], op: str) -> tuple[str, list[Row]]:
             raise _unreadable(path, "it has no device and rows")
         devices[found["device"]] = None
         for row in found["rows"]:
-            if row["op"] == op:
+            if op is None or row["op"] == op:
                 if "sizes" not in row:  # a record of before other operators were tuned
+                    letters = SUBJECTS[row["op"]].letters
                     row["sizes"] = dict(
                         zip(letters, (row["rows"], row["columns"], row["length"]), strict=True)
                     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -20,6 +20,7 @@ PIECE_ROWS = (16, 64, 128, 256, 512)  # of a product by pieces, whose columns ar
 HEAD_ROWS = (1, 64, 300, 1024, 8192)
 GRADIENT_ROWS = (64, 1024, 8192)
 OTHER_ROWS = (64, 1024, 8192)  # of operators without a list: extents of their dynamic axes
+TRAINED_ROWS = 1024  # of the gradients of a model
 VOCABULARY, HIDDEN = 128256, 4096
 
 
@@ -106,6 +107,30 @@ def shapes(name: str) -> tuple[Shape, ...]:
         return tuple(Shape.of(name, *sizes) for sizes in SUBJECTS[name].sizes)
     every = (_complete(name, {}, rows) for rows in OTHER_ROWS)
     return tuple(dict.fromkeys(every))
+
+
+def of_model(sizes: Mapping[str, int], gate: str, rows: Sequence[int]) -> tuple[Shape, ...]:
+    """Return the shapes of a decoder's products, norms, activations and head, then those of their gradients.
+
+    sizes: hidden, vocab, intermediate, heads, kv_heads, head_dim. gate: swiglu or geglu. rows: of calls;
+    gradients are of those that training has, from `TRAINED_ROWS` on, or of the most.
+    """
+    hidden, vocab, wide = sizes["hidden"], sizes["vocab"], sizes["intermediate"]
+    heads = sizes["heads"] * sizes["head_dim"]
+    both = heads + 2 * sizes["kv_heads"] * sizes["head_dim"]
+    products = dict.fromkeys(((both, hidden), (hidden, heads), (2 * wide, hidden), (hidden, wide)))
+    calls: list[tuple[str, dict[str, int]]] = [("matmul", {"N": n, "K": k}) for n, k in products]
+    calls += [("linear_logp", {"V": vocab, "D": hidden}), ("logp", {"V": vocab})]
+    calls += [("rms_norm", {"N": hidden}), (gate, {"N": wide})]
+    trained = [n for n in rows if n >= TRAINED_ROWS] or [max(rows)]
+    forward = [_sized(name, n, held) for name, held in calls for n in rows]
+    return (*forward, *(_sized(name + GRADIENT, n, held) for name, held in calls for n in trained))
+
+
+def _sized(name: str, rows: int, held: Mapping[str, int]) -> Shape:
+    if name in SUBJECTS:
+        return Shape.of(name, rows, *held.values())
+    return _complete(name, {"T": rows, **held}, rows)
 
 
 def shape(name: str, text: str) -> Shape:

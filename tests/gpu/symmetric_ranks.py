@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from rank_cases import LIMIT, Found, member, wide
 
+from rlk.lower.triton.ranks import BLOCK
 from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
 from rlk.runtime.call.collective import part_by_backend, sum_by_backend
 from rlk.runtime.call.symmetric import Transport, transport
@@ -62,7 +63,8 @@ def everything(rank: int, device: torch.device) -> Found:
                     "gathered": unlike(ordered_gather_sum(each, None), whole),
                     "part": unlike(ordered_reduce_scatter(each, None), part),
                 }
-                for out in {dtype, DTYPES[1] if dtype is torch.float32 else dtype} if count < 1 << 23 else ():
+                outs = DTYPES[:2] if dtype is torch.float32 else (dtype,)  # in one order on all ranks
+                for out in outs if count < 1 << 23 else ():
                     y = torch.empty_like(each, dtype=out)
                     on.by_shares(each, y)
                     made[f"shares to {out}"] = unlike(y, whole.to(out))
@@ -81,7 +83,31 @@ def everything(rank: int, device: torch.device) -> Found:
         found[name] = out.cpu()
     found["repeats"] = repeats(rank, device)
     found["graph"] = replayed(rank, device)
+    found["wrap"] = wrapped(on, group, rank, device)
     return found
+
+
+def wrapped(on: Transport, group: dist.ProcessGroup, rank: int, device: torch.device) -> int:
+    """Return the differing values of sums by words whose numbers go on from 2**32 - 1 to 0.
+
+    The small calls before it renew the words of all slots, of which the call of number 0 uses every one.
+    """
+    small, large = (given(n, torch.float32, rank, device) for n in (300, on.sizes.words))
+    want = [sum_by_backend(x, (group,), torch.float32) for x in (small, large)]
+    torch.cuda.synchronize()
+    dist.barrier()
+    before = 2 * on.sizes.words // BLOCK + 2
+    on.memory.calls[0] = -before
+    torch.cuda.synchronize()
+    dist.barrier()
+    count = 0
+    for turn in range(before + 4):
+        x = large if turn in (before, before + 3) else small
+        out = torch.empty_like(x)
+        on.by_words(x, out, 0)
+        count += unlike(out, want[x is large]) if turn % 64 == 0 or turn >= before else 0
+    assert on.memory.calls.tolist() == [4, 0]
+    return count
 
 
 def repeats(rank: int, device: torch.device) -> int:

@@ -203,3 +203,12 @@ def test_work_is_launched_on_the_current_stream() -> None:
         got = ops.rms_norm(x * late, w)
     side.synchronize()
     assert_same_bits(got.cpu(), want.cpu(), "y")
+
+
+def test_negated_views_have_the_values_that_they_show() -> None:
+    x = torch.randn(32, 1024, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(1024, device="cuda", dtype=torch.bfloat16)
+    want, plain = ops.rms_norm(-x, w), ops.rms_norm(x, w)
+    assert_same_bits(ops.rms_norm(torch._neg_view(x), w), want)
+    assert_same_bits(ops.rms_norm(x, w), plain)  # the same memory, by another bound call
+    assert not torch.equal(plain, want)

@@ -58,6 +58,10 @@ def test_a_graph_replays_sums(ranks: list[Found]) -> None:
     assert [found["graph"] for found in ranks] == [0] * len(ranks)
 
 
+def test_numbers_of_calls_go_on_over_a_wrap(ranks: list[Found]) -> None:
+    assert [found["wrap"] for found in ranks] == [0] * len(ranks)
+
+
 def test_a_rank_that_died_ends_the_others(tmp_path: Path) -> None:
     """After the timeout of the group, not never."""
     count = world()

@@ -508,7 +508,6 @@ def prefix_attention_1_step(
     new_piece = k_step_mod_8 == 0
     if new_piece & (k_step > first_steps):
         for r in cutlass.range_constexpr(2):
-            earlier_o_before = earlier(rescales, o_before, r, 32, negative_zero())
             m = fmax(m_before[r], m_piece[r])  # attention.py:257
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
@@ -519,10 +518,16 @@ def prefix_attention_1_step(
             l_a_scaled = mul(l_before[r], alpha_a)
             l_b_scaled = mul(l_piece[r], alpha_b)
             l = l_a_scaled + l_b_scaled
-            for c in cutlass.range_constexpr(32):
-                o_a_scaled = mul(earlier_o_before[c], alpha_a)
-                o_b_scaled = mul(acc_o[r, c], alpha_b)
-                o_before[r, c] = o_a_scaled + o_b_scaled
+            if rescales > 0:
+                for c in cutlass.range_constexpr(32):
+                    o_a_scaled = mul(o_before[r, c], alpha_a)
+                    o_b_scaled = mul(acc_o[r, c], alpha_b)
+                    o_before[r, c] = o_a_scaled + o_b_scaled
+            else:
+                for c in cutlass.range_constexpr(32):
+                    o_a_scaled = mul(negative_zero(), alpha_a)
+                    o_b_scaled = mul(acc_o[r, c], alpha_b)
+                    o_before[r, c] = o_a_scaled + o_b_scaled
             m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
         rescales = rescales + 1
     s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281

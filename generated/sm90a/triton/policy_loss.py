@@ -1,7 +1,7 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 519059d5f751f6a3
-schedule: tiles 1, 2 warps, 1 stages, unroll 1
+schedule: tiles 1, 4 warps, 1 stages, unroll 1
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
 inputs:
   logp: f32 [T]
@@ -174,7 +174,7 @@ def policy_loss_1(
         s_step_times_1024 = s_step * 1024
         s_begin = piece_begin + s_step_times_1024
         s = s_begin + s_lane
-        order = tl.load(tl.max_contiguous(order_ptr + s, [1]))  # loss.py:84
+        order = tl.load(order_ptr + s)  # loss.py:84
         order_ge_0 = order >= 0  # policy.py:140
         order_lt_T = order < T
         active_guard = order_ge_0 & order_lt_T
@@ -228,7 +228,7 @@ def policy_loss_1(
         s_begin = piece_begin + s_step_times_1024
         s = s_begin + s_lane
         exists = s < piece_end
-        order = tl.load(tl.max_contiguous(order_ptr + s, [1]), mask=exists, other=0)  # loss.py:84
+        order = tl.load(order_ptr + s, mask=exists, other=0)  # loss.py:84
         order_ge_0 = order >= 0  # policy.py:140
         order_lt_T = order < T
         active_guard = order_ge_0 & order_lt_T

@@ -58,70 +58,76 @@ def lagging_maximum(loop: Loop, nodes: Mapping[Value, Node]) -> LaggingMaximum |
     nodes: the nodes of all values of the kernel.
     """
     lets = {let.value: let for let in loop.body.lets}
-
-    def users(value: Value) -> list[Let]:
-        return [let for let in loop.body.lets if value in operands(let.node)]
-
-    def one(found: list[Let]) -> Let | None:
-        return found[0] if len(found) == 1 else None
-
-    def number(value: Value) -> float | None:
-        node = nodes.get(value)
-        return const_value(node.bits, DType.F32) if isinstance(node, Const) else None
-
-    def limited(let: Let) -> bool:
-        """Return whether a value is a maximum behind its limit: before + SLACK < chunk ? chunk : before."""
-        match let.node:
-            case Select(cond=cond, a=a, b=before):
-                pass
-            case _:
-                return False
-        match nodes.get(cond):
-            case Map2(fn=Fn2.LT, a=limit, b=chunk) if chunk == a:
-                pass
-            case _:
-                return False
-        match nodes.get(limit), nodes.get(chunk):
-            case Map2(fn=Fn2.ADD, a=x, b=slack), Reduce(fn=Combine.MAX):
-                return x == before and number(slack) == SLACK
-            case _:
-                return False
-
-    def power(difference: Let, of: Value) -> Let | None:
-        """Return exp2(of - subtracted), if that is all that the difference is read for."""
-        match difference.node, (made := one(users(difference.value))) and made.node:
-            case Map2(fn=Fn2.SUB, a=a), Math(fn=MathFn.EXP2, model=MathModel.SM90) if a == of:
-                return made
-            case _:
-                return None
-
-    new = one([let for let in loop.body.lets if limited(let)])
+    new = _one([let for let in loop.body.lets if _is_limited(let, nodes)])
     if new is None or not isinstance(new.node, Select):
         return None
     before, chunk = new.node.b, lets[new.node.a]
-    assert isinstance(chunk.node, Reduce)
-    safe = one([let for let in users(new.value) if isinstance(let.node, Select)])
-    differences = [] if safe is None else users(safe.value)
-    if safe is None or len(differences) != 2 or users(new.value) != [*empty(safe, lets), safe]:
+    safe = _one([let for let in _users(loop, new.value) if isinstance(let.node, Select)])
+    if safe is None or not isinstance(safe.node, Select) or not isinstance(chunk.node, Reduce):
+        return None
+    comparison = [lets[safe.node.cond]] if safe.node.cond in lets else []
+    differences = _users(loop, safe.value)
+    if len(differences) != 2 or _users(loop, new.value) != [*comparison, safe]:
         return None
     scores = chunk.node.x
-    numerators, alpha = (one([p for d in differences if (p := power(d, of))]) for of in (scores, before))
+    numerators, alpha = (
+        _one([x for each in differences if (x := _power(loop, each, of)) is not None])
+        for of in (scores, before)
+    )
     if numerators is None or alpha is None:
         return None
-    total = one([let for let in users(numerators.value) if isinstance(let.node, Reduce)])
-    scaled = []
-    for let in users(alpha.value):
-        if not isinstance(let.node, Map2) or let.node.fn is not Fn2.MUL:
-            return None
-        scaled.append((let.value, let.node.a if let.node.b == alpha.value else let.node.b))
+    total = _one([x for x in _users(loop, numerators.value) if isinstance(x.node, Reduce)])
+    scaled = tuple((let.value, _factor(let, alpha.value)) for let in _users(loop, alpha.value))
+    sums = tuple((value, of) for value, of in scaled if of is not None)
     if total is None or not isinstance(total.node, Reduce) or total.node.fn is not Combine.ADD:
         return None
-    return LaggingMaximum(
-        before, chunk, new.value, safe.value, scores, numerators.value, total, tuple(scaled)
-    )
+    made = LaggingMaximum(before, chunk, new.value, safe.value, scores, numerators.value, total, sums)
+    return made if len(sums) == len(scaled) else None
 
 
-def empty(safe: Let, lets: Mapping[Value, Let]) -> list[Let]:
-    """Return the comparison with -inf behind which a maximum becomes 0."""
-    assert isinstance(safe.node, Select)
-    return [lets[safe.node.cond]] if safe.node.cond in lets else []
+def _users(loop: Loop, value: Value) -> list[Let]:
+    return [let for let in loop.body.lets if value in operands(let.node)]
+
+
+def _one(found: list[Let]) -> Let | None:
+    return found[0] if len(found) == 1 else None
+
+
+def _is_limited(let: Let, nodes: Mapping[Value, Node]) -> bool:
+    """Return whether a value is a maximum behind its limit: before + SLACK < chunk ? chunk : before."""
+    match let.node:
+        case Select(cond=cond, a=a, b=before):
+            pass
+        case _:
+            return False
+    match nodes.get(cond):
+        case Map2(fn=Fn2.LT, a=limit, b=chunk) if chunk == a:
+            pass
+        case _:
+            return False
+    match nodes.get(limit), nodes.get(chunk):
+        case Map2(fn=Fn2.ADD, a=x, b=slack), Reduce(fn=Combine.MAX):
+            number = nodes.get(slack)
+            known = isinstance(number, Const) and const_value(number.bits, DType.F32) == SLACK
+            return x == before and known
+        case _:
+            return False
+
+
+def _power(loop: Loop, difference: Let, of: Value) -> Let | None:
+    """Return exp2(of - subtracted), if that is all that the difference is read for."""
+    made = _one(_users(loop, difference.value))
+    match difference.node, made and made.node:
+        case Map2(fn=Fn2.SUB, a=a), Math(fn=MathFn.EXP2, model=MathModel.SM90) if a == of:
+            return made
+        case _:
+            return None
+
+
+def _factor(let: Let, by: Value) -> Value | None:
+    """Return what a product multiplies by a value."""
+    match let.node:
+        case Map2(fn=Fn2.MUL, a=a, b=b):
+            return a if b == by else b
+        case _:
+            return None

@@ -361,7 +361,7 @@ class Addresses(Arguments):
         pointer = self.pointer(decl, load.index)
         guarded = () if load.guard is None else self.e.tile(load.guard).axes
         mask = self.mask(axes, load.guard)
-        pointer = self.by_element(self.widest(pointer, axes, union(axes, guarded)), load)
+        pointer = self.widest(pointer, axes, union(axes, guarded))
         if mask is None:
             return self.e.let(let.name or load.param, f"tl.load({pointer})")
         return self.e.let(
@@ -376,15 +376,7 @@ class Addresses(Arguments):
         pointer = self.widest(
             self.pointer(decl, store.index), axes, union(axes, self.e.tile(store.value).axes)
         )
-        pointer = self.by_element(pointer, store)
         self.e.line(f"tl.store({pointer}, {self.e[store.value]}{masked})")
-
-    def by_element(self, pointer: str, access: Load | Store) -> str:
-        """Return the pointer, told to have no contiguous elements where no lane is to access a vector."""
-        last = access.index[-1] if access.index else None
-        if last in self.plan.by_element and self.e.shape(last):
-            return f"tl.max_contiguous({pointer}, [1])"
-        return pointer
 
     def widest(self, pointer: str, axes: tuple[Axis, ...], wanted: tuple[Axis, ...]) -> str:
         """Return the pointer, broadcast to the dims of its mask or value."""

@@ -21,7 +21,7 @@ from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.triton.tma_tiles import tma_tiles_of
 from rlk.passes.rotation import Window, windows
 from rlk.passes.walk import walk
-from rlk.schedule.axes import Roles, by_element, kind, length, roles
+from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
 
@@ -71,9 +71,6 @@ class TritonPlan:
     then. remainder: the only axis of a kernel's tensors, if its last elements, too few for a vector, have a
     tile of their own: Triton loads vectors where it can prove that their elements share a mask. windows:
     chunks that are read by whole vectors and rotated, by the value of their load and that of their indices.
-    by_element: contiguous indices by which no lane accesses a vector, as most accesses follow loaded ones:
-    Triton gives all the layout of the widest, and a warp with four indices to a lane would touch each sector
-    of the others four times.
     """
 
     kernel: Kernel
@@ -88,7 +85,6 @@ class TritonPlan:
     tma_tiles: Mapping[Value, TmaTile] = field(default_factory=dict)
     remainder: Shared | None = None
     windows: Mapping[Value, Window] = field(default_factory=dict)
-    by_element: frozenset[Value] = frozenset()
 
     @property
     def listed(self) -> int | None:
@@ -171,8 +167,7 @@ def plan(
     made = TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
     if outer is not None:
         return made
-    single = by_element(ordered, dims[0].axis) if len(dims) == 1 else frozenset()
-    return replace(made, remainder=_remainder(made), windows=_windows(made), by_element=single)
+    return replace(made, remainder=_remainder(made), windows=_windows(made))
 
 
 def _rows_first(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:

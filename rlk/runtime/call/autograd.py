@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ class Recorded:
     """The names that autograd records of a call, found once for all calls of one kind.
 
     names: of the inputs. outputs: of the results. saved: of both, those that the wanted gradients read.
-    detached: results without a gradient.
+    detached: results without a gradient. parts: inputs that may say where their gradient goes (`place`).
     """
 
     invocation: Invocation
@@ -94,6 +95,20 @@ class Recorded:
     outputs: tuple[str, ...]
     saved: tuple[str, ...]
     detached: tuple[str, ...]
+    parts: tuple[str, ...]
+
+
+Place = Callable[[], torch.Tensor | None]
+"""Returns memory of the sizes of a tensor for its gradient; None where it has some already."""
+
+
+def place(x: torch.Tensor, where: Place) -> None:
+    """Let the gradient of a tensor be written into memory that backward asks for: a part of a larger one.
+
+    An operator without such a gradient (`Calls.parts`) takes memory of its own, and so does the second of two
+    that read the tensor: whoever joins the parts copies these.
+    """
+    x.rlk_place = where  # type: ignore[attr-defined]
 
 
 def recorded(invocation: Invocation, tensors: Tensors) -> Recorded:
@@ -110,6 +125,7 @@ def recorded(invocation: Invocation, tensors: Tensors) -> Recorded:
         outputs,
         tuple(n for n in op.saves if n in everything and n in read),
         tuple(n for n in outputs if n not in connected),
+        tuple(n for n in op.calls.parts if n in tensors),
     )
 
 
@@ -149,6 +165,7 @@ class _Differentiable(torch.autograd.Function):
         made = run(given, scalars)
         ctx.set_materialize_grads(False)
         ctx.how, ctx.scalars = how, scalars
+        ctx.places = [(n, getattr(given[n], "rlk_place", None)) for n in how.parts]
         ctx.save_for_backward(*[made[n] if n in made else given[n] for n in how.saved])
         if how.detached:
             ctx.mark_non_differentiable(*[made[n] for n in how.detached])
@@ -167,7 +184,9 @@ class _Differentiable(torch.autograd.Function):
         alike = {n: other for n, other in op.calls.alike.items() if n in wanted and other in wanted}
         wanted = [n for n in wanted if n not in alike]
         if not torch.is_grad_enabled():
-            found = gradients(how.invocation, saved, given, ctx.scalars, wanted)
+            into = {n: where() for n, where in ctx.places if where is not None and n in wanted}
+            memory = {n: t for n, t in into.items() if t is not None}
+            found = gradients(how.invocation, saved, given, ctx.scalars, wanted, memory)
         else:  # under create_graph=True
             with torch.no_grad():
                 found = gradients(how.invocation, saved, given, ctx.scalars, wanted)
@@ -236,10 +255,11 @@ def gradients(
     cotangents: Mapping[str, torch.Tensor | None],
     scalars: Scalars,
     wanted: list[str],
+    memory: Tensors = MappingProxyType({}),  # type: ignore[assignment]
 ) -> Tensors:
     """Return the gradients of the wanted inputs by name, given cotangents of outputs.
 
-    Inputs on which no output with a cotangent depends have none.
+    Inputs on which no output with a cotangent depends have none. memory: of some gradients, written to.
     """
     op = invocation.spec
     assert isinstance(op, Op) and op.gradient is not None
@@ -261,7 +281,10 @@ def gradients(
         backward = _backward(invocation, frozenset(there), frozenset(group))
         if not pulls(backward, tensors):
             continue
-        made = dispatch(backward, tensors, scalars)
+        into = {f"d_{n}": memory[n] for n in group if n in memory}
+        if into:
+            backward = replace(backward, into=frozenset(into))
+        made = dispatch(backward, tensors | into, scalars)
         found |= {n: made[f"d_{n}"] for n in group}
     return found
 

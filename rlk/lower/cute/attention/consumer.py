@@ -28,12 +28,12 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import DType
-from rlk.lower.common.lagging import lagging_maximum
+from rlk.lower.common.lagging import BOUND, LaggingMaximum, lagging_maximum
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import axis_name, stem
 from rlk.lower.common.rescale import rescale_of
-from rlk.lower.cute.attention import lagging, scheduler
+from rlk.lower.cute.attention import scheduler
 from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
 from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, AttentionEmitter, numbered
@@ -61,6 +61,7 @@ ONLY_TILE = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
 ABOUT_STEP = "One KV tile: online softmax of S, S of the next tile, O += P V."
 ELEMENT = "[r, c]"  # of a fragment
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
+PROOF = f"# numerators that sum to less than {BOUND:g} prove that the maximum stays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,26 @@ class Late:
 
     parts: tuple[tuple[Let, str], ...]
     lets: tuple[Let, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaggingStep:
+    """A step with a lagging maximum, whose scores are written.
+
+    lets: its other values. of: all of them. probs: the numerators as a factor of P V. targets: the registers
+    of `probs` and of rescaled accumulators.
+    """
+
+    found: LaggingMaximum
+    lets: tuple[Let, ...]
+    of: Mapping[Value, Let]
+    probs: Value
+    targets: Mapping[Value, str]
+
+    @property
+    def total(self) -> str:
+        """Return the name of the sum of numerators."""
+        return self.found.total.name or stem(self.found.total)
 
 
 class ConsumerEmitter(AttentionEmitter):
@@ -175,6 +196,16 @@ class ConsumerEmitter(AttentionEmitter):
             self.unset[f"{name}[r, c]"] = name, fragment, self[init]
         else:
             self.begin_list(name, fragment, init)
+
+    def branches(self, values: Mapping[Value, str]) -> Iterator[tuple[str, Mapping[Value, str]]]:
+        """Yield the branches in which accumulators in shared memory were rescaled before, and were not.
+
+        Each with its header and the texts of their elements.
+        """
+        found = {value: place for value, place in values.items() if place in self.unset}
+        yield ("if rescales > 0:" if found else ""), found
+        if found:
+            yield "else:", {value: self.unset[place][2] for value, place in found.items()}
 
     @contextmanager
     def earlier(self, values: Mapping[Value, str]) -> Iterator[None]:
@@ -299,16 +330,15 @@ class ConsumerEmitter(AttentionEmitter):
                 self.rescale(part, name)
             self.read_scores(part)
             left = [let for let in lets if let.value not in self.written and let != part.sums[0]]
-            lagging_step = self.with_lagging_maximum(part, left)
-            if lagging_step is not None and found is not None:
-                lagging.restart(self, lagging_step, self[found.condition])
+            lagging = self.with_lagging_maximum(part, left)
+            if lagging is not None and found is not None:
+                self.restart(lagging, self[found.condition])
             with self.switch(MORE):
                 self.scores(K_STATE)
-            if lagging_step is None:
+            if lagging is None:
                 late = self.rows_of_step(part, left)
             else:
-                parts, rest = lagging.write(self, lagging_step)
-                late = Late(((lagging_step.found.total, parts),), tuple(rest))
+                late = self.with_maximum_as_it_was(lagging)
             self.wait_for(self.plan.streamed[1], V_STATE)
             if self.plan.by_tma and (guards := guards_of(part, self.plan.streamed[1:])):
                 with self.where_masked():
@@ -332,10 +362,14 @@ class ConsumerEmitter(AttentionEmitter):
         if all(value in self.consts for value in self.plan.parts[0].loop.init):
             condition = f"{condition} & ({name} > first_steps)"
         with self.inner(f"if {condition}:"):
-            with self.inner(EACH_ROW), self.earlier(place):
+            with self.inner(EACH_ROW):
                 listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
+                self.ordered(let for let in found.rare if not self.listed(let.value))
                 self.targets = listed
-                self.ordered(found.rare)
+                for header, values in self.branches(place):
+                    with self.inner(header) if header else nullcontext(), self.isolated():
+                        self.text |= values
+                        self.ordered(let for let in found.rare if self.listed(let.value))
                 self.targets = {}
                 self.assign([(place[old], new) for _, old, new in found.changes if new not in listed])
             if self.unset:
@@ -378,13 +412,90 @@ class ConsumerEmitter(AttentionEmitter):
             v in scores or (v in known and not self.by_row(v)) for v in operands(let.node)
         )
 
-    def with_lagging_maximum(self, part: Step, lets: list[Let]) -> lagging.LaggingStep | None:
+    def with_lagging_maximum(self, part: Step, lets: list[Let]) -> LaggingStep | None:
         """Write the masked scores of a step whose maximum mostly stays, if it has such a maximum."""
         found = lagging_maximum(part.loop, {value: let.node for value, let in self.lets.items()})
         dot = part.sums[0].node
         assert isinstance(dot, Dot) and dot.onto is not None
+        if found is None:
+            return None
+        of = {let.value: let for let in lets}
+        scores = backward_slice([found.scores], of, self.operands)
+        rest = [let for let in lets if let.value not in scores]
+        self.phase(part, [let for let in lets if let.value in scores], rest)
         targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: self.place_of(part, 0)}
-        return None if found is None else lagging.step_of(self, part, lets, found, targets)
+        return LaggingStep(found, tuple(rest), of, dot.a, targets)
+
+    def restart(self, step: LaggingStep, condition: str) -> None:
+        """Write the maximum of the first step of a piece, which begins with that of no score."""
+        with self.inner(f"if {condition}:"), self.inner(EACH_ROW):
+            self.new_maximum(step)
+
+    def with_maximum_as_it_was(self, step: LaggingStep) -> Late:
+        """Write a step up to its sums: numerators under the maximum as it was, and anew if it may not stay.
+
+        So most steps neither compare scores nor exchange maxima with the other threads of a row.
+        """
+        found, rest = step.found, step.lets
+        late = [let for let in rest if self.reads(step, let, found.total.value)]
+        stays = {found.maximum, found.subtracted}
+        count, maximum = self.parts_of(found.total), self.text[found.before]
+        self.uses("all_below", "any_lane", "select")
+        self.at(found.total)
+        parts = self.let(f"{step.total}_parts", f"cute.make_rmem_tensor(({ROWS * count},), Float32)")
+        with self.inner(EACH_ROW):
+            with self.isolated(scope=False):
+                self.text |= dict.fromkeys(stays, maximum)
+                self.whole |= stays
+                total = self.numerators_of_row(step, parts)
+            self.line(PROOF)
+            below = self.let("stays", f"all_below({total}, {self.literal(BOUND, DType.F32)})")
+            with self.inner(f"if any_lane(select({below}, Boolean(False), Boolean(True))):"), self.isolated():
+                self.new_maximum(step)
+                self.numerators_of_row(step, parts)
+        for value, old in ((found.maximum, found.before), *found.scaled):
+            self.text[value] = self.text[old]
+            self.whole.add(value)
+        self.written |= {let.value for let in rest if let not in late}
+        both = f"[{parts}[i] for i in range({ROWS * count})]"
+        return Late(((found.total, both),), tuple(let for let in late if let != found.total))
+
+    def reads(self, step: LaggingStep, let: Let, value: Value) -> bool:
+        return value in backward_slice([let.value], step.of, self.operands)
+
+    def new_maximum(self, step: LaggingStep) -> None:
+        """Write a row's maximum, and what it rescales."""
+        found, rest = step.found, [let for let in step.lets if let != step.found.chunk]
+        needed = backward_slice([found.subtracted, *(v for v, _ in found.scaled)], step.of, self.operands)
+        changes = [let for let in rest if let.value in needed and self.reads(step, let, found.chunk.value)]
+        self.ordered([let for let in rest if let.value in needed and let not in changes])
+        assert isinstance(found.chunk.node, Reduce)
+        of_thread, across = self.halves(found.chunk)
+        self.at(found.chunk)
+        made = f"{across}({of_thread}({self.text[found.chunk.node.x]}))[0]"
+        self.text[found.chunk.value] = self.let(found.chunk.name or stem(found.chunk), made)
+        self.written.add(found.chunk.value)
+        self.targets = dict(step.targets)
+        self.ordered(changes)
+        self.targets = {}
+        sums = [(self.text[old], value) for value, old in found.scaled if value not in step.targets]
+        self.assign([(self.text[found.before], found.maximum), *sums])
+
+    def numerators_of_row(self, step: LaggingStep, parts: str) -> str:
+        """Write a row's numerators and the partial sums of this thread; return the name of these."""
+        found, known = step.found, {step.found.maximum, step.found.subtracted}
+        of = {let.value: let for let in step.lets if let.value not in known}
+        needed = backward_slice([found.numerators, step.probs], of, self.operands)
+        self.crossing, self.targets = {found.numerators: ""}, dict(step.targets)
+        self.ordered([let for let in step.lets if let.value in needed])
+        self.crossing, self.targets = {}, {}
+        tree, _ = self.halves(found.total)
+        self.at(found.total)
+        name = self.let(f"{step.total}_of_row", f"{tree}({self.text[found.numerators]})")
+        count = self.parts_of(found.total)
+        with self.inner(f"for i in cutlass.range_constexpr({count}):"):
+            self.line(f"{parts}[{count} * r + i] = {name}[i]")
+        return name
 
     def rows_of_step(self, part: Step, lets: list[Let]) -> Late:
         """Write a step's values up to O += P V; return those that it does not need.
