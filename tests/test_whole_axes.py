@@ -35,7 +35,7 @@ from rlk.testing.examples import Example
 from rlk.testing.generated import run_generated
 
 T = Axis("T", chunk=1, piece=64, dynamic=True)
-R = Axis("R", dynamic=True)
+R = Axis("R", chunk=64, dynamic=True)
 N = Axis("N", chunk=256, dynamic=True)
 W = Axis("W", chunk=8192, dynamic=True)
 C = Axis("C", chunk=256)
@@ -234,3 +234,17 @@ def test_chunks_of_products_of_a_dynamic_axis_stay_inside_of_memory() -> None:
     laws = [Law.SOURCE, Law.SIMULATED]
     verdicts = list(check(scored, Example(), [target("sm_90a")], laws))
     assert [v for v in verdicts if v.ok is False] == [] and {v.law for v in verdicts if v.ok} == {*laws}
+
+
+@op()
+def shares(x: Tensor[f32, R]) -> Outputs:
+    """Elements divided by their sum, which is over the rows of the call."""
+    total = L.total()
+    for r in L.stream(R):
+        total.absorb(abs(x[r]))
+    return L.out(y=x / total.value)
+
+
+def test_elements_that_read_a_sum_over_all_are_no_rows() -> None:
+    (verdict,) = check(shares, Example(), [target("sm_90a")], [Law.ROWS])
+    assert verdict.ok is None and "not independent" in verdict.note
