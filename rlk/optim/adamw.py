@@ -32,11 +32,19 @@ Stepped = tuple[torch.Tensor, torch.Tensor, dict[str, Any]]
 class _Kept:
     """The last step of a group.
 
-    memory: of its tensors. launches: each with its step minus the first parameter's; True: it draws bits.
+    memory: of each parameter its addresses and all else that chooses launches, as `_addresses` gives them.
+    written: what a step writes; it keeps that memory from being given to others. launches: each with its step
+    minus the first parameter's; True: it draws bits.
     """
 
     memory: list[tuple[Any, ...]]
+    written: list[torch.Tensor]
     launches: list[tuple[int, bool, Repeated]]
+
+    def holds(self, stepped: Sequence[Stepped]) -> bool:
+        """Return whether a step has the same memory."""
+        first = stepped[0][2]["step"]
+        return [_addresses(*each, first) for each in stepped] == self.memory
 
 
 class AdamW(torch.optim.Optimizer):
@@ -128,8 +136,10 @@ class AdamW(torch.optim.Optimizer):
                 launches += [(step - stepped[0][2]["step"], drawn, each) for each in found]
             # of a DTensor it is not that of its local tensor
             torch.autograd.graph.increment_version([p for p, _, _ in stepped])
-            if len(launches) == len(alike) and (memory := _memory(stepped)) is not None:
-                self._kept[at] = _Kept(memory, launches)
+            if len(launches) == len(alike) and all(local(grad).is_contiguous() for _, grad, _ in stepped):
+                first = stepped[0][2]["step"]
+                memory = [_addresses(*each, first) for each in stepped]
+                self._kept[at] = _Kept(memory, _written(stepped), launches)
         return loss
 
     def _alike(
@@ -148,14 +158,14 @@ class AdamW(torch.optim.Optimizer):
     def _step_again(self, at: int, stepped: list[Stepped], numbers: dict[str, float]) -> bool:
         """Launch what stepped the same memory before; False if nothing did."""
         kept = self._kept.get(at)
-        if kept is None or kept.memory != _memory(stepped):
+        if kept is None or not kept.holds(stepped):
             return False
         step = stepped[0][2]["step"]
         if not all(launch.ready for _, _, launch in kept.launches):
             return False
         for offset, drawn, launch in kept.launches:
             launch.run(factors(numbers, step + offset) | self._key(step + offset, drawn))
-        torch.autograd.graph.increment_version(_written(stepped))
+        torch.autograd.graph.increment_version(kept.written)
         return True
 
     def _key(self, step: int, drawn: bool) -> Scalars:
@@ -264,21 +274,16 @@ def _counters(parameter: int, at: Place) -> Scalars:
     return {"parameter": parameter, "first": at.first, "width": at.width, "stride": at.stride}
 
 
-def _memory(stepped: Sequence[Stepped]) -> list[tuple[Any, ...]] | None:
-    """Return the addresses of a step's tensors, and all that chooses its launches; None if it copies."""
-    first, found = stepped[0][2]["step"], []
-    for p, given, state in stepped:
-        grad, master = local(given), state.get("master")
-        if not grad.is_contiguous():
-            return None
-        found.append(
-            (
-                local(p).data_ptr(), grad.data_ptr(), grad.dtype, grad.numel(), state["step"] - first,
-                local(state["exp_avg"]).data_ptr(), local(state["exp_avg_sq"]).data_ptr(),
-                None if master is None else local(master).data_ptr(),
-            )
-        )  # fmt: skip
-    return found
+def _addresses(p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], first: int) -> tuple[Any, ...]:
+    """Return where the tensors of a parameter's step are, and what else chooses its launch."""
+    mean, square, master = state["exp_avg"], state["exp_avg_sq"], state.get("master")
+    if type(mean) is not torch.Tensor:  # a shard
+        p, grad, mean, square = local(p), local(grad), local(mean), local(square)
+        master = None if master is None else local(master)
+    return (
+        p.data_ptr(), grad.data_ptr(), mean.data_ptr(), square.data_ptr(), grad.dtype, grad.numel(),
+        master is None or master.data_ptr(), state["step"] - first, grad.is_contiguous(),
+    )  # fmt: skip
 
 
 def _written(stepped: Sequence[Stepped]) -> list[torch.Tensor]:
