@@ -300,8 +300,8 @@ class L(metaclass=_Names):
 
         Shapes: both have `over`; the result has the other axes of both. No axis needs a transpose: factors
         are contracted over the axis of this name, wherever it is among their dims.
-        Dtypes: bf16 with bf16, f16 with f16, f32 with f32, e4m3 or e5m2 with either, to f32; i8 with i8, to
-        i32. Another 8-bit factor is cast: `w.to(bf16)` beside bf16.
+        Dtypes: bf16 with bf16, f16 with f16, f32 with f32, e4m3 and e5m2 with each other, to f32; i8 with
+        i8, to i32. Another 8-bit factor is cast: `w.to(bf16)` beside bf16.
         Raises: DTYPE_MIX, DTYPE_WANTED, DOT_SHARES_AXIS, DOT_ONTO, DOT_PIECES for i8 over an axis with
         pieces, and CANNOT_LOWER where no backend has the form.
 

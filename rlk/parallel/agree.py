@@ -7,8 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
@@ -38,7 +40,8 @@ def agree(
     store of torch.distributed alone, no communication backend. What is compared: the versions of rlk and of
     torch; of a model its `numerics_id(device)` and leaves, if it has them (`rlk.nn.CausalLM`; device: by
     default that of its parameters), and each parameter's name, dtype and shape (the whole shape of a
-    DTensor); and `facts`, by name, as their text: the number of micro-batches, the learning rate, a seed.
+    DTensor); and `facts`, by name: the number of micro-batches, the learning rate, a seed as text; tensors
+    and NumPy arrays, also in lists, tuples and dicts, by dtype, shape and a digest of their bytes.
 
     timeout: seconds that a rank waits for others. A rank that does not call it within them, or dies, is an
     error on the others that names it (RANKS_MISSING); facts that differ are RANKS_DIFFER, with the values of
@@ -49,7 +52,11 @@ def agree(
     if group is None and one_process():
         return
     members = dist.get_process_group_ranks(process_group(NAME, group))
-    mine = {**_versions(), **_of_model(model, device), **{name: str(value) for name, value in facts.items()}}
+    mine = {
+        **_versions(),
+        **_of_model(model, device),
+        **{name: _text(value) for name, value in facts.items()},
+    }
     rank, among = dist.get_rank(), ",".join(map(str, members))
     key = f"rlk/agree/{among}/{_calls[among]}"
     _calls[among] += 1
@@ -70,6 +77,26 @@ def agree(
         more = [f"    and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
         text = "\n".join([f"    {line}" for line in lines[:SHOWN]] + more)
         raise LaunchError(Code.RANKS_DIFFER, op=NAME, count=len(lines), found=text)
+
+
+def _text(value: object) -> str:
+    """Return the text of a fact: equal for equal ones alone, where torch and NumPy leave elements out."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().contiguous()
+        kind, shape, content = (
+            value.dtype,
+            tuple(value.shape),
+            value.view(-1).view(torch.uint8).numpy().tobytes(),
+        )
+    elif isinstance(value, np.ndarray):
+        kind, shape, content = value.dtype, value.shape, value.tobytes()
+    elif isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_text(each)}' for key, each in value.items())}}}"
+    elif isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    else:
+        return str(value)
+    return f"{kind} {list(shape)} {sha256(content).hexdigest()[:16]}"
 
 
 def _wait(store: dist.Store, keys: list[str], members: list[int], end: float, timeout: float) -> None:
