@@ -63,6 +63,8 @@ a branch leaves sums as they are, right behind which the compiler begins each in
 as many for each part as it has contractions."""
 OLD = {"varlen_attention": 160, "prefix_attention_1": 136} if VERSION.startswith("4.7.") else {}
 """Bytes of stack of blocks that stay, by cutlass-dsl 4.7 (`docs/decisions/0068-*`)."""
+OLD_PLAIN = {"sample"} if VERSION.startswith("4.7.") else set()
+"""What 4.7 compiles without options: a sampler's search takes longest, and has other kinds' words."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
@@ -142,7 +144,7 @@ KINDS = (
 
 def program_of(name: str) -> Program | None:
     op = operator_of(name)
-    variant = reference_variant(op)
+    variant = op.default_variant() if name in OLD_PLAIN else reference_variant(op)
     return placed(op, op.trace(variant)) if name in operators() else reference_gradient(op, variant)
 
 
