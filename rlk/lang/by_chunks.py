@@ -72,8 +72,10 @@ def _streamed(t: Tracer, x: Tile, over: Axis, fold: F, *beside: Argmax) -> F:
         for let in lets:
             with b.at(let.loc):
                 again[let.value] = b.let(with_operands(let.node, lambda v: again.get(v, v)), let.name)
-        for each in (fold, *beside):
-            each.absorb(t.wrap(again.get(value, value)))
+        chunk = t.wrap(again.get(value, value))
+        fold.absorb(chunk)
+        for each in beside:
+            each.absorb(chunk)
     return fold
 
 
