@@ -54,6 +54,7 @@ MONOIDS = {
         Monoid(Kind.ARGMAX), (DType.F32, DType.I32),
         [(x, i) for x in (1.5, -2.25, -3e38, INF) for i in (0, 5, 2**31 - 2)] + [(-INF, 2**31 - 1)],
     ),
+    "largest": (Monoid(Kind.LARGEST), (DType.F32,), [(x,) for x in (1.5, 0.0, -0.0, -3e38, INF, -INF)]),
     "top": (
         Monoid(Kind.TOP), (DType.I32,) * 3,
         [(-(2**31),) * 3, (2**31 - 1, 0, -(2**31)), (3, 3, -5), (0, -1, -(2**31))],

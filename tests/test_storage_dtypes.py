@@ -161,7 +161,13 @@ def whole_bytes(x: Tensor[S, T, N], y: Tensor[S, T, N]) -> Outputs:
     shifted = ((x << 3) | (y >> 2)) & 0x7D
     quotients = (shifted % 11) + shifted // ((y & 7) + 1)
     extremes = {"largest": L.max(mixed, over=N), "smallest": L.min(x - y, over=N)}
-    return L.out(mixed=mixed, less=less, turned=abs(-x) - low, quotients=quotients, **extremes)
+    made = L.number(300, i32).to(x.dtype)  # 44: a number that the dtype lacks
+    cast = {
+        "half": x * 0 + made // 2,
+        "below": x < made,
+        "above": L.maximum(x, L.number(-1, i32).to(x.dtype)),
+    }
+    return L.out(mixed=mixed, less=less, turned=abs(-x) - low, quotients=quotients, **extremes, **cast)
 
 
 @pytest.mark.parametrize(("by", "on"), RUNS, ids=[f"{by}-{on}" for by, on in RUNS])
@@ -180,10 +186,14 @@ def test_integers_of_8_bits_are_computed_with_modulo_256(by: str, on: str) -> No
             "mixed": (wide * other + 3) ^ ~wide,
             "turned": abs((-wide).astype(kind).astype(np.int64)) - np.minimum(wide, other),
             "quotients": shifted % 11 + shifted // ((other & 7) + 1),
+            "half": np.full_like(wide, 22),
+            "above": np.maximum(wide, np.array(-1).astype(kind)),
         }
         for name, value in exact.items():
             assert_same_bits(want[name], value.astype(kind), name)
-            assert name == "quotients" or (want[name] != value).any()  # the control: some exceed 8 bits
+            if name in ("mixed", "turned"):
+                assert (want[name] != value).any()  # the control: some exceed 8 bits
+        assert_same_bits(want["below"], wide < 44)
         assert_same_bits(want["largest"], want["mixed"].max(1))
         assert_same_bits(want["smallest"], (wide - other).astype(kind).min(1))
         got = run_generated(program, {"x": x, "y": y}, backend=by, on=target(on)).tensors

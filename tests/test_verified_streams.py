@@ -75,7 +75,7 @@ def test_conditions_of_a_stream_are_truth_values(condition: str) -> None:
 
 FOLDED = {
     Kind.TOTAL: {F32, I32, I64, DType.U32}, Kind.SOFTMAX_SUM: {F32}, Kind.POWER_SUM: {F32},
-    Kind.ARGMAX: {F32}, Kind.TOP: {I32},
+    Kind.ARGMAX: {F32}, Kind.TOP: {I32}, Kind.LARGEST: {F32, I32, I64, DType.U32}, Kind.TOP_K: {F32},
 }  # fmt: skip
 
 

@@ -106,8 +106,15 @@ def expected(x: np.ndarray, n: np.ndarray) -> dict[str, np.ndarray]:
         "brief": n.astype(np.int8).max(1),
     }
     found = {"most": n.max(1), "least": n.min(1), "added": n.sum(1, dtype=np.int32)}
-    floats = {"high": np.nanmax(x, 1), "low": np.nanmin(x, 1)}
+    # NaN loses, also to nothing; -0.0 < +0.0, the order of the patterns as integers of sign and magnitude
+    floats = {"high": _largest(x), "low": -_largest(-x)}
     return {**floats, "some": (n > 98).any(1), **found, **whole}
+
+
+def _largest(x: np.ndarray) -> np.ndarray:
+    bits = np.where(np.isnan(x), np.float32(-np.inf), x).view(np.int32)
+    keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).max(1)
+    return np.where(keys < 0, keys ^ 0x7FFFFFFF, keys).view(np.float32)
 
 
 @pytest.mark.parametrize("by", [None, "triton", "cute"])
@@ -116,10 +123,12 @@ def test_extremes_and_integers_need_no_order(by: str | None) -> None:
     program = canonical(extremes.trace(Variant()))
     for width in (601, 256, 1):
         x, n = (
-            rng.normal(size=(3, width)).astype(np.float32),
-            rng.integers(-100, 100, (3, width)).astype(np.int32),
+            rng.normal(size=(6, width)).astype(np.float32),
+            rng.integers(-100, 100, (6, width)).astype(np.int32),
         )
-        x[1:, width // 2 : width - 1] = np.nan
+        x[1:3, width // 2 : width - 1] = np.nan
+        x[3] = np.where(np.arange(width) < width // 2, np.float32(-0.0), np.float32(0.0))
+        x[4], x[5] = x[3][::-1], np.nan
         n[0] = abs(n[0])
         if by is None:
             got = run(program, {"x": x, "n": n}).tensors
@@ -165,6 +174,30 @@ def test_gradients_are_derived() -> None:
     ).square().sum().backward()
     for each, wanted in zip((x, weight), exact, strict=True):
         torch.testing.assert_close(each.grad.double(), wanted.grad, rtol=1e-4, atol=1e-4)
+
+
+@op(saves=("x",), returns=("high",))
+def spread(x: Tensor[f32, R, N]) -> Outputs:
+    """The range of each row."""
+    return L.out(high=L.max(x, over=N) - 2.0 * L.min(x, over=N))
+
+
+spread.derive_vjp("x")
+
+
+def test_the_first_of_the_largest_has_the_gradient() -> None:
+    """Of -0.0 and +0.0, which compare equal, the first has it, though the largest is +0.0."""
+    x = torch.randn(3, 601)
+    x[1] = torch.cat([torch.full((300,), -0.0), torch.zeros(301)])
+    x[2, 7:500] = torch.nan
+    x.requires_grad_()
+    spread(x).sum().backward()
+    want = torch.zeros(3, 601)
+    for row in range(3):
+        z = x.detach()[row]
+        want[row, z.nan_to_num(-torch.inf).argmax()] += 1
+        want[row, z.nan_to_num(torch.inf).argmin()] -= 2
+    assert torch.equal(x.grad, want)
 
 
 def test_every_law_holds() -> None:

@@ -31,6 +31,8 @@ def init(b: Builder, monoid: Monoid, dtype: DType = DType.F32) -> State:
             return (lowest, *map(b.f32, sums))
         case Kind.ARGMAX:
             return (b.f32(-math.inf), b.i32(LAST_INDEX))
+        case Kind.LARGEST if dtype is DType.F32:
+            return (b.f32(-math.inf),)
         case Kind.LARGEST:
             return (b.const(0 if dtype is DType.U32 else -(1 << (8 * dtype.bytes - 1)), dtype),)
         case Kind.TOP:
@@ -62,7 +64,9 @@ def leaf(
         case Kind.LARGEST:
             x = inputs[0]
             lowest = init(b, monoid, b.tile(x).dtype)[0]
-            return (_combine(b, Combine.MAX, _only(b, x, exists, lowest), lanes, monoid, "largest"),)
+            best = _combine(b, Combine.MAX, _only(b, x, exists, lowest), lanes, monoid, "largest")
+            # of NaN alone: -inf, which is the identity, so that neither chunks nor their order show
+            return (b.max(best, lowest) if b.tile(x).dtype is DType.F32 else best,)
         case Kind.TOP:
             assert lanes is None, "each lane has a state of its own"
             x = _only(b, inputs[0], exists, b.i32(SMALLEST))

@@ -277,7 +277,7 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
     rows = without(union(known.joined(*fold.inputs), bounds), axis)
     if fold.kept:
         rows = union(rows, kept_axes(axis))
-    accepted = {Kind.TOTAL: NUMBERS, Kind.LARGEST: INTS, Kind.TOP: frozenset({DType.I32})}
+    accepted = {Kind.TOTAL: NUMBERS, Kind.LARGEST: NUMBERS, Kind.TOP: frozenset({DType.I32})}
     wanted = accepted.get(fold.monoid.kind, F32)
     if fold.monoid.contracts:
         return [_products(fold, rows, known)]

@@ -17,7 +17,7 @@ class Kind(Enum):
     POWER_SUM = "power_sum"  # the same of scores in units of ln 2: e = exp2(z - max)
     ARGMAX = "argmax"  # (max, its lowest index)
     TOP = "top"  # the three largest integers, the largest first; only for folds with `kept`
-    LARGEST = "largest"  # (the largest integer)
+    LARGEST = "largest"  # (the largest number), by the order of `maximum`; a NaN is -inf
     # (the largest scores, the largest first; the index of each), the lower index first of equal scores
     TOP_K = "top_k"
 

@@ -505,9 +505,10 @@ class _Reverse:
                     self.softmax(let, i, fold, found)
                     continue
                 for what, _, g in found:
-                    if fold.monoid.kind in (Kind.ARGMAX, Kind.TOP_K):
+                    if fold.monoid.kind in (Kind.ARGMAX, Kind.TOP_K, Kind.LARGEST):
                         of = fold.monoid.count + int(what) if fold.monoid.count else 1
-                        best = self.f.result(let.value, first_result(stream, i) + of)
+                        at = _argmax_beside(stream, fold) if fold.monoid.kind is Kind.LARGEST else i
+                        best = self.f.result(let.value, first_result(stream, at) + of)
                         g = L.where(L.pos(self.f.flat.get(stream.axis, stream.axis)) == best, g, 0.0)
                     self.absorbed(let, fold.inputs[0], g)
 
@@ -571,6 +572,15 @@ class _Reverse:
 
 
 # --- values of the gradient -----------------------------------------------------------------------
+
+
+def _argmax_beside(stream: Stream, largest: Fold) -> int:
+    """Return the argmax fold of what another fold takes the largest of."""
+    return next(
+        i
+        for i, fold in enumerate(stream.folds)
+        if fold.monoid.kind is Kind.ARGMAX and fold.inputs == largest.inputs
+    )
 
 
 def _axes_of(let: Let) -> tuple[Axis, ...]:

@@ -35,23 +35,21 @@ def by_chunks(t: Tracer, fn: Combine, x: Tile, over: Axis, tree: Order | None) -
             return _streamed(t, x, over, total).value
         case Combine.OR, DType.BOOL:
             return _largest(t, x.to(DType.I32), over) > 0
-        case Combine.MAX, DType.F32:
-            return _streamed(t, x, over, Argmax()).max
-        case Combine.MIN, DType.F32:
-            return -_streamed(t, -x, over, Argmax()).max
         case Combine.MAX, _:
             return _largest(t, x, over)
+        case Combine.MIN, DType.F32:
+            return -_largest(t, -x, over)
         case _:
             return ~_largest(t, ~x, over)  # ~x is in the opposite order, without exception
 
 
 class _Largest(_Fold):
-    """The largest integer."""
+    """The largest number; -0.0 < +0.0, a NaN is -inf."""
 
     what = "max"
 
     def absorb(self, x: Tile) -> None:
-        """Absorb one chunk of integers."""
+        """Absorb one chunk of numbers."""
         self._absorb(Monoid(Kind.LARGEST), x)
 
     @property
@@ -61,18 +59,23 @@ class _Largest(_Fold):
 
 
 def _largest(t: Tracer, x: Tile, over: Axis) -> Tile:
-    return _streamed(t, x, over, _Largest()).value
+    # a gradient is that of the element at the index of an argmax, whose maximum may be -0.0 for +0.0
+    beside = (Argmax(),) if x.dtype is DType.F32 else ()
+    return _streamed(t, x, over, _Largest(), *beside).value
 
 
-def _streamed(t: Tracer, x: Tile, over: Axis, fold: F) -> F:
-    """Return a fold that has absorbed a tile along an axis."""
+def _streamed(t: Tracer, x: Tile, over: Axis, fold: F, *beside: Argmax) -> F:
+    """Return a fold that has absorbed a tile along an axis, as others beside it have."""
     b, lets, value = t.builder, _along(t, x, over), t.use(x)
     again: dict[Value, Value] = {}
     for _ in t.stream(over, *(None,) * 8):
         for let in lets:
             with b.at(let.loc):
                 again[let.value] = b.let(with_operands(let.node, lambda v: again.get(v, v)), let.name)
-        fold.absorb(t.wrap(again.get(value, value)))
+        chunk = t.wrap(again.get(value, value))
+        fold.absorb(chunk)
+        for each in beside:
+            each.absorb(chunk)
     return fold
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlk.ir.build import Builder
-from rlk.ir.nodes import Cast, Const, Fn1, Fn2, Value
+from rlk.ir.nodes import Cast, Const, Fn1, Fn2, Value, const_bits, const_value
 from rlk.ir.types import DType
 
 
@@ -23,8 +23,27 @@ def map2(b: Builder, fn: Fn2, x: Value, y: Value) -> Value:
 
 
 def _widened(b: Builder, x: Value) -> Value:
-    """Return an integer of 8 bits as an i32; a number as it was before its cast."""
+    """Return an integer of 8 bits as an i32; a number that the dtype holds as it was before its cast."""
     node = b.node(x)
-    if isinstance(node, Cast) and isinstance(b.node(node.x), Const):
+    if isinstance(node, Cast) and _is_kept(b, node):
         return node.x
     return b.let(Cast(x, DType.I32))
+
+
+def _is_kept(b: Builder, cast: Cast) -> bool:
+    """Return whether a cast is of an i32 number that it leaves as it is."""
+    number = b.node(cast.x)
+    if not isinstance(number, Const) or b.tile(cast.x).dtype is not DType.I32:
+        return False
+    return holds(cast.dtype, int(const_value(number.bits, DType.I32)))
+
+
+def holds(dtype: DType, number: int) -> bool:
+    """Return whether a dtype has an integer; floats round it."""
+    match dtype:
+        case DType.I8:
+            return -128 <= number <= 127
+        case DType.U8:
+            return 0 <= number <= 255
+        case _:
+            return not dtype.is_int or const_value(const_bits(number, dtype), dtype) == number

@@ -228,7 +228,9 @@ class L(metaclass=_Names):
 
     @staticmethod
     def max(x: Operand, over: Axis) -> Tile:
-        """Return the largest element over a whole axis; NaN loses.
+        """Return the largest element over a whole axis; NaN loses, -0.0 < +0.0.
+
+        Of NaN alone: -inf, but NaN along a static axis of 2**n elements, which nothing pads.
 
         Shapes: x has the axis; the result has x's other axes.
         Dtypes: f32 and integers, of 8 bits too, kept.
@@ -241,7 +243,9 @@ class L(metaclass=_Names):
 
     @staticmethod
     def min(x: Operand, over: Axis) -> Tile:
-        """Return the smallest element over a whole axis; NaN loses.
+        """Return the smallest element over a whole axis; NaN loses, -0.0 < +0.0.
+
+        Of NaN alone: inf, but NaN along a static axis of 2**n elements, which nothing pads.
 
         Shapes: x has the axis; the result has x's other axes.
         Dtypes: f32 and integers, of 8 bits too, kept.

@@ -32,12 +32,10 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
-    const_bits,
-    const_value,
     defined,
 )
 from rlk.ir.types import DType, TileType, dtype_of
-from rlk.lang.narrow import map1, map2
+from rlk.lang.narrow import holds, map1, map2
 from rlk.lang.reserved import check_free
 
 Number = float | int | bool
@@ -953,17 +951,6 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
                 instead = f"write L.pos({x}) for the index along it, L.extent({x}) for its length"
             got = f"a {type(x).__name__}"
             raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got=got, instead=instead)
-
-
-def holds(dtype: DType, number: int) -> bool:
-    """Return whether a dtype has an integer; floats round it."""
-    match dtype:
-        case DType.I8:
-            return -128 <= number <= 127
-        case DType.U8:
-            return 0 <= number <= 255
-        case _:
-            return not dtype.is_int or const_value(const_bits(number, dtype), dtype) == number
 
 
 def as_tile(tracer: Tracer, x: object, dtype: DType | None = None, what: str = "a number") -> Tile:

@@ -313,7 +313,7 @@ class _Writer:
     def stream(self, let: Let, stream: Stream) -> Iterator[str]:
         """Yield the lines of a stream and of its folds."""
         if any(f.monoid.kind is Kind.LARGEST for f in stream.folds):
-            raise LaunchError(Code.CANNOT_WRITE, what="the largest integer of a dynamic axis")
+            raise LaunchError(Code.CANNOT_WRITE, what="the largest number of a dynamic axis")
         if stream.init or stream.rows is not None or stream.after is not None:
             raise LaunchError(
                 Code.CANNOT_WRITE, what="a recurrence, or a stream whose states are stored by row"
