@@ -231,7 +231,7 @@ class Recording:
 
     @staticmethod
     def of(layer: Any, x: torch.Tensor, residual: torch.Tensor | None, tokens: PagedTokens) -> Recording:
-        """Begin with the arguments of a layer. Raises Unknown where they share memory, or lie by a parameter."""
+        """Begin with the arguments of a layer. Raises Unknown where they share memory with others."""
         fixed = (*layer.parameters(), *layer.self_attn.options.tables.of(x))
         made = Recording(frozenset(map(_address, fixed)))
         given = {"x": x} if residual is None else {"x": x, "residual": residual}
