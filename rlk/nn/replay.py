@@ -145,7 +145,7 @@ def unchanged(layer: torch.nn.Module) -> Same | None:
     Their numbers may change: kernels read them anew. It holds the layer's modules, but not the layer, which
     holds it.
     """
-    scope: dict[str, Any] = {"hooked": _has_any_global_hook, "gone": object()}
+    scope: dict[str, Any] = {"hooked": _has_any_global_hook}
     terms = ["not hooked()"]
 
     def name(value: object) -> str:
@@ -161,7 +161,7 @@ def unchanged(layer: torch.nn.Module) -> Same | None:
         terms.append(f"len({own}) == {len(state)}")
         for key in ("_parameters", "_modules"):
             terms.append(f"len({own}[{key!r}]) == {len(state[key])}")
-            terms += [f"{own}[{key!r}].get({k!r}, gone) is {name(each)}" for k, each in state[key].items()]
+            terms += [f"{own}[{key!r}][{k!r}] is {name(each)}" for k, each in state[key].items()]
         for p in module.parameters(recurse=False):
             it = name(p)
             terms += [f"{it}.data_ptr() == {p.data_ptr()}", f"{it}.dtype is {name(p.dtype)}"]
@@ -170,8 +170,9 @@ def unchanged(layer: torch.nn.Module) -> Same | None:
         if module is not layer:  # whose own hooks are called around its forward
             terms += [f"not {own}[{key!r}]" for key in HOOKS]
         options = (key for key in state if not key.startswith("_") and key not in ("training", "replays"))
-        terms += [f"{own}.get({key!r}, gone) is {name(state[key])}" for key in options]
-    lines = ["state = layer.__dict__", "return " + " and ".join(terms)]
+        terms += [f"{own}[{key!r}] is {name(state[key])}" for key in options]
+    lines = ["state = layer.__dict__", "try:", f"    return {' and '.join(terms)}"]
+    lines += ["except KeyError:", "    return False"]
     same: Same = _defined("same", "layer", lines, scope)
     return same if same(layer) else None
 
