@@ -20,10 +20,12 @@ from rank_cases import Found, member, refused
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of every package that Megatron does without
     from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.inference.contexts import StaticInferenceContext
     from megatron.core.models import gpt
     from megatron.core.models.gpt import gpt_layer_specs
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer.enums import AttnMaskType
 
 from rlk import sync
 from rlk.integrations import megatron
@@ -68,9 +70,25 @@ def alone(rank: int) -> Found:
         theirs = gpt.GPTModel(config, spec, 96, 512, **options).bfloat16()  # as Float16Module does
         sync.transfer(policy, theirs)
         found["control"] = trained(theirs, name)
+        if rank == 1:
+            found["cached"] = cached(theirs.eval(), texts(name))
     found["refused"] = refusals(config, model)
     found["norm"] = normed(config)
     return found | {"config": vars_of(model.nn_config) == vars_of(policy.config)}
+
+
+@torch.no_grad()
+def cached(theirs: Any, ids: torch.Tensor) -> Found:
+    """Return logits of a prompt, with a cache of its keys and without, and the error of the next token."""
+    context = StaticInferenceContext(len(ids), ids.shape[1])
+    context.materialize_only_last_token_logits = False
+    places = torch.arange(ids.shape[1]).expand(len(ids), -1)
+    kept = {"inference_context": context, "runtime_gather_output": True}
+    found: Found = {"prompt": theirs(ids[:, :-1], places[:, :-1], None, **kept)}
+    found["whole"] = theirs(ids[:, :-1], places[:, :-1], None)
+    context.sequence_len_offset = ids.shape[1] - 1
+    found["next"] = refused(lambda: theirs(ids[:, -1:], places[:, -1:], None, **kept))
+    return found
 
 
 def normed(config: TransformerConfig) -> Found:
@@ -194,6 +212,13 @@ def refusals(config: TransformerConfig, model: Any) -> Found:
             lambda: model(**{"input_ids": ids, "position_ids": None, "attention_mask": None} | given)
         )
 
+    core = model.decoder.layers[0].self_attention.core_attention
+    wide = torch.zeros(4, 3, 2, 16, dtype=torch.bfloat16)
+    packed = PackedSeqParams(qkv_format="thd", cu_seqlens_q=integers(0, 4), cu_seqlens_kv=integers(0, 4))
+
+    def attend(key: torch.Tensor, value: torch.Tensor, **given: Any) -> tuple[str, str]:
+        return refused(lambda: core(wide[:, :2], key, value, **given))
+
     with without_cuda():
         theirs_with_ours = refused(lambda: gpt.GPTModel(config, spec, 96, 512, **rope)(ids, None, None))
     return {
@@ -206,4 +231,13 @@ def refusals(config: TransformerConfig, model: Any) -> Found:
         "inference": forward(inference_context=object()),
         "ids": forward(input_ids=ids + 90),
         "long": forward(input_ids=ids.repeat(1, 8)),
+        **{
+            f"type {each.name}": attend(wide[:, :2], wide[:, :2], attn_mask_type=each)
+            for each in AttnMaskType
+            if each != AttnMaskType.causal
+        },
+        "keys": attend(wide[:3, :2], wide[:, :2]),
+        "values": attend(wide[:, :2], wide),
+        "packed keys": refused(lambda: core(wide[:, 0], wide[:3, 0], wide[:, 0], packed_seq_params=packed)),
+        "packed values": refused(lambda: core(wide[:, 0], wide[:, 0], wide[:2, 0], packed_seq_params=packed)),
     }

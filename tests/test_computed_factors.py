@@ -285,7 +285,8 @@ def test_products_of_computed_factors_are_cutes_where_they_were_measured() -> No
         made = specialize(program(spec), sizes, target("sm_90a").softmax)
         return by_cute_first(made, target("sm_90a"), sizes | {"R": 40})
 
-    assert by_cute("weighed") and not by_cute("head") and not by_cute("grouped")
+    assert by_cute("weighed") and by_cute("down")
+    assert not any(map(by_cute, ("activated", "head", "grouped")))
 
 
 def test_what_is_computed_beyond_an_end_would_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,8 +113,11 @@ def test_steps_of_the_same_memory_launch_as_the_last(interpreted: list[int], see
 
     made = [optimizer(), optimizer()]
     launched: list[int] = []
+    states: list[torch.Tensor] = []
     expected = {"first": False, "none": True, "lr": True, "grad": False, "transposed": False, "still": False}
     expected |= {"grad again": False, "count": False, "none again": True, "state": False, "after it": True}
+    expected |= {"negated": False, "grad back": False, "and again": True, "moved states": False}
+    expected |= {"still the same": True} if seed is None else {"a number more": False}
     for change in expected:
         for i, (adamw, weights) in enumerate(made):
             grad = drawn()[1][1].mul(3.0)  # of 48
@@ -127,6 +131,16 @@ def test_steps_of_the_same_memory_launch_as_the_last(interpreted: list[int], see
                 adamw.state[weights[2]]["step"] = 40
             elif change == "state":
                 adamw.load_state_dict(copy.deepcopy(adamw.state_dict()))
+            elif change == "negated":
+                weights[1].main_grad = torch._neg_view(weights[1].main_grad)  # type: ignore[attr-defined]
+            elif change == "moved states":
+                old = [weakref.ref(adamw.state[w]["exp_avg"]) for w in weights]
+                for w in weights:
+                    adamw.state[w] |= {n: adamw.state[w][n].clone() for n in ("exp_avg", "exp_avg_sq")}
+                states.clear()
+                assert not any(ref() is not None for ref in old)
+            elif change == "a number more":  # which random bits are of
+                adamw.param_groups[0]["params"].insert(0, torch.nn.Parameter(torch.ones(3)))
             if i:
                 adamw._kept.clear()  # the control: as if each step were the first
             before = len(interpreted)

@@ -111,6 +111,14 @@ def test_weights_move_both_ways_and_a_change_is_found_in_its_weight(ranks: list[
         assert "model.layers.0.self_attn.v_proj.weight: " in line
 
 
+def test_attention_to_a_cache_is_refused(ranks: list[Found]) -> None:
+    """Megatron's own layer on rlk's attention: it computes a prompt, and not the token behind it."""
+    found = ranks[1]["cached"]
+    assert_same_bits(found["prompt"], found["whole"], "logits of the prompt")
+    code, text = found["next"]
+    assert code == "ARG_VALUE" and "attn_mask_type=<AttnMaskType.no_mask" in text, text
+
+
 WORDS = {
     "options": (
         "config.hidden_dropout=0.1", "0.0", "config.activation_func='gelu'", "silu", "config.params_dtype=",
@@ -126,6 +134,15 @@ WORDS = {
     "inference": ("inference_context='object'",),
     "ids": ("ids from 0 to 95",),
     "long": ("max_position_embeddings = 512",),
+    "type padding": ("attn_mask_type=<AttnMaskType.padding", "AttnMaskType.causal, or None"),
+    "type no_mask": ("attn_mask_type=<AttnMaskType.no_mask", "AttnMaskType.causal, or None"),
+    "type padding_causal": ("attn_mask_type=<AttnMaskType.padding_causal",),
+    "type arbitrary": ("attn_mask_type=<AttnMaskType.arbitrary",),
+    "type causal_bottom_right": ("attn_mask_type=<AttnMaskType.causal_bottom_right",),
+    "keys": ("key.shape=[3, 2, 2, 16]", "expected [4, 2, ...], the query's tokens"),
+    "values": ("value.shape=[4, 3, 2, 16]", "expected [4, 2, ...]"),
+    "packed keys": ("key.shape=[3, 2, 16]", "expected [4, ...]"),
+    "packed values": ("value.shape=[2, 2, 16]", "expected [4, ...]"),
 }  # fmt: skip
 
 

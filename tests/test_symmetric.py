@@ -21,10 +21,10 @@ import torch.distributed as dist
 from rank_cases import SPECIAL, Kind, wide
 
 from rlk.env import Env
-from rlk.errors import LaunchError
+from rlk.errors import LaunchError, ScheduleError
 from rlk.interp.floats import tree_sum
 from rlk.ir.tree import Tree
-from rlk.lower.triton.ranks import Exchange, lower_sums
+from rlk.lower.triton.ranks import BLOCK, Exchange, lower_sums
 from rlk.ops import ordered_all_reduce
 from rlk.runtime.call import symmetric
 from rlk.runtime.call.symmetric import Facts, Memory, Sizes, Transport, _Loaded, refusal
@@ -221,6 +221,13 @@ def test_numbers_of_calls_go_on_over_a_wrap(tmp_path: Path) -> None:
 def without_renewal(source: str) -> str:
     assert source.count("mask=other >= n") == 1
     return source.replace("mask=other >= n", "mask=other < 0")
+
+
+@pytest.mark.parametrize("words", [0, BLOCK // 2, 3 * BLOCK, 4 * BLOCK + 1])
+def test_words_are_a_power_of_two_of_whole_blocks(words: int) -> None:
+    assert Exchange(2, words=BLOCK).words == BLOCK
+    with pytest.raises(ScheduleError, match=f"Exchange.words={words}: a power of two from {BLOCK} on"):
+        Exchange(2, words=words)
 
 
 def test_kernels_reach_other_devices_by_instructions_of_the_system(tmp_path: Path) -> None:

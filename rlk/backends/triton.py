@@ -130,7 +130,8 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
     built = triton.compile(source, target=GPUTarget(*_TRITON_TARGETS[target]), options=options)
     binary, text = ("cubin", "ptx") if "cubin" in built.asm else ("hsaco", "amdgcn")
     if binary == "cubin" and _WIDE_K.search(built.asm["ttgir"]):
-        raise ValueError(f"{kernel.name}: Triton gives mma.sync other elements of K than 16 neighbours")
+        why = f"Triton {triton.__version__} gives mma.sync other elements of K than 16 neighbours"
+        raise ValueError(f"{kernel.name}: {why}; use a version that rlk is tested with, or RLK_BACKEND=cute")
     file = f"{kernel.name}.{binary}"
     (folder / file).write_bytes(built.asm[binary])
     (folder / f"{kernel.name}.{text}").write_text(built.asm[text])

@@ -24,21 +24,20 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 GROUP = {"lr": 0.0, "eps": 0.0, "weight_decay": 0.0}
 """Numbers of a group, and the least that they may be."""
 
-Stepped = tuple[torch.Tensor, torch.Tensor, dict[str, Any]]
-"""A parameter, its gradient and its state, of which "step" counts the step that is made."""
+Stepped = tuple[torch.Tensor, torch.Tensor, dict[str, Any], int]
+"""A parameter, its gradient, its state ("step" counts the step that is made), and its number in params."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """The last step of a group.
 
-    memory: of each parameter its addresses and all else that chooses launches, as `_addresses` gives them.
-    written: what a step writes; it keeps that memory from being given to others. launches: each with its step
-    minus the first parameter's; True: it draws bits.
+    memory: of each parameter its addresses and all else that chooses launches, as `_addresses` gives them; no
+    tensor, so that states can be freed. launches: each with its step minus the first parameter's; True: it
+    draws bits.
     """
 
     memory: list[tuple[Any, ...]]
-    written: list[torch.Tensor]
     launches: list[tuple[int, bool, Repeated]]
 
     def holds(self, stepped: Sequence[Stepped]) -> bool:
@@ -115,19 +114,21 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        index = 0
         for at, group in enumerate(self.param_groups):
             numbers = _numbers(group)
-            stepped = []
+            stepped: list[Stepped] = []
             for p in group["params"]:
                 if (grad := gradient(p)) is not None:
                     state = self._state(p)
                     state["step"] += 1
-                    stepped.append((p, grad, state))
+                    stepped.append((p, grad, state, index))
+                index += 1
             if not stepped or self._step_again(at, stepped, numbers):
                 continue
             self._kept.pop(at, None)
             launches: list[tuple[int, bool, Repeated]] = []
-            alike = self._alike(at, stepped)
+            alike = self._alike(stepped)
             for (step, drawn), items in alike.items():
                 scalars = factors(numbers, step) | self._key(step, drawn)
                 own = {name: [counters[name] for _, counters in items] for name in items[0][1]}
@@ -135,23 +136,18 @@ class AdamW(torch.optim.Optimizer):
                 call_each(spec.adamw, [tensors for tensors, _ in items], scalars, own, {}, repeated=found)
                 launches += [(step - stepped[0][2]["step"], drawn, each) for each in found]
             # of a DTensor it is not that of its local tensor
-            torch.autograd.graph.increment_version([p for p, _, _ in stepped])
-            if len(launches) == len(alike) and all(local(grad).is_contiguous() for _, grad, _ in stepped):
+            torch.autograd.graph.increment_version([p for p, *_ in stepped])
+            if len(launches) == len(alike) and all(local(grad).is_contiguous() for _, grad, *_ in stepped):
                 first = stepped[0][2]["step"]
-                memory = [_addresses(*each, first) for each in stepped]
-                self._kept[at] = _Kept(memory, _written(stepped), launches)
+                self._kept[at] = _Kept([_addresses(*each, first) for each in stepped], launches)
         return loss
 
-    def _alike(
-        self, at: int, stepped: list[Stepped]
-    ) -> dict[tuple[int, bool], list[tuple[Tensors, Scalars]]]:
+    def _alike(self, stepped: list[Stepped]) -> dict[tuple[int, bool], list[tuple[Tensors, Scalars]]]:
         """Return the tensors of parameters, and what counts their random bits, by what they share."""
-        first = sum(len(group["params"]) for group in self.param_groups[:at])
-        number_of = {p: first + i for i, p in enumerate(self.param_groups[at]["params"])}
         alike: dict[tuple[int, bool], list[tuple[Tensors, Scalars]]] = {}
-        for p, grad, state in stepped:
+        for p, grad, state, index in stepped:
             drawn = self.seed is not None and p.dtype is torch.bfloat16
-            counters = _counters(number_of[p], place(NAME, "params", p)) if drawn else {}
+            counters = _counters(index, place(NAME, "params", p)) if drawn else {}
             alike.setdefault((state["step"], drawn), []).append((_flat(p, grad, state), counters))
         return alike
 
@@ -165,7 +161,7 @@ class AdamW(torch.optim.Optimizer):
             return False
         for offset, drawn, launch in kept.launches:
             launch.run(factors(numbers, step + offset) | self._key(step + offset, drawn))
-        torch.autograd.graph.increment_version(kept.written)
+        torch.autograd.graph.increment_version(_written(stepped))
         return True
 
     def _key(self, step: int, drawn: bool) -> Scalars:
@@ -274,23 +270,29 @@ def _counters(parameter: int, at: Place) -> Scalars:
     return {"parameter": parameter, "first": at.first, "width": at.width, "stride": at.stride}
 
 
-def _addresses(p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], first: int) -> tuple[Any, ...]:
+def _addresses(
+    p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], index: int, first: int
+) -> tuple[Any, ...]:
     """Return where the tensors of a parameter's step are, and what else chooses its launch."""
     mean, square, master = state["exp_avg"], state["exp_avg_sq"], state.get("master")
-    if type(mean) is not torch.Tensor:  # a shard
+    if isinstance(p, DTensor):
         p, grad, mean, square = local(p), local(grad), local(mean), local(square)
         master = None if master is None else local(master)
     return (
-        p.data_ptr(), grad.data_ptr(), mean.data_ptr(), square.data_ptr(), grad.dtype, grad.numel(),
-        master is None or master.data_ptr(), state["step"] - first, grad.is_contiguous(),
+        p.data_ptr(), grad.data_ptr(), mean.data_ptr(), square.data_ptr(), p.dtype, grad.dtype, grad.numel(),
+        master is None or master.data_ptr(), state["step"] - first, index, grad.is_contiguous(),
+        grad.is_neg(),
     )  # fmt: skip
 
 
 def _written(stepped: Sequence[Stepped]) -> list[torch.Tensor]:
     """Return the tensors that a step writes; a DTensor and its local tensor have versions of their own."""
-    states = [local(state[name]) for _, _, state in stepped for name in STATES if name in state]
-    every = [p for p, _, _ in stepped]
-    return [*every, *(local(p) for p in every if isinstance(p, DTensor)), *states]
+    found: list[torch.Tensor] = []
+    for p, _, state, _ in stepped:
+        masters = [state["master"]] if "master" in state else []
+        written = [p, state["exp_avg"], state["exp_avg_sq"], *masters]
+        found += [p, *map(local, written)] if isinstance(p, DTensor) else written
+    return found
 
 
 def _flat(p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any]) -> Tensors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlk.ir.nodes import Dot, Kernel, Program
+from rlk.ir.nodes import Dot, Kernel, Load, Program
 from rlk.ir.types import TileType
 from rlk.passes.pack_gqa import one_axis_of_rows
 from rlk.passes.prologue import prologue
@@ -29,8 +29,8 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
       than a warpgroup. With few rows, as in decoding, Triton is chosen: it is faster below 2048 keys and
       slower above;
     - grouped products: 0.67 to 0.97 of Triton's time, their gradients 0.72 to 0.92;
-    - a plain GEMM of a computed factor (int8 weights): 0.80 of Triton's time at 1 and 16 rows, 0.67 at 64,
-      0.55 at 256, 0.63 at 4096;
+    - a plain GEMM of a factor computed from 8-bit elements (int8 weights): 0.68 of Triton's time at 1 and 16
+      rows, 0.67 at 64, 0.55 at 256, 0.63 at 4096;
     - batched products of other kinds, and those of computed factors, run on Triton: CuTe's are not measured
       yet;
     - kernels without a contraction are equal in both, and Triton compiles them faster.
@@ -44,7 +44,7 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     if any(map(_batched, dots)):
         return all(map(_grouped, dots)) and not computed
     if len(dots) == 1 and "stream_dot" not in kinds:
-        return True
+        return not computed or _of_bytes(dots[0])
     if computed or not dots:
         return False
     every = [facts_of(kernel, target, extents) for kernel in dots]
@@ -61,6 +61,15 @@ def _computes_factors(kernel: Kernel) -> bool:
     lets = {let.value: let for let in walk(kernel.body)}
     dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
     return any(prologue(v, dot.over, lets) for dot in dots for v in (dot.a, dot.b))
+
+
+def _of_bytes(kernel: Kernel) -> bool:
+    """Return whether a factor of a contraction is computed from elements of 8 bits."""
+    lets = {let.value: let for let in walk(kernel.body)}
+    dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
+    steps = [let for dot in dots for v in (dot.a, dot.b) for let in prologue(v, dot.over, lets)]
+    loaded = [let.type for let in steps if isinstance(let.node, Load)]
+    return any(isinstance(type, TileType) and type.dtype.bytes == 1 for type in loaded)
 
 
 def _grouped(kernel: Kernel) -> bool:

@@ -190,11 +190,15 @@ class CoreAttention(MegatronModule):
     ) -> torch.Tensor:
         """Return [s, b, Hq E] of query [s, b, Hq, E], key and value [s, b, Hk, E].
 
-        Of packed sequences: [T, Hq E] of [T, Hq, E] and [T, Hk, E].
+        Of packed sequences: [T, Hq E] of [T, Hq, E] and [T, Hk, E]. Raises LaunchError for another mask than
+        the causal one, and for keys and values of other tokens than the query's, as of a KV cache.
         """
         if attention_bias is not None:
             raise refused("attention_bias", "a tensor", "None")
         check_mask(attention_mask)
+        if attn_mask_type not in (None, AttnMaskType.causal):
+            raise refused("attn_mask_type", attn_mask_type, f"{AttnMaskType.causal}, or None")
+        _check_tokens(query, key, value, 2 if packed_seq_params is None else 1)
         if packed_seq_params is not None:
             offsets = offsets_of(packed_seq_params)
             return self._attend(query, key, value, offsets)
@@ -206,6 +210,15 @@ class CoreAttention(MegatronModule):
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor
     ) -> torch.Tensor:
         return ops.varlen_attention(q, k, v, offsets, offsets, scale=self.scale).o.flatten(-2)
+
+
+def _check_tokens(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dims: int) -> None:
+    """Raise LaunchError for keys or values of other tokens than the query's, in so many dimensions."""
+    wanted = query.shape[:dims]
+    for name, x in (("key", key), ("value", value)):
+        if x.shape[:dims] != wanted:
+            sizes = ", ".join(map(str, wanted))
+            raise refused(f"{name}.shape", list(x.shape), f"[{sizes}, ...], the query's tokens: no KV cache")
 
 
 def check_mask(mask: torch.Tensor | None) -> None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlk.errors import Code, ScheduleError
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
 from rlk.lower.common.prelude import prelude
 
@@ -55,7 +56,7 @@ class Exchange:
 
     words: elements that `sum_words` takes at most, a power of two from BLOCK on. Of `sum_chunks`: programs;
     chunk, the bytes that one of them sends at once; ahead, the chunks that it sends before it adds the first;
-    warps of a program.
+    warps of a program. Raises ScheduleError for other words.
     """
 
     ranks: int
@@ -64,6 +65,11 @@ class Exchange:
     chunk: int = 1 << 14
     ahead: int = 2
     warps: int = 8
+
+    def __post_init__(self) -> None:
+        if self.words < BLOCK or self.words.bit_count() != 1:  # `sum_words` takes a block's place by a mask
+            why = f"a power of two from {BLOCK} on"
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="Exchange.words", value=self.words, why=why)
 
     @property
     def slots(self) -> int:
