@@ -91,3 +91,20 @@ def test_parts_lie_where_they_belong(
     made = read(heads_side_by_side, x, drawn(WIDTH, seed=1))
     torch.autograd.grad(made, [x], [torch.ones_like(y) for y in made])
     assert found == [there]
+
+
+def test_a_backward_that_ends_at_heads_keeps_their_gradient() -> None:
+    x = drawn(TOKENS, sum(COUNTS) * WIDTH, seed=0).requires_grad_()
+    q, _, v = heads_side_by_side(x, COUNTS, WIDTH)
+    weight = drawn(WIDTH, seed=1)
+    made = ops.qk_norm(q, weight, **tables())
+    seeds = [drawn(*made.shape, seed=seed) for seed in (2, 3)]
+    handed = torch.autograd.grad(made, q, seeds[0], retain_graph=True)[0]
+    kept = handed.clone()
+    for others in ([], [v]):
+        all_seeds = [seeds[1], *map(torch.ones_like, others)]
+        (got,) = torch.autograd.grad([made, *others], x, all_seeds, retain_graph=True)
+        assert differing(handed, kept) == 0
+        wanted = torch.autograd.grad(made, q, seeds[1], retain_graph=True)[0]
+        assert differing(got[:, : COUNTS[0] * WIDTH], wanted.flatten(1)) == 0
+        assert differing(wanted, kept) > 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,10 +14,13 @@ from model_families import FAMILIES
 from nn_cases import integers
 
 import rlk.nn.replay
+from rlk.errors import LaunchError
 from rlk.nn import DecoderLayer, ModelConfig, PagedCache, PagedTokens
 from rlk.nn.modules import RMSNorm, lay_out
+from rlk.nn.replay import SETTLED, recorded
 from rlk.nn.rotary import tables_of
 from rlk.ops import linear
+from rlk.runtime.call.tape import Call
 from rlk.testing.bits import differing
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -195,3 +200,152 @@ def test_gradients_and_other_shapes_take_the_layer_itself(looked_up: list[str]) 
         layer(x, residual, tokens_of(cache, 6, 2))
     assert len(looked_up) == 4
     assert pickle.loads(pickle.dumps(layer.replays)).made == {}
+
+
+def assert_as_unreplayed(layer: DecoderLayer, given: Pair, tokens: PagedTokens) -> None:
+    got, want = layer(*given, tokens), unreplayed(layer, given, tokens)
+    assert all(differing(a, b) == 0 for a, b in zip(got, want, strict=True))
+
+
+def replayed_layer() -> tuple[DecoderLayer, PagedCache, PagedTokens]:
+    layer, cache = layer_of()
+    tokens = tokens_of(cache, 6, 2)
+    for _ in range(3):
+        layer(*states(layer, 3), tokens)
+    assert [callable(x) for x in layer.replays.made.values()] == [True]
+    return layer, cache, tokens
+
+
+def beside_the_residual(layer: DecoderLayer) -> Pair:
+    x, _ = states(layer, 3)
+    return x, x
+
+
+def beside_a_parameter(layer: DecoderLayer) -> Pair:
+    """Arguments in one buffer with a weight."""
+    x, residual = states(layer, 3)
+    norm = layer.post_attention_layernorm
+    flat = torch.cat([t.flatten() for t in (norm.weight, x, residual)])
+    norm.weight.data = flat[: len(norm.weight)]
+    a, b = flat[len(norm.weight) :].view(2, *x.shape)
+    return a, b
+
+
+@pytest.mark.parametrize("shared", (beside_the_residual, beside_a_parameter))
+def test_arguments_that_share_memory_are_not_recorded(shared: Callable[[DecoderLayer], Pair]) -> None:
+    layer, cache = layer_of()
+    given, tokens = shared(layer), tokens_of(cache, 6, 2)
+    for _ in range(3):
+        layer(*given, tokens)
+    assert_as_unreplayed(layer, states(layer, 5), tokens)
+
+
+def test_a_copy_of_a_layer_is_not_replayed_as_the_other() -> None:
+    layer, _, tokens = replayed_layer()
+    other = copy.copy(layer)
+    other._modules = dict(layer._modules)
+    change_module(other)
+    given = states(layer, 5)
+    assert_as_unreplayed(other, given, tokens)
+    assert differing(other(*given, tokens)[0], layer(*given, tokens)[0]) > 0
+    assert_as_unreplayed(layer, given, tokens)
+
+
+def test_a_negated_view_is_not_replayed_as_its_memory() -> None:
+    layer, _, tokens = replayed_layer()
+    x, residual = states(layer, 5)
+    assert_as_unreplayed(layer, (torch._neg_view(x), residual), tokens)
+
+
+def other_strides(layer: DecoderLayer) -> None:
+    weight = layer.mlp.down_proj.weight
+    weight.data = weight.flatten().view(weight.shape[1], -1).t()
+
+
+def other_sign(layer: DecoderLayer) -> None:
+    weight = layer.input_layernorm.weight
+    weight.data = torch._neg_view(weight.data)
+
+
+def other_dtype(layer: DecoderLayer) -> None:
+    weight = layer.mlp.down_proj.weight
+    weight.data = weight.data.view(torch.float16)
+
+
+def test_a_parameter_of_another_sign_at_one_address() -> None:
+    layer, _, tokens = replayed_layer()
+    given = states(layer, 5)
+    before, address = layer(*given, tokens)[0], [p.data_ptr() for p in layer.parameters()]
+    other_sign(layer)
+    assert address == [p.data_ptr() for p in layer.parameters()]
+    assert_as_unreplayed(layer, given, tokens)
+    assert differing(before, layer(*given, tokens)[0]) > 0
+
+
+@pytest.mark.parametrize("change", (other_strides, other_dtype))
+def test_what_a_layer_refuses_is_refused_after_replays(change: Callable[[DecoderLayer], None]) -> None:
+    layer, _, tokens = replayed_layer()
+    address = layer.mlp.down_proj.weight.data_ptr()
+    change(layer)
+    assert address == layer.mlp.down_proj.weight.data_ptr()
+    with pytest.raises(LaunchError, match=r"stride 64|float16"):
+        layer(*states(layer, 5), tokens)
+
+
+@pytest.mark.parametrize(("offset", "is_recorded"), ((0, True), (4, False)))
+def test_memory_of_a_call_begins_with_its_tensor(offset: int, is_recorded: bool) -> None:
+    layer, cache = layer_of()
+    own = torch.empty(8)[offset:]
+    call = Call(lambda tensors, scalars: tensors, {"y": own}, {}, {"y": own})
+    made = recorded(layer, [call], (*states(layer, 3), tokens_of(cache, 6, 2)), (own, own))
+    assert (made is not None) is is_recorded
+
+
+def test_an_attribute_of_another_name_is_a_change() -> None:
+    layer, _, tokens = replayed_layer()
+    norm = layer.post_attention_layernorm
+    norm.other = norm.eps
+    del norm.eps
+    with pytest.raises(AttributeError, match="eps"):
+        layer(*states(layer, 5), tokens)
+
+
+def test_replays_hold_no_memory_that_a_layer_left() -> None:
+    layer, _, _ = replayed_layer()
+    left = [p.untyped_storage()._weak_ref() for p in layer.parameters()]
+    expired = torch.UntypedStorage._expired
+    try:
+        assert not any(map(expired, left))
+        layer.to(torch.float32)
+        assert all(map(expired, left))
+    finally:
+        for each in set(left):
+            torch.UntypedStorage._free_weak_ref(each)
+    gc.collect()
+    gc.disable()
+    try:
+        layer, _, _ = replayed_layer()
+        there = weakref.ref(layer)
+        del layer
+        assert there() is None
+    finally:
+        gc.enable()
+
+
+def test_a_layer_rests_for_less_after_many_replays(looked_up: list[str]) -> None:
+    layer, _, tokens = replayed_layer()
+    given = states(layer, 5)
+
+    def calls_until_replayed() -> int:
+        change_memory(layer)
+        for count in range(100):
+            looked_up.clear()
+            layer(*given, tokens)
+            if not looked_up:
+                return count
+        raise AssertionError
+
+    assert [calls_until_replayed() for _ in range(4)] == [4, 5, 7, 11]
+    layer.replays.replayed = SETTLED - 1
+    layer(*given, tokens)
+    assert calls_until_replayed() == 4

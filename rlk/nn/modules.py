@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -236,6 +236,12 @@ class DecoderLayer(torch.nn.Module):
             return after_norm(self, x, residual, tokens, self.sandwich)
         made = self.replays.find(self, _layer, x, residual, tokens)
         return _layer(self, x, residual, tokens) if made is None else made
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> DecoderLayer:
+        """Move or cast parameters; replays would keep the memory that they leave."""
+        self.replays.forget()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     @property
     def sums_alike(self) -> bool:

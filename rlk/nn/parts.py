@@ -36,7 +36,8 @@ def _views(x: torch.Tensor, counts: tuple[int, ...], width: int) -> list[torch.T
 class _Gradient:
     """The gradient of heads side by side, allocated when the first part of it is asked for.
 
-    asked: the parts whose memory somebody writes in this backward.
+    task: the backward that it is of. A backward that ended before x, at heads whose gradients were asked for,
+    leaves memory that is theirs. asked: the parts whose memory somebody writes in this backward.
     """
 
     shape: torch.Size
@@ -45,7 +46,15 @@ class _Gradient:
     counts: tuple[int, ...]
     width: int
     memory: torch.Tensor | None = None
+    task: int = -1
     asked: set[int] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Leave the memory of another backward."""
+        task = torch._C._current_graph_task_id()
+        if task != self.task:
+            self.task, self.memory = task, None
+            self.asked.clear()
 
     def parts(self) -> list[torch.Tensor]:
         if self.memory is None:
@@ -54,6 +63,7 @@ class _Gradient:
 
     def part(self, index: int) -> torch.Tensor | None:
         """Return the memory of a part; None where it was asked for already."""
+        self.begin()
         if index in self.asked:
             return None
         self.asked.add(index)
@@ -61,6 +71,7 @@ class _Gradient:
 
     def whole(self, parts: tuple[torch.Tensor | None, ...]) -> torch.Tensor:
         """Return the gradient, with the parts that lie elsewhere copied into it."""
+        self.begin()
         for to, part in zip(self.parts(), parts, strict=True):
             if part is None:
                 to.zero_()

@@ -26,9 +26,11 @@ from rlk.runtime.call.tape import Call, taped
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Replay = Callable[[torch.Tensor, torch.Tensor | None, PagedTokens], Pair]
+Same = Callable[[torch.nn.Module], bool]
 
 MOST = 64  # shapes that a layer keeps
 LONGEST_REST = 2**16  # calls for which a layer that changed is not looked at
+SETTLED = 64  # replays after which a layer that changes rests for one call again
 MODULES = "rlk.nn.modules"  # whose forward calls operators of rlk, with their parameters
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
@@ -46,17 +48,24 @@ dispatch.forgets(_forget)
 class Replays:
     """The replays of one layer by shape: None where it was met once, False where it cannot be replayed.
 
-    same: whether the layer is as it was when they were made. rest: calls for which a layer that changed is
-    left alone, twice as many each time. Copies of a layer begin without any.
+    same: whether a layer is as the layer was when they were made. rest: calls for which a layer that changed
+    is left alone, twice as many each time. replayed: calls that were replayed since it changed. Deep copies
+    of a layer begin without any.
     """
 
     made: dict[object, Replay | bool | None] = field(default_factory=dict)
-    same: Callable[[], bool] | None = None
+    same: Same | None = None
     rest: int = 0
     next_rest: int = 1
+    replayed: int = 0
 
     def __reduce__(self) -> Any:
         return Replays, ()
+
+    def forget(self) -> None:
+        """Give back what replays hold, the memory of parameters among it."""
+        self.made.clear()
+        self.same = None
 
     def find(
         self,
@@ -84,11 +93,14 @@ class Replays:
                 self.made.clear()
             self.made[key] = None
             return None
-        if (self.same is None or not self.same()) and not self._renewed(layer):
+        if (self.same is None or not self.same(layer)) and not self._renewed(layer):
             return None
         if found is False:
             return None
         if found is not None:
+            self.replayed += 1
+            if self.replayed == SETTLED:
+                self.next_rest = 1
             return found(x, residual, tokens)
         with taped() as calls:
             pair = forward(layer, x, residual, tokens)
@@ -98,7 +110,7 @@ class Replays:
     def _renewed(self, layer: torch.nn.Module) -> bool:
         """Look at a layer for the first time, or after it changed; return whether it may be replayed now."""
         changed = self.same is not None
-        self.same = unchanged(layer)
+        self.same, self.replayed = unchanged(layer), 0
         if changed or self.same is None:
             self.made.clear()
             self.rest, self.next_rest = self.next_rest, min(2 * self.next_rest, LONGEST_REST)
@@ -126,11 +138,12 @@ def on_a_device(x: torch.Tensor) -> bool:
 # --- whether a layer is what it was ---
 
 
-def unchanged(layer: torch.nn.Module) -> Callable[[], bool] | None:
-    """Return a function that tells whether a layer is as it is now; None where it may not be replayed.
+def unchanged(layer: torch.nn.Module) -> Same | None:
+    """Return a function that tells whether a layer is as this one is now; None where it may not be replayed.
 
-    It looks at each module's class, hooks, attributes, modules and parameters, and where these lie. Their
-    numbers may change: kernels read them anew.
+    It looks at each module's class, hooks, attributes, modules and parameters, and how and where these lie.
+    Their numbers may change: kernels read them anew. It holds the layer's modules, but not the layer, which
+    holds it.
     """
     scope: dict[str, Any] = {"hooked": _has_any_global_hook}
     terms = ["not hooked()"]
@@ -143,28 +156,31 @@ def unchanged(layer: torch.nn.Module) -> Callable[[], bool] | None:
         kind, state = type(module), vars(module)
         if kind.__module__ != MODULES or "forward" in state or state.get("ranks") is not None:
             return None
-        own = name(state)
-        terms += [
-            f"{name(module)}.__class__ is {name(kind)}",
-            f"{name(kind)}.forward is {name(kind.forward)}",
-        ]
+        this, own = ("layer", "state") if module is layer else (name(module), name(state))
+        terms += [f"{this}.__class__ is {name(kind)}", f"{name(kind)}.forward is {name(kind.forward)}"]
         terms.append(f"len({own}) == {len(state)}")
         for key in ("_parameters", "_modules"):
             terms.append(f"len({own}[{key!r}]) == {len(state[key])}")
             terms += [f"{own}[{key!r}][{k!r}] is {name(each)}" for k, each in state[key].items()]
-        terms += [f"{name(p)}.data_ptr() == {p.data_ptr()}" for p in module.parameters(recurse=False)]
+        for p in module.parameters(recurse=False):
+            it = name(p)
+            terms += [f"{it}.data_ptr() == {p.data_ptr()}", f"{it}.dtype is {name(p.dtype)}"]
+            terms += [f"{it}.shape == {tuple(p.shape)}", f"{it}.stride() == {p.stride()}"]
+            terms.append(f"{it}.is_neg() is {p.is_neg()}")
         if module is not layer:  # whose own hooks are called around its forward
             terms += [f"not {own}[{key!r}]" for key in HOOKS]
         options = (key for key in state if not key.startswith("_") and key not in ("training", "replays"))
         terms += [f"{own}[{key!r}] is {name(state[key])}" for key in options]
-    same: Callable[[], bool] = _defined("same", "", ["return " + " and ".join(terms)], scope)
-    return same if same() else None
+    lines = ["state = layer.__dict__", "try:", f"    return {' and '.join(terms)}"]
+    lines += ["except KeyError:", "    return False"]
+    same: Same = _defined("same", "layer", lines, scope)
+    return same if same(layer) else None
 
 
 def _defined(name: str, parameters: str, lines: Sequence[str], scope: dict[str, Any]) -> Any:
     """Return the function of a text: a loop over what it does would cost as much as the kernels' launches."""
     exec(_compiled("\n    ".join([f"def {name}({parameters}):", *lines])), scope)
-    return scope[name]
+    return scope.pop(name)  # a function that its own globals name is a cycle
 
 
 @lru_cache(maxsize=256)
@@ -178,7 +194,11 @@ TOKENS = "positions", "cu_seqlens", "context_lens", "block_table", "slots"
 
 
 class Unknown(Exception):
-    """A tensor that is neither an argument nor a parameter of the layer, and that no bound call made."""
+    """A tensor of which nobody knows what it is for other arguments.
+
+    It is neither an argument nor a parameter of the layer, and no bound call made it; or it may be one of
+    several arguments or parameters that share memory.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +232,15 @@ class Recording:
 
     @staticmethod
     def of(layer: Any, x: torch.Tensor, residual: torch.Tensor | None, tokens: PagedTokens) -> Recording:
-        """Begin with the arguments of a layer."""
+        """Begin with the arguments of a layer. Raises Unknown where they share memory with others."""
         fixed = (*layer.parameters(), *layer.self_attn.options.tables.of(x))
         made = Recording(frozenset(map(_address, fixed)))
         given = {"x": x} if residual is None else {"x": x, "residual": residual}
         given |= {f"tokens.{name}": getattr(tokens, name) for name in TOKENS}
         given |= {"tokens.cache.keys": tokens.cache.keys, "tokens.cache.values": tokens.cache.values}
         for text, t in given.items():
+            if _address(t) in made.fixed | made.sources.keys():
+                raise Unknown
             made.add(Source(text, t))
         return made
 
@@ -235,6 +257,8 @@ class Recording:
         written = {id(t) for t in call.made.values()}
         for t in call.tensors.values():
             if id(t) in written and _address(t) not in self.sources.keys() | self.fixed:
+                if t.storage_offset():  # memory of its own begins with it
+                    raise Unknown
                 how = f"dtype={self.constant(t.dtype)}, device={self.constant(t.device)}"
                 name = self.write("own", f"empty_strided({tuple(t.shape)}, {t.stride()}, {how})")
                 self.add(Source(name, t, name))

@@ -44,7 +44,7 @@ class Tokens(Protocol):
 
 def sizes_of(t: torch.Tensor) -> tuple[object, ...]:
     """Return what selects the code that reads a tensor."""
-    return t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR
+    return t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR, t.is_neg()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
