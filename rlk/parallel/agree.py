@@ -81,22 +81,18 @@ def agree(
 
 def _text(value: object) -> str:
     """Return the text of a fact: equal for equal ones alone, where torch and NumPy leave elements out."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().contiguous()
-        kind, shape, content = (
-            value.dtype,
-            tuple(value.shape),
-            value.view(-1).view(torch.uint8).numpy().tobytes(),
-        )
-    elif isinstance(value, np.ndarray):
-        kind, shape, content = value.dtype, value.shape, value.tobytes()
-    elif isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key!r}: {_text(each)}' for key, each in value.items())}}}"
-    elif isinstance(value, list | tuple):
-        return f"[{', '.join(map(_text, value))}]"
-    else:
-        return str(value)
-    return f"{kind} {list(shape)} {sha256(content).hexdigest()[:16]}"
+    match value:
+        case torch.Tensor():
+            x = value.detach().cpu().contiguous()
+            content = x.view(-1).view(torch.uint8).numpy().tobytes()
+            return f"{x.dtype} {list(x.shape)} {sha256(content).hexdigest()[:16]}"
+        case np.ndarray():
+            return f"{value.dtype} {list(value.shape)} {sha256(value.tobytes()).hexdigest()[:16]}"
+        case Mapping():
+            return f"{{{', '.join(f'{key!r}: {_text(each)}' for key, each in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_text, value))}]"
+    return str(value)
 
 
 def _wait(store: dist.Store, keys: list[str], members: list[int], end: float, timeout: float) -> None:
