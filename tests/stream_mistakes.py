@@ -5,12 +5,24 @@ In each pair the line of the mistake ends in `# <-`.
 
 from __future__ import annotations
 
-from spec_pairs import N, T, U, V, W, of_row, of_steps, of_stream, pair
+from spec_pairs import N, T, U, V, W, of_row, of_steps, of_stream, pair, trace
 
 from rlk.errors import Code
-from rlk.lang import Axis, L, Tensor, Tree, f32, op
+from rlk.lang import Axis, L, Outputs, Tensor, Tree, f32, op
 
 F = Axis("F", chunk=8, piece=8, fan_in=4, dynamic=True)
+D = Axis("D", chunk=8, dynamic=True)
+
+
+def of_chunks(body):
+    """Trace a spec of whole rows x: f32[T, D] of any length."""
+
+    @op()
+    def spec(x: Tensor[f32, T, D]) -> Outputs:
+        return body(x.whole())
+
+    return trace(spec)
+
 
 # --- orders ---
 
@@ -600,6 +612,36 @@ class HandedTwice:
         return of_steps(body)
 
     right = CarryOfChunks.right
+
+
+@pair(Code.WHOLE_OF_STREAM)
+class KeptOfChunks:
+    def wrong():
+        return of_chunks(lambda x: L.out(y=L.sum(L.keep(x * x, "kept"), over=D, tree=Tree.halving)))  # <-
+
+    def right():
+        return of_chunks(lambda x: L.out(y=L.sum(x * x, over=D, tree=Tree.halving)))
+
+
+@pair(Code.TOP_COUNT)
+class TopOfNone:
+    def wrong():
+        def body(x, k):
+            top = L.top(0)  # <-
+            for v in L.stream(V):
+                top.absorb(x[v])
+            return L.out(y=top.values[0])
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            top = L.top(2)
+            for v in L.stream(V):
+                top.absorb(x[v])
+            return L.out(y=top.values[0])
+
+        return of_stream(body)
 
 
 @pair(Code.FOLD_OUTSIDE)

@@ -113,7 +113,6 @@ def test_what_is_said_to_be_inside_is_a_dim(inside: object) -> None:
         (L.softmax_sum, "lanes kept open after entropy"),
         (L.power_sum, "lanes kept open after entropy"),
         (L.argmax, "kept"),
-        (L.top, ""),
     ],
 )
 def test_a_fold_has_a_signature_and_takes_nothing_beside_it(fold: type, takes: str) -> None:
