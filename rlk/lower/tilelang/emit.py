@@ -369,6 +369,9 @@ class Emitter:
                 return f'tl.Cast("{text.TYPES[dtype]}", {self.conversion(f"to_{dtype}")}({self[x]}))'
             case Cast(x=x) if self.tile(x).dtype.is_float8:
                 return f'{self.conversion(f"from_{self.tile(x).dtype}")}(tl.Cast("int32", {self[x]}))'
+            case Cast(x=x, dtype=dtype) if dtype.is_int8 and x in self.consts and self.tile(x).dtype.is_int:
+                number = int(const_value(*self.consts[x]))  # TVM folds the cast, and takes no wider literal
+                return text.literal((number + 128) % 256 - 128 if dtype is DType.I8 else number % 256, dtype)
             case Cast(x=x, dtype=dtype):
                 return f'tl.Cast("{text.TYPES[dtype]}", {self[x]})'
             case Bits(x=x, dtype=dtype):
