@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlk.ir.nodes import Dot, Kernel, Load, Program
+from rlk.ir.nodes import Dot, Kernel, Let, Load, Program
 from rlk.ir.types import TileType
 from rlk.passes.pack_gqa import one_axis_of_rows
 from rlk.passes.prologue import prologue
@@ -40,7 +40,7 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     if attention:
         return all(_fills_a_tile(kernel, extents) for kernel in attention)
     dots = [k for k, found in zip(program.kernels, kinds, strict=True) if found in ("dot_map", "stream_dot")]
-    computed = any(map(_computes_factors, dots))
+    computed = any(map(_factor_steps, dots))
     if any(map(_batched, dots)):
         return all(map(_grouped, dots)) and not computed
     if len(dots) == 1 and "stream_dot" not in kinds:
@@ -56,19 +56,16 @@ def _batched(kernel: Kernel) -> bool:
     return any(isinstance(let.node, Dot) and let.node.each for let in walk(kernel.body))
 
 
-def _computes_factors(kernel: Kernel) -> bool:
-    """Return whether a factor of a contraction is computed elementwise."""
+def _factor_steps(kernel: Kernel) -> list[Let]:
+    """Return what computes factors of contractions elementwise, down to their loads."""
     lets = {let.value: let for let in walk(kernel.body)}
     dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
-    return any(prologue(v, dot.over, lets) for dot in dots for v in (dot.a, dot.b))
+    return [let for dot in dots for v in (dot.a, dot.b) for let in prologue(v, dot.over, lets)]
 
 
 def _of_bytes(kernel: Kernel) -> bool:
     """Return whether a factor of a contraction is computed from elements of 8 bits."""
-    lets = {let.value: let for let in walk(kernel.body)}
-    dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
-    steps = [let for dot in dots for v in (dot.a, dot.b) for let in prologue(v, dot.over, lets)]
-    loaded = [let.type for let in steps if isinstance(let.node, Load)]
+    loaded = [let.type for let in _factor_steps(kernel) if isinstance(let.node, Load)]
     return any(isinstance(type, TileType) and type.dtype.bytes == 1 for type in loaded)
 
 

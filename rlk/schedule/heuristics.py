@@ -41,7 +41,7 @@ ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane 
 FMA_ACCUMULATOR = 1 << 13  # of a contraction by fma, without a matrix unit
 MANY_READS, FEW_ELEMENTS = 6, 8  # tensors of a step, from which a lane has so many elements
 """A policy loss of 16.8 M tokens, which reads seven, took 0.261 ms with 16 elements of each in a lane, 0.188
-with 8 and 0.187 with 4, by Triton on an H200."""
+with 8 and 0.187 with 4, by Triton on an H200, in a layout that was taken back; this one is not timed."""
 PROGRAMS = 128  # of loops over pieces of rows: fewer leave SMs idle
 WIDEST_SUM = 8192  # elements of a row beside its sum: 32 registers each of 8 warps' lanes
 DOT_ROWS = 128
