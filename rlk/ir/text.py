@@ -102,10 +102,14 @@ def axes_in(program: n.Program) -> list[Axis]:
     """Return the whole axes of a program, sorted by name."""
     found: dict[Axis, None] = {t.axis.whole: None for launch in program.launches for t in launch.turns}
 
+    noted: set[tuple[Axis, ...]] = set()
+
     def note(type: Type) -> None:
         match type:
             case TileType(axes=axes):
-                found.update({a.whole: None for a in axes})
+                if axes not in noted:
+                    noted.add(axes)
+                    found.update({a.whole: None for a in axes})
             case TupleType(items=items):
                 for item in items:
                     note(item)
