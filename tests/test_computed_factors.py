@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from edited_text import edit_text
 
+from rlk.backends.interface import Bound
+from rlk.backends.registry import of_name
 from rlk.errors import LoweringError
 from rlk.interp.run import run
+from rlk.ir.nodes import Launch
+from rlk.ir.verify import verify
 from rlk.lang import (
     Axis,
     DTypeVar,
@@ -29,10 +34,14 @@ from rlk.lang import (
 )  # fmt: skip
 from rlk.lang.op import Op
 from rlk.lower import cute
+from rlk.lower.common.memory import placed
 from rlk.lower.common.names import stride_name
 from rlk.passes import split_reduction
+from rlk.passes.factors_apart import factors_apart
 from rlk.passes.pipeline import canonical, specialize
+from rlk.runtime.reference import emit
 from rlk.schedule.backend_choice import by_cute_first
+from rlk.schedule.written_factors import with_factors_written, writes_factors
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.generated import run_generated
@@ -287,6 +296,58 @@ def test_products_of_computed_factors_are_cutes_where_they_were_measured() -> No
 
     assert by_cute("weighed") and by_cute("down")
     assert not any(map(by_cute, ("activated", "head", "grouped")))
+
+
+WRITTEN = ("weighed", "weighed in f16", "scaled_rows", "activated", "down", "dequantised")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_factors_that_are_written_first_have_the_same_bits(name: str) -> None:
+    spec, given = CASES.get(name) or tiled(name, 5)
+    made = program(spec, dtype=f16 if "f16" in name else bf16)
+    want = run(made, given).tensors["y"]
+    kind = "bf16" if want.dtype == np.uint16 else None
+    apart = factors_apart(made)
+    verify(apart)
+    assert len(apart.kernels) == (3 if name == "dequantised" else 2)
+    assert_same_bits(run(apart, given).tensors["y"], want, name, kind)
+    unwritten = replace(apart, launches=tuple(Launch(each.name) for each in apart.kernels[1:]))
+    pytest.importorskip("triton")
+    whole = aligned(apart) if name != "dequantised" else frozenset()  # rows of 100 elements
+    for by in ("triton", "cute") if whole else ("triton",):
+        got = run_generated(apart, given, backend=by, divisible=whole)
+        assert_same_bits(got.tensors["y"], want, f"{name} by {by}", kind)
+        lacking = run_generated(unwritten, given, backend=by, divisible=whole).tensors["y"]
+        assert differing(lacking, want)  # what no kernel writes is NaN
+
+
+@pytest.mark.parametrize("by", ["triton", "cute"])
+def test_factors_are_written_first_for_many_rows_and_where_schedules_say_so(by: str) -> None:
+    spec, _ = tiled("weighed", 5)
+    sizes = {"N": 1024, "K": 1024}
+
+    def emitted(rows: int) -> Any:
+        return emit(program(spec), {"M": rows, **sizes}, target("sm_90a"), by)
+
+    (many, schedules, wrote), (few, plain, _) = emitted(4096), emitted(64)
+    assert [len(made.kernels) for made in (many, few)] == [2, 1] and len(schedules) == 2
+    multiples = {arg.name.removesuffix("_ptr") for k in many.kernels for arg in k.args if arg.divisible}
+    assert {"w_bf16", "w_bf16_n_stride"} <= multiples
+    with_rows = specialize(program(spec), sizes, target("sm_90a").softmax)
+    bound = Bound(with_rows, plain, lambda: with_rows, target("sm_90a"), {"M": 64, **sizes})
+    assert len(of_name(by).program_of(bound, schedules).kernels) == 2
+    assert placed(wrote, {"M": 4096, **sizes})[1] == 2 * 1024 * 1024
+    assert writes_factors(with_rows, {"M": 4096, **sizes}) and not writes_factors(with_rows, bound.extents)
+    short = {"M": 4096, "N": 64, "K": 1024}  # a launch takes longer than it saves
+    assert not writes_factors(with_rows, short)
+
+
+def test_factors_of_streams_segments_and_pieces_stay_in_the_loop() -> None:
+    for name in ("head", "in_pieces"):
+        made = program(CASES[name][0])
+        assert factors_apart(made) is made
+    sizes = {"E": 2, "N": 64, "K": 64, "T": 2**16, "R": 2**16}  # a host does not know the rows of a segment
+    assert with_factors_written(program(grouped), sizes) == program(grouped)
 
 
 def test_what_is_computed_beyond_an_end_would_count(monkeypatch: pytest.MonkeyPatch) -> None:
