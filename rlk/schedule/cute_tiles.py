@@ -62,6 +62,8 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
         use = tabled(facts) or _filling(kernel, target, extents)
     if sides[1] in _of_computed(kernel):
         use = _in_registers(use)
+        if sides[0].over is None and use.rows < FEW_ROWS:
+            use = _converted(*(_extent(side, extents, use.rows) for side in sides), target)
     return scheduled(use, kernel, chosen, target, extents)
 
 
@@ -159,6 +161,19 @@ def _in_registers(use: Warpgroups) -> Warpgroups:
     columns = min(use.columns, BEST[0])
     stages = most_stages(use.rows, columns, use.per_core)
     return use if use.rows < FEW_ROWS else replace(use, columns=columns, stages=stages, cluster=1)
+
+
+def _converted(count: int, wide: int, target: Target) -> Warpgroups:
+    """Return the tiles of few rows beside a computed factor, bound by its conversions in registers.
+
+    They are as narrow as the rows allow, and on as many SMs as there are: two blocks of 64 columns share an
+    SM where blocks of 128 leave some idle. Not measured yet.
+    """
+    rows = next(n for n in FEW if n >= count)
+    tiles = -(-wide // BEST[0])
+    full = tiles >= EQUAL * target.cores * -(-tiles // target.cores)
+    columns, per_core = (BEST[0], 1) if full else (FEW_ROWS, 2)
+    return Warpgroups(rows, columns, most_stages(rows, columns, per_core), GROUP, 1, per_core)
 
 
 def _of_few(each: int, segments: int, length: int, target: Target) -> Warpgroups:

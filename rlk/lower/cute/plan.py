@@ -32,7 +32,7 @@ from rlk.lower.cute.protocols import gemm_protocol
 from rlk.passes.piecewise_launch import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import accumulators, room_of_stages
+from rlk.schedule.cute_table import FEW, accumulators, room_of_stages
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -206,6 +206,21 @@ class ContractionPlan:
                 return tuple(found)
             if dtype not in (DType.I32, DType.F32):
                 return ()
+
+    @property
+    def by_warps(self) -> bool:
+        """Return whether warps multiply by themselves (mma.sync), each as soon as it has its rows of A.
+
+        A warpgroup's instructions would wait for one another: none may be in flight while others' registers
+        are written. Each warp reads all of B, so that few columns are worth it.
+        """
+        whole = self.segments is None or self.columns_of_segments
+        few = self.columns <= FEW[-1] and not self.tma_tiles[1].transposed
+        return bool(self.of_bytes) and whole and few
+
+    @property
+    def consumer_threads(self) -> int:
+        return WARPGROUP * self.consumers
 
     @property
     def columns(self) -> int:
@@ -389,8 +404,7 @@ def _contraction(
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
     idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
-    _sound(ring, consumers, cluster, own, shared, idle, computed)
-    return ContractionPlan(
+    made = ContractionPlan(
         kernel=kernel,
         kind=what,
         contraction=contraction,
@@ -414,6 +428,8 @@ def _contraction(
         signature=signature,
         target=target,
     )
+    _sound(ring, consumers, cluster, own, shared, idle, computed, made.by_warps)
+    return made
 
 
 def _swapped(
@@ -675,7 +691,14 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
 
 @cache
 def _sound(
-    ring: Ring, consumers: int, cluster: int, own: int, shared: int, idle: bool, computed: bool
+    ring: Ring,
+    consumers: int,
+    cluster: int,
+    own: int,
+    shared: int,
+    idle: bool,
+    computed: bool,
+    by_warps: bool,
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
@@ -688,6 +711,7 @@ def _sound(
         arrivals=arrivals,
         idle=idle,
         computed=computed,
+        by_warps=by_warps,
     )
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
     verify(replace(protocol, rings=(counted,)))
