@@ -253,8 +253,8 @@ def test_registers_hold_a_factor_that_a_tile_becomes(name: str, rows: int) -> No
     ("name", "text", "by"),
     [
         ("weighed", "Int32(0x5150)", "Int32(0x5051)"),  # the other byte first
-        ("weighed", "row // 2 % 4 ^ i", "row % 4 ^ i"),  # another swizzle
-        ("weighed", "lane % 8 ^ 4 * i", "lane % 8 ^ 2 * i"),  # other elements of the plain factor
+        ("weighed", "// 8 % parts ^ i", "// 4 % parts ^ i"),  # another swizzle
+        ("weighed", "row ^ i % 2 * 4", "row ^ i % 2 * 2"),  # other elements of the plain factor
         ("weighed", "            fragment.fill(0.0)\n", "            fragment.fill(1.0)\n"),
         ("scaled_rows", " < 112, ", " < 128, "),  # what is computed of nothing is multiplied with 0
         ("scaled_rows", "warpgroup.wait_group(0)\n", "pass\n"),  # registers are written that products read

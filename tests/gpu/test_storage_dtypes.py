@@ -71,7 +71,7 @@ def test_factors_of_one_tile(name: str, rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 8, 16, 32, 64, 4096])
 def test_bytes_at_any_number_of_rows(rows: int) -> None:
-    """The bits of the plain product, whose factor is in memory: few rows by warps, many by a kernel before."""
+    """The bits of the plain product of a factor in memory: few rows by warps, many by a kernel before."""
     torch.manual_seed(rows)
     x = torch.randn(rows, 1024, dtype=torch.bfloat16, device="cuda")
     w = torch.randint(-128, 128, (1024, 1024), dtype=torch.int8, device="cuda")

@@ -152,7 +152,11 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class ContractionPlan:
-    """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each."""
+    """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each.
+
+    by_warps: warps multiply by themselves (mma.sync), each as soon as it has its rows of A. Instructions of a
+    warpgroup would wait for one another: none may be in flight while registers of the next are written.
+    """
 
     kernel: Kernel
     kind: str
@@ -169,6 +173,7 @@ class ContractionPlan:
     loop: PieceLoop | None  # over pieces of a number that a tile counts, added in ascending order
     clears: bool  # whether the contracted axis ends inside of a step, where both tensors go on
     segments: Segments | None  # of the rows, or of the columns where operands are swapped
+    by_warps: bool
     cluster: int
     consumers: int
     registers: Registers
@@ -188,35 +193,8 @@ class ContractionPlan:
 
     @property
     def of_bytes(self) -> tuple[Let, ...]:
-        """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if A has them.
-
-        They are the prologue's first, and no other value needs what is between them.
-        """
-        if not self.prologue or self.tma_tiles[0].dtype is not DType.I8 or self.tma_tiles[0].transposed:
-            return ()
-        load = next(let for let in self.prologue if isinstance(let.node, Load))
-        found, last = [], load.value
-        while True:
-            users = [let for let in self.prologue if last in operands(let.node)]
-            if len(users) != 1 or not isinstance(users[0].node, Cast):
-                return ()
-            found.append(users[0])
-            last, dtype = users[0].value, users[0].node.dtype
-            if dtype in (DType.BF16, DType.F16):
-                return tuple(found)
-            if dtype not in (DType.I32, DType.F32):
-                return ()
-
-    @property
-    def by_warps(self) -> bool:
-        """Return whether warps multiply by themselves (mma.sync), each as soon as it has its rows of A.
-
-        A warpgroup's instructions would wait for one another: none may be in flight while others' registers
-        are written. Each warp reads all of B, so that few columns are worth it.
-        """
-        whole = self.segments is None or self.columns_of_segments
-        few = self.columns <= FEW[-1] and not self.tma_tiles[1].transposed
-        return bool(self.of_bytes) and whole and few
+        """Return the casts of signed bytes to 16-bit floats, which consumers do for two at once, if A has any."""
+        return _of_bytes(self.tma_tiles[0])
 
     @property
     def consumer_threads(self) -> int:
@@ -395,16 +373,20 @@ def _contraction(
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
-    depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
+    by_warps = _by_warps(tiles, width, of_segments, rows)
+    depth = SWIZZLED // dtype.bytes
+    if by_warps and schedule.depth * loaded.bytes == SWIZZLED:
+        depth = schedule.depth  # of bytes: their rows are as long as the swizzle, those of B have two parts
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
     idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
-    made = ContractionPlan(
+    _sound(ring, consumers, cluster, own, shared, idle, computed, by_warps)
+    return ContractionPlan(
         kernel=kernel,
         kind=what,
         contraction=contraction,
@@ -420,6 +402,7 @@ def _contraction(
         loop=loop,
         clears=walked is None and _clears(contraction, tiles, depth, extents, target),
         segments=of_segments,
+        by_warps=by_warps,
         cluster=cluster,
         consumers=consumers,
         registers=registers,
@@ -428,8 +411,37 @@ def _contraction(
         signature=signature,
         target=target,
     )
-    _sound(ring, consumers, cluster, own, shared, idle, computed, made.by_warps)
-    return made
+
+
+def _of_bytes(tile: TmaTile) -> tuple[Let, ...]:
+    """Return the casts of signed bytes to 16-bit floats by which a factor's prologue begins, if it has them.
+
+    No other value needs what is between them.
+    """
+    prologue = tile.factor.prologue
+    if not prologue or tile.dtype is not DType.I8 or tile.transposed:
+        return ()
+    load = next(let for let in prologue if isinstance(let.node, Load))
+    found, last = [], load.value
+    while True:
+        users = [let for let in prologue if last in operands(let.node)]
+        if len(users) != 1 or not isinstance(users[0].node, Cast):
+            return ()
+        found.append(users[0])
+        last, dtype = users[0].value, users[0].node.dtype
+        if dtype in (DType.BF16, DType.F16):
+            return tuple(found)
+        if dtype not in (DType.I32, DType.F32):
+            return ()
+
+
+def _by_warps(tiles: tuple[TmaTile, TmaTile], width: int, of: Segments | None, rows: Axis) -> bool:
+    """Return whether warps multiply by themselves: bytes with few columns, which each warp reads alone.
+
+    of: the segments of rows or columns; warps without rows would have to skip steps.
+    """
+    few = width <= FEW[-1] and not tiles[1].transposed
+    return few and (of is None or of.axis != rows) and bool(_of_bytes(tiles[0]))
 
 
 def _swapped(

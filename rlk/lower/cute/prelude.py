@@ -428,9 +428,10 @@ def pair_across(tiles, row, k, stage):
     return [tiles[row, k, stage], tiles[row, k + 1, stage]]
 
 
-def byte_places(row, quad):
-    # Offsets of a row's quarters of 16 bytes in a tile with rows of 64 bytes: 64-byte swizzle.
-    return [64 * row + 16 * (row // 2 % 4 ^ i) + quad for i in range(4)]
+def byte_places(row, quad, width: cutlass.Constexpr):
+    # Offsets of a row's parts of 16 bytes in a tile with rows of 64 or 128 bytes: a swizzle of as many.
+    parts = width // 16
+    return [width * row + 16 * (row * parts // 8 % parts ^ i) + quad for i in range(parts)]
 
 
 def byte_pair(tiles, at):
@@ -465,9 +466,10 @@ def tile_registers(rows, columns, threads, kind):
     return cute.make_rmem_tensor((rows * columns // threads,), kind)
 
 
-def matrix_places(lane):
-    # Byte offsets of a lane's row of four 8x8 matrices, of 8 rows and 32 of 64 elements: 128-byte swizzle.
-    return [128 * (lane % 8) + 16 * (lane % 8 ^ 4 * i + lane // 8) for i in range(2)]
+def matrix_places(lane, rows: cutlass.Constexpr, depth: cutlass.Constexpr):
+    # Byte offsets of a lane's row of four 8x8 matrices, 32 elements of 8 rows: 128-byte swizzle, 64 elements.
+    row = lane % 8
+    return [128 * (row + i // 2 * rows) + 16 * (row ^ i % 2 * 4 + lane // 8) for i in range(depth // 32)]
 
 
 def warp_products(unit, to, a, tiles, places):

@@ -34,7 +34,7 @@ BARRIER_OF_PRODUCER = 4  # behind those of up to three consumer warpgroups
 EPILOGUE_WORDS = 256  # of a warp
 KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
-DEPTH = 64  # bytes of a row of a tile of bytes
+SWIZZLED = 128  # bytes
 OVERRIDDEN = {
     made.__name__: made
     for made in (
@@ -377,8 +377,9 @@ def _warp_products(unit: _Unit, to: _Fragment, a: _Fragment, tiles: _Stage, plac
     for i, place in enumerate(places):
         for first in range(0, to.matrix.shape[1], 8):
             stage, at = np.divmod(place.data.reshape(lanes.shape) + 128 * first, 2 * tile.size)
-            row, byte = np.divmod(at, 2 * DEPTH)
-            k = 8 * (byte // 16 ^ row % 8)  # the hardware's 128-byte swizzle
+            part, at = np.divmod(at, SWIZZLED * len(tile))
+            row, byte = np.divmod(at, SWIZZLED)
+            k = part * SWIZZLED // 2 + 8 * (byte // 16 ^ row % 8)
             if (stage != ring.reading % ring.stages).any() or ring.taken > ring.reading or (byte % 16).any():
                 raise Fault("matrices of a stage that is not read, or not aligned")
             if (row != row[0]).any() or (k != k[0]).any():
@@ -393,11 +394,11 @@ def _warp_products(unit: _Unit, to: _Fragment, a: _Fragment, tiles: _Stage, plac
 
 
 def _byte_pair(tiles: _Stage, at: Number) -> Number:
-    """Read two bytes of a row of the stage that is read, where the hardware's 64-byte swizzle puts them."""
+    """Read two bytes of a row of the stage that is read, where the swizzle of its width puts them."""
     ring, tile = tiles.ring, tiles.reading
     stage, place = np.divmod(at.data, tile.size)
-    row, k = np.divmod(place, DEPTH)
-    k = k ^ (row // 2 % 4 * 16)
+    row, k = np.divmod(place, tile.shape[1])
+    k = k ^ 16 * (row % 8 if tile.shape[1] == SWIZZLED else row // 2 % 4)
     if (stage != ring.reading % ring.stages).any() or ring.taken > ring.reading or (k % 2).any():
         raise Fault("bytes of a stage that is not read, or not aligned")
     low, high = (tile[row, k + i].astype(np.uint8).astype(np.int32) for i in range(2))
