@@ -41,6 +41,7 @@ from rlk.passes.factors_apart import factors_apart
 from rlk.passes.pipeline import canonical, specialize
 from rlk.runtime.reference import emit
 from rlk.schedule.backend_choice import by_cute_first
+from rlk.schedule.schedule import Schedule
 from rlk.schedule.written_factors import with_factors_written, writes_factors
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
@@ -247,6 +248,19 @@ def test_registers_hold_a_factor_that_a_tile_becomes(name: str, rows: int) -> No
     bytes_of_few = rows == 5 and name.startswith("weighed") or name == "grouped"
     assert ("warp_products" if bytes_of_few else "OperandSource.RMEM") in got.emitted.source
     assert ("bytes_as_floats" in got.emitted.source) == (name in ("weighed", "weighed in f16", "grouped"))
+
+
+@pytest.mark.parametrize("depth", [64, 128])
+@pytest.mark.parametrize("tile", [(8, 64), (16, 128), (32, 64)])
+def test_warps_multiply_bytes_by_few_rows(tile: tuple[int, int], depth: int) -> None:
+    pytest.importorskip("triton")
+    spec, given = tiled("weighed", 37)
+    made = program(spec)
+    tiles = tuple(zip(("M", "N"), tile, strict=True))
+    use = Schedule(tiles=tiles, stages=3, depth=depth, group=2, programs=2)
+    got = run_generated(made, given, backend="cute", divisible=aligned(made), schedules=(use,))
+    assert f"warp_products(unit, fragment, a, b_bytes, [place + {2 * depth * tile[0]} " in got.emitted.source
+    assert_same_bits(got.tensors["y"], run(made, given).tensors["y"], f"{tile} {depth}", "bf16")
 
 
 @pytest.mark.parametrize(

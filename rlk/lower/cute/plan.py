@@ -193,7 +193,7 @@ class ContractionPlan:
 
     @property
     def of_bytes(self) -> tuple[Let, ...]:
-        """Return the casts of signed bytes to 16-bit floats, which consumers do for two at once, if A has any."""
+        """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if any."""
         return _of_bytes(self.tma_tiles[0])
 
     @property
@@ -378,7 +378,7 @@ def _contraction(
     tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
     by_warps = _by_warps(tiles, width, of_segments, rows)
     depth = SWIZZLED // dtype.bytes
-    if by_warps and schedule.depth * loaded.bytes == SWIZZLED:
+    if by_warps and schedule.cluster == 1 and schedule.depth * loaded.bytes == SWIZZLED:
         depth = schedule.depth  # of bytes: their rows are as long as the swizzle, those of B have two parts
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
