@@ -377,9 +377,7 @@ def _contraction(
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
     by_warps = _by_warps(tiles, width, of_segments, rows)
-    depth = SWIZZLED // dtype.bytes
-    if by_warps and schedule.cluster == 1 and schedule.depth * loaded.bytes == SWIZZLED:
-        depth = schedule.depth  # of bytes: their rows are as long as the swizzle, those of B have two parts
+    depth = _depth(schedule, dtype, by_warps)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
@@ -442,6 +440,12 @@ def _by_warps(tiles: tuple[TmaTile, TmaTile], width: int, of: Segments | None, r
     """
     few = width <= FEW[-1] and not tiles[1].transposed
     return few and (of is None or of.axis != rows) and bool(_of_bytes(tiles[0]))
+
+
+def _depth(schedule: Schedule, dtype: DType, by_warps: bool) -> int:
+    """Return the K of a step: rows of the swizzle's width, of bytes too; those of B have two parts then."""
+    twice = by_warps and schedule.cluster == 1 and schedule.depth == SWIZZLED
+    return SWIZZLED if twice else SWIZZLED // dtype.bytes
 
 
 def _swapped(
