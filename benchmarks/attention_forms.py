@@ -426,6 +426,61 @@ EDITS["one"] = lambda t: pairs(t, halves=1)
 EDITS["one-turns"] = lambda t: pairs(t, "turns", halves=1)
 EDITS["one-exps"] = lambda t: pairs(t, "exps", halves=1)
 
+def low(t, count=12):
+    """The first columns of earlier pieces' sums in shared memory, the others where the compiler keeps them."""
+    threads = 256
+    t = sub(t, r"^(    epilogue_smem: )", rf"    o_low: cute.struct.Align[cute.struct.MemRange[Float32, {2 * count * threads}], 128]\n\1")
+    t = sub(t, r"\bacc_o, o_before,", "acc_o, o_low, o_before,", 2)
+    t = sub(t, r"^( +)o_before\[r, c\] = (.*)$", rf"\1if cutlass.const_expr(c < {count}):\n\1    o_low[r, c] = \2\n\1else:\n\1    o_before[r, c] = \2")
+    t = sub(t, r"mul\(o_before\[r, c\]", f"mul((o_low if c < {count} else o_before)[r, c]", 2)
+    return sub(t, r"^( +)(o_before = by_rows\(o_before_fragment, \d+\)\n)",
+        rf"\1\2\1o_low = cute.make_tensor(memory.o_low.data_ptr() + 4 * mine, cute.make_layout((2, (4, {count // 4})), stride=({count * threads}, (1, {4 * threads}))))\n"
+        rf"\1for r in cutlass.range_constexpr(2):\n\1    for c in cutlass.range_constexpr({count}):\n\1        o_low[r, c] = negative_zero()\n")
+EDITS["low12"] = low
+def vone(t):
+    """One stage of V; its room for sums of earlier pieces."""
+    old = int(re.search(r"v_ring: cute.struct.MemRange\[Int64, (\d+)\]", t).group(1)) // 2
+    assert old == 2
+    w = int(re.search(r"v: b?f16 \[S, H=\d+, W=(\d+)\]", t).group(1))
+    t = sub(t, r"(\bv_ring: cute\.struct\.MemRange\[Int64, )\d+\]", r"\g<1>2]")
+    t = sub(t, r"^(    v: cute.struct.Align\[cute.struct.MemRange\[\w+, )\d+", rf"\g<1>{64 * w}")
+    t = sub(t, rf"make_smem_layout_b\(COL_MAJOR, \((\d+), {w}, 64\), (\w+), 2\)", rf"make_smem_layout_b(COL_MAJOR, (\1, {w}, 64), \2, 1)")
+    t = sub(t, r"(barrier_storage=memory\.v_ring\.data_ptr\(\), num_stages=)2", r"\g<1>1")
+    t = sub(t, r"(v_consumer_state = pipeline.make_pipeline_state\(pipeline\.PipelineUserType\.Consumer, )2", r"\g<1>1")
+    t = sub(t, r"^( +)(producer_state = pipeline.make_pipeline_state\(pipeline\.PipelineUserType\.Producer, 2\)\n)", r"\1\2\1v_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)\n")
+    t = sub(t, r"tma_load\(v_ring, producer_state,", "tma_load(v_ring, v_producer_state,")
+    t = sub(t, r"^( +)producer_state\.advance\(\)\n", r"\1producer_state.advance()\n\1v_producer_state.advance()\n")
+    return t
+EDITS["vone"] = vone
+EDITS["low28"] = lambda t: low(t, 28)
+
+def local(t):
+    """Sums of earlier pieces in an array of local memory, by vectors of 16 bytes."""
+    n = int(re.search(r"^( +)o_before = by_rows\(o_before_fragment, (\d+)\)", t, re.M).group(2)) * 2
+    a = re.search(r"^( +)o_before_fragment = .*\n +o_before_fragment\.fill.*\n +o_before = by_rows.*\n", t, re.M)
+    pad = a.group(1)
+    t = t.replace(a.group(0), f"{pad}o_before = cute.make_rmem_tensor(cute.make_layout((4, {n // 2})), Float32)\n"
+      f"{pad}for i in cutlass.range_constexpr({n // 2}):\n{pad}    o_vector = cute.make_rmem_tensor((4,), Float32)\n{pad}    o_vector.fill(negative_zero())\n{pad}    cute.autovec_copy(o_vector, o_before[None, first_steps + i])\n")
+    def merge(m):
+        pad, body = m.group(1), m.group(0)
+        la, lb = re.search(r"mul\(o_before\[r, c\], ([\w\[\]]+)\)", body).group(1), re.search(r"mul\(acc_o\[r, c\], ([\w\[\]]+)\)", body).group(1)
+        return (f"{pad}for i in cutlass.range_constexpr({n // 4}):\n{pad}    o_vector = cute.make_rmem_tensor((4,), Float32)\n"
+          f"{pad}    cute.autovec_copy(o_before[None, first_steps + ({n // 4} * r + i)], o_vector)\n"
+          f"{pad}    for j in cutlass.range_constexpr(4):\n{pad}        o_a_scaled = mul(o_vector[j], {la})\n{pad}        o_b_scaled = mul(acc_o[r, 4 * i + j], {lb})\n{pad}        o_vector[j] = o_a_scaled + o_b_scaled\n"
+          f"{pad}    cute.autovec_copy(o_vector, o_before[None, first_steps + ({n // 4} * r + i)])\n")
+    t, k = re.subn(r"^( +)for c in cutlass\.range_constexpr\(\d+\):\n +o_a_scaled = mul\(o_before\[r, c\].*\n.*\n +o_before\[r, c\] = .*\n", merge, t, flags=re.M)
+    assert k == 1
+    def end(m):
+        pad = m.group(1)
+        return (f"{pad}for c in cutlass.range_constexpr({n}):\n{pad}    if cutlass.const_expr(c % 4 == 0):\n{pad}        o_vector = cute.make_rmem_tensor((4,), Float32)\n{pad}        cute.autovec_copy(o_before[None, first_steps + ({n // 4} * r + c // 4)], o_vector)\n"
+          f"{pad}    o_a_scaled = mul(o_vector[c % 4], alpha_a)\n")
+    t, k = re.subn(r"^( +)for c in cutlass\.range_constexpr\(\d+\):\n +o_a_scaled = mul\(o_before\[r, c\], alpha_a\)\n", end, t, flags=re.M)
+    assert k == 1
+    if "first_steps" not in re.search(r"def varlen_attention_(?:step|pair)\((.*?)\):", t, re.S).group(1):
+        t = t.replace("scaled_b, begin_k_value,", "scaled_b, first_steps, begin_k_value,")
+    return t
+EDITS["local"] = local
+
 
 def planned(names):
     """Change the plans of this process."""
