@@ -13,7 +13,8 @@ from rank_cases import Found
 
 from rlk.errors import Code, LaunchError
 from rlk.parallel import accumulate_in_order, agree, global_count
-from rlk.parallel.agree import _text, differences
+from rlk.parallel.agree import _text
+from rlk.runtime.call.collective import differences
 from rlk.testing.bits import assert_same_bits, differing
 
 TOKENS = sum(map(active, range(MICRO_BATCHES)))

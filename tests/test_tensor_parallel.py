@@ -24,7 +24,7 @@ from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.ranks import Ranks
 from rlk.optim import grad_norm
-from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, parallelize
+from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, models, parallelize
 from rlk.parallel.plan import Cut, cuts_of
 from rlk.runtime.call.collective import SHARE, Share, share_of
 from rlk.sync import digest
@@ -221,6 +221,24 @@ def test_leaves_are_part_of_the_bits() -> None:
     assert all(count > 5 for count in others(other, alone(name), {}).values())
 
 
+# --- ranks that disagree ---
+
+
+def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found]) -> None:
+    words = {
+        "leaves": ("parallelize: ranks differ in 2", "numerics id: ", "leaves: 8 on rank 0, 4 on rank 3"),
+        "sp": ("sp: False on rank 0, True on rank 3",),
+        "fewer": ("ranks differ in 2", "tokens: 70 on rank 0, 69 on rank 3"),
+        "another": ("ranks differ in 1", "digest of ids: "),
+    }
+    for found in ranks:
+        for what, said in words.items():
+            code, text = found["disagreements"][what]
+            assert code == "RANKS_DIFFER" and all(each in text for each in said), text
+        assert found["disagreements"] == ranks[0]["disagreements"]
+        assert found["disagreements"]["alike"] == ("", "nothing was raised")
+
+
 # --- checkpoints ---
 
 
@@ -269,6 +287,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def initialized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    for module in (models, checkpoint):  # needs a store, and no group
+        monkeypatch.setattr(module, "agree_at_start", lambda *_, **__: None)
 
 
 def all_fine(x: torch.Tensor, group: dist.ProcessGroup, *, op: str) -> torch.Tensor:
