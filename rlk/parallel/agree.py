@@ -40,9 +40,10 @@ def agree(
     Call it on every rank of the group after init_process_group and before the first collective: it uses the
     store of torch.distributed alone, no communication backend. What is compared: the versions of rlk and of
     torch; of a model its `numerics_id(device)` and leaves, if it has them (`rlk.nn.CausalLM`, or what
-    `rlk.patch` returned; device: by default that of its parameters), and each parameter's name, dtype and shape (the whole shape of a
-    DTensor); and `facts`, by name: the number of micro-batches, the learning rate, a seed as text; tensors
-    and NumPy arrays, also in lists, tuples and dicts, by dtype, shape and a digest of their bytes.
+    `rlk.patch` returned; device: by default that of its parameters), and each parameter's name, dtype and
+    shape (the whole shape of a DTensor); and `facts`, by name: the number of micro-batches, the learning
+    rate, a seed as text; tensors and NumPy arrays, also in lists, tuples and dicts, by dtype, shape and a
+    digest of their bytes.
 
     timeout: seconds that a rank waits for others. A rank that does not call it within them, or dies, is an
     error on the others that names it (RANKS_MISSING); facts that differ are RANKS_DIFFER, with the values of

@@ -38,8 +38,8 @@ def from_pretrained(
 
     A rank reads the parts of the files' tensors that it keeps, and never has memory for a whole weight that
     ranks share. Arguments are those of `CausalLM.from_pretrained` and `parallelize`. Everything is checked
-    before memory is taken. Raises LaunchError; where one rank cannot load, for any reason, all raise, and where
-    ranks loaded other numerics or shapes, as `parallelize` does.
+    before memory is taken. Raises LaunchError; where one rank cannot load, for any reason, all raise, and
+    where ranks loaded other numerics or shapes, as `parallelize` does.
     """
     check_dtype(dtype)
     ranks = ranks_of(mesh, tp, sp)

@@ -23,7 +23,7 @@ from rlk.runtime.binding.invocation import Invocation, geometry_of, inputs_of, o
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.reference import dtype_of, number_of
-from rlk.tune.shapes import GRADIENT, Shape, axes_of, found
+from rlk.tune.shapes import GRADIENT, GROUPED, Shape, axes_of, found
 
 PREFERRED = DType.BF16  # of tensors whose annotation leaves a choice
 SPREAD = 0.7  # of bools that are true
@@ -115,6 +115,8 @@ class _Draw:
     def __init__(self, op: Op, device: str, sizes: Mapping[str, int], example: Example | None) -> None:
         self.op, self.device, self.sizes = op, device, sizes
         self.given = {} if example is None else example.inputs(np.random.default_rng(0))
+        if example is not None and op.name == GROUPED:
+            self.given = _routed(sizes["T"], sizes["E"])
 
     def empty(self, formal: Formal) -> Tensor:
         """Return a tensor of a parameter's type."""
@@ -168,6 +170,13 @@ class _Draw:
         for dim, size in enumerate(made.shape):
             held = held.index_select(dim, torch.arange(size) % held.shape[dim])
         return held
+
+
+def _routed(rows: int, experts: int) -> dict[str, np.ndarray]:
+    """Return the offsets of rows by expert, where each row goes to any expert."""
+    drawn = np.random.default_rng(0).multinomial(rows, np.full(experts, 1 / experts))
+    offsets = np.concatenate([[0], np.cumsum(drawn)])
+    return {"begin": offsets[:-1], "end": offsets[1:]}
 
 
 def traffic(call: Call) -> int:
