@@ -411,6 +411,7 @@ class Code(Enum):
     # comparisons of engines
     DRIFT_FILE = ("{path} is no recorded rollout: {what}", "{instead}")
     DRIFT_ENGINE = ("engine {name}: {what}", "{instead}")
+    RAISED_ANEW = ("{text}",)
     # rlk itself
     INTERNAL = ("internal error: {what}", "please report it with the generated source")
 
