@@ -23,7 +23,7 @@ from tensor_parallel_cases import MODELS, SHARED, WAYS, way
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.ranks import Ranks
-from rlk.optim import grad_norm
+from rlk.optim import clip_grad_norm
 from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, models, parallelize
 from rlk.parallel.plan import Cut, cuts_of
 from rlk.runtime.call.collective import SHARE, Share, share_of
@@ -318,11 +318,12 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
         model.save_pretrained(folder)
     for each in (model, deepcopy(model)):
         assert_marked(each, parts)
-        with pytest.raises(LaunchError, match=r"a weight that 4 ranks share along dim 1") as raised:
+        with pytest.raises(LaunchError, match=r"^clip_grad_norm: leaves=1 is not allowed") as raised:
             for name, p in each.named_parameters():  # the first that raises: columns, of one leaf
                 p.grad = torch.zeros_like(p) if "o_proj" in name else None
-            grad_norm(each.named_parameters())
-        assert "for leaves = 1" in str(raised.value)
+            clip_grad_norm(each.named_parameters(), 1.0)
+        said = str(raised.value)  # the argument that is missing, and the weight that shows it
+        assert "(config.leaves), as leaves=" in said and "a weight that 4 ranks share along dim 1" in said
 
 
 def assert_marked(model: torch.nn.Module, parts: dict[str, Cut]) -> None:
