@@ -83,9 +83,9 @@ def test_a_file_of_any_name_may_be_a_spec(rlk: Rlk, tmp_path: Path) -> None:
 
 
 def test_a_file_may_import_the_operator_it_is_asked_for(rlk: Rlk, tmp_path: Path) -> None:
-    (tmp_path / "spec.py").write_text(SPEC.format(body="return L.out(y=a + 1.0)"))
+    (tmp_path / "held_elsewhere.py").write_text(SPEC.format(body="return L.out(y=a + 1.0)"))
     path = tmp_path / "uses.py"
-    path.write_text("from spec import x as mine\nfrom rlk.ops import matmul\n")
+    path.write_text("from held_elsewhere import x as mine\nfrom rlk.ops import matmul\n")
     law = ("--target", "sm_90a", "--law", "tiles")
     status, out, err = rlk("check", f"{path}:mine", *law)
     assert status == 0 and "x " in out and "all ok" in out, err

@@ -292,7 +292,8 @@ def defined_in(module: ModuleType) -> Iterator[Op]:
 def find(name: str) -> tuple[Op, ModuleType]:
     """Return an operator and the module of its spec: by name, or as path/to/spec.py:name.
 
-    The file may define the operator or import it, under any name. Raises LaunchError with the names there are, SpecError for a file that is no spec.
+    The file may define the operator or import it, under any name. Raises LaunchError with the names there
+    are, SpecError for a file that is no spec.
     """
     path, colon, inside = name.rpartition(":")
     if not colon and not name.endswith(".py"):
