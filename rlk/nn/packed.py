@@ -43,6 +43,9 @@ class Packed:
         return self.restore(torch.nn.functional.pad(x[:-1], (1, 0)) if len(x) else x)
 
 
+_transforming = torch._C._are_functorch_transforms_active
+
+
 def spread(x: torch.Tensor, rows: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
     """Return x [T, ...] as [*shape, ...]: token i at row rows[i] (None: at row i), 0 elsewhere."""
     if rows is not None:
@@ -50,7 +53,7 @@ def spread(x: torch.Tensor, rows: torch.Tensor | None, shape: tuple[int, ...]) -
     whole = (*shape, *x.shape[1:])
     if x.shape == whole:
         return x
-    if not x.requires_grad or torch.compiler.is_compiling():
+    if not x.requires_grad or torch.compiler.is_compiling() or _transforming():
         return x.reshape(whole)
     made: torch.Tensor = _Reshaped.apply(x, whole)
     return made
