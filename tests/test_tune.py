@@ -384,7 +384,7 @@ def test_a_models_own_shapes_are_tried_by_the_backends_that_run_them(
     assert asked["cute"] == [f"matmul {rows} x {each}" for each in products for rows in (16, 2048)]
     assert "linear_logp 16 x 2048 x 256" in asked["triton"] and "geglu T=2048, N=512" in asked["triton"]
     gradients = [each for each in asked["triton"] if "_grad" in each]
-    assert len(gradients) == 8 and not any("T=16" in each or " 16 x " in each for each in gradients)
+    assert len(gradients) == 12 and not any("T=16" in each or " 16 x " in each for each in gradients)
     asked.clear()
     assert tune("--all", str(config), "--backend", "triton", "--only", "matmul", "--dry")[0] == 0
     assert list(asked) == ["triton"]  # the control: the backend that is given
@@ -412,7 +412,8 @@ def test_experts_are_tried_as_grouped_products_and_gradients_where_training_is(
         "grouped_matmul T=32, K=256, E=8, N=192",
         "grouped_matmul T=32, K=96, E=8, N=256",
         "swiglu T=32, N=96",
-        "grouped_matmul_grad T=2048, K=256, E=8, N=192",
+        "grouped_matmul_grad@x T=2048, K=256, E=8, N=192",
+        "grouped_matmul_grad@w T=2048, K=256, E=8, N=192",
     } <= {*asked}
     assert not any(" x 1024 x 256" in each or "N=512" in each for each in asked)  # an MLP
     assert not any("_grad" in each and ("T=32" in each or "T=16" in each) for each in asked)

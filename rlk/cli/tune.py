@@ -39,6 +39,7 @@ from rlk.tune.shapes import (
     Mixture,
     Shape,
     of_model,
+    separately,
     shape,
     shapes,
     subject,
@@ -222,6 +223,7 @@ def _chosen(listed: Sequence[Shape], arguments: argparse.Namespace) -> Sequence[
         raise LaunchError(
             Code.ARG_VALUE, op="rlk tune", name="--lane", value=arguments.lane[:60], wanted="I/N, such as 1/4"
         )
+    listed = separately(listed)
     chosen = [each for each in listed if arguments.only in str(each)]
     if not chosen:
         texts = ", ".join(map(str, listed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -12,6 +12,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ir.dims import Axis
 from rlk.lang.op import Op
 from rlk.lang.types import TensorType
+from rlk.runtime.call.autograd import Separate
 from rlk.runtime.registry import find
 
 ROWS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
@@ -28,7 +29,7 @@ VOCABULARY, HIDDEN = 128256, 4096
 class Shape:
     """Sizes of a call: of a contraction with a list of its own by its letters, else of every axis by name.
 
-    op: the name of what is tuned, that of a gradient with GRADIENT.
+    op: the name of what is tuned, that of a gradient with GRADIENT, of one input's with ONE and its name.
     """
 
     op: str
@@ -71,6 +72,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "linear_logp_grad": Subject(("N", "V", "D"), tuple((m, VOCABULARY, HIDDEN) for m in GRADIENT_ROWS)),
 }
 GRADIENT = "_grad"  # of an operator's name
+ONE = "_grad@"  # of that of the gradient of one input, which stands behind it
 GROUPED = "grouped_matmul"
 Call = tuple[str, dict[str, int], int]
 """An operator, the sizes of its axes that are weights', and its rows for each row of the model."""
@@ -93,7 +95,26 @@ def subject(op: str, gradient: bool) -> str:
 @cache
 def found(name: str) -> tuple[Op, ModuleType]:
     """Return the operator and the module of a subject's name, its gradient's too: a file is imported once."""
-    return find(name.removesuffix(GRADIENT))
+    return find(base_of(name))
+
+
+def base_of(name: str) -> str:
+    """Return the operator of a subject's name."""
+    return name.partition(ONE)[0].removesuffix(GRADIENT)
+
+
+def separately(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
+    """Return shapes with each gradient whose inputs have kernels of their own once for each of these."""
+    made: list[Shape] = []
+    for each in shapes:
+        op = found(each.op)[0]
+        how = op.calls.separate
+        if not isinstance(how, Separate) or not each.op.endswith(GRADIENT):
+            made.append(each)
+            continue
+        there = [f.name for f in op.formals if not f.optional or f.name in op.record.present]
+        made += [Shape(f"{each.op}@{name}", each.sizes) for name in how.reads if name in there]
+    return tuple(made)
 
 
 def axes_of(op: Op) -> dict[str, Axis]:
