@@ -105,6 +105,8 @@ def base_of(name: str) -> str:
 
 def separately(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
     """Return shapes with each gradient whose inputs have kernels of their own once for each of these."""
+    import rlk.ops  # noqa: F401 - which says so of rlk's own operators
+
     made: list[Shape] = []
     for each in shapes:
         op = found(each.op)[0]
