@@ -38,7 +38,10 @@ def entries_of(invocation: Invocation, on: Target, sizes: Sizes) -> Entries:
     dtypes = {name: dtype.value for name, dtype in invocation.variant.dtypes}
     for entry in found:
         _check_conditions(entry, invocation, sizes, dtypes)
-    return tuple(e for e in found if all(dtypes[name] == dtype for name, dtype in e.dtypes))
+    asked = ((), tuple(sorted(invocation.variant.wanted)))
+    return tuple(
+        e for e in found if e.gradients in asked and all(dtypes[name] == dtype for name, dtype in e.dtypes)
+    )
 
 
 def _check_conditions(entry: Entry, invocation: Invocation, sizes: Sizes, dtypes: Mapping[str, str]) -> None:
@@ -49,6 +52,11 @@ def _check_conditions(entry: Entry, invocation: Invocation, sizes: Sizes, dtypes
         if name not in dtypes:
             why = f"the dtype variables of {entry.op} are {', '.join(sorted(dtypes)) or 'none'}"
             raise user_table.wrong_condition(entry, f"dtypes.{name}", why)
+    inputs = {f.name for f in formals}
+    for name in entry.gradients:
+        if name not in inputs:
+            why = f"the inputs of {entry.op} are {', '.join(sorted(inputs))}"
+            raise user_table.wrong_condition(entry, f"gradients has {name!r}", why)
     for axis, held in entry.sizes:
         if axis not in axes | {name for name, _ in sizes.extents}:
             why = f"the axes of {entry.op} are {', '.join(sorted(axes))}"
