@@ -88,7 +88,9 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
     - Chunks with a contraction are tiles of one matrix product and always run in parallel, for one piece of
       the rows at a time if rows have pieces;
     - pieces of a contraction run in parallel if its results are few;
-    - pieces at which a fold restarts run in parallel if its rows are few.
+    - pieces at which a fold restarts run in parallel if its rows are few;
+    - pieces of single elements whose totals are integers always run in parallel: one program would read them
+      with a piece between the elements of adjacent lanes.
     program: canonical. The partial results are materialized and merged in a second kernel, with the same
     bits.
     """
@@ -110,6 +112,7 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
         if rows < ROWS_ALONE:
             # unmerged states of pieces would take too much memory: those streams stay serial
             found |= {a.name for a in streamed if a.part is Part.ALL and a.split and a.pieces in merged}
+        found |= {loop.axis.name for loop in loops if _counts_pieces(loop)}
         found |= _few_products(kernel, extents)
         found |= _rows_beside(kernel, extents)
     return frozenset(found)
@@ -153,6 +156,13 @@ def _few_products(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
 def _by_chunks(loop: Loop) -> bool:
     """Return whether steps of a loop are chunks of elements: those of single elements run in turn."""
     return loop.axis.part is Part.ALL and (loop.axis.chunk or 1) > 1
+
+
+def _counts_pieces(loop: Loop) -> bool:
+    """Return whether a loop of single elements adds integers, in each piece of an axis."""
+    single = loop.axis.split is not None and (loop.axis.chunk or 1) == 1
+    kept = (t.dtype is DType.I32 and loop.axis.pieces in t.axes for t in loop.types)
+    return single and bool(loop.types) and all(kept)
 
 
 def _contracts(loop: Loop) -> bool:
