@@ -1,4 +1,4 @@
-"""Integers kept for each piece of single elements: by one program, or by vectors in parallel; the same bits."""
+"""Integers kept for each piece of single elements, by one program or by vectors: the same bits."""
 
 from __future__ import annotations
 

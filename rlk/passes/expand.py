@@ -57,8 +57,8 @@ def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
       `Tree.pairwise`; with A.piece (a size) the states of pieces go through a workspace and merge in
       ascending order, one at a time or A.fan_in at once: `cut` splits the kernel there. For A in `apart`
       chunks are parallel, along an axis of steps.
-      For A in `apart`, integers that are kept for each piece of single elements are added in vectors of a piece,
-      and go through a workspace: no order of theirs has other bits.
+      For A in `apart`, integers that are kept for each piece of single elements are added in vectors of a
+      piece, and go through a workspace: no order of theirs has other bits.
     - leaf "piece": one loop runs over the chunks of all pieces, and merges the state of a piece when the next
       one begins; for A in `apart` pieces are parallel, each with a loop of its own, and their states go
       through a workspace.

@@ -25,6 +25,7 @@ from rlk.lang import (
     op,
     u32,
 )
+from rlk.lang.trace import for_kernels
 
 LANES, BLOCKS, DIGIT = 1024, 1024, 4
 T = Axis("T", dynamic=True)
@@ -99,6 +100,25 @@ class Row:
         # the last place of a number in [2, 4) is 2**-22
         return (e + 2.0).bits(i32) - 0x40000000
 
+    def complete(self, threshold: Tile) -> Tile:
+        """Return whether all tokens of a row that are not below a threshold are in the pool."""
+        return L.max(self.pool[2], over=W.lanes) < threshold
+
+    def above(self, threshold: Tile) -> tuple[Tile, Tile, Tile]:
+        """Return of each lane's part of the pool what `_above` returns of the tokens, if it is complete.
+
+        A key tells all that a weight depends on: it is the same for +0.0 and -0.0, which weigh the same, and
+        for NaN and -inf, which a threshold above some lane's third is not.
+        """
+        more, mass, equal = [], [], []
+        for keys in self.pool:
+            over = keys > threshold
+            more.append(over.to(i32))
+            mass.append(L.where(over, self.weight(self.keys.value(keys)), 0))
+            equal.append((keys == threshold).to(i32))
+        first, second, third = (a + b + c for a, b, c in (more, mass, equal))
+        return first, second, third
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -169,8 +189,17 @@ def _locate(amounts: Tile, target: Tile) -> tuple[Tile, Tile]:
 # --- the support ---
 
 
-def _above(row: Row, scores: Tensor, threshold: Tile, when: Tile | None = None) -> tuple[Tile, Tile, Tile]:
-    """Return how many tokens are above a threshold, what they weigh, and how many meet it."""
+def _above(
+    row: Row, scores: Tensor, threshold: Tile, when: Tile | None = None, *, by_pool: bool = False
+) -> tuple[Tile, Tile, Tile]:
+    """Return how many tokens are above a threshold, what they weigh, and how many meet it.
+
+    by_pool: kernels take it from the pool, and read no token of a row whose pool is complete.
+    """
+    pooled = by_pool and for_kernels()
+    if pooled:
+        known = row.complete(threshold)
+        when = ~known if when is None else when & ~known
     more, mass, equal = L.total(kept=True), L.total(kept=True), L.total(kept=True)
     for w in L.stream(W, when=when):
         x = scores[w].to(f32)
@@ -178,8 +207,10 @@ def _above(row: Row, scores: Tensor, threshold: Tile, when: Tile | None = None) 
         more.absorb((key > threshold).to(i32))
         mass.absorb(L.where(key > threshold, row.weight(x), 0))
         equal.absorb((key == threshold).to(i32))
-    count = L.sum(more.value, over=W.lanes)
-    return count, _whole(mass.value, over=W.lanes), L.sum(equal.value, over=W.lanes)
+    found = [more.value, mass.value, equal.value]
+    if pooled:
+        found = [L.where(known, a, b) for a, b in zip(row.above(threshold), found, strict=True)]
+    return L.sum(found[0], over=W.lanes), _whole(found[1], over=W.lanes), L.sum(found[2], over=W.lanes)
 
 
 def _searched(row: Row, low: Tile, settled: Tile, reaches: Reaches) -> Tile:
@@ -204,7 +235,7 @@ def _top_k(row: Row, scores: Tensor, kept: Kept, top_k: Tile) -> Kept:
     # the k-th best of a part of the tokens is at most that of all: and equal, but for lanes with four of them
     least = L.maximum(_largest(row.keys.bits, by_pool), kept.threshold)
     low = L.where(on, least, kept.threshold)
-    more, mass, equal = _above(row, scores, low)
+    more, mass, equal = _above(row, scores, low, by_pool=True)
     settled = (more < top_k) | ~on
     cut = _searched(row, low, settled, by_tokens)
     again = _above(row, scores, cut, when=~settled)
@@ -237,7 +268,7 @@ def _top_p(row: Row, scores: Tensor, kept: Kept, top_p: Tile) -> Kept:
         return _whole(total.value, over=W.lanes) >= goal
 
     low = L.maximum(L.where(on, _largest(row.keys.bits, by_pool), kept.threshold), kept.threshold)
-    settled = (_above(row, scores, low, when=on)[1] < goal) | ~on
+    settled = (_above(row, scores, low, when=on, by_pool=True)[1] < goal) | ~on
     cut = _searched(row, low, settled, by_tokens)
     ties = L.where(cut > kept.threshold, ANY_NUMBER, kept.ties)
     return Kept(cut, ties, goal=L.where(on, goal, ANY_MASS))
