@@ -30,7 +30,7 @@ SQUARE = 1 << 14  # elements of a step of a row along two axes: 32 registers a l
 SQUARE_THREADS = 512
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
-MERGED_AHEAD = 16  # steps whose states of few rows are in flight together
+MERGED_AHEAD = 32  # the most steps whose states of few rows are in flight together
 THREADS = 1024  # the most of a program
 LONGEST_LANE = 64  # elements of a row that a lane has
 WIDEST_LANE = 32  # elements of a lane that has a row, the next ones and a sum of them: with more it spills
@@ -445,11 +445,19 @@ def _partials(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str
     alone = many and programs < ROWS_ALONE
     if alone:
         # by one warp, ptxas loads the states of all unrolled steps before it merges the first
-        columns, steps = max(1, target.warp // held), max(steps, MERGED_AHEAD)
+        columns, steps = max(1, target.warp // held), max(steps, _ahead(kernel, extents))
     tiles = [(str(a), min(columns, padded(_extent(a, extents, columns)))) for a in near[-1:]]
     return Schedule(
         tiles=tuple(t for t in tiles if t[1] > 1), warps=8 if many and not alone else 1, unroll=steps
     )
+
+
+def _ahead(kernel: Kernel, extents: Mapping[str, int]) -> int:
+    """Return how many states of a merge are loaded together: steps that are left over wait one by one."""
+    axes = {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Loop)}
+    steps = [extent_of(a, extents[a.name]) for a in axes if a.name in extents and not a.dynamic]
+    longest = max(steps, default=MERGED_AHEAD)
+    return min(range(MERGED_AHEAD, 0, -1), key=lambda n: longest // n + longest % n)
 
 
 def _walks_rows(kernel: Kernel) -> bool:
