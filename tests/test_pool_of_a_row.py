@@ -1,4 +1,4 @@
-"""What kernels of a sampler take from the pool of a row: the same numbers as of all its tokens."""
+"""Counts and weights of a row that kernels of a sampler take from its pool: those of all its tokens."""
 
 from __future__ import annotations
 

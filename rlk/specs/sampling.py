@@ -145,6 +145,11 @@ def _whole(x: Tile, over: Axis) -> Tile:
     return (high.to(i64) << 16) + low.to(i64)
 
 
+def _sum(x: Tile, over: Axis) -> Tile:
+    """Return the sum of numbers that add up to less than 2**31, i64; kernels need no halves for it."""
+    return L.sum(x, over=over).to(i64) if for_kernels() else _whole(x, over)
+
+
 def _digit(reached: Tile) -> Tile:
     """Return the largest of the numbers tried that reached the goal, 0 where none did."""
     return L.max(L.where(reached, L.pos(J), 0), over=J)
@@ -168,15 +173,15 @@ def _largest(bits: int, reaches: Reaches, low: Tile | None = None, high: Tile | 
     return found
 
 
-def _locate(amounts: Tile, target: Tile) -> tuple[Tile, Tile]:
+def _locate(amounts: Tile, target: Tile, add: Callable[[Tile, Axis], Tile] = _sum) -> tuple[Tile, Tile]:
     """Return the first of 1024 indices at which the running sum of amounts exceeds a target.
 
-    And what is left: the target less the amounts before that index.
+    And what is left: the target less the amounts before that index. add: `_whole` where they are too many.
     """
     place = L.pos(U.pieces)
 
     def before(end: Tile) -> Tile:
-        return _whole(L.where(place < end, amounts, 0), over=U.pieces)
+        return add(L.where(place < end, amounts, 0), U.pieces)
 
     index: Tile | int = 0
     for shift in (8, 4, 0):
@@ -254,10 +259,12 @@ def _top_p(row: Row, scores: Tensor, kept: Kept, top_p: Tile) -> Kept:
     weights = [row.weight(row.keys.value(keys)) for keys in row.pool]
 
     def by_pool(tried: Tile, _: Tile | None) -> Tile:
-        parts = [
-            _whole(L.where(keys >= tried, w, 0), over=W.lanes)
-            for keys, w in zip(row.pool, weights, strict=True)
-        ]
+        def there(i: int) -> Tile:
+            return L.where(row.pool[i] >= tried, weights[i], 0)
+
+        if for_kernels():  # three weights of a lane are one number
+            return _whole(there(0) + there(1) + there(2), over=W.lanes) >= goal
+        parts = [_whole(there(i), over=W.lanes) for i in range(3)]
         return parts[0] + parts[1] + parts[2] >= goal
 
     def by_tokens(tried: Tile, apart: Tile | None) -> Tile:
@@ -332,7 +339,7 @@ def _draw(row: Row, blocks: Tensor, kept: Kept, numerator: Tile) -> tuple[Tile, 
     last = L.where(some > 0, tied * size + within, -1)
     ties = L.where(place < tied, equal.value, L.where(place == tied, left.to(i32) + 1, 0))
     amounts = mass.value + ties * weight
-    chosen, left = _locate(amounts, _part_of(_whole(amounts, over=U.pieces), numerator))
+    chosen, left = _locate(amounts, _part_of(_whole(amounts, over=U.pieces), numerator), _whole)
     x = block(chosen)
     key, index = row.keys.of(x), chosen * size + place
     there = (key > threshold) | ((key == threshold) & (index <= last))
