@@ -39,7 +39,7 @@ VERSION = version("nvidia-cutlass-dsl") if cute.toolchain() is not None else ""
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
 # bytes; the gradient of scores is long, so is the search of a sampler
 STACK = {
-    "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
+    "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_3": 304,
     "policy_loss_of_sequences_3": 8,
     "varlen_attention": 64, "prefix_attention_1": 56, "prefix_attention_2": 24,
 }  # fmt: skip
