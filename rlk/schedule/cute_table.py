@@ -99,9 +99,10 @@ def most_stages(rows: int, columns: int, per_core: int = 1, pieces: int = 1) -> 
 def room_of_stages(on: Target, warps: int, kept: int, per_core: int = 1) -> int:
     """Return the bytes of shared memory that a block has for stages.
 
-    warps: consumer warps. kept: bytes of accumulators in shared memory. per_core: blocks per SM.
+    warps: consumer warps. kept: bytes of accumulators in shared memory, which are the scratch of the epilogue
+    afterwards. per_core: blocks per SM.
     """
-    return ((on.shared // per_core - BARRIERS - EPILOGUE * warps) << 10) - kept
+    return ((on.shared // per_core - BARRIERS) << 10) - max(kept, EPILOGUE * warps << 10)
 
 
 def accumulators(columns: int, pieces: int) -> tuple[int, int]:

@@ -38,6 +38,7 @@ from rlk.target.facts import Target
 
 WARPGROUP = 128  # threads
 ROWS_OF_WARPGROUP = 64  # of an accumulator
+ROWS_OF_WARP = ROWS_OF_WARPGROUP // 4
 INSTRUCTION = 16  # K of a wgmma
 SWIZZLED = 128  # bytes of a row of a tile in shared memory
 FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
@@ -115,6 +116,28 @@ class Ring:
         return 2 * self.stages
 
 
+class Merge(NamedTuple):
+    """One addition of accumulators, by their numbers: to = left + right."""
+
+    to: int
+    left: int
+    right: int
+
+
+class Turn(NamedTuple):
+    """A piece: its accumulator, and merges of earlier ones.
+
+    before: merges without which no accumulator is free; the products of the piece before are waited for.
+    behind: merges that run while the first products of the piece do. put_away: whether the sum of the first
+    half of the pieces is then copied to shared memory.
+    """
+
+    slot: int
+    before: tuple[Merge, ...]
+    behind: tuple[Merge, ...]
+    put_away: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """Pieces of the contracted axis in sequence, each with its own accumulator, summed pairwise.
@@ -131,23 +154,59 @@ class Pieces:
     shared: bool
 
     @property
-    def merges(self) -> tuple[tuple[int, int], ...]:
-        """Return, for each piece, its accumulator and the number of merges after it.
+    def turns(self) -> tuple[Turn, ...]:
+        """Return what is done for each piece."""
+        return self._walked[0]
 
-        A binary counter: popcount(i) accumulators are live before piece i, and its trailing ones are merged.
+    @property
+    def last(self) -> tuple[Merge, ...]:
+        """Return the merges after all pieces, but for that with the sum in shared memory."""
+        return self._walked[1]
+
+    @property
+    def result(self) -> int:
+        """Return the accumulator of the sum."""
+        return self._walked[2]
+
+    @property
+    def spare(self) -> int:
+        """Return an accumulator for the sum in shared memory, beside that of the other half."""
+        return 0 if self.result else 1
+
+    @property
+    def _walked(self) -> tuple[tuple[Turn, ...], tuple[Merge, ...], int]:
+        """Walk the pieces as a binary counter counts: those of a set bit are one sum.
+
+        A piece gets the lowest free accumulator, so that its products can begin before those of the piece
+        before are done.
         """
-        numbers = [i % (self.count >> self.shared) for i in range(self.count)]
-        return tuple((i.bit_count(), (~i & (i + 1)).bit_length() - 1) for i in numbers)
+        sums: list[int] = []  # accumulators, the lowest pieces first
+        turns = []
+        for piece in range(self.count):
+            merges = self._merges(piece - 1, sums) if piece else []
+            before = []
+            while len(sums) == self.live:
+                before.append(merges.pop(0))
+                sums.remove(before[-1].right)
+            slot = min(set(range(self.live)) - set(sums))
+            for merge in merges:
+                sums.remove(merge.right)
+            away = self.shared and 2 * piece == self.count
+            sums = [*([] if away else sums), slot]
+            turns.append(Turn(slot, tuple(before), tuple(merges), away))
+        return tuple(turns), tuple(self._merges(self.count - 1, sums)), sums[0]
+
+    def _merges(self, piece: int, sums: list[int]) -> list[Merge]:
+        """Return the merges after a piece, which is the last of the sums: one for each trailing bit."""
+        number = piece % (self.count >> self.shared)
+        count = (~number & (number + 1)).bit_length() - 1
+        pairs = zip(sums[::-1][1 : count + 1], sums[::-1][:count], strict=True)
+        return [Merge(left, left, right) for left, right in pairs]
 
     @property
     def copied(self) -> int:
         """Return the number of loaded K steps of a piece."""
         return self.steps + (self.rest > 0)
-
-    @property
-    def half(self) -> int:
-        """Return the piece after which the sum is spilled to shared memory."""
-        return self.count // 2 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +294,9 @@ class ContractionPlan:
         return self.columns // 8
 
     @property
-    def fours_stride(self) -> int:
-        """Return the stride of a thread's 4-register vectors in shared memory."""
-        return 4 * WARPGROUP * self.consumers
+    def kept_of_warp(self) -> int:
+        """Return the words of it that a warp has, which are its epilogue scratch afterwards."""
+        return ROWS_OF_WARP * self.columns
 
     @property
     def columns_of_segments(self) -> bool:
