@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple, Protocol
 
 from rlk.errors import NOWHERE, Loc, LoweringError
-from rlk.ir.dims import Axis, Part, fixed_extent
+from rlk.ir.dims import Axis, Part, fixed_extent, is_power_of_two
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Store, Value, operands
 from rlk.ir.types import DType, TileType, Type
@@ -435,6 +435,7 @@ def _contraction(
     row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
+    schedule.with_tile(str(columns), 1).check_powers()
     consumers = _consumers(schedule, rows, width, found.parallel, target, twice=loop is not None)
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
@@ -443,6 +444,10 @@ def _contraction(
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
+    whole = depth if tiles[1].transposed else INSTRUCTION
+    if not is_power_of_two(width) and width % whole:
+        lacks = f"tiles of {width} columns, elements of {tiles[1].factor.load.param}"
+        raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
