@@ -37,7 +37,7 @@ def tables(table: Table, case: Case) -> Iterator[tuple[str, Table]]:
     """Yield the shipped schedules, each entry of a table for a case's operator, and the shipped ones."""
     yield "as shipped", Table()
     for entry in table.entries:
-        if entry.op.removesuffix("_grad") == case.op:
+        if entry.op.startswith(case.op):  # as that of its gradient does
             used = ", ".join(f"{name} {value}" for name, value in entry.use)
             yield f"{entry.backend} {entry.kernel}: {used}", Table((entry,))
     yield "as shipped", Table()
@@ -72,16 +72,16 @@ def compare(case: Case, table: Table, seconds: float) -> bool:
     return same
 
 
-def cases(of: str, only: str, wanted: set[str]) -> Iterator[tuple[str, Callable[[], Case]]]:
+def cases(of: str, only: str, wanted: frozenset[str]) -> Iterator[tuple[str, Callable[[], Case]]]:
     """Yield the labels of the rows of known cliffs, or of a benchmark's cases, and their cases."""
     if not of:
         for row in fixed():
-            if only in row.label and row.op in wanted:
+            if only in row.label and any(name.startswith(row.op) for name in wanted):
                 yield row.label, partial(case_of, row)
         return
     for case in import_module(f"benchmarks.{of}").cases():
         name = label({"op": case.op, "pass": case.passes, "shape": case.shape, **case.notes})
-        if only in name and case.op in wanted:
+        if only in name and any(entry.startswith(case.op) for entry in wanted):
             yield name, partial(_itself, case)
 
 
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not torch.cuda.is_available():
         raise SystemExit("schedules are timed on a CUDA or ROCm device")
     table, same = read(options.table), True
-    wanted = {entry.op.removesuffix("_grad") for entry in table.entries}
+    wanted = frozenset(entry.op for entry in table.entries)
     for name, case in cases(options.of, options.only, wanted):
         torch.manual_seed(0)
         print(name, flush=True)
