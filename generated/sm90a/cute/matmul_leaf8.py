@@ -174,7 +174,7 @@ def matmul_leaf8(
     item = block // 2
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
-        cute.arch.setmaxregister_decrease(40)
+        cute.arch.setmaxregister_decrease(24)
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 5)
             while item < items:
@@ -208,7 +208,7 @@ def matmul_leaf8(
             ring.producer_tail(put)
     else:
         # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
-        cute.arch.setmaxregister_increase(232)
+        cute.arch.setmaxregister_increase(240)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
@@ -233,9 +233,18 @@ def matmul_leaf8(
             cute.make_layout((4, 16), stride=(1, 128)),
         )
         registers = cute.make_tensor(parts[0].iterator, fours)
-        spare = cute.make_tensor(parts[0].iterator, fours)
+        spare = cute.make_tensor(parts[2].iterator, fours)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
+        fragment = parts[0]
+        ring.consumer_wait(get)
+        warpgroup.fence()
+        unit.set(warpgroup.Field.ACCUMULATE, False)
+        for i in cutlass.range_constexpr(4):
+            cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+            unit.set(warpgroup.Field.ACCUMULATE, True)
+        warpgroup.commit_group()
+        get.advance()
         while item < items:
             row_tile, n_tile = matmul_leaf8_place(item, tiles)
             n_first = n_tile * 128
@@ -252,14 +261,15 @@ def matmul_leaf8(
                     ring.consumer_release(free)
                     free.advance()
                     put_sums(parts, before)
-                ring.consumer_wait(get)
-                warpgroup.fence()
-                unit.set(warpgroup.Field.ACCUMULATE, False)
-                for i in cutlass.range_constexpr(4):
-                    cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
-                    unit.set(warpgroup.Field.ACCUMULATE, True)
-                warpgroup.commit_group()
-                get.advance()
+                if cutlass.const_expr(piece > 0):
+                    ring.consumer_wait(get)
+                    warpgroup.fence()
+                    unit.set(warpgroup.Field.ACCUMULATE, False)
+                    for i in cutlass.range_constexpr(4):
+                        cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                        unit.set(warpgroup.Field.ACCUMULATE, True)
+                    warpgroup.commit_group()
+                    get.advance()
                 if cutlass.const_expr(piece > 0 and len(before) == 0):
                     warpgroup.wait_group(1)
                     ring.consumer_release(free)
@@ -282,9 +292,21 @@ def matmul_leaf8(
             warpgroup.wait_group(0)
             ring.consumer_release(free)
             free.advance()
-            put_sums(parts, [(2, 2, 0), (1, 1, 2)])
+            put_sums(parts, [(2, 2, 0)])
+            # the next tile's first products overlap the epilogue; after the last tile nobody reads them
+            if item + blocks // 2 < items:
+                ring.consumer_wait(get)
+            fragment = parts[0]
+            warpgroup.fence()
+            unit.set(warpgroup.Field.ACCUMULATE, False)
+            for i in cutlass.range_constexpr(4):
+                cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                unit.set(warpgroup.Field.ACCUMULATE, True)
+            warpgroup.commit_group()
+            get.advance()
+            put_sums(parts, [(1, 1, 2)])
             cute.autovec_copy(kept, spare)
-            put_sums(parts, [(1, 0, 1)])
+            put_sums(parts, [(1, 2, 1)])
             n = n_first + quad
             for r in cutlass.range_constexpr(2):
                 y_bf16 = []
@@ -299,6 +321,7 @@ def matmul_leaf8(
                                 t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
                             )
             item += blocks // 2
+        warpgroup.wait_group(0)
 
 
 @cute.jit

@@ -99,10 +99,16 @@ class ContractionText:
         )
 
     @property
-    def last_merges(self) -> str:
-        """Return the merges after all pieces."""
+    def freeing_merges(self) -> str:
+        """Return the merges after all pieces that free the accumulator of the first."""
         assert self.plan.pieces is not None
-        return _tuples(self.plan.pieces.last)
+        return _tuples(self.plan.pieces.last[: self.plan.pieces.freeing])
+
+    @property
+    def last_merges(self) -> str:
+        """Return the other merges after all pieces."""
+        assert self.plan.pieces is not None
+        return _tuples(self.plan.pieces.last[self.plan.pieces.freeing :])
 
     @property
     def merge_of_halves(self) -> str:

@@ -53,6 +53,7 @@ class Registers(NamedTuple):
 
 
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
+OF_PIECES = Registers(24, 240)  # of two consumers that add pieces: accumulators live beside the epilogue
 MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
 THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
@@ -164,17 +165,22 @@ class Pieces:
         return self._walked[1]
 
     @property
+    def freeing(self) -> int:
+        """Return how many of these there are until the first accumulator is free for the next tile."""
+        return max(i + 1 for i, merge in enumerate(self.last) if 0 in (merge.left, merge.right))
+
+    @property
     def result(self) -> int:
-        """Return the accumulator of the sum."""
-        return self._walked[2]
+        """Return the accumulator of the sum, which is not the first."""
+        return self.last[-1].to
 
     @property
     def spare(self) -> int:
-        """Return an accumulator for the sum in shared memory, beside that of the other half."""
-        return 0 if self.result else 1
+        """Return an accumulator for the sum in shared memory, beside the other half's and the first."""
+        return min({1, 2} - {self.result})
 
     @property
-    def _walked(self) -> tuple[tuple[Turn, ...], tuple[Merge, ...], int]:
+    def _walked(self) -> tuple[tuple[Turn, ...], tuple[Merge, ...]]:
         """Walk the pieces as a binary counter counts: those of a set bit are one sum.
 
         A piece gets the lowest free accumulator, so that its products can begin before those of the piece
@@ -194,7 +200,10 @@ class Pieces:
             away = self.shared and 2 * piece == self.count
             sums = [*([] if away else sums), slot]
             turns.append(Turn(slot, tuple(before), tuple(merges), away))
-        return tuple(turns), tuple(self._merges(self.count - 1, sums)), sums[0]
+        last = self._merges(self.count - 1, sums)
+        if last[-1].to == 0:
+            last[-1] = last[-1]._replace(to=last[-1].right)
+        return tuple(turns), tuple(last)
 
     def _merges(self, piece: int, sums: list[int]) -> list[Merge]:
         """Return the merges after a piece, which is the last of the sums: one for each trailing bit."""
@@ -441,13 +450,16 @@ def _contraction(
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
     depth = SWIZZLED // dtype.bytes
-    registers, cluster = REGISTERS[consumers], schedule.cluster
+    registers = OF_PIECES if walked is not None and consumers == 2 else REGISTERS[consumers]
+    cluster = schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
     whole = depth if tiles[1].transposed else INSTRUCTION
     if not is_power_of_two(width) and width % whole:
         lacks = f"tiles of {width} columns, elements of {tiles[1].factor.load.param}"
         raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
+    if walked is not None and of_segments is not None:
+        raise refused(f"pieces of {walked.axis.whole} in sequence for rows in segments", target)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
@@ -709,7 +721,7 @@ def _pieces(
         raise refused(f"pieces of {contraction.over.whole} that end inside of an instruction", target)
     count = walked.axis.split or 1
     live, shared = accumulators(width, count)
-    if live < 2 or shared > 1:
+    if live < 2 + shared or shared > 1:
         raise refused(f"{count} pieces in turn of a tile of {width} columns", target)
     steps, rest = divmod(length, depth)
     return Pieces(walked.index, count, steps, rest // INSTRUCTION, live, shared > 0)

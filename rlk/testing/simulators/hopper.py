@@ -345,6 +345,10 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
     in_registers = isinstance(a, _Fragment)
     if (a.step if in_registers else a.index) != (step if in_registers else b.index):
         raise Fault("other elements of A than of B")
+    if ring.reading + 1 == len(ring.filled) and index == len(ring.filled) % ring.stages:
+        _now.given.append(to.matrix)  # after the last tile: what a stage had before
+        to.matrix[...] = np.nan
+        return
     if index != ring.reading % ring.stages:
         raise Fault("factors of a stage that is not read")
     pipelines.check_cleared(ring)
