@@ -256,7 +256,7 @@ GOOD = entry("{ warps = 8 }")
         (GOOD.replace("kernel = ", "# "), f"{FILE}, entry 1", "kernel is missing"),
         (entry("{ warps = 3 }"), f"{FILE}, entry 1", "warps=3: 1, 2, 4, ... 32"),
         (entry("{ warps = true }"), f"{FILE}, entry 1", "use.warps is True, not of type int"),
-        (entry("{ tiles = { N = 5 } }"), f"{FILE}, entry 1", "a power of two, or three times one"),
+        (entry("{ tiles = { N = 7 } }"), f"{FILE}, entry 1", "three or five times one"),
         (entry("{ tiles = 4 }"), f"{FILE}, entry 1", "indices by axis"),
         (entry("{ placed = ['N'] }"), f"{FILE}, entry 1", "such as 'N[7:3]'"),
         (entry("{}"), f"{FILE}, entry 1", "use is empty"),
