@@ -31,8 +31,8 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     - grouped products: 0.67 to 0.97 of Triton's time, their gradients 0.72 to 0.92;
     - a plain GEMM of a factor computed from 8-bit elements (int8 weights): 0.68 of Triton's time at 1 and 16
       rows, 0.67 at 64, 0.55 at 256, 0.63 at 4096;
-    - batched products of other kinds, and those of computed factors, run on Triton: CuTe's are not measured
-      yet;
+    - batched products of other kinds, those of computed factors, and several products in one kernel run on
+      Triton: CuTe's are not measured yet;
     - kernels without a contraction are equal in both, and Triton compiles them faster.
     """
     kinds = [kind(kernel) for kernel in program.kernels]
@@ -40,6 +40,8 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     if attention:
         return all(_fills_a_tile(kernel, extents) for kernel in attention)
     dots = [k for k, found in zip(program.kernels, kinds, strict=True) if found in ("dot_map", "stream_dot")]
+    if any(_products(kernel) > 1 for kernel in dots):
+        return False
     computed = any(map(_factor_steps, dots))
     if any(map(_batched, dots)):
         return all(map(_grouped, dots)) and not computed
@@ -49,6 +51,11 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
         return False
     every = [facts_of(kernel, target, extents) for kernel in dots]
     return all(facts is not None and (facts.rows or 0) > MANY_ROWS for facts in every)
+
+
+def _products(kernel: Kernel) -> int:
+    """Return the number of contractions of a kernel."""
+    return sum(isinstance(let.node, Dot) for let in walk(kernel.body))
 
 
 def _batched(kernel: Kernel) -> bool:

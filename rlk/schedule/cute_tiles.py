@@ -15,7 +15,15 @@ from rlk.passes.prologue import prologue
 from rlk.passes.walk import walk
 from rlk.schedule.attention import by_warpgroups as streams
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
+from rlk.schedule.cute_table import (
+    FEW,
+    ROWS,
+    Warpgroups,
+    accumulators,
+    most_accumulators,
+    most_stages,
+    tabled,
+)
 from rlk.schedule.entries import MORE, row_class
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
@@ -59,7 +67,9 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
     if sides[0].over is not None:
         use = _of_segments(sides, target, extents)
     else:
-        use = tabled(facts) or _filling(kernel, target, extents)
+        use = tabled(facts) or _filling(kernel, target, extents, facts.dots)
+    if facts.dots > 1:
+        use = _of_several(use, facts.dots)
     if sides[1] in _of_computed(kernel):
         use = _in_registers(use)
     return scheduled(use, kernel, chosen, target, extents)
@@ -101,8 +111,9 @@ def scheduled(
     return chosen if sides is None else use.schedule(chosen, sides, dict(found.inside), target.cores)
 
 
-def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
-    """Return tiles that fill the SMs with little padding of rows."""
+def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int], products: int) -> Warpgroups:
+    """Return tiles that fill the SMs with little padding of rows, and have so many accumulators."""
+    widths = _widths(products)
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
     assert sides is not None
@@ -115,14 +126,25 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     row_tiles = -(-(count or rows) // rows)
     if wide is None:
         wide = _extent(sides[1], extents, COLUMNS[0])
-        tiles = {n: row_tiles * -(-wide // n) for n in COLUMNS}
+        tiles = {n: row_tiles * -(-wide // n) for n in widths}
         if rows == FEW_ROWS:  # bound by loads of the columns
-            columns = next((n for n in COLUMNS if tiles[n] >= target.cores), COLUMNS[-1])
+            columns = next((n for n in widths if tiles[n] >= target.cores), widths[-1])
         else:
-            columns = min(COLUMNS, key=lambda n: -(-tiles[n] // target.cores) * n / WIDTHS[n])
+            columns = min(widths, key=lambda n: -(-tiles[n] // target.cores) * n / WIDTHS[n])
     else:
-        columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # an axis that blocks have whole stays
+        columns = next((n for n in widths if n <= wide), widths[-1])  # an axis that blocks have whole stays
     return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)
+
+
+def _widths(products: int) -> tuple[int, ...]:
+    """Return the columns of tiles for whose accumulators registers have room."""
+    return tuple(n for n in COLUMNS if products <= most_accumulators(n)) or COLUMNS[-1:]
+
+
+def _of_several(use: Warpgroups, products: int) -> Warpgroups:
+    """Return tiles for several products that share rows or columns: a stage has a tile of each other side."""
+    columns = use.columns if use.rows < FEW_ROWS else min(use.columns, _widths(products)[0])
+    return replace(use, columns=columns, stages=most_stages(use.rows, columns), per_core=1)
 
 
 def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str, int]) -> Warpgroups:
@@ -219,7 +241,9 @@ def fits(use: Warpgroups, kernel: Kernel) -> bool:
     if any(isinstance(let.node, Loop) for let in kernel.body.lets):
         return use.rows in ROWS and accumulators(use.columns, 2)[0] > 1
     if one_piece(kernel) is None:
-        return use.columns <= BEST[0] or not _of_computed(kernel)
+        products = sum(isinstance(let.node, Dot) for let in walk(kernel.body))
+        room = use.rows < FEW_ROWS or products <= most_accumulators(use.columns)
+        return room and (use.columns <= BEST[0] or not _of_computed(kernel))
     held, shared = accumulators(use.columns, _pieces(kernel))
     return use.rows in ROWS and held > 1 and shared < 2
 

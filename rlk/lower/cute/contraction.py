@@ -29,8 +29,17 @@ from rlk.lower.cute.plan import ContractionPlan, TmaTile, refused
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A factor for the template: `first` is the coordinate of a tile's first row, major its layout."""
+    """A factor for the template: `first` is the coordinate of a tile's first row, major its layout.
 
+    own: its name in the kernel: a, b, and numbered ones. operand: what instructions read. atom: of the TMA
+    descriptor of its tensor, which another tile may have named. shared: blocks of a cluster that each
+    multicast a part.
+    """
+
+    own: str
+    operand: str
+    atom: str
+    shared: int
     name: str
     view: str  # its dims of rows and of the contracted axis
     rows: int
@@ -42,6 +51,16 @@ class Copied:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """A product for the template: its accumulator, which `acc` shows by row and column, and its tiles."""
+
+    fragment: str
+    acc: str
+    a: str
+    b: str
+
+
 STEPS = "steps"  # the number of K steps, where it is dynamic
 
 
@@ -51,8 +70,11 @@ class ContractionText:
 
     frame: Frame
     plan: ContractionPlan
-    a: Copied
+    a: Copied  # the first tile of A; the others have its layout
     b: Copied
+    a_tiles: tuple[Copied, ...]
+    b_tiles: tuple[Copied, ...]
+    products: tuple[Multiplied, ...]
     dtype: str
     counted: bool  # whether the number of K steps is dynamic, and may be 0
     tiles: str
@@ -75,6 +97,26 @@ class ContractionText:
     computing: tuple[Line, ...]
 
     @property
+    def tiles_of_stage(self) -> tuple[Copied, ...]:
+        """Return the tiles of a stage."""
+        return *self.a_tiles, *self.b_tiles
+
+    @property
+    def described(self) -> tuple[Copied, ...]:
+        """Return a tile of each tensor that has a TMA descriptor."""
+        return tuple({tile.atom: tile for tile in reversed(self.tiles_of_stage)}.values())[::-1]
+
+    @property
+    def described_parameters(self) -> str:
+        """Return the parameters of the device function for these tensors."""
+        return ", ".join(f"{t.atom}: cute.CopyAtom, {t.name}: cute.Tensor" for t in self.described)
+
+    @property
+    def described_arguments(self) -> str:
+        """Return the host's arguments for them."""
+        return ", ".join(f"{t.atom}, {t.name}" for t in self.described)
+
+    @property
     def words(self) -> int:
         """Return the words of epilogue scratch of all warps."""
         return EPILOGUE_WORDS * 4 * self.plan.consumers
@@ -86,8 +128,8 @@ class ContractionText:
 
     @property
     def result(self) -> str:
-        """Return the accumulator that the epilogue reads."""
-        return "total" if self.init else "fragment"
+        """Return the accumulator that the epilogue reads; empty where it is that of each product."""
+        return "total" if self.init else ""
 
     @property
     def steps(self) -> str:
@@ -135,16 +177,25 @@ def write(
     piece_before = live(piece_before, {STEPS, length})
     later = (*piece_before, *after, *emitter.computing)
     before = live(before, names_read(later) | {STEPS, length, loop or ""})
-    a, b = (_copied(plan, tma_tile, start) for tma_tile, start in zip(plan.tma_tiles, starts, strict=True))
-    if a.name == b.name:
-        raise refused(f"a contraction of {a.name} with itself", plan.target)
+    a_tiles, b_tiles = _stage(plan, starts)
     counts = _counts(plan, emitter)
     frame, given = _frame(plan, emitter, loop_indices)
     subject = ContractionText(
         frame=frame,
         plan=plan,
-        a=a,
-        b=b,
+        a=a_tiles[0],
+        b=b_tiles[0],
+        a_tiles=a_tiles,
+        b_tiles=b_tiles,
+        products=tuple(
+            Multiplied(
+                text.numbered("fragment", i),
+                text.numbered("acc", i),
+                a_tiles[each.a].operand,
+                b_tiles[each.b].operand,
+            )
+            for i, each in enumerate(plan.products)
+        ),
         dtype=text.TYPES[plan.dtype],
         counted=plan.steps is None,
         tiles=counts.tiles,
@@ -257,9 +308,34 @@ def _frame(
     return framed(plan, emitter, loop_indices, owning(plan), copied=copied, orders=orders)
 
 
-def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start) -> Copied:
+def _stage(plan: ContractionPlan, starts: list[Start]) -> tuple[tuple[Copied, ...], tuple[Copied, ...]]:
+    """Return the tiles of A and of B; those of one tensor have one TMA descriptor."""
+    sides: list[tuple[Copied, ...]] = []
+    first = 0
+    for side, of in (("a", plan.a_tiles), ("b", plan.b_tiles)):
+        names = [tile.factor.load.param for tile in of]
+        atoms = [f"tma_{text.numbered(side, names.index(name))}" for name in names]
+        twice = {n for n, tile in zip(names, of, strict=True) if tile.order != of[names.index(n)].order}
+        both = twice or {made.name for tiles in sides for made in tiles}.intersection(names)
+        if both:
+            raise refused(f"a contraction of {min(both)} with itself", plan.target)
+        sides.append(
+            tuple(
+                _copied(plan, tile, starts[first + i], text.numbered(side, i), atom)
+                for i, (tile, atom) in enumerate(zip(of, atoms, strict=True))
+            )
+        )
+        first += len(of)
+    return sides[0], sides[1]
+
+
+def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start, own: str, atom: str) -> Copied:
     name = tma_tile.factor.load.param
     return Copied(
+        own=own,
+        operand=f"{own}_operand" if own in {decl.name for decl in plan.kernel.params} else own,
+        atom=atom,
+        shared=tma_tile.shared,
         name=name,
         view=f"{name}[None, None, {', '.join(start.batch)}]" if start.batch else name,
         rows=tma_tile.rows,

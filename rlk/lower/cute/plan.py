@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -10,6 +11,7 @@ from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Store, Value, operands
+from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import (
@@ -19,6 +21,7 @@ from rlk.lower.common.contract import (
     contractions_of_tiles,
     count_up,
     covered,
+    kept,
 )
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_masks import hoist_masks
@@ -32,7 +35,7 @@ from rlk.lower.cute.protocols import gemm_protocol
 from rlk.passes.piecewise_launch import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import accumulators, room_of_stages
+from rlk.schedule.cute_table import accumulators, most_accumulators, room_of_stages
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -151,16 +154,31 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """A contraction of a kernel, with an accumulator of its own: its value, and the numbers of its tiles."""
+
+    value: Value
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
 class ContractionPlan:
-    """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each."""
+    """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each.
+
+    contraction: the first of `products`, which share its axis of K steps and the tiles of one side. a_tiles,
+    b_tiles: of a stage, each loaded once.
+    """
 
     kernel: Kernel
     kind: str
     contraction: Contraction
+    products: tuple[Product, ...]
     rows: TiledAxis
     others: tuple[TiledAxis, ...]
     fragment: Fragment
-    tma_tiles: tuple[TmaTile, TmaTile]
+    a_tiles: tuple[TmaTile, ...]
+    b_tiles: tuple[TmaTile, ...]
     ring: Ring
     dtype: DType
     depth: int
@@ -182,9 +200,14 @@ class ContractionPlan:
         return WARPGROUP * (1 + self.consumers)
 
     @property
+    def tma_tiles(self) -> tuple[TmaTile, ...]:
+        """Return the tiles of a stage."""
+        return *self.a_tiles, *self.b_tiles
+
+    @property
     def prologue(self) -> tuple[Let, ...]:
         """Return what A is computed of, if it is: consumers read its tile, and hold A in registers."""
-        return self.tma_tiles[0].factor.prologue
+        return self.a_tiles[0].factor.prologue
 
     @property
     def of_bytes(self) -> tuple[Let, ...]:
@@ -192,7 +215,7 @@ class ContractionPlan:
 
         They are the prologue's first, and no other value needs what is between them.
         """
-        if not self.prologue or self.tma_tiles[0].dtype is not DType.I8 or self.tma_tiles[0].transposed:
+        if not self.prologue or self.a_tiles[0].dtype is not DType.I8 or self.a_tiles[0].transposed:
             return ()
         load = next(let for let in self.prologue if isinstance(let.node, Load))
         found, last = [], load.value
@@ -365,27 +388,32 @@ def _contraction(
     of_segments = _segments(kernel, found.parallel, extents, target)
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
-    product, in_pieces = _checked(kernel, target), walked is not None or loop is not None
-    sides = _sides(product, tiled, kernel, target)
-    transposed = _swapped(kernel, product, sides, schedule, extents, in_pieces, target)
+    in_pieces = walked is not None or loop is not None
+    contraction = _checked(kernel, tiled, in_pieces, target)
+    sides = _sides(contraction, tiled, kernel, target)
+    transposed = _swapped(kernel, contraction, sides, schedule, extents, in_pieces, target)
     if loop is None:  # which names values of the kernel
         kernel = hoist_masks(kernel, sides[not transposed].axis)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
-    (contraction,) = contractions_of_tiles(kernel, target, refused).of.values()
-    row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
+    of = contractions_of_tiles(kernel, target, refused).of
+    contraction = next(iter(of.values()))
+    pairs = {v: _sides(each, tiled, kernel, target)[:: -1 if transposed else 1] for v, each in of.items()}
+    row_side, column_side = next(iter(pairs.values()))
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
-    consumers = _consumers(schedule, rows, width, found.parallel, target, twice=loop is not None)
+    count = 2 if loop is not None else len(pairs)
+    consumers = _consumers(schedule, rows, width, found.parallel, target, count)
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
-    dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
+    a_tiles, b_tiles, products = _tiles(kernel, pairs, tile, width, schedule.cluster, signature, target)
+    dtype, loaded = b_tiles[0].dtype, a_tiles[0].dtype
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
-    tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
-    own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
+    own = len(a_tiles) * tile * depth * loaded.bytes
+    shared = len(b_tiles) * width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
     idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
@@ -394,17 +422,19 @@ def _contraction(
         kernel=kernel,
         kind=what,
         contraction=contraction,
+        products=products,
         rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
         others=owned,
         fragment=Fragment(columns, width, (1, 2)),
-        tma_tiles=tiles,
+        a_tiles=a_tiles,
+        b_tiles=b_tiles,
         ring=ring,
         dtype=dtype,
         depth=depth,
         steps=_steps(contraction, depth, extents) if pieces is None else pieces.copied,
         pieces=pieces,
         loop=loop,
-        clears=walked is None and _clears(contraction, tiles, depth, extents, target),
+        clears=walked is None and _clears(contraction, (*a_tiles, *b_tiles), depth, extents, target),
         segments=of_segments,
         cluster=cluster,
         consumers=consumers,
@@ -414,6 +444,26 @@ def _contraction(
         signature=signature,
         target=target,
     )
+
+
+def _tiles(
+    kernel: Kernel,
+    pairs: Mapping[Value, tuple[_Side, _Side]],
+    rows: int,
+    columns: int,
+    cluster: int,
+    signature: Signature,
+    target: Target,
+) -> tuple[tuple[TmaTile, ...], tuple[TmaTile, ...], tuple[Product, ...]]:
+    """Return the tiles of A and of B that a stage has, each once, and the products of them."""
+
+    def made(side: _Side, length: int, shared: int) -> TmaTile:
+        return side.tile(length, shared, _copyable(kernel, side.factor, signature, target))
+
+    of = {v: (made(a, rows, 1), made(b, columns, cluster)) for v, (a, b) in pairs.items()}
+    a_tiles, b_tiles = (tuple(dict.fromkeys(each)) for each in zip(*of.values(), strict=True))
+    products = tuple(Product(v, a_tiles.index(a), b_tiles.index(b)) for v, (a, b) in of.items())
+    return a_tiles, b_tiles, products
 
 
 def _swapped(
@@ -459,15 +509,16 @@ def _owned(
 
 
 def _consumers(
-    schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target, twice: bool
+    schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target, count: int
 ) -> int:
     """Return the consumer warpgroups of a tile with `width` columns; raise if unsupported.
 
-    twice: whether a sum of pieces has registers beside the accumulator.
+    count: of the tile's accumulators, or of those and sums of pieces.
     """
-    if twice and accumulators(width, 2)[0] < 2:
-        lacks = f"pieces in sequence of a tile of {width} columns"
-        raise refused(lacks, target, instead="128 columns at most")
+    if count > max(1, most_accumulators(width)):
+        lacks = f"{count} accumulators for a tile of {width} columns"
+        most = MOST_COLUMNS // padded(count)
+        raise refused(lacks, target, instead=f"a chunk or extent of at most {most} columns")
     consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
     shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
     known = FEWEST_COLUMNS <= width <= MOST_COLUMNS and consumers <= 2 and rows in parallel
@@ -488,26 +539,69 @@ def _transposed(rows: int, columns: int) -> bool:
     return rows < ROWS_OF_WARPGROUP <= columns and columns % ROWS_OF_WARPGROUP == 0
 
 
-def _checked(kernel: Kernel, target: Target) -> Contraction:
-    """Return the only contraction of a kernel, if wgmma supports it."""
+def _checked(kernel: Kernel, tiled: tuple[Axis, ...], in_pieces: bool, target: Target) -> Contraction:
+    """Return the first contraction of a kernel, if wgmma supports all of them."""
     of = contractions_of_tiles(kernel, target, refused).of
-    if len(of) != 1 or any(isinstance(let.node, Loop) for let in walk(kernel.body)):
-        lacks = "a kernel of more than one contraction, or of one beside a stream"
-        raise refused(lacks, target, instead='z = L.keep(z, "z") of each product but one')
-    ((value, contraction),) = of.items()
+    lets = {let.value: let for let in walk(kernel.body)}
+    (value, first), *_ = of.items()
+    if any(isinstance(let.node, Loop) for let in lets.values()):
+        instead = kept(_names(lets, value), lets[value].loc, 'z = L.keep(z, "z") of the product')
+        raise refused("a contraction beside a stream", target, lets[value].loc, instead)
+    for value, contraction in of.items():
+        _supported(kernel, value, contraction, lets[value].loc, target)
+        lacks = "" if contraction is first else _apart(kernel, first, contraction, tiled, in_pieces, target)
+        if lacks:
+            instead = kept(_names(lets, value), lets[value].loc, 'z = L.keep(z, "z") of each product but one')
+            raise refused(f"a kernel of two contractions {lacks}", target, lets[value].loc, instead)
+    return first
+
+
+def _supported(kernel: Kernel, value: Value, contraction: Contraction, loc: Loc, target: Target) -> None:
+    """Raise LoweringError for a contraction that is none for wgmma."""
     if contraction.a.prologue and contraction.b.prologue:
         raise _computed_refused(kernel, target)
     if target.name != "sm_90a":
-        raise refused("contractions for this target", target)
+        raise refused("contractions for this target", target, loc)
     if contraction.model is not DotModel.CHAIN16:
         kind = "i8" if contraction.model is DotModel.INTEGER else "f32"
-        raise refused(f"contractions of {kind}", target, instead="factors of bf16 or f16")
+        raise refused(f"contractions of {kind}", target, loc, "factors of bf16 or f16")
     for factor in (contraction.a, contraction.b):
         guard = factor.load.guard
         if guard is not None and not covered(kernel, value, guard):
             lacks = f"a factor {factor.name} whose elements have a condition that does not mask the result"
-            raise refused(lacks, target, instead="L.where(condition, product, 0.0)")
-    return contraction
+            raise refused(lacks, target, loc, "L.where(condition, product, 0.0)")
+
+
+def _names(lets: Mapping[Value, Let], value: Value) -> list[str]:
+    """Return the name of a product, or else that of a value made of it."""
+    users = (let.name for let in lets.values() if value in operands(let.node))
+    return [name for name in (lets[value].name, *users) if name][:1]
+
+
+def _apart(
+    kernel: Kernel,
+    first: Contraction,
+    other: Contraction,
+    tiled: tuple[Axis, ...],
+    in_pieces: bool,
+    target: Target,
+) -> str:
+    """Return why two contractions cannot share K steps and one side of their tiles; empty if they can."""
+    if (first.over, first.stop, first.batched) != (other.over, other.stop, other.batched):
+        return f"over {first.over} and {other.over}" if first.over != other.over else "of other lengths"
+    if any(factor.prologue for each in (first, other) for factor in (each.a, each.b)):
+        return "of which a factor is computed"
+    if in_pieces:
+        return f"in pieces of {first.over.whole}"
+    one, two = (_sides(each, tiled, kernel, target) for each in (first, other))
+    if [side.axis for side in one] != [side.axis for side in two]:
+        return "with results of other axes"
+    if one[0] != two[0] and one[1] != two[1]:
+        return "that share no factor"
+    for a, b in zip(one, two, strict=True):
+        if (a.dim > a.factor.at) != (b.dim > b.factor.at):
+            return f"of {a.factor.name} and {b.factor.name}, whose dims have another order"
+    return ""
 
 
 def _computed_refused(kernel: Kernel, target: Target) -> LoweringError:
@@ -600,7 +694,7 @@ def _steps(contraction: Contraction, depth: int, extents: dict[str, int]) -> int
 
 def _clears(
     contraction: Contraction,
-    tiles: tuple[TmaTile, TmaTile],
+    tiles: tuple[TmaTile, ...],
     depth: int,
     extents: dict[str, int],
     target: Target,
