@@ -406,7 +406,7 @@ def plain_swiglu_linear(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
 
 
 def swiglu_linear(rows: int, out: int, width: int) -> Work:
-    """Activations and both weights, beside products by cuBLAS and rlk's swiglu, and beside rlk's own three."""
+    """Activations and both weights, beside cuBLAS and rlk's swiglu, and beside rlk's own three."""
     x = normal(rows, width, grad=False)
     gate, up = (normal(out, width, grad=False) / math.sqrt(width) for _ in range(2))
     few = [0, -1]

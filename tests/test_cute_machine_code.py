@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 from test_computed_factors import program as factors
 from test_computed_factors import weighed
+from test_several_products import case
+from test_several_products import program as together
 
 from rlk.backends import cute
 from rlk.backends.cubin import usage
@@ -71,7 +73,7 @@ BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 
 LACKS = {
     **{
-        f"grouped_matmul_leaf{n}": "cute on sm_90a lacks a kernel of more than one contraction"
+        f"grouped_matmul_leaf{n}": "cute on sm_90a lacks a kernel of two contractions that share no factor"
         for n in (2, 4, 8)
     },
 }
@@ -213,6 +215,26 @@ def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> No
         contracts = f"{kernel}_memory" in emitted.source
         assert (code.products > 0) == (code.copies > 1) == contracts
         assert code.groups <= groups, f"{kernel} waits {code.groups} times for {code.products} products"
+
+
+SEVERAL = {
+    "gated": ({"M": 8192, "N": 12288, "K": 4096}, 16, 3),
+    "gated, few rows": ({"M": 16, "N": 12288, "K": 4096}, 16, 3),
+    "three": ({"M": 8192, "N": 4096, "K": 4096}, 24, 7),
+}
+"""Sizes, instructions of two K steps, and loads of one; tensors of the last are named a and b_2."""
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_products_of_one_kernel_share_steps_and_keep_their_sums_in_registers(
+    name: str, tmp_path: Path
+) -> None:
+    size, products, loads = SEVERAL[name]
+    spec, _, _ = case(name.partition(",")[0], 1)
+    emitted, _, _ = emit(together(spec), size, H200, "cute")
+    ((_, code),) = codes(emitted, tmp_path)
+    assert (code.stack, code.lost, code.groups) == (0, 0, 2)
+    assert (code.products, code.copies) == (products, loads)
 
 
 WALKED = {
