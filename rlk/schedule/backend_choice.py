@@ -10,7 +10,7 @@ from rlk.passes.pack_gqa import one_axis_of_rows
 from rlk.passes.prologue import prologue
 from rlk.passes.walk import walk
 from rlk.schedule.attention import ROWS_OF_WARPGROUP, mean_rows, rows_axis
-from rlk.schedule.axes import kind, roles
+from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.heuristics import facts_of
 from rlk.target.facts import Target
 
@@ -59,8 +59,11 @@ def _products(kernel: Kernel) -> int:
 
 
 def _batched(kernel: Kernel) -> bool:
-    """Return whether a kernel has a contraction for each index of a batch axis."""
-    return any(isinstance(let.node, Dot) and let.node.each for let in walk(kernel.body))
+    """Return whether a kernel has contractions for each index of a batch axis, or factors with one."""
+    types = types_of(kernel)
+    dots = [let.node for let in walk(kernel.body) if isinstance(let.node, Dot)]
+    factors = [type for dot in dots for v in (dot.a, dot.b) if isinstance(type := types[v], TileType)]
+    return any(dot.each for dot in dots) or any(len({a.whole for a in type.axes}) > 2 for type in factors)
 
 
 def _factor_steps(kernel: Kernel) -> list[Let]:

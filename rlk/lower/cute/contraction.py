@@ -32,14 +32,13 @@ class Copied:
     """A factor for the template: `first` is the coordinate of a tile's first row, major its layout.
 
     own: its name in the kernel: a, b, and numbered ones. operand: what instructions read. atom: of the TMA
-    descriptor of its tensor, which another tile may have named. shared: blocks of a cluster that each
-    multicast a part.
+    descriptor of its tensor, which another tile may have named. of_rows: whether it is one of A.
     """
 
     own: str
     operand: str
     atom: str
-    shared: int
+    of_rows: bool
     name: str
     view: str  # its dims of rows and of the contracted axis
     rows: int
@@ -61,6 +60,25 @@ class Multiplied:
     b: str
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseText:
+    """A phase for the template: the tiles of its stages, its products, its loaded K steps.
+
+    whole_steps: the number of pipeline steps with all instructions, the first not counted.
+    """
+
+    a_tiles: tuple[Copied, ...]
+    b_tiles: tuple[Copied, ...]
+    products: tuple[Multiplied, ...]
+    steps: str
+    whole_steps: str
+
+    @property
+    def tiles(self) -> tuple[Copied, ...]:
+        """Return the tiles of a stage."""
+        return *self.a_tiles, *self.b_tiles
+
+
 STEPS = "steps"  # the number of K steps, where it is dynamic
 
 
@@ -70,11 +88,7 @@ class ContractionText:
 
     frame: Frame
     plan: ContractionPlan
-    a: Copied  # the first tile of A; the others have its layout
-    b: Copied
-    a_tiles: tuple[Copied, ...]
-    b_tiles: tuple[Copied, ...]
-    products: tuple[Multiplied, ...]
+    phases: tuple[PhaseText, ...]
     dtype: str
     counted: bool  # whether the number of K steps is dynamic, and may be 0
     tiles: str
@@ -97,14 +111,30 @@ class ContractionText:
     computing: tuple[Line, ...]
 
     @property
-    def tiles_of_stage(self) -> tuple[Copied, ...]:
-        """Return the tiles of a stage."""
-        return *self.a_tiles, *self.b_tiles
+    def first(self) -> PhaseText:
+        """Return the first phase, whose tiles lay out the stages."""
+        return self.phases[0]
+
+    @property
+    def a(self) -> Copied:
+        """Return the first tile of A; the others have its layout."""
+        return self.first.a_tiles[0]
+
+    @property
+    def b(self) -> Copied:
+        """Return the first tile of B."""
+        return self.first.b_tiles[0]
+
+    @property
+    def products(self) -> tuple[Multiplied, ...]:
+        """Return the products of all phases."""
+        return tuple(product for phase in self.phases for product in phase.products)
 
     @property
     def described(self) -> tuple[Copied, ...]:
         """Return a tile of each tensor that has a TMA descriptor."""
-        return tuple({tile.atom: tile for tile in reversed(self.tiles_of_stage)}.values())[::-1]
+        every = [tile for phase in self.phases for tile in phase.tiles]
+        return tuple({tile.atom: tile for tile in reversed(every)}.values())[::-1]
 
     @property
     def described_parameters(self) -> str:
@@ -133,13 +163,8 @@ class ContractionText:
 
     @property
     def steps(self) -> str:
-        """Return the loaded K steps."""
-        return STEPS if self.plan.steps is None else str(self.plan.steps)
-
-    @property
-    def whole_steps(self) -> str:
-        """Return the number of pipeline steps with all instructions, the first not counted."""
-        return self.steps if self.plan.pieces is None else str(max(1, self.plan.pieces.steps))
+        """Return the loaded K steps of all phases."""
+        return STEPS if self.plan.steps is None else str(sum(phase.steps or 0 for phase in self.plan.phases))
 
     @property
     def opening(self) -> int:
@@ -177,25 +202,13 @@ def write(
     piece_before = live(piece_before, {STEPS, length})
     later = (*piece_before, *after, *emitter.computing)
     before = live(before, names_read(later) | {STEPS, length, loop or ""})
-    a_tiles, b_tiles = _stage(plan, starts)
+    phases = _phases(plan, starts)
     counts = _counts(plan, emitter)
     frame, given = _frame(plan, emitter, loop_indices)
     subject = ContractionText(
         frame=frame,
         plan=plan,
-        a=a_tiles[0],
-        b=b_tiles[0],
-        a_tiles=a_tiles,
-        b_tiles=b_tiles,
-        products=tuple(
-            Multiplied(
-                text.numbered("fragment", i),
-                text.numbered("acc", i),
-                a_tiles[each.a].operand,
-                b_tiles[each.b].operand,
-            )
-            for i, each in enumerate(plan.products)
-        ),
+        phases=phases,
         dtype=text.TYPES[plan.dtype],
         counted=plan.steps is None,
         tiles=counts.tiles,
@@ -308,25 +321,37 @@ def _frame(
     return framed(plan, emitter, loop_indices, owning(plan), copied=copied, orders=orders)
 
 
-def _stage(plan: ContractionPlan, starts: list[Start]) -> tuple[tuple[Copied, ...], tuple[Copied, ...]]:
-    """Return the tiles of A and of B; those of one tensor have one TMA descriptor."""
-    sides: list[tuple[Copied, ...]] = []
-    first = 0
-    for side, of in (("a", plan.a_tiles), ("b", plan.b_tiles)):
-        names = [tile.factor.load.param for tile in of]
-        atoms = [f"tma_{text.numbered(side, names.index(name))}" for name in names]
-        twice = {n for n, tile in zip(names, of, strict=True) if tile.order != of[names.index(n)].order}
-        both = twice or {made.name for tiles in sides for made in tiles}.intersection(names)
-        if both:
-            raise refused(f"a contraction of {min(both)} with itself", plan.target)
-        sides.append(
-            tuple(
-                _copied(plan, tile, starts[first + i], text.numbered(side, i), atom)
-                for i, (tile, atom) in enumerate(zip(of, atoms, strict=True))
-            )
+def _phases(plan: ContractionPlan, starts: list[Start]) -> tuple[PhaseText, ...]:
+    """Return the phases; all tiles of one tensor have one TMA descriptor."""
+    atoms: dict[str, tuple[str, TmaTile]] = {}
+    left, products = iter(starts), 0
+
+    def copied(side: str, tiles: tuple[TmaTile, ...]) -> tuple[Copied, ...]:
+        made = []
+        for i, tile in enumerate(tiles):
+            name = tile.factor.load.param
+            count = sum(atom.startswith(f"tma_{side}") for atom, _ in atoms.values())
+            atom, first = atoms.setdefault(name, (f"tma_{text.numbered(side, count)}", tile))
+            if not atom.startswith(f"tma_{side}") or first.order != tile.order:
+                raise refused(f"a contraction of {name} with itself", plan.target)
+            made.append(_copied(plan, tile, next(left), text.numbered(side, i), atom))
+        return tuple(made)
+
+    found = []
+    for phase in plan.phases:
+        a_tiles, b_tiles = copied("a", phase.a_tiles), copied("b", phase.b_tiles)
+        multiplied = tuple(
+            _multiplied(a_tiles[p.a], b_tiles[p.b], i) for i, p in enumerate(phase.products, products)
         )
-        first += len(of)
-    return sides[0], sides[1]
+        products += len(multiplied)
+        steps = STEPS if phase.steps is None else str(phase.steps)
+        whole = steps if plan.pieces is None else str(max(1, plan.pieces.steps))
+        found.append(PhaseText(a_tiles, b_tiles, multiplied, steps, whole))
+    return tuple(found)
+
+
+def _multiplied(a: Copied, b: Copied, index: int) -> Multiplied:
+    return Multiplied(text.numbered("fragment", index), text.numbered("acc", index), a.operand, b.operand)
 
 
 def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start, own: str, atom: str) -> Copied:
@@ -335,7 +360,7 @@ def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start, own: str, at
         own=own,
         operand=f"{own}_operand" if own in {decl.name for decl in plan.kernel.params} else own,
         atom=atom,
-        shared=tma_tile.shared,
+        of_rows=own.startswith("a"),
         name=name,
         view=f"{name}[None, None, {', '.join(start.batch)}]" if start.batch else name,
         rows=tma_tile.rows,

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Store, Value, operands
+from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Reduce, Store, Value, operands
 from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
@@ -163,26 +163,41 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """Products over one axis, which share its K steps and the tiles of one side.
+
+    contraction: the first of them. a_tiles, b_tiles: of a stage, each loaded once. steps: of the contracted
+    axis, or of a piece; None: a tile counts them.
+    """
+
+    contraction: Contraction
+    products: tuple[Product, ...]
+    a_tiles: tuple[TmaTile, ...]
+    b_tiles: tuple[TmaTile, ...]
+    steps: int | None
+
+    @property
+    def tma_tiles(self) -> tuple[TmaTile, ...]:
+        """Return the tiles of a stage."""
+        return *self.a_tiles, *self.b_tiles
+
+
+@dataclass(frozen=True, slots=True)
 class ContractionPlan:
     """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each.
 
-    contraction: the first of `products`, which share its axis of K steps and the tiles of one side. a_tiles,
-    b_tiles: of a stage, each loaded once.
+    phases: what a block multiplies for a tile, one after the other, in stages of one layout.
     """
 
     kernel: Kernel
     kind: str
-    contraction: Contraction
-    products: tuple[Product, ...]
+    phases: tuple[Phase, ...]
     rows: TiledAxis
     others: tuple[TiledAxis, ...]
     fragment: Fragment
-    a_tiles: tuple[TmaTile, ...]
-    b_tiles: tuple[TmaTile, ...]
     ring: Ring
     dtype: DType
     depth: int
-    steps: int | None  # of the contracted axis, or of a piece; None: a tile counts them
     pieces: Pieces | None
     loop: PieceLoop | None  # over pieces of a number that a tile counts, added in ascending order
     clears: bool  # whether the contracted axis ends inside of a step, where both tensors go on
@@ -200,9 +215,34 @@ class ContractionPlan:
         return WARPGROUP * (1 + self.consumers)
 
     @property
+    def contraction(self) -> Contraction:
+        """Return the first contraction."""
+        return self.phases[0].contraction
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """Return the products of all phases, in the order of their accumulators."""
+        return tuple(product for phase in self.phases for product in phase.products)
+
+    @property
     def tma_tiles(self) -> tuple[TmaTile, ...]:
-        """Return the tiles of a stage."""
-        return *self.a_tiles, *self.b_tiles
+        """Return the tiles of all phases."""
+        return tuple(tile for phase in self.phases for tile in phase.tma_tiles)
+
+    @property
+    def a_tiles(self) -> tuple[TmaTile, ...]:
+        """Return the tiles of A of a stage: those of the first phase, whose layout others have."""
+        return self.phases[0].a_tiles
+
+    @property
+    def b_tiles(self) -> tuple[TmaTile, ...]:
+        """Return the tiles of B of a stage."""
+        return self.phases[0].b_tiles
+
+    @property
+    def steps(self) -> int | None:
+        """Return the K steps of the first phase; None: a tile counts them, and no other follows."""
+        return self.phases[0].steps
 
     @property
     def prologue(self) -> tuple[Let, ...]:
@@ -389,7 +429,7 @@ def _contraction(
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
     in_pieces = walked is not None or loop is not None
-    contraction = _checked(kernel, tiled, in_pieces, target)
+    contraction = _checked(kernel, tiled, in_pieces, extents, target)
     sides = _sides(contraction, tiled, kernel, target)
     transposed = _swapped(kernel, contraction, sides, schedule, extents, in_pieces, target)
     if loop is None:  # which names values of the kernel
@@ -406,14 +446,17 @@ def _contraction(
     consumers = _consumers(schedule, rows, width, found.parallel, target, count)
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
-    a_tiles, b_tiles, products = _tiles(kernel, pairs, tile, width, schedule.cluster, signature, target)
-    dtype, loaded = b_tiles[0].dtype, a_tiles[0].dtype
+    dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
-    own = len(a_tiles) * tile * depth * loaded.bytes
-    shared = len(b_tiles) * width * depth * dtype.bytes
+    tiles = {v: (a.tile(tile, 1, loaded), b.tile(width, cluster, dtype)) for v, (a, b) in pairs.items()}
+    phases = _phases(of, tiles, depth, extents, target)
+    if pieces is not None:
+        phases = (replace(phases[0], steps=pieces.copied),)
+    own = len(phases[0].a_tiles) * tile * depth * loaded.bytes
+    shared = len(phases[0].b_tiles) * width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
     idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
@@ -421,20 +464,16 @@ def _contraction(
     return ContractionPlan(
         kernel=kernel,
         kind=what,
-        contraction=contraction,
-        products=products,
+        phases=phases,
         rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
         others=owned,
         fragment=Fragment(columns, width, (1, 2)),
-        a_tiles=a_tiles,
-        b_tiles=b_tiles,
         ring=ring,
         dtype=dtype,
         depth=depth,
-        steps=_steps(contraction, depth, extents) if pieces is None else pieces.copied,
         pieces=pieces,
         loop=loop,
-        clears=walked is None and _clears(contraction, (*a_tiles, *b_tiles), depth, extents, target),
+        clears=walked is None and _clears(phases, depth, extents, target),
         segments=of_segments,
         cluster=cluster,
         consumers=consumers,
@@ -446,24 +485,36 @@ def _contraction(
     )
 
 
-def _tiles(
-    kernel: Kernel,
-    pairs: Mapping[Value, tuple[_Side, _Side]],
-    rows: int,
-    columns: int,
-    cluster: int,
-    signature: Signature,
+def _phases(
+    of: Mapping[Value, Contraction],
+    tiles: Mapping[Value, tuple[TmaTile, TmaTile]],
+    depth: int,
+    extents: dict[str, int],
     target: Target,
-) -> tuple[tuple[TmaTile, ...], tuple[TmaTile, ...], tuple[Product, ...]]:
-    """Return the tiles of A and of B that a stage has, each once, and the products of them."""
+) -> tuple[Phase, ...]:
+    """Return the phases of a kernel: products of one axis that share a side are one, if stages are alike."""
+    groups: list[list[Value]] = []
+    for value, each in of.items():
+        for group in groups:
+            first, sides = of[group[0]], zip(*(tiles[v] for v in (*group, value)), strict=True)
+            together = (first.over, first.stop) == (each.over, each.stop)
+            if together and any(len(set(side)) == 1 for side in sides):
+                group.append(value)
+                break
+        else:
+            groups.append([value])
 
-    def made(side: _Side, length: int, shared: int) -> TmaTile:
-        return side.tile(length, shared, _copyable(kernel, side.factor, signature, target))
+    def made(group: list[Value]) -> Phase:
+        a_tiles, b_tiles = (tuple(dict.fromkeys(s)) for s in zip(*(tiles[v] for v in group), strict=True))
+        products = (Product(v, a_tiles.index(tiles[v][0]), b_tiles.index(tiles[v][1])) for v in group)
+        return Phase(of[group[0]], tuple(products), a_tiles, b_tiles, _steps(of[group[0]], depth, extents))
 
-    of = {v: (made(a, rows, 1), made(b, columns, cluster)) for v, (a, b) in pairs.items()}
-    a_tiles, b_tiles = (tuple(dict.fromkeys(each)) for each in zip(*of.values(), strict=True))
-    products = tuple(Product(v, a_tiles.index(a), b_tiles.index(b)) for v, (a, b) in of.items())
-    return a_tiles, b_tiles, products
+    phases = tuple(map(made, groups))
+    if len({(len(phase.a_tiles), len(phase.b_tiles)) for phase in phases}) > 1:
+        phases = tuple(made([value]) for value in of)
+    if len(phases) > 1 and any(phase.steps is None for phase in phases):
+        raise refused("several contractions of lengths that calls decide", target)
+    return phases
 
 
 def _swapped(
@@ -539,25 +590,35 @@ def _transposed(rows: int, columns: int) -> bool:
     return rows < ROWS_OF_WARPGROUP <= columns and columns % ROWS_OF_WARPGROUP == 0
 
 
-def _checked(kernel: Kernel, tiled: tuple[Axis, ...], in_pieces: bool, target: Target) -> Contraction:
+def _checked(
+    kernel: Kernel, tiled: tuple[Axis, ...], in_pieces: bool, extents: dict[str, int], target: Target
+) -> Contraction:
     """Return the first contraction of a kernel, if wgmma supports all of them."""
     of = contractions_of_tiles(kernel, target, refused).of
     lets = {let.value: let for let in walk(kernel.body)}
-    (value, first), *_ = of.items()
+    (value, first), *others = of.items()
     if any(isinstance(let.node, Loop) for let in lets.values()):
         instead = kept(_names(lets, value), lets[value].loc, 'z = L.keep(z, "z") of the product')
         raise refused("a contraction beside a stream", target, lets[value].loc, instead)
     for value, contraction in of.items():
-        _supported(kernel, value, contraction, lets[value].loc, target)
-        lacks = "" if contraction is first else _apart(kernel, first, contraction, tiled, in_pieces, target)
+        _supported(kernel, value, contraction, lets[value], tiled, target)
+    for value, other in others:
+        one, two = (_sides(each, tiled, kernel, target) for each in (first, other))
+        lacks = f"in pieces of {first.over.whole}" if in_pieces else _unlike(kernel, one, two)
+        counted = any(_steps(each, INSTRUCTION, extents) is None for each in (first, other))
+        if not lacks and counted and (first.over, first.stop) != (other.over, other.stop):
+            lacks = "of lengths that calls decide"
         if lacks:
             instead = kept(_names(lets, value), lets[value].loc, 'z = L.keep(z, "z") of each product but one')
             raise refused(f"a kernel of two contractions {lacks}", target, lets[value].loc, instead)
     return first
 
 
-def _supported(kernel: Kernel, value: Value, contraction: Contraction, loc: Loc, target: Target) -> None:
-    """Raise LoweringError for a contraction that is none for wgmma."""
+def _supported(
+    kernel: Kernel, value: Value, contraction: Contraction, let: Let, tiled: tuple[Axis, ...], target: Target
+) -> None:
+    """Raise LoweringError for a contraction that is none for wgmma, or whose factors TMA cannot load."""
+    loc = let.loc
     if contraction.a.prologue and contraction.b.prologue:
         raise _computed_refused(kernel, target)
     if target.name != "sm_90a":
@@ -566,6 +627,7 @@ def _supported(kernel: Kernel, value: Value, contraction: Contraction, loc: Loc,
         kind = "i8" if contraction.model is DotModel.INTEGER else "f32"
         raise refused(f"contractions of {kind}", target, loc, "factors of bf16 or f16")
     for factor in (contraction.a, contraction.b):
+        _side(factor, tiled, kernel, target)
         guard = factor.load.guard
         if guard is not None and not covered(kernel, value, guard):
             lacks = f"a factor {factor.name} whose elements have a condition that does not mask the result"
@@ -578,29 +640,19 @@ def _names(lets: Mapping[Value, Let], value: Value) -> list[str]:
     return [name for name in (lets[value].name, *users) if name][:1]
 
 
-def _apart(
-    kernel: Kernel,
-    first: Contraction,
-    other: Contraction,
-    tiled: tuple[Axis, ...],
-    in_pieces: bool,
-    target: Target,
-) -> str:
-    """Return why two contractions cannot share K steps and one side of their tiles; empty if they can."""
-    if (first.over, first.stop, first.batched) != (other.over, other.stop, other.batched):
-        return f"over {first.over} and {other.over}" if first.over != other.over else "of other lengths"
-    if any(factor.prologue for each in (first, other) for factor in (each.a, each.b)):
-        return "of which a factor is computed"
-    if in_pieces:
-        return f"in pieces of {first.over.whole}"
-    one, two = (_sides(each, tiled, kernel, target) for each in (first, other))
-    if [side.axis for side in one] != [side.axis for side in two]:
-        return "with results of other axes"
-    if one[0] != two[0] and one[1] != two[1]:
-        return "that share no factor"
+def _unlike(kernel: Kernel, one: tuple[_Side, _Side], two: tuple[_Side, _Side]) -> str:
+    """Return why the tiles of two contractions have no stages of one layout; empty if they have."""
+    dtypes = {decl.name: decl.type.dtype for decl in kernel.params}
     for a, b in zip(one, two, strict=True):
+        names = f"{a.factor.name} and {b.factor.name}"
+        if a.factor.prologue or b.factor.prologue:
+            return "of which a factor is computed"
+        if a.axis != b.axis:
+            return f"of {names}, whose rows have the axes {a.axis} and {b.axis}"
+        if dtypes[a.factor.load.param] is not dtypes[b.factor.load.param]:
+            return f"of {names}, which have other dtypes"
         if (a.dim > a.factor.at) != (b.dim > b.factor.at):
-            return f"of {a.factor.name} and {b.factor.name}, whose dims have another order"
+            return f"of {names}, whose dims have another order"
     return ""
 
 
@@ -653,16 +705,19 @@ def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Targe
 
     dims = [d for d, value in enumerate(index) if d != factor.at and axes and along(value)]
     batch = tuple((d, value) for d, value in enumerate(index) if d not in (factor.at, *dims))
-    if len(dims) != 1 or any(not each.issuperset(_axes(types[value])) for _, value in batch):
+    combined = {node.over for node in nodes.values() if isinstance(node, Reduce)}
+    alone = each.union(a for a in tiled if a not in combined and a != axes[-1]) if axes else each
+    if len(dims) != 1 or any(not alone.issuperset(_axes(types[value])) for _, value in batch):
         lacks = f"a contraction of {factor.load.param}, which has {len(index)} dims"
-        raise refused(lacks, target, instead="factors of two dims, and others that each= names")
+        raise refused(lacks, target, instead="factors of two dims, and others that are not reduced")
     counted = count_up(
         index[dims[0]], nodes, lambda value: isinstance(types[value], TileType) and not along(value)
     )
     if counted is None or counted[1] != axes[-1]:
         name = factor.name
         lacks = f"a contraction of rows of {factor.load.param} that are not consecutive"
-        raise refused(lacks, target, instead=f'{name} = L.keep({name}, "{name}") before it')
+        rows, of = (f"{name}_rows", f"{name}.at(...)") if name == factor.load.param else (name, name)
+        raise refused(lacks, target, instead=f'{rows} = L.keep({of}, "{rows}") before it')
     return _Side(factor, axes[-1], counted[0], dims[0], batch)
 
 
@@ -692,20 +747,15 @@ def _steps(contraction: Contraction, depth: int, extents: dict[str, int]) -> int
     return None if length is None else -(-length // depth)
 
 
-def _clears(
-    contraction: Contraction,
-    tiles: tuple[TmaTile, ...],
-    depth: int,
-    extents: dict[str, int],
-    target: Target,
-) -> bool:
+def _clears(phases: tuple[Phase, ...], depth: int, extents: dict[str, int], target: Target) -> bool:
     """Return whether consumers write zeros beyond the end of the contracted axis, into MN-major tiles."""
-    if not _ends_inside_a_step(contraction, depth, extents):
-        return False
-    computed = any(tile.factor.prologue for tile in tiles)
-    if contraction.stop is None or computed or not all(tile.transposed for tile in tiles):
-        raise refused(f"parts of {contraction.over.whole} that end between steps", target)
-    return True
+    short = [phase for phase in phases if _ends_inside_a_step(phase.contraction, depth, extents)]
+    for phase in short:
+        computed = any(tile.factor.prologue for tile in phase.tma_tiles)
+        counted = phase.contraction.stop is not None and len(phases) == 1
+        if not counted or computed or not all(tile.transposed for tile in phase.tma_tiles):
+            raise refused(f"parts of {phase.contraction.over.whole} that end between steps", target)
+    return bool(short)
 
 
 def _ends_inside_a_step(contraction: Contraction, depth: int, extents: dict[str, int]) -> bool:
