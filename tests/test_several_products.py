@@ -268,3 +268,11 @@ def test_others_are_refused_at_the_line(spec: Op, said: str) -> None:
         run_generated(made, given, backend="cute", divisible=aligned(made))
     text = str(found.value)
     assert all(part in text for part in (said, "test_several_products.py:", "L.dot(", "instead: ")), text
+
+
+def test_tma_must_be_able_to_load_each_factor() -> None:
+    pytest.importorskip("triton")
+    spec, given, _ = case("gated", 5)
+    made = program(spec)
+    with pytest.raises(LoweringError, match="a factor up whose rows do not lie at multiples of 16 bytes"):
+        run_generated(made, given, backend="cute", divisible=aligned(made) - {"up_n_stride"})

@@ -123,7 +123,7 @@ def _along_rows(kernel: Kernel, extents: Mapping[str, int]) -> bool:
 
 
 def _deepest(sides: Sequence[int], products: int, on: Target) -> int:
-    """Return the largest depth of a step whose factors fit into shared memory, each product beside the others."""
+    """Return the largest depth of a step whose factors fit into shared memory, those of all products."""
     product, lines = products * 4 * math.prod(sides), products * sum(sides)
     room = BLOCKS[on.name].shared if on.name in BLOCKS else 0
     fitting = (depth for depth in DEPTHS if product + lines * (2 * depth + PLACE) <= room)

@@ -52,9 +52,13 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """A product for the template: its accumulator, which `acc` shows by row and column, and its tiles."""
+    """A product for the template: its accumulator and its tiles.
+
+    result: the accumulator that the epilogue reads, which `acc` shows by row and column.
+    """
 
     fragment: str
+    result: str
     acc: str
     a: str
     b: str
@@ -155,11 +159,6 @@ class ContractionText:
     def one_writer(self) -> bool:
         """Return whether one of the four threads of a row stores what all of them have."""
         return {"first_of_quad"} <= names_read(self.after)
-
-    @property
-    def result(self) -> str:
-        """Return the accumulator that the epilogue reads; empty where it is that of each product."""
-        return "total" if self.init else ""
 
     @property
     def steps(self) -> str:
@@ -323,44 +322,48 @@ def _frame(
 
 def _phases(plan: ContractionPlan, starts: list[Start]) -> tuple[PhaseText, ...]:
     """Return the phases; all tiles of one tensor have one TMA descriptor."""
-    atoms: dict[str, tuple[str, TmaTile]] = {}
-    left, products = iter(starts), 0
-
-    def copied(side: str, tiles: tuple[TmaTile, ...]) -> tuple[Copied, ...]:
-        made = []
-        for i, tile in enumerate(tiles):
-            name = tile.factor.load.param
-            count = sum(atom.startswith(f"tma_{side}") for atom, _ in atoms.values())
-            atom, first = atoms.setdefault(name, (f"tma_{text.numbered(side, count)}", tile))
-            if not atom.startswith(f"tma_{side}") or first.order != tile.order:
-                raise refused(f"a contraction of {name} with itself", plan.target)
-            made.append(_copied(plan, tile, next(left), text.numbered(side, i), atom))
-        return tuple(made)
-
-    found = []
+    described: dict[str, dict[str, TmaTile]] = {"a": {}, "b": {}}
+    left, products, found = iter(starts), 0, []
     for phase in plan.phases:
-        a_tiles, b_tiles = copied("a", phase.a_tiles), copied("b", phase.b_tiles)
+        sides = []
+        for (side, first), tiles in zip(described.items(), (phase.a_tiles, phase.b_tiles), strict=True):
+            for tile in tiles:
+                first.setdefault(tile.factor.load.param, tile)
+            atoms = [f"tma_{text.numbered(side, [*first].index(t.factor.load.param))}" for t in tiles]
+            owns = [text.numbered(side, i) for i in range(len(tiles))]
+            named = zip(tiles, owns, atoms, strict=True)
+            sides.append(
+                tuple(_copied(plan, t, next(left), own, atom, side == "a") for t, own, atom in named)
+            )
+        a_tiles, b_tiles = sides
         multiplied = tuple(
-            _multiplied(a_tiles[p.a], b_tiles[p.b], i) for i, p in enumerate(phase.products, products)
+            _multiplied(plan, a_tiles[p.a], b_tiles[p.b], i) for i, p in enumerate(phase.products, products)
         )
         products += len(multiplied)
         steps = STEPS if phase.steps is None else str(phase.steps)
         whole = steps if plan.pieces is None else str(max(1, plan.pieces.steps))
         found.append(PhaseText(a_tiles, b_tiles, multiplied, steps, whole))
+    orders = {tile.factor.load.param: tile.order for tile in plan.tma_tiles}
+    turned = {t.factor.load.param for t in plan.tma_tiles if t.order != orders[t.factor.load.param]}
+    for name in sorted(turned.union(set(described["a"]).intersection(described["b"]))):
+        raise refused(f"a contraction of {name} with itself", plan.target)
     return tuple(found)
 
 
-def _multiplied(a: Copied, b: Copied, index: int) -> Multiplied:
-    return Multiplied(text.numbered("fragment", index), text.numbered("acc", index), a.operand, b.operand)
+def _multiplied(plan: ContractionPlan, a: Copied, b: Copied, index: int) -> Multiplied:
+    fragment, acc = text.numbered("fragment", index), text.numbered("acc", index)
+    return Multiplied(fragment, "total" if plan.loop is not None else fragment, acc, a.operand, b.operand)
 
 
-def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start, own: str, atom: str) -> Copied:
+def _copied(
+    plan: ContractionPlan, tma_tile: TmaTile, start: Start, own: str, atom: str, of_rows: bool
+) -> Copied:
     name = tma_tile.factor.load.param
     return Copied(
         own=own,
         operand=f"{own}_operand" if own in {decl.name for decl in plan.kernel.params} else own,
         atom=atom,
-        of_rows=own.startswith("a"),
+        of_rows=of_rows,
         name=name,
         view=f"{name}[None, None, {', '.join(start.batch)}]" if start.batch else name,
         rows=tma_tile.rows,

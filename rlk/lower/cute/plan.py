@@ -429,38 +429,34 @@ def _contraction(
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
     in_pieces = walked is not None or loop is not None
-    contraction = _checked(kernel, tiled, in_pieces, extents, target)
-    sides = _sides(contraction, tiled, kernel, target)
-    transposed = _swapped(kernel, contraction, sides, schedule, extents, in_pieces, target)
+    first = _checked(kernel, tiled, in_pieces, extents, target)
+    sides = _sides(first, tiled, kernel, target)
+    transposed = _swapped(kernel, first, sides, schedule, extents, in_pieces, target)
     if loop is None:  # which names values of the kernel
         kernel = hoist_masks(kernel, sides[not transposed].axis)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
     of = contractions_of_tiles(kernel, target, refused).of
-    contraction = next(iter(of.values()))
     pairs = {v: _sides(each, tiled, kernel, target)[:: -1 if transposed else 1] for v, each in of.items()}
     row_side, column_side = next(iter(pairs.values()))
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
-    count = 2 if loop is not None else len(pairs)
-    consumers = _consumers(schedule, rows, width, found.parallel, target, count)
+    consumers = _consumers(schedule, rows, width, found.parallel, target, len(pairs) + (loop is not None))
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
-    dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
+    loaded, dtype = _dtypes(kernel, list(pairs.values()), signature, target)
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
-    pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
+    pieces = None if walked is None else _pieces(walked, first, depth, width, extents, target)
     tiles = {v: (a.tile(tile, 1, loaded), b.tile(width, cluster, dtype)) for v, (a, b) in pairs.items()}
-    phases = _phases(of, tiles, depth, extents, target)
-    if pieces is not None:
-        phases = (replace(phases[0], steps=pieces.copied),)
+    phases = _phases(of, tiles, depth, extents, None if pieces is None else pieces.copied, target)
     own = len(phases[0].a_tiles) * tile * depth * loaded.bytes
     shared = len(phases[0].b_tiles) * width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
-    idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
-    _sound(ring, consumers, cluster, own, shared, idle, computed)
+    idle = of_segments is not None and not transposed
+    _sound(ring, consumers, cluster, own, shared, idle, bool(row_side.factor.prologue))
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -485,14 +481,26 @@ def _contraction(
     )
 
 
+def _dtypes(
+    kernel: Kernel, pairs: list[tuple[_Side, _Side]], signature: Signature, target: Target
+) -> tuple[DType, DType]:
+    """Return the dtypes of A and of B, the same in all products; raise if TMA cannot load a factor."""
+    a, b, *_ = (_copyable(kernel, side.factor, signature, target) for pair in pairs for side in pair)
+    return a, b
+
+
 def _phases(
     of: Mapping[Value, Contraction],
     tiles: Mapping[Value, tuple[TmaTile, TmaTile]],
     depth: int,
     extents: dict[str, int],
+    of_piece: int | None,
     target: Target,
 ) -> tuple[Phase, ...]:
-    """Return the phases of a kernel: products of one axis that share a side are one, if stages are alike."""
+    """Return the phases of a kernel: products of one axis that share a side are one, if stages are alike.
+
+    of_piece: the K steps of one of several pieces.
+    """
     groups: list[list[Value]] = []
     for value, each in of.items():
         for group in groups:
@@ -507,7 +515,8 @@ def _phases(
     def made(group: list[Value]) -> Phase:
         a_tiles, b_tiles = (tuple(dict.fromkeys(s)) for s in zip(*(tiles[v] for v in group), strict=True))
         products = (Product(v, a_tiles.index(tiles[v][0]), b_tiles.index(tiles[v][1])) for v in group)
-        return Phase(of[group[0]], tuple(products), a_tiles, b_tiles, _steps(of[group[0]], depth, extents))
+        steps = _steps(of[group[0]], depth, extents) if of_piece is None else of_piece
+        return Phase(of[group[0]], tuple(products), a_tiles, b_tiles, steps)
 
     phases = tuple(map(made, groups))
     if len({(len(phase.a_tiles), len(phase.b_tiles)) for phase in phases}) > 1:
