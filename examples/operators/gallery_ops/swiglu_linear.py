@@ -13,7 +13,7 @@ K = Axis("K")
 F = DTypeVar("F", (bf16, f16))
 
 
-@op()
+@op(saves=("x", "gate", "up"))
 def swiglu_linear(x: Tensor[F, T, K], gate: Tensor[F, N, K], up: Tensor[F, N, K]) -> Outputs:
     """y = silu(x gate^T) * (x up^T) (Shazeer 2020), rounded where the three operators by themselves round.
 
@@ -23,6 +23,9 @@ def swiglu_linear(x: Tensor[F, T, K], gate: Tensor[F, N, K], up: Tensor[F, N, K]
     u = L.dot(x, up, over=K).to(x.dtype).to(f32)
     silu = (g * L.sigmoid(g)).to(x.dtype).to(f32)
     return L.out(y=(silu * u).to(x.dtype))
+
+
+swiglu_linear.derive_vjp("x", "gate", "up")  # both products are computed again, with the bits of the forward
 
 
 def swiglu_linear_float64(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -41,9 +44,10 @@ rlk.register(
     },
     extents={"N": 4096, "K": 4096},
     usage="""
-        x = torch.randn(4, 64, dtype=torch.bfloat16)
-        gate, up = (torch.randn(48, 64, dtype=torch.bfloat16) for _ in range(2))
+        x = torch.randn(4, 64, dtype=torch.bfloat16, requires_grad=True)
+        gate, up = (torch.randn(48, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
         y = rlk.ops.gallery.swiglu_linear(x, gate, up)
+        y.float().square().sum().backward()
     """,
     edges=[
         ("no rows", "nothing", "f(x[:0], gate, up).shape == (0, 48)"),
