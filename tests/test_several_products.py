@@ -50,6 +50,16 @@ def gated(
 
 
 @op()
+def saved(
+    x: Tensor[bf16, M, K], gate: Tensor[bf16, N, K], up: Tensor[bf16, N, K], how: HOW = "one kernel"
+) -> Outputs:
+    """What a gradient wants of both products: results that need one of them join the one that needs both."""
+    g = apart(L.dot(x, gate, over=K), how, "g")
+    u = L.dot(x, up, over=K)
+    return L.out(y=(silu(g) * u).to(bf16), g_saved=g.to(bf16), u_saved=u.to(bf16))
+
+
+@op()
 def one_tensor(x: Tensor[bf16, M, K], w: Tensor[bf16, P, K], how: HOW = "one kernel") -> Outputs:
     """Both weights in one tensor, one after the other."""
     g = apart(L.dot(x, w.at(L.pos(H), K, inside=True), over=K), how, "g")
@@ -143,6 +153,7 @@ def case(name: str, rows: int) -> tuple[Op, dict[str, Any], dict[str, int]]:
     begin = np.array([0, 3, 3], np.int32)
     return {
         "gated": (gated, {"x": x, **pair}, {}),
+        "saved": (saved, {"x": x, **pair}, {}),
         "one_tensor": (one_tensor, {"x": x, "w": weights(144, 136, seed=1)}, {"H": 72}),
         "three": (three, {"x": x, **across}, {}),
         "one_weight": (one_weight, {"x": x, "other": small(rows, 136, seed=3), "w": pair["up"]}, {}),
@@ -167,7 +178,8 @@ def case(name: str, rows: int) -> tuple[Op, dict[str, Any], dict[str, int]]:
 
 
 NAMES = (
-    "gated", "one_tensor", "three", "one_weight", "along_rows", "experts", "lora", "strangers", "batches",
+    "gated", "saved", "one_tensor", "three", "one_weight", "along_rows", "experts", "lora", "strangers",
+    "batches",
 )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """swiglu_linear_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 65d188228ecd09d7
-schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs, 4 parts
+numerics: 74fe5773832d74d5
 schedule: tiles N=128, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
 schedule: tiles K=128, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
 schedule: tiles K=256, N=128, 8 warps, 3 stages, unroll 1, depth 64, group 16, 132 programs in one loop
@@ -9,8 +8,8 @@ schedule: tiles K=256, N=128, 8 warps, 3 stages, unroll 1, depth 64, group 16, 1
 inputs:
   x: bf16 [T, K=4096]
   gate: bf16 [N=4096, K=4096]
-  d_y: bf16 [T, N=4096]
   up: bf16 [N=4096, K=4096]
+  d_y: bf16 [T, N=4096]
 outputs:
   d_x: bf16 [T, K=4096]
   d_gate: bf16 [N=4096, K=4096]
@@ -19,12 +18,6 @@ outputs:
 
 import triton
 import triton.language as tl
-
-
-@triton.jit
-def halves(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    # The lower and the upper columns: an index bit whose two values are in one thread, so that nothing moves.
-    return tl.split(tl.permute(tl.reshape(x, (ROWS, 2, COLUMNS)), (0, 2, 1)))
 
 
 @triton.jit
@@ -83,84 +76,8 @@ def portable_sigmoid(x):
 
 @triton.jit
 def swiglu_linear_grad_1(
-    x_ptr, gate_ptr, d_y_ptr, d_z_bf16_ptr, T, x_t_stride, gate_n_stride, d_y_t_stride, d_z_bf16_t_stride
-):
-    # A program owns 128 of T, 256 of N (dot_map).
-    x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
-    gate_tiles = tl.make_tensor_descriptor(
-        gate_ptr, shape=[4096, 4096], strides=[gate_n_stride, 1], block_shape=[256, 64]
-    )
-    for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 16, tl.num_programs(0)):
-        band = 16 * 16
-        band_first = program // band * 16
-        band_rows = tl.minimum(((T + 127) // 128) - band_first, 16)
-        t_first = (band_first + program % band % band_rows) * 128
-        t = t_first + tl.arange(0, 128)[:, None]
-        t_inside = t < T
-        column = program % band // band_rows
-        n_first = column * 256
-        acc = tl.zeros((128, 256), tl.float32)  # swiglu_linear.py:22
-        for k_first in tl.range(0, 4096, 64):
-            x = x_tiles.load([t_first, k_first])
-            gate = gate_tiles.load([n_first, k_first])
-            acc = tl.dot(x, gate.T, acc, max_num_imprecise_acc=1)
-        low, high = halves(acc, 128, 128)
-        low_2, high_2 = halves(low, 128, 64)
-        low_3, high_3 = halves(high, 128, 64)
-        n_2 = n_first + tl.arange(0, 64)[None, :]
-        d_y_2 = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + n_2, mask=t_inside, other=0.0)  # swiglu_linear.py:25
-        d_y_f32_2 = d_y_2.to(tl.float32)
-        g_as_bf16 = low_2.to(tl.bfloat16)  # swiglu_linear.py:22
-        g = g_as_bf16.to(tl.float32)
-        sigmoid_g = portable_sigmoid(g)  # swiglu_linear.py:24
-        silu_product = g * sigmoid_g
-        silu_product_bf16 = silu_product.to(tl.bfloat16)
-        silu = silu_product_bf16.to(tl.float32)
-        d_u = d_y_f32_2 * silu  # swiglu_linear.py:25
-        d_u_bf16 = d_u.to(tl.bfloat16)  # swiglu_linear.py:23
-        tl.store(d_z_bf16_ptr + t.to(tl.int64) * d_z_bf16_t_stride + n_2, d_u_bf16, mask=t_inside)
-        n_2 = n_first + 64 + tl.arange(0, 64)[None, :]
-        d_y_2 = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + n_2, mask=t_inside, other=0.0)  # swiglu_linear.py:25
-        d_y_f32_2 = d_y_2.to(tl.float32)
-        g_as_bf16 = high_2.to(tl.bfloat16)  # swiglu_linear.py:22
-        g = g_as_bf16.to(tl.float32)
-        sigmoid_g = portable_sigmoid(g)  # swiglu_linear.py:24
-        silu_product = g * sigmoid_g
-        silu_product_bf16 = silu_product.to(tl.bfloat16)
-        silu = silu_product_bf16.to(tl.float32)
-        d_u = d_y_f32_2 * silu  # swiglu_linear.py:25
-        d_u_bf16 = d_u.to(tl.bfloat16)  # swiglu_linear.py:23
-        tl.store(d_z_bf16_ptr + t.to(tl.int64) * d_z_bf16_t_stride + n_2, d_u_bf16, mask=t_inside)
-        n_2 = n_first + 128 + tl.arange(0, 64)[None, :]
-        d_y_2 = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + n_2, mask=t_inside, other=0.0)  # swiglu_linear.py:25
-        d_y_f32_2 = d_y_2.to(tl.float32)
-        g_as_bf16 = low_3.to(tl.bfloat16)  # swiglu_linear.py:22
-        g = g_as_bf16.to(tl.float32)
-        sigmoid_g = portable_sigmoid(g)  # swiglu_linear.py:24
-        silu_product = g * sigmoid_g
-        silu_product_bf16 = silu_product.to(tl.bfloat16)
-        silu = silu_product_bf16.to(tl.float32)
-        d_u = d_y_f32_2 * silu  # swiglu_linear.py:25
-        d_u_bf16 = d_u.to(tl.bfloat16)  # swiglu_linear.py:23
-        tl.store(d_z_bf16_ptr + t.to(tl.int64) * d_z_bf16_t_stride + n_2, d_u_bf16, mask=t_inside)
-        n_2 = n_first + 192 + tl.arange(0, 64)[None, :]
-        d_y_2 = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + n_2, mask=t_inside, other=0.0)  # swiglu_linear.py:25
-        d_y_f32_2 = d_y_2.to(tl.float32)
-        g_as_bf16 = high_3.to(tl.bfloat16)  # swiglu_linear.py:22
-        g = g_as_bf16.to(tl.float32)
-        sigmoid_g = portable_sigmoid(g)  # swiglu_linear.py:24
-        silu_product = g * sigmoid_g
-        silu_product_bf16 = silu_product.to(tl.bfloat16)
-        silu = silu_product_bf16.to(tl.float32)
-        d_u = d_y_f32_2 * silu  # swiglu_linear.py:25
-        d_u_bf16 = d_u.to(tl.bfloat16)  # swiglu_linear.py:23
-        tl.store(d_z_bf16_ptr + t.to(tl.int64) * d_z_bf16_t_stride + n_2, d_u_bf16, mask=t_inside)
-
-
-@triton.jit
-def swiglu_linear_grad_2(
-    x_ptr, gate_ptr, up_ptr, d_y_ptr, d_z_bf16_2_ptr, T, x_t_stride, up_n_stride, gate_n_stride, d_y_t_stride,
-    d_z_bf16_2_t_stride
+    x_ptr, gate_ptr, up_ptr, d_y_ptr, d_z_bf16_ptr, d_z_bf16_2_ptr, T, x_t_stride, up_n_stride, gate_n_stride,
+    d_y_t_stride, d_z_bf16_t_stride, d_z_bf16_2_t_stride
 ):
     # A program owns 128 of T, 128 of N (dot_map).
     x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
@@ -196,19 +113,25 @@ def swiglu_linear_grad_2(
         g_as_bf16 = acc_2.to(tl.bfloat16)
         g = g_as_bf16.to(tl.float32)
         sigmoid_g = portable_sigmoid(g)  # swiglu_linear.py:24
-        d_g_product = d_silu * sigmoid_g
+        silu_product = g * sigmoid_g
+        silu_product_bf16 = silu_product.to(tl.bfloat16)
+        silu = silu_product_bf16.to(tl.float32)
+        d_u = d_y_f32 * silu  # swiglu_linear.py:25
+        d_g_product = d_silu * sigmoid_g  # swiglu_linear.py:24
         d_silu_times_g = d_silu * g
         neg_g = g * -1.0
         d_g_sigmoid = portable_sigmoid(neg_g)
         d_g_product_2 = sigmoid_g * d_g_sigmoid
         d_g_product_3 = d_silu_times_g * d_g_product_2
+        d_u_bf16 = d_u.to(tl.bfloat16)  # swiglu_linear.py:23
+        tl.store(d_z_bf16_ptr + t.to(tl.int64) * d_z_bf16_t_stride + n, d_u_bf16, mask=t_inside)
         d_g = d_g_product + d_g_product_3  # swiglu_linear.py:22
         d_g_bf16 = d_g.to(tl.bfloat16)
         tl.store(d_z_bf16_2_ptr + t.to(tl.int64) * d_z_bf16_2_t_stride + n, d_g_bf16, mask=t_inside)
 
 
 @triton.jit
-def swiglu_linear_grad_3(
+def swiglu_linear_grad_2(
     gate_ptr, up_ptr, d_x_ptr, d_z_bf16_ptr, d_z_bf16_2_ptr, T, d_z_bf16_t_stride, up_n_stride, d_z_bf16_2_t_stride,
     gate_n_stride, d_x_t_stride
 ):
@@ -249,7 +172,7 @@ def swiglu_linear_grad_3(
 
 
 @triton.jit
-def swiglu_linear_grad_4(x_ptr, d_gate_ptr, d_z_bf16_2_ptr, T, d_z_bf16_2_t_stride, x_t_stride, d_gate_n_stride):
+def swiglu_linear_grad_3(x_ptr, d_gate_ptr, d_z_bf16_2_ptr, T, d_z_bf16_2_t_stride, x_t_stride, d_gate_n_stride):
     # A program owns 128 of N, 256 of K (dot_map).
     d_z_bf16_2_tiles = tl.make_tensor_descriptor(
         d_z_bf16_2_ptr, shape=[T, 4096], strides=[d_z_bf16_2_t_stride, 1], block_shape=[64, 128]
@@ -274,7 +197,7 @@ def swiglu_linear_grad_4(x_ptr, d_gate_ptr, d_z_bf16_2_ptr, T, d_z_bf16_2_t_stri
 
 
 @triton.jit
-def swiglu_linear_grad_5(x_ptr, d_up_ptr, d_z_bf16_ptr, T, d_z_bf16_t_stride, x_t_stride, d_up_n_stride):
+def swiglu_linear_grad_4(x_ptr, d_up_ptr, d_z_bf16_ptr, T, d_z_bf16_t_stride, x_t_stride, d_up_n_stride):
     # A program owns 128 of N, 256 of K (dot_map).
     d_z_bf16_tiles = tl.make_tensor_descriptor(
         d_z_bf16_ptr, shape=[T, 4096], strides=[d_z_bf16_t_stride, 1], block_shape=[64, 128]
@@ -299,32 +222,27 @@ def swiglu_linear_grad_5(x_ptr, d_up_ptr, d_z_bf16_ptr, T, d_z_bf16_t_stride, x_
 
 
 def call(
-    kernels, x, gate, d_y, d_z_bf16, up, d_z_bf16_2, d_x, d_gate, d_up, T, x_t_stride, gate_n_stride, d_y_t_stride,
-    d_z_bf16_t_stride, up_n_stride, d_z_bf16_2_t_stride, d_x_t_stride, d_gate_n_stride, d_up_n_stride
+    kernels, x, gate, up, d_y, d_z_bf16, d_z_bf16_2, d_x, d_gate, d_up, T, x_t_stride, up_n_stride, gate_n_stride,
+    d_y_t_stride, d_z_bf16_t_stride, d_z_bf16_2_t_stride, d_x_t_stride, d_gate_n_stride, d_up_n_stride
 ):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = min(((T + 127) // 128) * 16, 132)
+    programs = min(((T + 127) // 128) * 32, 132)
     if programs > 0:
         kernels.swiglu_linear_grad_1(
-            (programs,), x, gate, d_y, d_z_bf16, T, x_t_stride, gate_n_stride, d_y_t_stride, d_z_bf16_t_stride
+            (programs,), x, gate, up, d_y, d_z_bf16, d_z_bf16_2, T, x_t_stride, up_n_stride, gate_n_stride,
+            d_y_t_stride, d_z_bf16_t_stride, d_z_bf16_2_t_stride
         )
     programs = min(((T + 127) // 128) * 32, 132)
     if programs > 0:
         kernels.swiglu_linear_grad_2(
-            (programs,), x, gate, up, d_y, d_z_bf16_2, T, x_t_stride, up_n_stride, gate_n_stride, d_y_t_stride,
-            d_z_bf16_2_t_stride
-        )
-    programs = min(((T + 127) // 128) * 32, 132)
-    if programs > 0:
-        kernels.swiglu_linear_grad_3(
             (programs,), gate, up, d_x, d_z_bf16, d_z_bf16_2, T, d_z_bf16_t_stride, up_n_stride, d_z_bf16_2_t_stride,
             gate_n_stride, d_x_t_stride
         )
     programs = min(32 * 16, 132)
     if programs > 0:
-        kernels.swiglu_linear_grad_4(
+        kernels.swiglu_linear_grad_3(
             (programs,), x, d_gate, d_z_bf16_2, T, d_z_bf16_2_t_stride, x_t_stride, d_gate_n_stride
         )
     programs = min(32 * 16, 132)
     if programs > 0:
-        kernels.swiglu_linear_grad_5((programs,), x, d_up, d_z_bf16, T, d_z_bf16_t_stride, x_t_stride, d_up_n_stride)
+        kernels.swiglu_linear_grad_4((programs,), x, d_up, d_z_bf16, T, d_z_bf16_t_stride, x_t_stride, d_up_n_stride)
