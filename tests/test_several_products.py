@@ -146,28 +146,28 @@ def weights(*shape: int, seed: int) -> np.ndarray:
 
 def case(name: str, rows: int) -> tuple[Op, dict[str, Any], dict[str, int]]:
     """Return a spec, tensors with so many rows, and extents that no tensor has."""
-    x, pair = small(rows, 136), {n: weights(72, 136, seed=i) for i, n in enumerate(("gate", "up"), 1)}
-    across = {n: weights(136, 80, seed=i) for i, n in enumerate(("a", "b_2", "third"), 1)}
-    columns = {n: weights(rows, 72, seed=i) for i, n in enumerate(("gate", "up"), 1)}
-    of_expert = {n: weights(3, 72, 136, seed=i) for i, n in enumerate(("gate", "up"), 1)}
+    x, pair = small(rows, 144), {n: weights(80, 144, seed=i) for i, n in enumerate(("gate", "up"), 1)}
+    across = {n: weights(144, 80, seed=i) for i, n in enumerate(("a", "b_2", "third"), 1)}
+    columns = {n: weights(rows, 80, seed=i) for i, n in enumerate(("gate", "up"), 1)}
+    of_expert = {n: weights(3, 80, 144, seed=i) for i, n in enumerate(("gate", "up"), 1)}
     begin = np.array([0, 3, 3], np.int32)
     return {
         "gated": (gated, {"x": x, **pair}, {}),
         "saved": (saved, {"x": x, **pair}, {}),
-        "one_tensor": (one_tensor, {"x": x, "w": weights(144, 136, seed=1)}, {"H": 72}),
+        "one_tensor": (one_tensor, {"x": x, "w": weights(160, 144, seed=1)}, {"H": 80}),
         "three": (three, {"x": x, **across}, {}),
-        "one_weight": (one_weight, {"x": x, "other": small(rows, 136, seed=3), "w": pair["up"]}, {}),
+        "one_weight": (one_weight, {"x": x, "other": small(rows, 144, seed=3), "w": pair["up"]}, {}),
         "lora": (
             lora,
-            {"x": x, "w": pair["up"], "down": weights(16, 136, seed=5), "up": weights(72, 16, seed=6)},
+            {"x": x, "w": pair["up"], "down": weights(16, 144, seed=5), "up": weights(80, 16, seed=6)},
             {},
         ),
         "strangers": (
             strangers,
-            {"x": x, "w": pair["up"], "z": small(rows, 136, seed=4), "v": pair["gate"]},
+            {"x": x, "w": pair["up"], "z": small(rows, 144, seed=4), "v": pair["gate"]},
             {},
         ),
-        "batches": (batches, {"x": small(3, rows, 136), **pair}, {}),
+        "batches": (batches, {"x": small(3, rows, 144), **pair}, {}),
         "along_rows": (along_rows, {"x": small(rows, 64), **columns}, {}),
         "experts": (
             experts,

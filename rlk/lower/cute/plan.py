@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -487,24 +487,22 @@ def _contraction(
     of_segments = _segments(kernel, found.parallel, extents, target)
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
-    in_pieces = walked is not None or loop is not None
-    first = _checked(kernel, tiled, in_pieces, extents, target)
-    sides = _sides(first, tiled, kernel, target)
-    transposed = _swapped(kernel, first, sides, schedule, extents, in_pieces, target)
+    of_pieces = walked is not None or loop is not None
+    first, sides = _checked(kernel, tiled, of_pieces, extents, target)
+    transposed = _swapped(kernel, first, sides, schedule, extents, of_pieces, target)
     if loop is None:  # which names values of the kernel
         kernel = hoist_masks(kernel, sides[not transposed].axis)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
     of = contractions_of_tiles(kernel, target, refused).of
-    pairs = {v: _sides(each, tiled, kernel, target)[:: -1 if transposed else 1] for v, each in of.items()}
-    row_side, column_side = next(iter(pairs.values()))
-    rows, columns = row_side.axis, column_side.axis
+    pairs = {v: _turned(_sides(each, tiled, kernel, target), transposed) for v, each in of.items()}
+    rows, columns = (side.axis for side in next(iter(pairs.values())))
     width = inside.get(columns) or schedule.tile(str(columns))
     schedule.with_tile(str(columns), 1).check_powers()
     consumers = _consumers(schedule, rows, width, found.parallel, target, len(pairs) + (loop is not None))
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
-    loaded, dtype = _dtypes(kernel, list(pairs.values()), signature, target)
+    loaded, dtype = _dtypes(kernel, pairs.values(), signature, target)
     registers, cluster = _registers(consumers, walked), schedule.cluster
     tiles = {v: (a.tile(tile, 1, loaded), b.tile(width, cluster, dtype)) for v, (a, b) in pairs.items()}
     by_warps = _by_warps(next(iter(tiles.values())), width, of_segments, rows)
@@ -515,8 +513,8 @@ def _contraction(
     shared = len(phases[0].b_tiles) * width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
-    idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
-    _sound(ring, consumers, cluster, own, shared, idle, computed, by_warps)
+    idle, computed = of_segments is not None and not transposed, phases[0].a_tiles[0].factor.prologue
+    _sound(ring, consumers, cluster, own, shared, idle, bool(computed), by_warps)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -542,6 +540,11 @@ def _contraction(
     )
 
 
+def _turned(sides: tuple[_Side, _Side], transposed: bool) -> tuple[_Side, _Side]:
+    """Return the sides of A and of B: the rows of a tile first, unless operands are swapped."""
+    return (sides[1], sides[0]) if transposed else sides
+
+
 def _registers(consumers: int, walked: OnePiece | None) -> Registers:
     """Return the registers of threads; raise InternalError where a block has fewer."""
     found = OF_PIECES if walked is not None and consumers == 2 else REGISTERS[consumers]
@@ -550,7 +553,7 @@ def _registers(consumers: int, walked: OnePiece | None) -> Registers:
 
 
 def _dtypes(
-    kernel: Kernel, pairs: list[tuple[_Side, _Side]], signature: Signature, target: Target
+    kernel: Kernel, pairs: Iterable[tuple[_Side, _Side]], signature: Signature, target: Target
 ) -> tuple[DType, DType]:
     """Return the dtypes of A and of B, the same in all products; raise if TMA cannot load a factor."""
     a, b, *_ = (_copyable(kernel, side.factor, signature, target) for pair in pairs for side in pair)
@@ -711,8 +714,8 @@ def _transposed(rows: int, columns: int) -> bool:
 
 def _checked(
     kernel: Kernel, tiled: tuple[Axis, ...], in_pieces: bool, extents: dict[str, int], target: Target
-) -> Contraction:
-    """Return the first contraction of a kernel, if wgmma supports all of them."""
+) -> tuple[Contraction, tuple[_Side, _Side]]:
+    """Return the first contraction of a kernel, and its sides, if wgmma supports all of them."""
     of = contractions_of_tiles(kernel, target, refused).of
     lets = {let.value: let for let in walk(kernel.body)}
     (value, first), *others = of.items()
@@ -730,7 +733,7 @@ def _checked(
         if lacks:
             instead = kept(_names(lets, value), lets[value].loc, 'z = L.keep(z, "z") of each product but one')
             raise refused(f"a kernel of two contractions {lacks}", target, lets[value].loc, instead)
-    return first
+    return first, _sides(first, tiled, kernel, target)
 
 
 def _supported(
