@@ -53,7 +53,7 @@ def gated(
 def saved(
     x: Tensor[bf16, M, K], gate: Tensor[bf16, N, K], up: Tensor[bf16, N, K], how: HOW = "one kernel"
 ) -> Outputs:
-    """What a gradient wants of both products: results that need one of them join the one that needs both."""
+    """Both products for a gradient: results that need one of them join the one that needs both."""
     g = apart(L.dot(x, gate, over=K), how, "g")
     u = L.dot(x, up, over=K)
     return L.out(y=(silu(g) * u).to(bf16), g_saved=g.to(bf16), u_saved=u.to(bf16))
