@@ -152,7 +152,8 @@ def reference_sources(ops: Iterable[Op] | None = None) -> Iterator[tuple[str, st
             if any(not each.program and not each.backend for each in left_out):
                 continue  # nothing of it is shown: it need not be traced
             variant = reference_variant(op)
-            programs = {"forward": placed(op, op.trace(variant)), "gradient": reference_gradient(op, variant)}
+            made = op.trace_for_kernels(variant)
+            programs = {"forward": placed(op, made), "gradient": reference_gradient(op, variant)}
             for what, program in programs.items():
                 if program is not None:
                     yield from _sources(program, reference_extents(op, program), on, what, left_out)

@@ -400,7 +400,8 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
     rng = np.random.default_rng(seed + 2)
     forward = forward_program(case.op, case.variant)
     values = {n: v if n in case.example.finite else _edges(v, rng) for n, v in case.values.items()}
-    made = [_call(case.op, "forward", case.op.trace(case.variant), values, {})]
+    plain, kernels = case.op.trace(case.variant), case.op.trace_for_kernels(case.variant)
+    made = [_call(case.op, "forward", plain, kernels, values, {})]
     wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
     if wanted and given:
         ran = run(forward, made[0].inputs, extents=made[0].extents)
@@ -410,19 +411,22 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
         assert case.op.gradient is not None
         backward = case.op.gradient.trace(gradient_variant(case.variant, wanted, given))
         values = {**saved, **case.example.gradient(saved), **pulls}
-        made.append(_call(case.op, "gradient", backward, values, made[0].extents))
+        made.append(_call(case.op, "gradient", backward, backward, values, made[0].extents))
     return tuple(made)
 
 
-def _call(op: Op, label: str, traced: Program, values: Values, known: Mapping[str, int]) -> Call:
+def _call(
+    op: Op, label: str, traced: Program, kernels: Program, values: Values, known: Mapping[str, int]
+) -> Call:
     program = canonical(traced)
     for name in inputs_of(program).keys() - values.keys():
         either = f"{op.name}_inputs(rng) or {op.name}_grad_inputs(saved)"
         why = f"by the check of the {label}: let {either} return it"
         raise LaunchError(Code.ARG_MISSING, op=op.name, name=name, why=why)
     extents = sizes(program, values, known, op)
-    names = apart(program, extents)
-    placed = canonical(traced, apart=names) if names else program
+    whole = program if kernels is traced else canonical(kernels)
+    names = apart(whole, extents)
+    placed = canonical(kernels, apart=names) if names else whole
     into = {out: name for out, name in op.into.items() if out in [d.name for d in outputs(program)]}
     return Call(label, program, stored(values, program), extents, placed, into)
 
@@ -638,7 +642,7 @@ def lowerings(case: Case, on: Target) -> Iterator[tuple[str, str, Callable[[], V
     """Yield, for forward and gradient of a case and each backend of a target, the attempt to lower it."""
     from rlk.runtime.reference import placed, prepared, reference_extents
 
-    made = {"forward": placed(case.op, case.op.trace(case.variant))}
+    made = {"forward": placed(case.op, case.op.trace_for_kernels(case.variant))}
     wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
     if case.op.gradient is not None and wanted and given:
         made["gradient"] = canonical(case.op.gradient.trace(gradient_variant(case.variant, wanted, given)))
