@@ -94,6 +94,7 @@ class Emitter:
         self.static = Static({a: n for a, n in inside.items() if a not in owned})
         self.nodes = {let.value: let.node for let in walk(plan.kernel.body)}
         self.uses = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
+        self.reductions = Counter((n.fn, n.over) for n in self.nodes.values() if isinstance(n, Reduce))
         self.yields = yielded_names(plan.kernel)
         self.bounds: dict[tuple[Value, str], str] = {}
         sums = one_hot_sums(plan.kernel).items()
@@ -370,7 +371,8 @@ class Emitter:
         def make(unique: str) -> Function:
             if ordered and order is not None:
                 return tree(unique, self.plan.held(type.axes), type.axes, over, order)
-            return unordered(unique, fn, self.plan.held(type.axes), type.axes, over)
+            chain = self.reductions[fn, over] > 2
+            return unordered(unique, fn, self.plan.held(type.axes), type.axes, over, chain)
 
         return f"{self.helpers.define(f'{VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
 

@@ -84,8 +84,14 @@ def _folding(
     )
 
 
-def unordered(name: str, fn: Combine, dims: tuple[Dim, ...], axes: tuple[Axis, ...], over: Axis) -> Function:
-    """Return the function of a reduction whose result does not depend on the order."""
+def unordered(
+    name: str, fn: Combine, dims: tuple[Dim, ...], axes: tuple[Axis, ...], over: Axis, chain: bool
+) -> Function:
+    """Return the function of a reduction whose result does not depend on the order.
+
+    chain: its results go into others of the same kind, as in L.top: their dims of length 1 are kept then. Behind
+    a reshape Triton computes such a chain again in every layout that uses it, and code doubles with each.
+    """
     text = {Combine.MAX: "tl.max", Combine.MIN: "tl.min", Combine.ADD: "tl.sum", Combine.OR: "tl.max"}[fn]
     shape = _start(dims, axes)
     compact = _tuple(shape.lengths)
@@ -95,9 +101,7 @@ def unordered(name: str, fn: Combine, dims: tuple[Dim, ...], axes: tuple[Axis, .
         lines.clear()
     rest = tuple(d for d in dims if d.axis in axes and d.axis != over)
     ranks = [d.rank for d in dims if d.axis in axes]
-    # Dims of length 1 stay where they can: behind a reshape Triton computes the whole chain again in every
-    # layout that uses it, so that a chain of maxima (L.top) takes a number of instructions exponential in k.
-    kept = len(shape.lengths) == len(dims) and bool(rest)
+    kept = chain and len(shape.lengths) == len(dims) and bool(rest)
     while any(a == over for a, _ in shape.dims):
         # register dims first, lane dims last
         where = max((ranks[i], i) for i, (a, _) in enumerate(shape.dims) if a == over)[1]
