@@ -15,7 +15,7 @@ from rlk.passes.prologue import prologue
 from rlk.passes.walk import walk
 from rlk.schedule.attention import by_warpgroups as streams
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
+from rlk.schedule.cute_table import DEPTH, FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
 from rlk.schedule.entries import MORE, row_class
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
@@ -97,7 +97,12 @@ def scheduled(
     """Return the schedule that a tiling gives a contraction; other kernels keep the chosen one."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
-    if sides is not None and use.columns not in COLUMNS and _contiguous(kernel, sides[1]):
+    if (
+        sides is not None
+        and use.columns not in COLUMNS
+        and use.columns % DEPTH
+        and _contiguous(kernel, sides[1])
+    ):
         columns = max(n for n in COLUMNS if n < use.columns)
         use = replace(use, columns=columns, stages=min(use.stages, most_stages(use.rows, columns)))
     if one_piece(kernel) is not None:
@@ -236,7 +241,7 @@ def fits(use: Warpgroups, kernel: Kernel) -> bool:
     if one_piece(kernel) is None:
         return use.columns <= BEST[0] or not _of_computed(kernel)
     held, shared = accumulators(use.columns, _pieces(kernel))
-    return use.rows in ROWS and held > 1 and shared < 2
+    return use.rows in ROWS and held > 1 + shared and shared < 2
 
 
 def _contracted(kernel: Kernel) -> Axis:

@@ -444,23 +444,15 @@ def _contraction(
     row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
-    schedule.with_tile(str(columns), 1).check_powers()
     consumers = _consumers(schedule, rows, width, found.parallel, target, twice=loop is not None)
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
     depth = SWIZZLED // dtype.bytes
-    registers = OF_PIECES if walked is not None and consumers == 2 else REGISTERS[consumers]
-    cluster = schedule.cluster
-    claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
+    registers, cluster = _registers(consumers, walked is not None), schedule.cluster
     tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
-    whole = depth if tiles[1].transposed else INSTRUCTION
-    if not is_power_of_two(width) and width % whole:
-        lacks = f"tiles of {width} columns, elements of {tiles[1].factor.load.param}"
-        raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
-    if walked is not None and of_segments is not None:
-        raise refused(f"pieces of {walked.axis.whole} in sequence for rows in segments", target)
-    pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
+    _check_tiles(schedule, tiles[1], depth, target)
+    pieces = _pieces(walked, contraction, of_segments, depth, width, extents, target)
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
@@ -490,6 +482,22 @@ def _contraction(
         signature=signature,
         target=target,
     )
+
+
+def _registers(consumers: int, in_pieces: bool) -> Registers:
+    """Return the registers of threads; in_pieces: whether consumers add pieces of a fixed number."""
+    found = OF_PIECES if in_pieces and consumers == 2 else REGISTERS[consumers]
+    claim_registers(WARPGROUP * (1 + consumers), (found.fewer, *[found.more] * consumers))
+    return found
+
+
+def _check_tiles(schedule: Schedule, tile: TmaTile, depth: int, target: Target) -> None:
+    """Refuse lengths that are no powers of two, but those of columns that shared memory has a layout for."""
+    schedule.with_tile(str(tile.axis), 1).check_powers()
+    whole = depth if tile.transposed else INSTRUCTION
+    if not is_power_of_two(tile.rows) and tile.rows % whole:
+        lacks = f"tiles of {tile.rows} columns, elements of {tile.factor.load.param}"
+        raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
 
 
 def _swapped(
@@ -705,17 +713,22 @@ def _ends_inside_a_step(contraction: Contraction, depth: int, extents: dict[str,
 
 
 def _pieces(
-    walked: OnePiece,
+    walked: OnePiece | None,
     contraction: Contraction,
+    of_segments: Segments | None,
     depth: int,
     width: int,
     extents: dict[str, int],
     target: Target,
-) -> Pieces:
+) -> Pieces | None:
     """Return the sequential pieces, whose static length is a multiple of a wgmma instruction's K.
 
     The last K step of a piece loads elements of the next, which no instruction reads.
     """
+    if walked is None:
+        return None
+    if of_segments is not None:
+        raise refused(f"pieces of {contraction.over.whole} in sequence for rows in segments", target)
     length = fixed_extent(contraction.over, extents)
     if length is None or length % INSTRUCTION or contraction.stop is not None:
         raise refused(f"pieces of {contraction.over.whole} that end inside of an instruction", target)
