@@ -39,7 +39,7 @@ VERSION = version("nvidia-cutlass-dsl") if cute.toolchain() is not None else ""
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
 # bytes; the gradient of scores is long, so is the search of a sampler
 STACK = {
-    "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
+    "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_3": 304,
     "policy_loss_of_sequences_3": 8,
     "varlen_attention": 64, "prefix_attention_1": 56, "prefix_attention_2": 24,
 }  # fmt: skip
@@ -442,7 +442,10 @@ def shown(width: cutlass.Constexpr):
 
 @cute.jit
 def bytes_shown():
-    made = sm90.make_smem_layout_a(utils.LayoutEnum.ROW_MAJOR, (128, 16, 64), Int8, 3)
+    for width in (64, 128):
+        made = sm90.make_smem_layout_a(utils.LayoutEnum.ROW_MAJOR, (128, 16, width), Int8, 3)
+        print(made.inner, made.outer, sep=" | ")
+    made = sm90.make_smem_layout_b(utils.LayoutEnum.ROW_MAJOR, (128, 16, 128), BFloat16, 3)
     print(made.inner, made.outer, sep=" | ")
 
 
@@ -456,8 +459,11 @@ def test_a_tile_is_read_along_its_rows_and_across_from_the_same_bytes(tmp_path: 
     file = tmp_path / "views.py"
     file.write_text(VIEWS)
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
-    *lines, of_bytes = done.stdout.splitlines()
-    assert of_bytes == "S<2,4,3> | ((8,16),(64,1),(1,3)):((64,512),(1,0),(0,8192))"  # as byte_places has it
+    *lines, of_bytes, twice, beside = done.stdout.splitlines()
+    # as byte_places has them, and matrix_places
+    assert of_bytes == "S<2,4,3> | ((8,16),(64,1),(1,3)):((64,512),(1,0),(0,8192))"
+    assert twice == "S<3,4,3> | ((8,16),(128,1),(1,3)):((128,1024),(1,0),(0,16384))"
+    assert beside == "S<3,4,3> | ((8,2),(64,2),(1,3)):((64,512),(1,1024),(0,2048))"
     assert len(lines) == 8
     for line in lines:
         width, one, along, two, turned = line.split(" | ")
@@ -475,12 +481,16 @@ def test_a_tile_is_read_along_its_rows_and_across_from_the_same_bytes(tmp_path: 
         assert sorted(found.ravel()) == list(range(64 * int(width)))
 
 
-def test_int8_weights_become_registers_by_few_instructions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rows", "product", "most"), [(16, "HMMA.16816", 220), (64, "HGMMA", 145)])
+def test_int8_weights_become_registers_by_few_instructions(
+    tmp_path: Path, rows: int, product: str, most: int
+) -> None:
     program = factors(weighed)
-    emitted, _, _ = emit(program, {"M": 16, "N": 12288, "K": 4096}, H200, "cute")
+    emitted, _, _ = emit(program, {"M": rows, "N": 12288, "K": 4096}, H200, "cute")
     ((_, code),) = codes(emitted, tmp_path)
-    assert code.stack == 0 and code.products == 8 and code.barriers <= 1
     text = disassembled(tmp_path / f"{emitted.kernels[0].name}.cubin")
-    loop = text[text.rindex("SYNCS.PHASECHK", 0, text.rindex("HGMMA")) : text.rindex("HGMMA")]
-    assert loop.count("HADD2.BF16") == loop.count("LDS.U16") == 16 and "I2F" not in loop
-    assert loop.count(";") < 160  # 32 numbers of a thread, of which an instruction converts two
+    pairs = 32 if rows == 16 else 16  # of a step of 128 elements or of 64: an instruction converts two
+    assert code.stack == 0 and text.count(product) == {16: 16, 64: 8}[rows] and code.barriers <= 1
+    loop = text[text.rindex("SYNCS.PHASECHK", 0, text.rindex(product)) : text.rindex(product)]
+    assert loop.count("HADD2.BF16") == loop.count("LDS.U16") == pairs and "I2F" not in loop
+    assert loop.count(";") < most

@@ -261,6 +261,7 @@ GOOD = entry("{ warps = 8 }")
         (entry("{ placed = ['N'] }"), f"{FILE}, entry 1", "such as 'N[7:3]'"),
         (entry("{}"), f"{FILE}, entry 1", "use is empty"),
         (GOOD.replace('"swiglu"', "3", 1), f"{FILE}, entry 1", "op is 3, not a text"),
+        (entry("{ warps = 8 }", gradients="'x'"), f"{FILE}, entry 1", "gradients is 'x': write names"),
         (entry("{ warps = 8 }", dtypes="{ F = 'bf17' }"), f"{FILE}, entry 1", "dtypes is {'F': 'bf17'}"),
         (entry("{ warps = 8 }", dtypes="{ F = ['bf16'] }"), f"{FILE}, entry 1", "dtypes is {'F': ['bf16']}"),
         (entry("{ warps = 8 }", sizes="{ T = 'x' }"), f"{FILE}, entry 1", "sizes.T is 'x'"),
@@ -283,6 +284,7 @@ def test_a_bad_file_or_entry_is_one_error_that_names_it(text: str, place: str, s
         ("{ tiles = { N = 96 } }", {}, "triton refuses swiglu with this schedule"),
         ("{ warps = 8 }", {"sizes": "{ X = 4 }"}, "the axes of swiglu are N, T"),
         ("{ warps = 8 }", {"dtypes": "{ X = 'f32' }"}, "the dtype variables of swiglu are F"),
+        ("{ warps = 8 }", {"gradients": "['x']"}, "gradients has 'x': the inputs of swiglu are gate, up"),
         ("{ warps = 8 }", {"sizes": "{ T = { most = 1000 } }"}, "write 1023, or a power of two"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rlk.ir.dims import Axis, extent_of
-from rlk.ir.nodes import Dot, Kernel, Load, Loop, Program, Store
+from rlk.ir.nodes import Dot, Kernel, Let, Load, Loop, Program, Store
 from rlk.ir.types import DType, TileType
 from rlk.passes.pack_gqa import indices_of
 from rlk.passes.piecewise_launch import one_piece
@@ -15,11 +15,21 @@ from rlk.passes.prologue import prologue
 from rlk.passes.walk import walk
 from rlk.schedule.attention import by_warpgroups as streams
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import DEPTH, FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
+from rlk.schedule.cute_table import (
+    DEPTH,
+    FEW,
+    FEWEST_STAGES,
+    ROWS,
+    Warpgroups,
+    accumulators,
+    most_stages,
+    room_of_stages,
+    tabled,
+)
 from rlk.schedule.entries import MORE, row_class
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
-from rlk.schedule.schedule import Schedule
+from rlk.schedule.schedule import MAX_STAGES, Schedule
 from rlk.target.facts import Target
 
 FEW_ROWS = ROWS[0]
@@ -64,6 +74,8 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
         use = tabled(facts) or _filling(kernel, target, extents)
     if sides[1] in _of_computed(kernel):
         use = _in_registers(use)
+        if sides[0].over is None and use.rows < FEW_ROWS:
+            use = _converted(*(_extent(side, extents, use.rows) for side in sides), target)
     return scheduled(use, kernel, chosen, target, extents)
 
 
@@ -108,7 +120,12 @@ def scheduled(
     if one_piece(kernel) is not None:
         most = most_stages(use.rows, use.columns, use.per_core, _pieces(kernel))
         use = replace(use, stages=min(use.stages, most))
-    return chosen if sides is None else use.schedule(chosen, sides, dict(found.inside), target.cores)
+    if sides is None:
+        return chosen
+    made = use.schedule(chosen, sides, dict(found.inside), target.cores)
+    if use.rows < FEW_ROWS and sides[1] in _of_computed(kernel, DType.I8):
+        return replace(made, depth=2 * DEPTH, stages=_stages_of_bytes(use, target))
+    return made
 
 
 def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
@@ -162,13 +179,19 @@ def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str,
     return Warpgroups(BEST[0], columns, most_stages(BEST[0], columns), GROUP, cluster)
 
 
-def _of_computed(kernel: Kernel) -> frozenset[Axis]:
-    """Return the axes of factors that are computed from their tiles."""
+def _of_computed(kernel: Kernel, of: DType | None = None) -> frozenset[Axis]:
+    """Return the axes of factors that are computed from their tiles; of: of tiles of this dtype alone."""
     lets = {let.value: let for let in walk(kernel.body)}
     dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
     made = [prologue(v, dot.over, lets) for dot in dots for v in (dot.a, dot.b)]
-    types = [each[-1].type for each in made if each]
+    types = [each[-1].type for each in made if each and (of is None or _loads(each, of))]
     return frozenset(axis for type in types if isinstance(type, TileType) for axis in type.axes)
+
+
+def _loads(made: tuple[Let, ...], dtype: DType) -> bool:
+    """Return whether a prologue loads tiles of a dtype."""
+    types = (let.type for let in made if isinstance(let.node, Load))
+    return any(isinstance(type, TileType) and type.dtype is dtype for type in types)
 
 
 def _in_registers(use: Warpgroups) -> Warpgroups:
@@ -179,6 +202,25 @@ def _in_registers(use: Warpgroups) -> Warpgroups:
     columns = min(use.columns, BEST[0])
     stages = most_stages(use.rows, columns, use.per_core)
     return use if use.rows < FEW_ROWS else replace(use, columns=columns, stages=stages, cluster=1)
+
+
+def _converted(count: int, wide: int, target: Target) -> Warpgroups:
+    """Return the tiles of few rows beside a computed factor, bound by its conversions in registers.
+
+    They are as narrow as the rows allow, and on as many SMs as there are: two blocks of 64 columns share an
+    SM where blocks of 128 leave some idle. Not measured yet.
+    """
+    rows = next(n for n in FEW if n >= count)
+    tiles = -(-wide // BEST[0])
+    full = tiles >= EQUAL * target.cores * -(-tiles // target.cores)
+    columns, per_core = (BEST[0], 1) if full else (FEW_ROWS, 2)
+    return Warpgroups(rows, columns, most_stages(rows, columns, per_core), GROUP, 1, per_core)
+
+
+def _stages_of_bytes(use: Warpgroups, target: Target) -> int:
+    """Return the stages that fit of steps of 128 elements: bytes of columns, and 16-bit elements of rows."""
+    room = room_of_stages(target, use.columns // 16, 0, use.per_core)
+    return max(FEWEST_STAGES, min(MAX_STAGES, room // (2 * DEPTH * (use.columns + 2 * use.rows))))
 
 
 def _of_few(each: int, segments: int, length: int, target: Target) -> Warpgroups:

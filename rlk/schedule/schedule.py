@@ -68,8 +68,8 @@ class Schedule:
                 raise ScheduleError(Code.SCHEDULE_FIELD, field=f"tiles[{axis}]", value=tile, why=why)
         if not is_power_of_two(self.warps) or self.warps > MAX_WARPS:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="warps", value=self.warps, why="1, 2, 4, ... 32")
-        if not is_power_of_two(self.unroll):
-            raise ScheduleError(Code.SCHEDULE_FIELD, field="unroll", value=self.unroll, why="a power of two")
+        if self.unroll < 1:
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="unroll", value=self.unroll, why="a count")
         if not is_power_of_two(self.depth) or self.depth < SMALLEST_DEPTH:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="depth", value=self.depth, why="16, 32, 64, ...")
         if self.group < 1 or self.programs < 0:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlk.ir.nodes import Cast
 from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg
@@ -15,7 +16,7 @@ from rlk.lower.common.segments import Segments
 from rlk.lower.cute import text
 from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
-from rlk.lower.cute.gemm import GemmEmitter, Start
+from rlk.lower.cute.gemm import MAGIC, GemmEmitter, Start
 from rlk.lower.cute.kernels import (
     Frame,
     KernelText,
@@ -40,6 +41,7 @@ class Copied:
     major: str
     order: str
     dtype: str
+    stage: int  # bytes
 
 
 def _tuples(merges: tuple[Merge, ...]) -> str:
@@ -83,6 +85,18 @@ class ContractionText:
     def words(self) -> int:
         """Return the words of epilogue scratch of all warps."""
         return EPILOGUE_WORDS * 4 * self.plan.consumers
+
+    @property
+    def magic(self) -> str:
+        """Return two 16-bit floats to which bytes are added, as a word."""
+        made = self.plan.of_bytes[-1].node
+        assert isinstance(made, Cast)
+        return f"{MAGIC[made.dtype]:#x}"
+
+    @property
+    def by_groups(self) -> bool:
+        """Return whether warpgroups multiply, whose instructions are in flight."""
+        return not self.plan.by_warps
 
     @property
     def scratch(self) -> bool:
@@ -228,6 +242,8 @@ def _note_helpers(plan: ContractionPlan, emitter: GemmEmitter) -> None:
         emitter.uses("by_rows", "put_pairs")
     if plan.of_bytes:
         emitter.uses("byte_places")
+    if plan.by_warps:
+        emitter.uses("tile_registers", "matrix_places", "warp_products")
 
 
 def _piece_loop(plan: ContractionPlan, count: str | None) -> str:
@@ -309,4 +325,5 @@ def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start) -> Copied:
         major="MN" if tma_tile.transposed else "K",
         order="COL_MAJOR" if tma_tile.transposed else "ROW_MAJOR",
         dtype=text.TYPES[tma_tile.dtype],
+        stage=tma_tile.rows * plan.depth * tma_tile.dtype.bytes,
     )

@@ -53,7 +53,8 @@ OF_FRAME = frozenset(
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
     "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
     "parts piece sums kept slot shape fours registers spare ends segment_tiles total left "
-    "a_rows a_values a_pair a_offsets a_places a_bytes".split()
+    "a_rows a_values a_pair a_offsets a_places a_bytes b_bytes b_places "
+    "magic".split()
 )
 
 
@@ -256,8 +257,8 @@ class GemmEmitter(Emitter):
                     word = self.call(
                         "byte_pair", "a_bytes", f"a_offsets[i // 2] + ({8 * plan.depth} * r + i % 2 * 8)"
                     )
-                    magic, kind = MAGIC[self.tile(whole).dtype], text.TYPES[self.tile(whole).dtype]
-                    self.line(f"a_pair = {self.call('bytes_as_floats', word, f'{magic:#x}', kind)}")
+                    kind = text.TYPES[self.tile(whole).dtype]
+                    self.line(f"a_pair = {self.call('bytes_as_floats', word, 'magic', kind)}")
                 else:
                     reads = "pair_across" if tile.transposed else "pair_along"
                     given = "a_tiles", "row + 8 * r", "8 * i + quad", "get.index"

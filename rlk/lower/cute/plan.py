@@ -32,7 +32,7 @@ from rlk.lower.cute.protocols import gemm_protocol
 from rlk.passes.piecewise_launch import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import accumulators, room_of_stages
+from rlk.schedule.cute_table import FEW, accumulators, room_of_stages
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -220,7 +220,11 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class ContractionPlan:
-    """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each."""
+    """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each.
+
+    by_warps: warps multiply by themselves (mma.sync), each as soon as it has its rows of A. Instructions of a
+    warpgroup would wait for one another: none may be in flight while registers of the next are written.
+    """
 
     kernel: Kernel
     kind: str
@@ -237,6 +241,7 @@ class ContractionPlan:
     loop: PieceLoop | None  # over pieces of a number that a tile counts, added in ascending order
     clears: bool  # whether the contracted axis ends inside of a step, where both tensors go on
     segments: Segments | None  # of the rows, or of the columns where operands are swapped
+    by_warps: bool
     cluster: int
     consumers: int
     registers: Registers
@@ -256,24 +261,12 @@ class ContractionPlan:
 
     @property
     def of_bytes(self) -> tuple[Let, ...]:
-        """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if A has them.
+        """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if any."""
+        return _of_bytes(self.tma_tiles[0])
 
-        They are the prologue's first, and no other value needs what is between them.
-        """
-        if not self.prologue or self.tma_tiles[0].dtype is not DType.I8 or self.tma_tiles[0].transposed:
-            return ()
-        load = next(let for let in self.prologue if isinstance(let.node, Load))
-        found, last = [], load.value
-        while True:
-            users = [let for let in self.prologue if last in operands(let.node)]
-            if len(users) != 1 or not isinstance(users[0].node, Cast):
-                return ()
-            found.append(users[0])
-            last, dtype = users[0].value, users[0].node.dtype
-            if dtype in (DType.BF16, DType.F16):
-                return tuple(found)
-            if dtype not in (DType.I32, DType.F32):
-                return ()
+    @property
+    def consumer_threads(self) -> int:
+        return WARPGROUP * self.consumers
 
     @property
     def columns(self) -> int:
@@ -448,16 +441,17 @@ def _contraction(
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
-    depth = SWIZZLED // dtype.bytes
     registers, cluster = _registers(consumers, walked is not None), schedule.cluster
     tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
+    by_warps = _by_warps(tiles, width, of_segments, rows)
+    depth = _depth(schedule, dtype, by_warps)
     _check_tiles(schedule, tiles[1], depth, target)
     pieces = _pieces(walked, contraction, of_segments, depth, width, extents, target)
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
     idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
-    _sound(ring, consumers, cluster, own, shared, idle, computed)
+    _sound(ring, consumers, cluster, own, shared, idle, computed, by_warps)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -474,6 +468,7 @@ def _contraction(
         loop=loop,
         clears=walked is None and _clears(contraction, tiles, depth, extents, target),
         segments=of_segments,
+        by_warps=by_warps,
         cluster=cluster,
         consumers=consumers,
         registers=registers,
@@ -498,6 +493,43 @@ def _check_tiles(schedule: Schedule, tile: TmaTile, depth: int, target: Target) 
     if not is_power_of_two(tile.rows) and tile.rows % whole:
         lacks = f"tiles of {tile.rows} columns, elements of {tile.factor.load.param}"
         raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
+
+
+def _of_bytes(tile: TmaTile) -> tuple[Let, ...]:
+    """Return the casts of signed bytes to 16-bit floats by which a factor's prologue begins, if it has them.
+
+    No other value needs what is between them.
+    """
+    prologue = tile.factor.prologue
+    if not prologue or tile.dtype is not DType.I8 or tile.transposed:
+        return ()
+    load = next(let for let in prologue if isinstance(let.node, Load))
+    found, last = [], load.value
+    while True:
+        users = [let for let in prologue if last in operands(let.node)]
+        if len(users) != 1 or not isinstance(users[0].node, Cast):
+            return ()
+        found.append(users[0])
+        last, dtype = users[0].value, users[0].node.dtype
+        if dtype in (DType.BF16, DType.F16):
+            return tuple(found)
+        if dtype not in (DType.I32, DType.F32):
+            return ()
+
+
+def _by_warps(tiles: tuple[TmaTile, TmaTile], width: int, of: Segments | None, rows: Axis) -> bool:
+    """Return whether warps multiply by themselves: bytes with few columns, which each warp reads alone.
+
+    of: the segments of rows or columns; warps without rows would have to skip steps.
+    """
+    few = width <= FEW[-1] and not tiles[1].transposed
+    return few and (of is None or of.axis != rows) and bool(_of_bytes(tiles[0]))
+
+
+def _depth(schedule: Schedule, dtype: DType, by_warps: bool) -> int:
+    """Return the K of a step: rows of the swizzle's width, of bytes too; those of B have two parts then."""
+    twice = by_warps and schedule.cluster == 1 and schedule.depth == SWIZZLED
+    return SWIZZLED if twice else SWIZZLED // dtype.bytes
 
 
 def _swapped(
@@ -764,7 +796,14 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
 
 @cache
 def _sound(
-    ring: Ring, consumers: int, cluster: int, own: int, shared: int, idle: bool, computed: bool
+    ring: Ring,
+    consumers: int,
+    cluster: int,
+    own: int,
+    shared: int,
+    idle: bool,
+    computed: bool,
+    by_warps: bool,
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
@@ -777,6 +816,7 @@ def _sound(
         arrivals=arrivals,
         idle=idle,
         computed=computed,
+        by_warps=by_warps,
     )
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
     verify(replace(protocol, rings=(counted,)))

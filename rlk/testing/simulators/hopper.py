@@ -34,7 +34,7 @@ BARRIER_OF_PRODUCER = 4  # behind those of up to three consumer warpgroups
 EPILOGUE_WORDS = 256  # of a warp
 KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
-DEPTH = 64  # bytes of a row of a tile of bytes
+SWIZZLED = 128  # bytes
 OVERRIDDEN = {
     made.__name__: made
     for made in (
@@ -384,12 +384,35 @@ def _products(unit: _Unit, to: _Fragment, a: Any, b: pipelines.Tiles) -> None:
     to.matrix[rows] = dot(one[rows], two, DotModel.CHAIN16, unit.dtype, start)
 
 
+def _warp_products(unit: _Unit, to: _Fragment, a: _Fragment, tiles: _Stage, places: list[Number]) -> None:
+    """Multiply the warps' rows of A with a tile that each reads from its own places, as matrices of 8 x 8."""
+    ring, tile, rows = tiles.ring, tiles.reading, _own_rows()
+    lanes = _now.threads.reshape(-1, WARP) % WARP
+    for i, place in enumerate(places):
+        for first in range(0, to.matrix.shape[1], 8):
+            stage, at = np.divmod(place.data.reshape(lanes.shape) + 128 * first, 2 * tile.size)
+            part, at = np.divmod(at, SWIZZLED * len(tile))
+            row, byte = np.divmod(at, SWIZZLED)
+            k = part * SWIZZLED // 2 + 8 * (byte // 16 ^ row % 8)
+            if (stage != ring.reading % ring.stages).any() or ring.taken > ring.reading or (byte % 16).any():
+                raise Fault("matrices of a stage that is not read, or not aligned")
+            if (row != row[0]).any() or (k != k[0]).any():
+                raise Fault("consumer warps whose matrices differ")
+            every = [tile[row[0], k[0] + element] for element in range(8)]  # of the row of each lane
+            matrices = np.stack(every, 1).reshape(4, 8, 8)  # matrix, row, element
+            for half in range(2):
+                two = np.concatenate(matrices[2 * half : 2 * half + 2], 1)
+                one = a.load()[rows, 32 * i + 16 * half : 32 * i + 16 * half + 16]
+                sums = to.matrix[rows, first : first + 8]
+                to.matrix[rows, first : first + 8] = dot(one, two, DotModel.CHAIN16, unit.dtype, sums)
+
+
 def _byte_pair(tiles: _Stage, at: Number) -> Number:
-    """Read two bytes of a row of the stage that is read, where the hardware's 64-byte swizzle puts them."""
+    """Read two bytes of a row of the stage that is read, where the swizzle of its width puts them."""
     ring, tile = tiles.ring, tiles.reading
     stage, place = np.divmod(at.data, tile.size)
-    row, k = np.divmod(place, DEPTH)
-    k = k ^ (row // 2 % 4 * 16)
+    row, k = np.divmod(place, tile.shape[1])
+    k = k ^ 16 * (row % 8 if tile.shape[1] == SWIZZLED else row // 2 % 4)
     if (stage != ring.reading % ring.stages).any() or ring.taken > ring.reading or (k % 2).any():
         raise Fault("bytes of a stage that is not read, or not aligned")
     low, high = (tile[row, k + i].astype(np.uint8).astype(np.int32) for i in range(2))
@@ -568,6 +591,10 @@ def _cute() -> SimpleNamespace:
         copy=_copy,
         gemm=_gemm,
         make_mma_atom=lambda unit: unit,
+        make_tiled_mma=lambda unit: unit,
+        nvgpu=SimpleNamespace(
+            warp=SimpleNamespace(MmaF16BF16Op=lambda kind, acc, shape: _Unit(kind.dtype, 1, shape[1]))
+        ),
         Pointer=object, Tensor=object, CopyAtom=object, TiledMma=object,
     )  # fmt: skip
 
@@ -632,6 +659,8 @@ OF_STAGES = {
     "pair_across": partial(_stage_pair, along=False),
     "byte_pair": _byte_pair,
     "sub_pair": _sub_pair,
+    "tile_registers": lambda rows, columns, threads, kind: _registers((rows, columns), kind),
+    "warp_products": _warp_products,
 }
 """Helpers that read a stage's elements, or what the DSL's vectors do."""
 
