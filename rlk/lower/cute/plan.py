@@ -54,6 +54,8 @@ class Registers(NamedTuple):
 
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
 OF_PIECES = Registers(24, 240)  # of two consumers that add pieces: accumulators live beside the epilogue
+NARROW = 64  # columns: a group of so few takes less time than the wait for the next stage and its issue
+NARROW_IN_FLIGHT, FEWEST_FOR_THESE = 2, 6  # groups in flight then, and stages
 MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
 THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
@@ -301,6 +303,13 @@ class ContractionPlan:
         return ROWS_OF_WARP * self.columns
 
     @property
+    def in_flight(self) -> int:
+        """Return the groups of products that run while the next one is issued."""
+        plain = self.pieces is None and self.steps is not None and not self.prologue and not self.by_warps
+        narrow = self.columns <= NARROW and self.ring.stages >= FEWEST_FOR_THESE
+        return NARROW_IN_FLIGHT if plain and narrow else 1
+
+    @property
     def columns_of_segments(self) -> bool:
         """Return whether the columns of a tile are rows of a segment: operands are swapped."""
         return self.segments is not None and self.segments.axis == self.fragment.axis
@@ -410,7 +419,9 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     kernel = bounds(kernel, dict(roles(kernel, dict(signature.extents)).inside))
     what = kind(kernel)
     if what in ("stream_dot", "dot_map"):
-        return _contraction(kernel, what, schedule, target, signature)
+        made = _contraction(kernel, what, schedule, target, signature)
+        _check_protocol(made)
+        return made
     raise refused(f"a kernel with a contraction of the kind {what}", target)
 
 
@@ -450,8 +461,6 @@ def _contraction(
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
-    idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
-    _sound(ring, consumers, cluster, own, shared, idle, computed, by_warps)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -794,6 +803,14 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
     return Ring(max(2, min(stages, fitting)), size, cluster * warps)
 
 
+def _check_protocol(made: ContractionPlan) -> None:
+    """Check the pipeline of a plan."""
+    own, shared = (tile.rows * made.depth * tile.dtype.bytes for tile in made.tma_tiles)
+    idle, computed = made.segments is not None and not made.columns_of_segments, bool(made.prologue)
+    of = made.ring, made.consumers, made.cluster, own, shared, idle, computed, made.by_warps, made.in_flight
+    _sound(*of)
+
+
 @cache
 def _sound(
     ring: Ring,
@@ -804,6 +821,7 @@ def _sound(
     idle: bool,
     computed: bool,
     by_warps: bool,
+    in_flight: int,
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
@@ -817,6 +835,7 @@ def _sound(
         idle=idle,
         computed=computed,
         by_warps=by_warps,
+        in_flight=in_flight,
     )
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
     verify(replace(protocol, rings=(counted,)))
