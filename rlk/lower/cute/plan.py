@@ -54,6 +54,7 @@ class Registers(NamedTuple):
 
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
 OF_PIECES = Registers(24, 240)  # of two consumers that add pieces: accumulators live beside the epilogue
+WIDE_WITH_SUM = 128  # columns, above which a sum beside an accumulator takes registers of addresses
 NARROW = 64  # columns: a group of so few takes less time than the wait for the next stage and its issue
 NARROW_IN_FLIGHT, FEWEST_FOR_THESE = 2, 6  # groups in flight then, and stages
 MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
@@ -452,7 +453,8 @@ def _contraction(
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
-    registers, cluster = _registers(consumers, walked is not None), schedule.cluster
+    sums = walked is not None or loop is not None and width > WIDE_WITH_SUM
+    registers, cluster = _registers(consumers, sums), schedule.cluster
     tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
     by_warps = _by_warps(tiles, width, of_segments, rows)
     depth = _depth(schedule, dtype, by_warps)
@@ -488,9 +490,9 @@ def _contraction(
     )
 
 
-def _registers(consumers: int, in_pieces: bool) -> Registers:
-    """Return the registers of threads; in_pieces: whether consumers add pieces of a fixed number."""
-    found = OF_PIECES if in_pieces and consumers == 2 else REGISTERS[consumers]
+def _registers(consumers: int, sums: bool) -> Registers:
+    """Return the registers of threads; sums: whether consumers have accumulators in most of theirs."""
+    found = OF_PIECES if sums and consumers == 2 else REGISTERS[consumers]
     claim_registers(WARPGROUP * (1 + consumers), (found.fewer, *[found.more] * consumers))
     return found
 
