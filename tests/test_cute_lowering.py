@@ -230,13 +230,13 @@ def test_two_groups_of_narrow_tiles_are_in_flight(
 ) -> None:
     """The control: a stage that is released while the second group may still read it."""
     given = products(20, 200, k)
-    made = agree(program(product), given, tiles=tile, stages=6)
+    made = agree(program(product), given, tiles=tile, stages=12)
     assert "warpgroup.wait_group(2)" in made.source
-    assert "wait_group(2)" not in agree(program(product), given, tiles=tile, stages=5).source
+    assert "wait_group(2)" not in agree(program(product), given, tiles=tile, stages=11).source
     if k > 128:
         edit_text(monkeypatch, cute, substituted(r"k >= 2:", "k >= 1:"))
         with pytest.raises(Fault, match="still read"):
-            agree(program(product), given, tiles=tile, stages=6)
+            agree(program(product), given, tiles=tile, stages=12)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 48), (128, 80), (128, 192)])
