@@ -112,6 +112,7 @@ def test_each_index_of_a_batch_has_them_too(
 CHANGES: dict[str, tuple[tuple[int, ...], Callable[[Schedule], Schedule]]] = {
     "blocks alone, few": (WIDE, lambda s: replace(s, cluster=1, stages=2, group=1, programs=3)),
     "tiles of 64 rows in clusters": (WIDE, lambda s: replace(s, cluster=2, group=3).with_tile("R", 64)),
+    "tiles of 192 of K": (WIDE, lambda s: s.with_tile("K", 192) if s.tile("K") > 1 else s),
     "tiles of 8 rows": (FEW, lambda s: s.with_tile("R", 8)),
     "rows of an instruction": (FEW, lambda s: s.with_tile("R", 64)),
 }

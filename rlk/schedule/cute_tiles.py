@@ -112,7 +112,12 @@ def scheduled(
     """Return the schedule that a tiling gives a contraction; other kernels keep the chosen one."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
-    if sides is not None and use.columns not in COLUMNS and _contiguous(kernel, sides[1]):
+    if (
+        sides is not None
+        and use.columns not in COLUMNS
+        and use.columns % DEPTH
+        and _contiguous(kernel, sides[1])
+    ):
         columns = max(n for n in COLUMNS if n < use.columns)
         use = replace(use, columns=columns, stages=min(use.stages, most_stages(use.rows, columns)))
     if one_piece(kernel) is not None:
@@ -295,7 +300,7 @@ def fits(use: Warpgroups, kernel: Kernel) -> bool:
         room = use.rows < FEW_ROWS or products <= most_accumulators(use.columns)
         return room and (use.columns <= BEST[0] or not _of_computed(kernel))
     held, shared = accumulators(use.columns, _pieces(kernel))
-    return use.rows in ROWS and held > 1 and shared < 2
+    return use.rows in ROWS and held > 1 + shared and shared < 2
 
 
 def _contracted(kernel: Kernel) -> Axis:

@@ -57,6 +57,9 @@ class Registers(NamedTuple):
 
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
 OF_PIECES = Registers(24, 240)  # of two consumers that add pieces: accumulators live beside the epilogue
+WIDE_WITH_SUM = 128  # columns, above which a sum beside an accumulator takes registers of addresses
+NARROW = 64  # columns: a group of so few takes less time than the wait for the next stage and its issue
+NARROW_IN_FLIGHT, FEWEST_FOR_THESE = 1, 12  # groups in flight then, and stages, of which loads need most
 MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
 THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
@@ -362,6 +365,13 @@ class ContractionPlan:
         return ROWS_OF_WARP * self.columns
 
     @property
+    def in_flight(self) -> int:
+        """Return the groups of products that run while the next one is issued."""
+        plain = self.pieces is None and self.steps is not None and not self.prologue and not self.by_warps
+        narrow = self.columns <= NARROW and self.ring.stages >= FEWEST_FOR_THESE
+        return NARROW_IN_FLIGHT if plain and narrow else 1
+
+    @property
     def columns_of_segments(self) -> bool:
         """Return whether the columns of a tile are rows of a segment: operands are swapped."""
         return self.segments is not None and self.segments.axis == self.fragment.axis
@@ -471,7 +481,9 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     kernel = bounds(kernel, dict(roles(kernel, dict(signature.extents)).inside))
     what = kind(kernel)
     if what in ("stream_dot", "dot_map"):
-        return _contraction(kernel, what, schedule, target, signature)
+        made = _contraction(kernel, what, schedule, target, signature)
+        _check_protocol(made)
+        return made
     raise refused(f"a kernel with a contraction of the kind {what}", target)
 
 
@@ -503,7 +515,8 @@ def _contraction(
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     loaded, dtype = _dtypes(kernel, pairs.values(), signature, target)
-    registers, cluster = _registers(consumers, walked), schedule.cluster
+    sums = walked is not None or loop is not None and width > WIDE_WITH_SUM
+    registers, cluster = _registers(consumers, sums), schedule.cluster
     tiles = {v: (a.tile(tile, 1, loaded), b.tile(width, cluster, dtype)) for v, (a, b) in pairs.items()}
     by_warps = _by_warps(next(iter(tiles.values())), width, of_segments, rows)
     depth = _depth(schedule, next(iter(tiles.values()))[1], by_warps, target)
@@ -545,9 +558,9 @@ def _turned(sides: tuple[_Side, _Side], transposed: bool) -> tuple[_Side, _Side]
     return (sides[1], sides[0]) if transposed else sides
 
 
-def _registers(consumers: int, walked: OnePiece | None) -> Registers:
-    """Return the registers of threads; raise InternalError where a block has fewer."""
-    found = OF_PIECES if walked is not None and consumers == 2 else REGISTERS[consumers]
+def _registers(consumers: int, sums: bool) -> Registers:
+    """Return the registers of threads; sums: whether consumers have accumulators in most of theirs."""
+    found = OF_PIECES if sums and consumers == 2 else REGISTERS[consumers]
     claim_registers(WARPGROUP * (1 + consumers), (found.fewer, *[found.more] * consumers))
     return found
 
@@ -944,6 +957,14 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
     return Ring(max(2, min(stages, fitting)), size, cluster * warps)
 
 
+def _check_protocol(made: ContractionPlan) -> None:
+    """Check the pipeline of a plan."""
+    own, shared = (tile.rows * made.depth * tile.dtype.bytes for tile in made.tma_tiles)
+    idle, computed = made.segments is not None and not made.columns_of_segments, bool(made.prologue)
+    of = made.ring, made.consumers, made.cluster, own, shared, idle, computed, made.by_warps, made.in_flight
+    _sound(*of)
+
+
 @cache
 def _sound(
     ring: Ring,
@@ -954,6 +975,7 @@ def _sound(
     idle: bool,
     computed: bool,
     by_warps: bool,
+    in_flight: int,
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
@@ -967,6 +989,7 @@ def _sound(
         idle=idle,
         computed=computed,
         by_warps=by_warps,
+        in_flight=in_flight,
     )
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
     verify(replace(protocol, rings=(counted,)))
