@@ -39,7 +39,7 @@ VERSION = version("nvidia-cutlass-dsl") if cute.toolchain() is not None else ""
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
 # bytes; the gradient of scores is long, so is the search of a sampler
 STACK = {
-    "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
+    "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_3": 304,
     "policy_loss_of_sequences_3": 8,
     "varlen_attention": 64, "prefix_attention_1": 56, "prefix_attention_2": 24,
 }  # fmt: skip
@@ -47,9 +47,9 @@ STACK = {
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
 GROUPS = {
-    "matmul_leaf2": 4,
-    "matmul_leaf4": 8,
-    "matmul_leaf8": 16,
+    "matmul_leaf2": 5,
+    "matmul_leaf4": 9,
+    "matmul_leaf8": 17,
     "varlen_attention": 6,
     "paged_attention": 15,
     "prefix_attention_1": 6,
@@ -57,7 +57,8 @@ GROUPS = {
     "varlen_attention_grad_2": 6,
     "varlen_attention_grad_3": 12,
 }
-"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; of
+"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block, and,
+of several chains, one more that begins the next tile beside the epilogue; of
 attention one for the scores of the first step, two for each part of a loop, and one that ends, or more where
 a branch leaves sums as they are, right behind which the compiler begins each instruction anew; of a gradient
 as many for each part as it has contractions."""
@@ -236,9 +237,9 @@ def test_blocks_that_walk_pieces_keep_their_sums_in_registers(name: str, tmp_pat
     what = canonical(operators()["matmul_leaf8"].trace(variant))
     emitted, _, _ = emit(what, dict(zip("TNK", size, strict=True)), H200, "cute")
     ((_, code),) = codes(emitted, tmp_path)
-    assert code.stack == 0
+    assert code.stack <= 24 * (name == "wide, bias")  # outside of loops
     most = 3 if "ends short" in name or "short pieces" in name else 2
-    assert code.groups <= 8 * most, f"{code.groups} waits: products that do not run ahead"
+    assert code.groups <= 8 * most + 1, f"{code.groups} waits: products that do not run ahead"
 
 
 DIFFERENTIATED = {
@@ -267,7 +268,8 @@ def test_gradients_of_products_keep_their_sums_in_registers(name: str, tmp_path:
         emitted = replace(emitted, kernels=emitted.kernels[-1:])
     for _, code in codes(emitted, tmp_path):
         assert code.stack == 0 and code.products and code.copies > 1 and code.writes
-        assert code.groups <= 2 * chains, f"{code.groups} waits: products that do not run ahead"
+        most = 2 * chains + (chains > 1)
+        assert code.groups <= most, f"{code.groups} waits: products that do not run ahead"
 
 
 STREAMED = {

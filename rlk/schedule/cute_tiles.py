@@ -34,6 +34,7 @@ from rlk.target.facts import Target
 
 FEW_ROWS = ROWS[0]
 COLUMNS = (256, 128, 64, 32)
+MORE_COLUMNS = (256, 192, 160, 128, 96, 64, 48, 32)  # of factors whose rows are contiguous
 LOOPED_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32))  # several accumulators fit
 NARROW = 64  # columns of a tile whose accumulators leave registers for an epilogue with loads
 SHORT = 256  # elements of a piece: the compiler unrolls shorter loops, which takes registers
@@ -47,10 +48,11 @@ without a cluster and 12.65 with; tiles of 64 rows had 0.90 to 0.93 of the speed
 x 128256 in tiles of 64 rows without a cluster took as long as 512 rows of the best
 (docs/measured/cute.md)."""
 
-WIDTHS = {256: 1.0, 128: 0.92, 64: 0.76, 32: 0.6}
+WIDTHS = {256: 1.0, 192: 0.93, 160: 0.9, 128: 0.92, 96: 0.8, 64: 0.76, 48: 0.65, 32: 0.6}
 """Speeds by columns of a tile, relative to 256: low ones, so that narrow tiles are chosen for fewer waves
 alone. 1024 x 14336 has 0.875 of the waves with 128 columns and took 0.949 of the time; one wave of 128
-columns for 512 x 4096 took 0.81 to 0.90 of the time of two waves of 64 (warpgroups.toml)."""
+columns for 512 x 4096 took 0.81 to 0.90 of the time of two waves of 64 (warpgroups.toml). Those of 192, 160,
+96 and 48 are guesses."""
 
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:
@@ -107,6 +109,9 @@ def scheduled(
     """Return the schedule that a tiling gives a contraction; other kernels keep the chosen one."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
+    if sides is not None and use.columns not in COLUMNS and _contiguous(kernel, sides[1]):
+        columns = max(n for n in COLUMNS if n < use.columns)
+        use = replace(use, columns=columns, stages=min(use.stages, most_stages(use.rows, columns)))
     if one_piece(kernel) is not None:
         most = most_stages(use.rows, use.columns, use.per_core, _pieces(kernel))
         use = replace(use, stages=min(use.stages, most))
@@ -132,14 +137,24 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     row_tiles = -(-(count or rows) // rows)
     if wide is None:
         wide = _extent(sides[1], extents, COLUMNS[0])
-        tiles = {n: row_tiles * -(-wide // n) for n in COLUMNS}
-        if rows == FEW_ROWS:  # bound by loads of the columns
-            columns = next((n for n in COLUMNS if tiles[n] >= target.cores), COLUMNS[-1])
+        powers = _contiguous(kernel, sides[1]) or sides[1] in _of_computed(kernel)
+        widths = COLUMNS if powers else MORE_COLUMNS
+        waves = {n: -(-row_tiles * -(-wide // n) // target.cores) for n in widths}
+        if rows == FEW_ROWS:  # bound by loads
+            columns = min(widths, key=lambda n: waves[n] * (n + min(count or rows, rows)))
         else:
-            columns = min(COLUMNS, key=lambda n: -(-tiles[n] // target.cores) * n / WIDTHS[n])
+            columns = min(widths, key=lambda n: waves[n] * n / WIDTHS[n])
     else:
         columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # an axis that blocks have whole stays
     return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)
+
+
+def _contiguous(kernel: Kernel, columns: Axis) -> bool:
+    """Return whether the elements of a factor along the columns of tiles are contiguous."""
+    types, lets = types_of(kernel), {let.value: let.node for let in walk(kernel.body)}
+    factors = [lets[v] for dot in lets.values() if isinstance(dot, Dot) for v in (dot.a, dot.b) if v in lets]
+    ends = [types[node.index[-1]] for node in factors if isinstance(node, Load)]
+    return any(isinstance(type, TileType) and columns in type.axes for type in ends)
 
 
 def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str, int]) -> Warpgroups:

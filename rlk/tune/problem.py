@@ -32,7 +32,7 @@ from rlk.target.facts import Target
 from rlk.tune.candidates import Use, candidates, tiling
 from rlk.tune.registered import call_of, copying, traffic
 from rlk.tune.row_candidates import row_candidates
-from rlk.tune.shapes import SUBJECTS, Shape, axes_of
+from rlk.tune.shapes import ONE, SUBJECTS, Shape, axes_of
 
 SHIPPED = "shipped"  # what a call runs today
 FORGOTTEN = 160 * 2**20  # bytes read between two uses of a weight: three times the largest L2 that we know
@@ -240,9 +240,12 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
     when = conditions(call, geometry.extents)
     label = label_of(call.invocation.spec)
     dtypes = tuple(sorted((n, dtype.value) for n, dtype in call.invocation.variant.dtypes))
+    one = call.shape.op.partition(ONE)[2]
     entries = {
         name: tuple(
-            Entry(label, kernel.name, on.name, backend, when, values(made), "", name, dtypes)
+            Entry(
+                label, kernel.name, on.name, backend, when, values(made), "", name, dtypes, (one,) * bool(one)
+            )
             for kernel, made, before in zip(program.kernels, chosen, shipped, strict=True)
             if made != before
         )

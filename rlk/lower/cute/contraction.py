@@ -25,7 +25,7 @@ from rlk.lower.cute.kernels import (
     owning,
     sizes,
 )
-from rlk.lower.cute.plan import ContractionPlan, TmaTile, refused
+from rlk.lower.cute.plan import ContractionPlan, Merge, TmaTile, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,11 @@ class Copied:
     order: str
     dtype: str
     stage: int  # bytes
+
+
+def _tuples(merges: tuple[Merge, ...]) -> str:
+    """Return merges as text."""
+    return str([tuple(merge) for merge in merges])
 
 
 STEPS = "steps"  # the number of K steps, where it is dynamic
@@ -92,6 +97,39 @@ class ContractionText:
     def by_groups(self) -> bool:
         """Return whether warpgroups multiply, whose instructions are in flight."""
         return not self.plan.by_warps
+
+    @property
+    def scratch(self) -> bool:
+        """Return whether epilogue scratch is beside the sum that is spilled, where one is, and not in it."""
+        return self.vectorized and not self.plan.kept
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """Return the accumulator of each piece, and its merges."""
+        assert self.plan.pieces is not None
+        return tuple(
+            f"({t.slot}, {_tuples(t.before)}, {_tuples(t.behind)}, {t.put_away})"
+            for t in self.plan.pieces.turns
+        )
+
+    @property
+    def freeing_merges(self) -> str:
+        """Return the merges after all pieces that free the accumulator of the first."""
+        assert self.plan.pieces is not None
+        return _tuples(self.plan.pieces.last[: self.plan.pieces.freeing])
+
+    @property
+    def last_merges(self) -> str:
+        """Return the other merges after all pieces."""
+        assert self.plan.pieces is not None
+        return _tuples(self.plan.pieces.last[self.plan.pieces.freeing :])
+
+    @property
+    def merge_of_halves(self) -> str:
+        """Return the merge with the sum in shared memory, which is read to the spare accumulator."""
+        assert self.plan.pieces is not None
+        result = self.plan.pieces.result
+        return _tuples((Merge(result, self.plan.pieces.spare, result),))
 
     @property
     def one_writer(self) -> bool:
@@ -194,7 +232,9 @@ def write(
 
 def _note_helpers(plan: ContractionPlan, emitter: GemmEmitter) -> None:
     """Note which prelude functions the template calls."""
-    if plan.pieces is not None or plan.loop is not None:
+    if plan.pieces is not None:
+        emitter.uses("put_sums")
+    if plan.loop is not None:
         emitter.uses("put_sum")
     if plan.clears:
         emitter.uses("clear_end")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-from rlk.ir.dims import fixed_extent, union
+from rlk.ir.dims import fixed_extent, is_power_of_two, union
 from rlk.ir.nodes import (
     Bits,
     Cast,
@@ -540,11 +540,13 @@ class GemmEmitter(Emitter):
 
         Reductions need the whole row at once.
         """
-        lets = self.plan.kernel.body.lets
+        lets, count = self.plan.kernel.body.lets, self.plan.fragment.count
         if any(isinstance(let.node, Reduce) for let in lets):
             return 1
+        if not is_power_of_two(count):  # of whole vectors, where they can be
+            return next((count // each for each in (16, 8) if count % each == 0), 1)
         reads = sum(isinstance(let.node, Load) and self.lasting(let) for let in lets)
-        most = max(1, min(MOST_PARTS, self.plan.fragment.count // 16))
+        most = max(1, min(MOST_PARTS, count // 16))
         return min(most, 2 * padded(reads)) if reads else most
 
     def in_parts(self, group: list[Let], written: list[Let], rest: list[Let]) -> None:

@@ -92,8 +92,22 @@ def any_lane(condition):
 
 
 def put_sum(to, a, b):
-    # Add two accumulators.
-    to.store(a.load() + b.load())
+    # Add two accumulators where this stands.
+    for i in range(cute.size(to)):
+        to[i] = add_here(a[i], b[i])
+
+
+def put_sums(parts, merges):
+    # Add accumulators: parts[to] = parts[left] + parts[right].
+    for to, left, right in merges:
+        put_sum(parts[to], parts[left], parts[right])
+
+
+def add_here(a, b):
+    # a + b. The compiler moves plain sums behind later loops, where both terms take registers.
+    return cute.arch.inline_ptx(
+        "add.rn.f32 {$w0}, {$r0}, {$r1};", write_only_types=[Float32], read_only_args=[a, b]
+    )
 
 
 def add(a, b):

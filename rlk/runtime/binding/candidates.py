@@ -15,7 +15,7 @@ from rlk.lower.common.emitted import Emitted, LoweringOptions, Signature
 from rlk.lower.common.memory import aligned_workspaces, workspaces
 from rlk.passes.pipeline import launched, specialize
 from rlk.passes.places import place_of
-from rlk.runtime.binding.invocation import Invocation, label_of, operator_of, traced
+from rlk.runtime.binding.invocation import Invocation, for_kernels, label_of, operator_of
 from rlk.runtime.binding.shape_buckets import Sizes, class_of
 from rlk.schedule import user_table
 from rlk.schedule.heuristics import apart, choose
@@ -38,7 +38,10 @@ def entries_of(invocation: Invocation, on: Target, sizes: Sizes) -> Entries:
     dtypes = {name: dtype.value for name, dtype in invocation.variant.dtypes}
     for entry in found:
         _check_conditions(entry, invocation, sizes, dtypes)
-    return tuple(e for e in found if all(dtypes[name] == dtype for name, dtype in e.dtypes))
+    asked = ((), tuple(sorted(invocation.variant.wanted)))
+    return tuple(
+        e for e in found if e.gradients in asked and all(dtypes[name] == dtype for name, dtype in e.dtypes)
+    )
 
 
 def _check_conditions(entry: Entry, invocation: Invocation, sizes: Sizes, dtypes: Mapping[str, str]) -> None:
@@ -49,6 +52,11 @@ def _check_conditions(entry: Entry, invocation: Invocation, sizes: Sizes, dtypes
         if name not in dtypes:
             why = f"the dtype variables of {entry.op} are {', '.join(sorted(dtypes)) or 'none'}"
             raise user_table.wrong_condition(entry, f"dtypes.{name}", why)
+    inputs = {f.name for f in formals}
+    for name in entry.gradients:
+        if name not in inputs:
+            why = f"the inputs of {entry.op} are {', '.join(sorted(inputs))}"
+            raise user_table.wrong_condition(entry, f"gradients has {name!r}", why)
     for axis, held in entry.sizes:
         if axis not in axes | {name for name, _ in sizes.extents}:
             why = f"the axes of {entry.op} are {', '.join(sorted(axes))}"
@@ -72,9 +80,9 @@ def formed(
     schedules: of the program that is asked for, whose form their number says; by default heuristics choose.
     """
     static, extents = dict(sizes.static), dict(sizes.extents)
-    whole = traced(invocation)
+    whole = for_kernels(invocation)
     aside = apart(whole, extents)
-    program = launched(traced(invocation, aside) if aside else whole, static, model, extents)
+    program = launched(for_kernels(invocation, aside), static, model, extents)
     if schedules is not None and len(schedules) != len(program.kernels):
         # schedules of the serial form
         program = launched(whole, static, model, extents)
@@ -87,7 +95,7 @@ def bound_for(
     """Return what a backend gives schedules for, of what `formed` returned."""
 
     def whole() -> Program:
-        return specialize(traced(invocation), dict(sizes.static), model)
+        return specialize(for_kernels(invocation), dict(sizes.static), model)
 
     return Bound(program, chosen, whole, on, dict(sizes.extents))
 

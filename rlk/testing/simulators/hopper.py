@@ -249,8 +249,18 @@ class _Fragment:
     def fill(self, x: Any) -> None:
         self.load()[...] = x.data if isinstance(x, Number) else x
 
-    def __getitem__(self, index: tuple[None, None, int]) -> _Fragment:
+    def __getitem__(self, index: tuple[None, None, int] | int) -> Any:
+        if isinstance(index, int):
+            return self.kind.of(self.load()[_places(_now.threads.tobytes(), index)])
         return _Fragment(self.matrix, self.kind, index[2])
+
+    def __setitem__(self, register: int, x: Number) -> None:
+        self.load()[_places(_now.threads.tobytes(), register)] = x.data
+
+    @property
+    def size(self) -> int:
+        """The registers of a thread."""
+        return self.matrix.shape[1] // 2
 
     def part(self, depth: int) -> tuple[Array, None]:
         """Return what an instruction reads of weights."""
@@ -335,6 +345,10 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
     in_registers = isinstance(a, _Fragment)
     if (a.step if in_registers else a.index) != (step if in_registers else b.index):
         raise Fault("other elements of A than of B")
+    if ring.reading + 1 == len(ring.filled) and index == len(ring.filled) % ring.stages:
+        _now.given.append(to.matrix)  # after the last tile: what a stage had before
+        to.matrix[...] = np.nan
+        return
     if index != ring.reading % ring.stages:
         raise Fault("factors of a stage that is not read")
     pipelines.check_cleared(ring)
@@ -412,6 +426,14 @@ def _prmt(a: Number, b: Number, pick: Number) -> Number:
     made = sum(every[int(pick) >> 4 * i & 7] << np.uint32(8 * i) for i in range(4))
     found: Number = Int32.of(np.asarray(made, np.uint32).view(np.int32))
     return found
+
+
+def _inline_ptx(code: str, write_only_types: list[type[Number]], read_only_args: list[Number]) -> Number:
+    """Execute an instruction that a helper names: the only one is a sum with one rounding."""
+    a, b = read_only_args
+    if code != "add.rn.f32 {$w0}, {$r0}, {$r1};" or write_only_types != [Float32]:
+        raise Fault(f"an instruction without a meaning here: {code}")
+    return a + b
 
 
 def _sub_pair(a: Number, b: Number, kind: type[Number]) -> list[Number]:
@@ -536,6 +558,7 @@ def _cute() -> SimpleNamespace:
         elect_one=_elected,
         fence_view_async_shared=lambda: pipelines.fence(_rings()),
         prmt=_prmt,
+        inline_ptx=_inline_ptx,
         fmax=simt.fmax,
         fmin=simt.fmin,
         shuffle_sync_bfly=simt.shuffled,
@@ -558,6 +581,7 @@ def _cute() -> SimpleNamespace:
         make_rmem_tensor=_registers,
         size=lambda of: of.size,
         recast_tensor=_recast,
+        recast_ptr=lambda pointer, dtype: pointer,
         autovec_copy=_autovec_copy,
         assume=lambda x, divby: simt.assumed(x, divby),
         domain_offset=lambda at, of: Rows(of, int(at[0]), int(at[1])),
@@ -657,8 +681,8 @@ def _shared(of: type) -> SimpleNamespace:
         _now.epilogue_smem = warp_exchange.Shared(EPILOGUE_WORDS * (int(_now.threads[-1]) + 1) // WARP)
         parts = {name: _storage(name, *what) for name, what in of.__annotations__.items()}
         return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem})
-    _now.epilogue_smem = warp_exchange.Shared(EPILOGUE_WORDS * len(_now.threads) // WARP)
-    kept = warp_exchange.Shared(KEPT_WORDS * len(_now.threads))
+    words = KEPT_WORDS * WARP if "kept" in of.__annotations__ else EPILOGUE_WORDS
+    _now.epilogue_smem = kept = warp_exchange.Shared(words * len(_now.threads) // WARP)
     return SimpleNamespace(
         ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), epilogue_smem=_now.epilogue_smem, kept=kept
     )
