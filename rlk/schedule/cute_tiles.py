@@ -271,12 +271,18 @@ def _looping(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     return next(busy, found[-1])
 
 
+def in_registers(kernel: Kernel, extents: Mapping[str, int]) -> bool:
+    """Return whether the factor of the columns is computed: they are the rows of instructions then."""
+    sides = factor_tiles(kernel, roles(kernel, extents))
+    return sides is not None and sides[1] in _of_computed(kernel)
+
+
 def fits(use: Warpgroups, kernel: Kernel) -> bool:
     """Return whether blocks of a tiling have room for a kernel's accumulators, or a factor in registers."""
     if any(isinstance(let.node, Loop) for let in kernel.body.lets):
         return use.rows in ROWS and accumulators(use.columns, 2)[0] > 1
     if one_piece(kernel) is None:
-        return use.columns <= BEST[0] or not _of_computed(kernel)
+        return use.columns in ROWS or not _of_computed(kernel)  # rows of warpgroups
     held, shared = accumulators(use.columns, _pieces(kernel))
     return use.rows in ROWS and held > 1 and shared < 2
 

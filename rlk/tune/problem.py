@@ -216,7 +216,8 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
     for facts, places in members.items():
         site = program.kernels[places[0]].name
         sites[site] = facts
-        for text in candidates(facts, backend):
+        computed = all(cute_tiles.in_registers(program.kernels[i], geometry.extents) for i in places)
+        for text in candidates(facts, backend, computed):
             use, changed = tiling(text), list(shipped)
             if isinstance(use, Warpgroups) and not all(
                 cute_tiles.fits(use, program.kernels[i]) for i in places
