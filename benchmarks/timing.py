@@ -61,7 +61,7 @@ def timed(launch: Launch, launches: int, *, flush: bool, clean: bool = False) ->
 
 
 def measure(launch: Launch, *, seconds: float = 1.0, flush: bool = True, clean: bool = False) -> Timing:
-    """Time `launch` alone: a burst from an idle device, then about `seconds` of them. clean: as of `timed`."""
+    """Time `launch` alone: a burst from an idle device, then about `seconds` of launches; clean: `timed`."""
     for _ in range(WARM_LAUNCHES):
         launch()
     torch.cuda.synchronize()

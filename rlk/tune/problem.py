@@ -202,15 +202,7 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
         raise UnsupportedError(
             Code.UNSUPPORTED, what=what, backend=backend, target=on.name, alternatives=other
         )
-    members: dict[Facts, list[int]] = {}
-    others: list[int] = []
-    for i, kernel in enumerate(program.kernels):
-        facts = heuristics.facts_of(kernel, on, geometry.extents)
-        if facts is not None:
-            # kernels that differ in what follows the product alone are tried together
-            members.setdefault(replace(facts, along=0), []).append(i)
-        else:
-            others.append(i)
+    members, others = _members(program.kernels, on, geometry.extents)
     sites: dict[str, Facts] = {}
     schedules, same = {SHIPPED: shipped}, []
     for facts, places in members.items():
@@ -254,6 +246,22 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
         if name != SHIPPED and len(chosen) == len(shipped)  # a table says nothing of forms
     }
     return Plan(sites, schedules, tuple(same), entries, tuple(kernel.name for kernel in program.kernels))
+
+
+def _members(
+    kernels: tuple[Kernel, ...], on: Target, extents: Mapping[str, int]
+) -> tuple[dict[Facts, list[int]], list[int]]:
+    """Return the indices of kernels that contract, by their facts, and those of the others."""
+    members: dict[Facts, list[int]] = {}
+    others: list[int] = []
+    for i, kernel in enumerate(kernels):
+        facts = heuristics.facts_of(kernel, on, extents)
+        if facts is not None:
+            # kernels that differ in what follows the product alone are tried together
+            members.setdefault(replace(facts, along=0), []).append(i)
+        else:
+            others.append(i)
+    return members, others
 
 
 def _forms(call: Problem, geometry: Geometry, kernels: int, backend: str, on: Target) -> dict[str, Schedules]:

@@ -442,24 +442,16 @@ def _contraction(
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
-    registers = OF_PIECES if walked is not None and consumers == 2 else REGISTERS[consumers]
-    cluster = schedule.cluster
-    claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
-    tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
+    tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, schedule.cluster, dtype)
     by_warps = _by_warps(tiles, width, of_segments, rows)
     depth = _depth(schedule, dtype, by_warps)
-    whole = depth if tiles[1].transposed else INSTRUCTION
-    if not is_power_of_two(width) and width % whole:
-        lacks = f"tiles of {width} columns, elements of {tiles[1].factor.load.param}"
-        raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
+    _check_columns(tiles[1], width, depth, target)
     if walked is not None and of_segments is not None:
         raise refused(f"pieces of {walked.axis.whole} in sequence for rows in segments", target)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
-    own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
-    ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
-    idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
-    _sound(ring, consumers, cluster, own, shared, idle, computed, by_warps)
+    idle = of_segments is not None and not transposed
+    ring = _sound_ring(schedule, tiles, depth, consumers, kept, idle, by_warps, target)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -477,14 +469,29 @@ def _contraction(
         clears=walked is None and _clears(contraction, tiles, depth, extents, target),
         segments=of_segments,
         by_warps=by_warps,
-        cluster=cluster,
+        cluster=schedule.cluster,
         consumers=consumers,
-        registers=registers,
+        registers=_registers(consumers, walked is not None),
         group=schedule.group,
         programs=schedule.programs or target.cores,
         signature=signature,
         target=target,
     )
+
+
+def _registers(consumers: int, in_pieces: bool) -> Registers:
+    """Return the registers of producers and consumers, which an SM has."""
+    found = OF_PIECES if in_pieces and consumers == 2 else REGISTERS[consumers]
+    claim_registers(WARPGROUP * (1 + consumers), (found.fewer, *[found.more] * consumers))
+    return found
+
+
+def _check_columns(tile: TmaTile, width: int, depth: int, target: Target) -> None:
+    """Refuse a number of columns that is neither a power of two nor one of whole parts of their tile."""
+    whole = depth if tile.transposed else INSTRUCTION
+    if not is_power_of_two(width) and width % whole:
+        lacks = f"tiles of {width} columns, elements of {tile.factor.load.param}"
+        raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
 
 
 def _of_bytes(tile: TmaTile) -> tuple[Let, ...]:
@@ -779,6 +786,24 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
         lacks = f"shared memory for two stages of {size} bytes"
         raise refused(lacks, target, instead="a smaller chunk")
     return Ring(max(2, min(stages, fitting)), size, cluster * warps)
+
+
+def _sound_ring(
+    schedule: Schedule,
+    tiles: tuple[TmaTile, TmaTile],
+    depth: int,
+    consumers: int,
+    kept: int,
+    idle: bool,
+    by_warps: bool,
+    target: Target,
+) -> Ring:
+    """Return the pipeline of both tiles, whose protocol is verified."""
+    own, shared = (tile.rows * depth * tile.dtype.bytes for tile in tiles)
+    ring = _ring(schedule.stages, own + shared, consumers, schedule.cluster, kept, target)
+    computed = bool(tiles[0].factor.prologue)
+    _sound(ring, consumers, schedule.cluster, own, shared, idle, computed, by_warps)
+    return ring
 
 
 @cache
