@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import rlk
 from benchmarks import peers
 from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.identity import compare, describe
@@ -407,6 +408,33 @@ def fp8_linear(rows: int, out: int, width: int) -> Work:
     )
 
 
+def plain_swiglu_linear(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    """Two products and the activation, which torch.compile fuses."""
+    return F.silu(F.linear(x, gate)) * F.linear(x, up)
+
+
+def swiglu_linear(rows: int, out: int, width: int) -> Work:
+    """Activations and both weights, beside cuBLAS and rlk's swiglu, and beside rlk's own three."""
+    x = normal(rows, width, grad=False)
+    gate, up = (normal(out, width, grad=False) / math.sqrt(width) for _ in range(2))
+    few = [0, -1]
+    return Work(
+        gallery().swiglu_linear,
+        {"M": rows, "N": out, "K": width},
+        (x, gate, up),
+        plain_swiglu_linear,
+        (),
+        (x[few], gate, up),
+        few,
+        {"fwd": x.nbytes + gate.nbytes + up.nbytes + 2.0 * rows * out},
+        {"fwd": 4.0 * rows * out * width},
+        beside={
+            "cublas_and_swiglu": lambda x, gate, up: rlk.ops.swiglu(F.linear(x, gate), F.linear(x, up)),
+            "rlk_apart": lambda x, gate, up: rlk.ops.swiglu(rlk.ops.matmul(x, gate), rlk.ops.matmul(x, up)),
+        },
+    )
+
+
 def cases() -> Iterator[Case]:
     """Yield the rows of every operator, in the order of the gallery's page."""
     yield from (case(layer_norm(32768, 4096), passes) for passes in ("fwd", "bwd"))
@@ -420,6 +448,7 @@ def cases() -> Iterator[Case]:
     yield from (case(w8a16(rows, 12288, 4096, clean=True), "fwd") for rows in (1, 16, 64))
     yield case(fp8_rows(32768, 4096), "fwd")
     yield from (case(fp8_linear(rows, 12288, 4096), "fwd") for rows in (16, 4096))
+    yield from (case(swiglu_linear(rows, 12288, 4096), "fwd") for rows in (16, 8192))
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ class Code(Enum):
     )
     AXIS_TWO_ROLES = (
         "axis {axis} is used whole, or streamed again, inside its own stream",
-        "take its chunk there, x[v] and v.pos, or do it before or after the stream",
+        "take its chunk there, x[v] and v.pos, reduced by a fold: L.total(); or do it outside of it",
     )
     TILE_OPERATOR = ("{what} is not defined for tiles", "write {instead}")
     DTYPE_UNKNOWN = ("{what}: {got!r} is no dtype", "write one of rlk.lang: {choices}")

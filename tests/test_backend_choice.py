@@ -26,9 +26,7 @@ H200 = target("sm_90a")
 FASTEST = ("cute", "triton")
 LEAVES = ("", "_leaf2", "_leaf4", "_leaf8")
 ALWAYS = {"matmul", "matmul_leaf2", "matmul_leaf4", "matmul_leaf8", "linear_logp_scores"}
-ALWAYS |= {f"grouped_matmul{leaves}{of}" for leaves in LEAVES for of in ("", "_grad")} | {
-    "grouped_weight_grad"
-}
+ALWAYS |= {"grouped_matmul", "grouped_weight_grad", *(f"grouped_matmul{leaves}_grad" for leaves in LEAVES)}
 OF_MANY_QUERIES = {"varlen_attention", "varlen_attention_grad", "prefix_attention"}
 OF_MANY_ROWS = {"linear_logp", "linear_logp_grad", "linear_logp_backward", "matmul_backward"}
 OF_MANY_ROWS |= {f"matmul{leaves}_grad" for leaves in LEAVES}

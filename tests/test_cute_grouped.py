@@ -81,6 +81,7 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
     "f16, f32 results": lambda: made(Drawn((20, 9, 0, 133), 48, 48, F16), out_dtype=F32),
     "more experts than lanes": lambda: made(Drawn(tuple(i * 7 % 5 for i in range(70)), 32, 32)),
     "two pieces of rows": lambda: made(Drawn((5, 8200), 16, 32)),
+    "leaves, one after the other": lambda: made(Drawn((3, 0, 70, 1), 128, 128), leaves=2, grad_leaves=2),
     "a buffer": lambda: made(Drawn((3, 0, 70, 1), 80, 64), weight_grad_out=normal(4, 80, 64, dtype=F32)),
 }
 

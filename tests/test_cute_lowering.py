@@ -63,11 +63,6 @@ def half_transposed(x: Tensor[F, M, K], w: Tensor[F, K, N]):
 
 
 @op()
-def gated(x: Tensor[F, M, K], w: Tensor[F, N, K], base: Tensor[F, N, K]):
-    return L.out(y=L.dot(x, w, over=K) * L.dot(x, base, over=K))
-
-
-@op()
 def exact(x: Tensor[f32, M, K], w: Tensor[f32, N, K]):
     return L.out(y=L.dot(x, w, over=K))
 
@@ -404,7 +399,6 @@ def test_the_text_is_the_same_each_time_and_names_its_lines() -> None:
     ("spec", "signature", "why"),
     [
         (exact, {}, "contractions of f32"),
-        (gated, {}, "more than one contraction"),
         (product, {"divisible": frozenset()}, "multiples of 16 bytes"),
         (product, {"strided": frozenset({"bias"})}, "two row strides"),
     ],

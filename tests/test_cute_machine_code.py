@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 from test_computed_factors import program as factors
 from test_computed_factors import weighed
+from test_several_products import case
+from test_several_products import program as together
 
 from rlk.backends import cute
 from rlk.backends.cubin import usage
-from rlk.errors import RlkError
 from rlk.ir.nodes import Program
 from rlk.lang import Op, Variant
 from rlk.lower.common.emitted import Emitted
@@ -50,6 +51,7 @@ GROUPS = {
     "matmul_leaf2": 5,
     "matmul_leaf4": 9,
     "matmul_leaf8": 17,
+    **{f"grouped_matmul_leaf{n}": 2 * n for n in (2, 4, 8)},
     "varlen_attention": 6,
     "paged_attention": 15,
     "prefix_attention_1": 6,
@@ -70,13 +72,6 @@ BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
 
-LACKS = {
-    **{
-        f"grouped_matmul_leaf{n}": "cute on sm_90a lacks a kernel of more than one contraction"
-        for n in (2, 4, 8)
-    },
-}
-"""Operators that this lowering refuses, and why."""
 WITHOUT_GRADIENT = {
     f"{name}_grad"
     for name in (
@@ -198,10 +193,6 @@ def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> No
     assert (program is None) == (name in WITHOUT_GRADIENT)
     if program is None:
         return
-    if name in LACKS:
-        with pytest.raises(RlkError, match=LACKS[name]):
-            emit(program, reference_extents(op, program), H200, "cute")
-        return
     emitted, _, _ = emit(program, reference_extents(op, program), H200, "cute")
     assert words(emitted.source) <= words_of_kinds(), "add it to KINDS"
     for kernel, code in codes(emitted, tmp_path):
@@ -214,6 +205,27 @@ def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> No
         contracts = f"{kernel}_memory" in emitted.source
         assert (code.products > 0) == (code.copies > 1) == contracts
         assert code.groups <= groups, f"{kernel} waits {code.groups} times for {code.products} products"
+
+
+SEVERAL = {
+    "gated": ({"M": 8192, "N": 12288, "K": 4096}, 16, 3),
+    "gated, few rows": ({"M": 16, "N": 12288, "K": 4096}, 16, 3),
+    "three": ({"M": 8192, "N": 4096, "K": 4096}, 24, 7),
+    "strangers": ({"M": 8192, "N": 4096, "K": 4096}, 16, 4),
+}
+"""Sizes, instructions of two K steps, and loads of one; tensors of `three` are named a and b_2."""
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_products_of_one_kernel_share_steps_and_keep_their_sums_in_registers(
+    name: str, tmp_path: Path
+) -> None:
+    size, products, loads = SEVERAL[name]
+    spec, _, _ = case(name.partition(",")[0], 1)
+    emitted, _, _ = emit(together(spec), size, H200, "cute")
+    ((_, code),) = codes(emitted, tmp_path)
+    assert (code.stack, code.lost, code.groups) == (0, 0, 4 if name == "strangers" else 2)
+    assert (code.products, code.copies) == (products, loads)
 
 
 WALKED = {

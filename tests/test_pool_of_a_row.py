@@ -10,7 +10,9 @@ from rlk.interp.run import run
 from rlk.ir.nodes import MathModel, Program
 from rlk.lang import L, Tile, Variant, bf16, f16, f32, op
 from rlk.passes.pipeline import canonical
+from rlk.runtime.registry import numerics
 from rlk.specs import sampling
+from rlk.target.facts import target
 from rlk.testing.bits import differing
 
 OPTIONS = ("inv_temperature", "top_k", "top_p", "min_p")
@@ -76,6 +78,21 @@ def test_a_pool_that_is_taken_for_complete_is_told_apart(monkeypatch: pytest.Mon
     v = variant("bf16", OPTIONS)
     want, got = drawn(canonical(again.trace(v)), given), drawn(canonical(again.trace_for_kernels(v)), given)
     assert any(differing(want[name], got[name]) for name in OUTPUTS)
+
+
+IDS = {
+    ("bf16", ("top_p",)): "7d03f6b3c6cd3d2f",
+    ("bf16", ("top_k", "top_p")): "51cac20be0a08d43",
+    ("f32", OPTIONS): "a9ed25c47ea7a363",
+}
+"""Those of sm_90a before kernels had a trace of their own: a step that moves in the other one is seen."""
+
+
+@pytest.mark.parametrize(("dtype", "present"), IDS)
+def test_ids_are_those_of_the_definition(dtype: str, present: tuple[str, ...]) -> None:
+    v, on = variant(dtype, present), target("sm_90a")
+    plain, short = sampling.sample.trace(v), sampling.sample.trace_for_kernels(v)
+    assert numerics(canonical(plain), on)[0] == IDS[dtype, present] != numerics(canonical(short), on)[0]
 
 
 def test_operators_without_a_shorter_way_have_one_program() -> None:

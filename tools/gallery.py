@@ -43,6 +43,7 @@ SHOWS = {
     "w8a16": "factors of a product that are computed: int8 weights, a scaled gradient",
     "fp8_rows": "storage in e4m3; a cast that rounds and saturates",
     "fp8_linear": "a product of 8-bit floats, with the bits of f16 factors",
+    "swiglu_linear": "two products in one kernel, which share the tiles of x; a derived gradient",
 }
 """The operators in their order, and what each has that the ones before it have not."""
 HEAD = """# Gallery

@@ -96,7 +96,8 @@ def _show(op: Op, arguments: argparse.Namespace, on: Target) -> None:
     if arguments.source:
         made = traced if arguments.grad else op.trace_for_kernels(variant)
         what = canonical(made, apart=apart(canonical(made), extents))
-        print(emit(what, extents, on, arguments.source)[0].source, end="")
+        defined = None if made is traced else canonical(traced)
+        print(emit(what, extents, on, arguments.source, defined)[0].source, end="")
     elif arguments.after in ("specialize", "sweep"):
         axes = {axis for k in canonical(traced).kernels for d in k.params for axis in d.type.axes}
         static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}

@@ -15,8 +15,9 @@ def cut(program: Program) -> Program:
     """Return the program with every kernel cut before its first read of a workspace written in it.
 
     The later kernel recomputes the values of the earlier one that it needs, without its stores and checks.
-    Stores that need different contractions, or loops along different axes, get kernels of their own, and so
-    do stores that need none and lie along an axis that another store contracts.
+    Stores that need different contractions, or loops along different axes, get kernels of their own, but for
+    those that need a part of another's contractions, if all of these have results of the same axes; and so do
+    stores that need none and lie along an axis that another store contracts.
     """
     kernels: list[Kernel] = []
     for kernel in program.kernels:
@@ -70,7 +71,7 @@ def _independent(lets: tuple[Let, ...], written: set[str], work: set[str]) -> tu
 
 def _parted(kernel: Kernel) -> list[Kernel]:
     """Return a kernel for each set of loops and contractions of stores; stores without any join the first."""
-    needs = _needs(kernel)
+    needs = _joined(kernel, _needs(kernel))
     sets = list(dict.fromkeys(needs[let.value] for let in kernel.body.lets if _acts(let)))
     kept = [found for found in sets if found] or [frozenset()]
     join = not _along_contracted(kernel, needs, kept[0])
@@ -84,6 +85,24 @@ def _parted(kernel: Kernel) -> list[Kernel]:
         lets = tuple(let for let in each if let is not None)
         parts.append(simplify(replace(kernel, body=Block((), lets))))
     return parts
+
+
+def _joined(
+    kernel: Kernel, needs: dict[Value, frozenset[Value | Axis]]
+) -> dict[Value, frozenset[Value | Axis]]:
+    """Let stores that need a part of another's contractions, with results of the same axes, join that one."""
+    types = {let.value: let.type for let in kernel.body.lets}
+    sets = {needs[let.value] for let in kernel.body.lets if _acts(let)}
+
+    def axes(values: frozenset[Value | Axis]) -> set[frozenset[Axis]]:
+        found = (types[v] for v in values if not isinstance(v, Axis))
+        return {frozenset(type.axes) for type in found if isinstance(type, TileType)}
+
+    def whole(part: frozenset[Value | Axis]) -> frozenset[Value | Axis]:
+        more = [s for s in sets if part < s and not any(isinstance(v, Axis) for v in s) and len(axes(s)) == 1]
+        return max(more, key=len) if part and more else part
+
+    return {value: whole(found) for value, found in needs.items()}
 
 
 def _along_contracted(

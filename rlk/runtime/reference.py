@@ -92,14 +92,19 @@ def reference_gradient(op: Op, variant: Variant) -> Program | None:
 
 
 def emit(
-    program: Program, extents: dict[str, int], on: Target, backend: str | None = None
+    program: Program,
+    extents: dict[str, int],
+    on: Target,
+    backend: str | None = None,
+    defined: Program | None = None,
 ) -> tuple[Emitted, tuple[Schedule, ...], Program]:
     """Return a canonical program's source at these extents, its schedules, and what was lowered.
 
-    backend: by default the complete one. Raises UnsupportedError where a backend has no form for it.
+    backend: by default the complete one. defined: the program whose id it has, if that is another one.
+    Raises UnsupportedError where a backend has no form for it.
     """
     by = complete() if backend is None else of_name(backend)
-    return by_backend(prepared(program, extents, on), by)
+    return by_backend(prepared(program, extents, on, defined), by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +116,16 @@ class Prepared:
     identity: str
 
 
-def prepared(program: Program, extents: dict[str, int], on: Target) -> Prepared:
+def prepared(
+    program: Program, extents: dict[str, int], on: Target, defined: Program | None = None
+) -> Prepared:
     """Return what lowerings of a canonical program by several backends share."""
     axes = {axis.whole for k in program.kernels for d in k.params for axis in d.type.axes}
     static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
     bound = launched(program, static, on.softmax, extents)
     signature = Signature(tuple(sorted(static.items())))
     chosen = tuple(choose(kernel, on, signature, extents) for kernel in bound.kernels)
-    name, _ = numerics(program, on)
+    name, _ = numerics(program if defined is None else defined, on)
     signature = replace(signature, divisible=divisible(bound, signature, extents))
     given = Bound(bound, chosen, lambda: specialize(program, static, on.softmax), on, extents)
     return Prepared(given, signature, name)

@@ -10,7 +10,7 @@ from rlk.passes.pack_gqa import one_axis_of_rows
 from rlk.passes.prologue import prologue
 from rlk.passes.walk import walk
 from rlk.schedule.attention import ROWS_OF_WARPGROUP, mean_rows, rows_axis
-from rlk.schedule.axes import kind, roles
+from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.heuristics import facts_of
 from rlk.schedule.written_factors import writes_factors
 from rlk.target.facts import Target
@@ -32,8 +32,8 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     - grouped products: 0.67 to 0.97 of Triton's time, their gradients 0.72 to 0.92;
     - a plain GEMM of a factor computed from 8-bit elements (int8 weights): 0.68 of Triton's time at 1 and 16
       rows, 0.67 at 64, 0.55 at 256; with many rows its factor is written first, and the GEMM is a plain one;
-    - batched products of other kinds, and those of computed factors, run on Triton: CuTe's are not measured
-      yet;
+    - batched products of other kinds, those of computed factors, and several products in one kernel run on
+      Triton: CuTe's are not measured yet;
     - kernels without a contraction are equal in both, and Triton compiles them faster.
     """
     kinds = [kind(kernel) for kernel in program.kernels]
@@ -41,6 +41,8 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     if attention:
         return all(_fills_a_tile(kernel, extents) for kernel in attention)
     dots = [k for k, found in zip(program.kernels, kinds, strict=True) if found in ("dot_map", "stream_dot")]
+    if any(_products(kernel) > 1 for kernel in dots):
+        return False
     computed = any(map(_factor_steps, dots))
     if any(map(_batched, dots)):
         return all(map(_grouped, dots)) and not computed
@@ -52,9 +54,17 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     return all(facts is not None and (facts.rows or 0) > MANY_ROWS for facts in every)
 
 
+def _products(kernel: Kernel) -> int:
+    """Return the number of contractions of a kernel."""
+    return sum(isinstance(let.node, Dot) for let in walk(kernel.body))
+
+
 def _batched(kernel: Kernel) -> bool:
-    """Return whether a kernel has a contraction for each index of a batch axis."""
-    return any(isinstance(let.node, Dot) and let.node.each for let in walk(kernel.body))
+    """Return whether a kernel has contractions for each index of a batch axis, or factors with one."""
+    types = types_of(kernel)
+    dots = [let.node for let in walk(kernel.body) if isinstance(let.node, Dot)]
+    factors = [type for dot in dots for v in (dot.a, dot.b) if isinstance(type := types[v], TileType)]
+    return any(dot.each for dot in dots) or any(len({a.whole for a in type.axes}) > 2 for type in factors)
 
 
 def _factor_steps(kernel: Kernel) -> list[Let]:

@@ -115,8 +115,13 @@ def accumulators(columns: int, pieces: int) -> tuple[int, int]:
     for each binary digit. Those of the highest digits, which are used least, are in shared memory.
     """
     all_of_them = pieces.bit_length()
-    held = min(all_of_them, ACCUMULATORS * COLUMN // columns)
+    held = min(all_of_them, most_accumulators(columns))
     return held, all_of_them - held
+
+
+def most_accumulators(columns: int) -> int:
+    """Return the number of accumulators of a tile that registers have room for."""
+    return ACCUMULATORS * COLUMN // columns
 
 
 def tabled(facts: Facts, entries: tuple[Entry[Warpgroups], ...] | None = None) -> Warpgroups | None:

@@ -22,6 +22,7 @@ from rlk.schedule.cute_table import (
     ROWS,
     Warpgroups,
     accumulators,
+    most_accumulators,
     most_stages,
     room_of_stages,
     tabled,
@@ -71,7 +72,9 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
     if sides[0].over is not None:
         use = _of_segments(sides, target, extents)
     else:
-        use = tabled(facts) or _filling(kernel, target, extents)
+        use = tabled(facts) or _filling(kernel, target, extents, facts.dots)
+    if facts.dots > 1:
+        use = _of_several(use, facts.dots)
     if sides[1] in _of_computed(kernel):
         use = _in_registers(use)
         if sides[0].over is None and use.rows < FEW_ROWS:
@@ -123,8 +126,9 @@ def scheduled(
     return made
 
 
-def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
-    """Return tiles that fill the SMs with little padding of rows."""
+def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int], products: int) -> Warpgroups:
+    """Return tiles that fill the SMs with little padding of rows, and have so many accumulators."""
+    widths = _widths(products)
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
     assert sides is not None
@@ -138,15 +142,26 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     if wide is None:
         wide = _extent(sides[1], extents, COLUMNS[0])
         powers = _contiguous(kernel, sides[1]) or sides[1] in _of_computed(kernel)
-        widths = COLUMNS if powers else MORE_COLUMNS
+        widths = widths if powers or products > 1 else MORE_COLUMNS
         waves = {n: -(-row_tiles * -(-wide // n) // target.cores) for n in widths}
         if rows == FEW_ROWS:  # bound by loads
-            columns = min(widths, key=lambda n: waves[n] * (n + min(count or rows, rows)))
+            columns = min(widths, key=lambda n: waves[n] * (products * n + min(count or rows, rows)))
         else:
             columns = min(widths, key=lambda n: waves[n] * n / WIDTHS[n])
     else:
-        columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # an axis that blocks have whole stays
+        columns = next((n for n in widths if n <= wide), widths[-1])  # an axis that blocks have whole stays
     return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)
+
+
+def _widths(products: int) -> tuple[int, ...]:
+    """Return the columns of tiles for whose accumulators registers have room."""
+    return tuple(n for n in COLUMNS if products <= most_accumulators(n)) or COLUMNS[-1:]
+
+
+def _of_several(use: Warpgroups, products: int) -> Warpgroups:
+    """Return tiles for several products that share rows or columns: a stage has a tile of each other side."""
+    columns = use.columns if use.rows < FEW_ROWS else min(use.columns, _widths(products)[0])
+    return replace(use, columns=columns, stages=most_stages(use.rows, columns), per_core=1)
 
 
 def _contiguous(kernel: Kernel, columns: Axis) -> bool:
@@ -283,7 +298,9 @@ def fits(use: Warpgroups, kernel: Kernel) -> bool:
     if any(isinstance(let.node, Loop) for let in kernel.body.lets):
         return use.rows in ROWS and accumulators(use.columns, 2)[0] > 1
     if one_piece(kernel) is None:
-        return use.columns in ROWS or not _of_computed(kernel)  # rows of warpgroups
+        products = sum(isinstance(let.node, Dot) for let in walk(kernel.body))
+        room = use.rows < FEW_ROWS or products <= most_accumulators(use.columns)
+        return room and (use.columns in ROWS or not _of_computed(kernel))  # rows of warpgroups
     held, shared = accumulators(use.columns, _pieces(kernel))
     return use.rows in ROWS and held > 1 and shared < 2
 

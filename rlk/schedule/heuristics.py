@@ -28,6 +28,9 @@ ROWS = 1024  # elements of a program with several short rows
 FOLD = 4096  # elements of one step of a fold along rows
 SQUARE = 1 << 14  # elements of a step of a row along two axes: 32 registers a lane
 SQUARE_THREADS = 512
+SQUARE_THREADS_ALONE = 128
+"""Of a row along two axes without a loop. The end of a sampler's walk of 64 rows takes 11.6 us by Triton on
+an H200, 11.4 by 256 threads, 15.5 by 512."""
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
 MERGED_AHEAD = 32  # the most steps whose states of few rows are in flight together
@@ -39,9 +42,6 @@ ROWS_ALONE = 1024  # rows below which a stream's pieces run in parallel
 LANES = 128  # terms of a chunk above which its dims are placed explicitly
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
 FMA_ACCUMULATOR = 1 << 13  # of a contraction by fma, without a matrix unit
-MANY_READS, FEW_ELEMENTS = 6, 8  # tensors of a step, from which a lane has so many elements
-"""A policy loss of 16.8 M tokens, which reads seven, took 0.261 ms with 16 elements of each in a lane, 0.188
-with 8 and 0.187 with 4, by Triton on an H200, in a layout that was taken back; this one is not timed."""
 PROGRAMS = 128  # of loops over pieces of rows: fewer leave SMs idle
 WIDEST_SUM = 8192  # elements of a row beside its sum: 32 registers each of 8 warps' lanes
 DOT_ROWS = 128
@@ -396,17 +396,13 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
         return _row_sums(found, target, extents)
     many = len(found.inside) > 1 and held >= SQUARE
     least = min(THREADS, held // LONGEST_LANE) // target.warp  # a row of 32768 by 8 warps spills
-    placed = SQUARE_THREADS // target.warp if many else max(warps(held), padded(least))
-    if found.inside and _most_reads(kernel) >= MANY_READS:
-        placed = max(placed, min(8, held // (FEW_ELEMENTS * target.warp)))
+    threads = SQUARE_THREADS if target.vendor == "amd" or _loops(kernel) else SQUARE_THREADS_ALONE
+    placed = threads // target.warp if many else max(warps(held), padded(least))
     return Schedule(tiles=tuple(sorted(tiles.items())), warps=placed)
 
 
-def _most_reads(kernel: Kernel) -> int:
-    """Return the largest number of tensors that a step of a loop reads."""
-    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
-    reads = [{x.node.param for x in walk(loop.body) if isinstance(x.node, Load)} for loop in loops]
-    return max(map(len, reads), default=0)
+def _loops(kernel: Kernel) -> bool:
+    return any(isinstance(let.node, Loop) for let in walk(kernel.body))
 
 
 def _covered(extent: int, tile: int) -> int:

@@ -60,10 +60,10 @@ def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Targ
     for axis, other in ((rows, columns), (columns, rows)):
         if axis not in whole:
             tiles[axis] = FEW_ROWS if other in whole else SQUARE
-    models = {let.node.model for let in walk(kernel.body) if isinstance(let.node, Dot)}
+    models = [let.node.model for let in walk(kernel.body) if isinstance(let.node, Dot)]
     depth = min(DEPTH.get(model, HALF_DEPTH) for model in models)
     if on.vendor == "nvidia":
-        depth = _deepest([tiles.get(axis) or whole[axis] for axis in (rows, columns)], on)
+        depth = _deepest([tiles.get(axis) or whole[axis] for axis in (rows, columns)], len(models), on)
     named = tuple(sorted((str(axis), tile) for axis, tile in tiles.items()))
     of_rows = (tiles.get(rows) or whole[rows]).bit_length() - 1
     # a wave has all columns of its rows, so that sums along rows need no exchange between waves
@@ -122,9 +122,9 @@ def _along_rows(kernel: Kernel, extents: Mapping[str, int]) -> bool:
     return kind(kernel) in ("dot_map", "stream_dot") and dots[0].over.name in extents
 
 
-def _deepest(sides: Sequence[int], on: Target) -> int:
-    """Return the largest depth of a step whose factors fit into shared memory."""
-    product, lines = 4 * math.prod(sides), sum(sides)
+def _deepest(sides: Sequence[int], products: int, on: Target) -> int:
+    """Return the largest depth of a step whose factors fit into shared memory, those of all products."""
+    product, lines = products * 4 * math.prod(sides), products * sum(sides)
     room = BLOCKS[on.name].shared if on.name in BLOCKS else 0
     fitting = (depth for depth in DEPTHS if product + lines * (2 * depth + PLACE) <= room)
     return next(fitting, DEPTHS[-1])

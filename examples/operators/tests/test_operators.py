@@ -21,6 +21,7 @@ NAMES = (
     "w8a16",
     "fp8_rows",
     "fp8_linear",
+    "swiglu_linear",
 )
 LAWS = ("text", "float64", "slope", "tiles", "rows", "source", "lowers", "page")
 REFUSED = {

@@ -1,7 +1,7 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 519059d5f751f6a3
-schedule: tiles 1, 4 warps, 1 stages, unroll 1
+schedule: tiles 1, 2 warps, 1 stages, unroll 1
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
 inputs:
   logp: f32 [T]

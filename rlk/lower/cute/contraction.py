@@ -30,8 +30,16 @@ from rlk.lower.cute.plan import ContractionPlan, Merge, TmaTile, refused
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A factor for the template: `first` is the coordinate of a tile's first row, major its layout."""
+    """A factor for the template: `first` is the coordinate of a tile's first row, major its layout.
 
+    own: its name in the kernel: a, b, and numbered ones. operand: what instructions read. atom: of the TMA
+    descriptor of its tensor, which another tile may have named. of_rows: whether it is one of A.
+    """
+
+    own: str
+    operand: str
+    atom: str
+    of_rows: bool
     name: str
     view: str  # its dims of rows and of the contracted axis
     rows: int
@@ -49,6 +57,39 @@ def _tuples(merges: tuple[Merge, ...]) -> str:
     return str([tuple(merge) for merge in merges])
 
 
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """A product for the template: its accumulator and its tiles.
+
+    result: the accumulator that the epilogue reads, which `acc` shows by row and column.
+    """
+
+    fragment: str
+    result: str
+    acc: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseText:
+    """A phase for the template: the tiles of its stages, its products, its loaded K steps.
+
+    whole_steps: the number of pipeline steps with all instructions, the first not counted.
+    """
+
+    a_tiles: tuple[Copied, ...]
+    b_tiles: tuple[Copied, ...]
+    products: tuple[Multiplied, ...]
+    steps: str
+    whole_steps: str
+
+    @property
+    def tiles(self) -> tuple[Copied, ...]:
+        """Return the tiles of a stage."""
+        return *self.a_tiles, *self.b_tiles
+
+
 STEPS = "steps"  # the number of K steps, where it is dynamic
 
 
@@ -58,8 +99,7 @@ class ContractionText:
 
     frame: Frame
     plan: ContractionPlan
-    a: Copied
-    b: Copied
+    phases: tuple[PhaseText, ...]
     dtype: str
     counted: bool  # whether the number of K steps is dynamic, and may be 0
     tiles: str
@@ -80,6 +120,42 @@ class ContractionText:
     vectorized: bool  # whether the epilogue stores vectors through shared memory
     computing_first: tuple[Line, ...]  # what computes A at the first K step, and at others
     computing: tuple[Line, ...]
+
+    @property
+    def first(self) -> PhaseText:
+        """Return the first phase, whose tiles lay out the stages."""
+        return self.phases[0]
+
+    @property
+    def a(self) -> Copied:
+        """Return the first tile of A; the others have its layout."""
+        return self.first.a_tiles[0]
+
+    @property
+    def b(self) -> Copied:
+        """Return the first tile of B."""
+        return self.first.b_tiles[0]
+
+    @property
+    def products(self) -> tuple[Multiplied, ...]:
+        """Return the products of all phases."""
+        return tuple(product for phase in self.phases for product in phase.products)
+
+    @property
+    def described(self) -> tuple[Copied, ...]:
+        """Return a tile of each tensor that has a TMA descriptor."""
+        every = [tile for phase in self.phases for tile in phase.tiles]
+        return tuple({tile.atom: tile for tile in reversed(every)}.values())[::-1]
+
+    @property
+    def described_parameters(self) -> str:
+        """Return the parameters of the device function for these tensors."""
+        return ", ".join(f"{t.atom}: cute.CopyAtom, {t.name}: cute.Tensor" for t in self.described)
+
+    @property
+    def described_arguments(self) -> str:
+        """Return the host's arguments for them."""
+        return ", ".join(f"{t.atom}, {t.name}" for t in self.described)
 
     @property
     def words(self) -> int:
@@ -137,19 +213,9 @@ class ContractionText:
         return {"first_of_quad"} <= names_read(self.after)
 
     @property
-    def result(self) -> str:
-        """Return the accumulator that the epilogue reads."""
-        return "total" if self.init else "fragment"
-
-    @property
     def steps(self) -> str:
-        """Return the loaded K steps."""
-        return STEPS if self.plan.steps is None else str(self.plan.steps)
-
-    @property
-    def whole_steps(self) -> str:
-        """Return the number of pipeline steps with all instructions, the first not counted."""
-        return self.steps if self.plan.pieces is None else str(max(1, self.plan.pieces.steps))
+        """Return the loaded K steps of all phases."""
+        return STEPS if self.plan.steps is None else str(sum(phase.steps or 0 for phase in self.plan.phases))
 
     @property
     def opening(self) -> int:
@@ -187,16 +253,13 @@ def write(
     piece_before = live(piece_before, {STEPS, length})
     later = (*piece_before, *after, *emitter.computing)
     before = live(before, names_read(later) | {STEPS, length, loop or ""})
-    a, b = (_copied(plan, tma_tile, start) for tma_tile, start in zip(plan.tma_tiles, starts, strict=True))
-    if a.name == b.name:
-        raise refused(f"a contraction of {a.name} with itself", plan.target)
+    phases = _phases(plan, starts)
     counts = _counts(plan, emitter)
     frame, given = _frame(plan, emitter, loop_indices)
     subject = ContractionText(
         frame=frame,
         plan=plan,
-        a=a,
-        b=b,
+        phases=phases,
         dtype=text.TYPES[plan.dtype],
         counted=plan.steps is None,
         tiles=counts.tiles,
@@ -313,9 +376,50 @@ def _frame(
     return framed(plan, emitter, loop_indices, owning(plan), copied=copied, orders=orders)
 
 
-def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start) -> Copied:
+def _phases(plan: ContractionPlan, starts: list[Start]) -> tuple[PhaseText, ...]:
+    """Return the phases; all tiles of one tensor have one TMA descriptor."""
+    described: dict[str, dict[str, TmaTile]] = {"a": {}, "b": {}}
+    left, products, found = iter(starts), 0, []
+    for phase in plan.phases:
+        sides = []
+        for (side, first), tiles in zip(described.items(), (phase.a_tiles, phase.b_tiles), strict=True):
+            for tile in tiles:
+                first.setdefault(tile.factor.load.param, tile)
+            atoms = [f"tma_{text.numbered(side, [*first].index(t.factor.load.param))}" for t in tiles]
+            owns = [text.numbered(side, i) for i in range(len(tiles))]
+            named = zip(tiles, owns, atoms, strict=True)
+            sides.append(
+                tuple(_copied(plan, t, next(left), own, atom, side == "a") for t, own, atom in named)
+            )
+        a_tiles, b_tiles = sides
+        multiplied = tuple(
+            _multiplied(plan, a_tiles[p.a], b_tiles[p.b], i) for i, p in enumerate(phase.products, products)
+        )
+        products += len(multiplied)
+        steps = STEPS if phase.steps is None else str(phase.steps)
+        whole = steps if plan.pieces is None else str(max(1, plan.pieces.steps))
+        found.append(PhaseText(a_tiles, b_tiles, multiplied, steps, whole))
+    orders = {tile.factor.load.param: tile.order for tile in plan.tma_tiles}
+    turned = {t.factor.load.param for t in plan.tma_tiles if t.order != orders[t.factor.load.param]}
+    for name in sorted(turned.union(set(described["a"]).intersection(described["b"]))):
+        raise refused(f"a contraction of {name} with itself", plan.target)
+    return tuple(found)
+
+
+def _multiplied(plan: ContractionPlan, a: Copied, b: Copied, index: int) -> Multiplied:
+    fragment, acc = text.numbered("fragment", index), text.numbered("acc", index)
+    return Multiplied(fragment, "total" if plan.loop is not None else fragment, acc, a.operand, b.operand)
+
+
+def _copied(
+    plan: ContractionPlan, tma_tile: TmaTile, start: Start, own: str, atom: str, of_rows: bool
+) -> Copied:
     name = tma_tile.factor.load.param
     return Copied(
+        own=own,
+        operand=f"{own}_operand" if own in {decl.name for decl in plan.kernel.params} else own,
+        atom=atom,
+        of_rows=of_rows,
         name=name,
         view=f"{name}[None, None, {', '.join(start.batch)}]" if start.batch else name,
         rows=tma_tile.rows,

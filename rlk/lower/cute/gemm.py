@@ -41,7 +41,7 @@ from rlk.lower.cute.epilogue_vectorize import Vectors, vectors
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.memory import Span
-from rlk.lower.cute.plan import ROWS_OF_WARPGROUP, ContractionPlan, TmaTile
+from rlk.lower.cute.plan import ROWS_OF_WARPGROUP, ContractionPlan, TmaTile, refused
 from rlk.passes.walk import backward_slice
 
 ROWS = 2  # accumulator rows of a thread
@@ -56,6 +56,18 @@ OF_FRAME = frozenset(
     "a_rows a_values a_pair a_offsets a_places a_bytes b_bytes b_places "
     "magic".split()
 )
+
+
+def operands_of(plan: ContractionPlan) -> set[str]:
+    """Return the names of what instructions read, unless a tensor has one: then it is called an operand."""
+    sides = ("a", len(plan.a_tiles)), ("b", len(plan.b_tiles))
+    return {text.numbered(side, i) for side, count in sides for i in range(count)}
+
+
+def names_of(plan: ContractionPlan) -> set[str]:
+    """Return the names that the template has for products and tiles beyond the first."""
+    found = {f"{tile}{end}" for tile in operands_of(plan) for end in ("", "_tiles", "_from", "_to")}
+    return found | {text.numbered(n, i) for n in ("acc", "fragment") for i in range(len(plan.products))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,13 @@ class GemmEmitter(Emitter):
     def __init__(self, plan: ContractionPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
         self.plan = plan
-        self.names.taken |= OF_FRAME
+        own = OF_FRAME | names_of(plan)
+        given = {decl.name for decl in plan.kernel.params}
+        for name in sorted(own.intersection(given) - operands_of(plan)):
+            lacks = f"a tensor or number named {name} in a kernel with a contraction, whose own name it is"
+            raise refused(lacks, plan.target, instead=f"{name}_value")
+        self.names.taken |= own
+        self.acc = {product.value: text.numbered("acc", i) for i, product in enumerate(plan.products)}
         self.never_materialized = contractions(plan.kernel).never_materialized
         self.lets = {let.value: let for let in plan.kernel.body.lets}
         self.nodes = {value: let.node for value, let in self.lets.items()}
@@ -243,7 +261,7 @@ class GemmEmitter(Emitter):
         first: the index of the step's first element along the contracted axis.
         """
         plan, kept = self.plan, (dict(self.text), dict(self.consts))
-        tile, over = plan.tma_tiles[0], plan.contraction.over
+        tile, over = plan.a_tiles[0], plan.contraction.over
         casts = plan.of_bytes
         whole = casts[-1].value if casts else None
         self.line("a_values = []")
@@ -608,7 +626,7 @@ class GemmEmitter(Emitter):
 
     def element(self, let: Let, kept: bool) -> None:
         """Write a value of one element; append it to a list where others need it."""
-        made = "acc[r, c]" if isinstance(let.node, Dot) else self.expression(let)
+        made = f"{self.acc[let.value]}[r, c]" if isinstance(let.node, Dot) else self.expression(let)
         if kept:
             self.line(f"{self.text[let.value]}.append({made})")
             return

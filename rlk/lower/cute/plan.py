@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple, Protocol
@@ -9,7 +10,8 @@ from typing import NamedTuple, Protocol
 from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, Part, fixed_extent, is_power_of_two
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Store, Value, operands
+from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Reduce, Store, Value, operands
+from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import (
@@ -19,6 +21,7 @@ from rlk.lower.common.contract import (
     contractions_of_tiles,
     count_up,
     covered,
+    kept,
 )
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_masks import hoist_masks
@@ -32,7 +35,7 @@ from rlk.lower.cute.protocols import gemm_protocol
 from rlk.passes.piecewise_launch import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import FEW, accumulators, room_of_stages
+from rlk.schedule.cute_table import FEW, accumulators, most_accumulators, room_of_stages
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -219,24 +222,52 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """A contraction of a kernel, with an accumulator of its own: its value, and the numbers of its tiles."""
+
+    value: Value
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Products over one axis, which share its K steps and the tiles of one side.
+
+    contraction: the first of them. a_tiles, b_tiles: of a stage, each loaded once. steps: of the contracted
+    axis, or of a piece; None: a tile counts them.
+    """
+
+    contraction: Contraction
+    products: tuple[Product, ...]
+    a_tiles: tuple[TmaTile, ...]
+    b_tiles: tuple[TmaTile, ...]
+    steps: int | None
+
+    @property
+    def tma_tiles(self) -> tuple[TmaTile, ...]:
+        """Return the tiles of a stage."""
+        return *self.a_tiles, *self.b_tiles
+
+
+@dataclass(frozen=True, slots=True)
 class ContractionPlan:
     """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each.
 
-    by_warps: warps multiply by themselves (mma.sync), each as soon as it has its rows of A. Instructions of a
-    warpgroup would wait for one another: none may be in flight while registers of the next are written.
+    phases: what a block multiplies for a tile, one after the other, in stages of one layout. by_warps: warps
+    multiply by themselves (mma.sync), each as soon as it has its rows of A. Instructions of a warpgroup would
+    wait for one another: none may be in flight while registers of the next are written.
     """
 
     kernel: Kernel
     kind: str
-    contraction: Contraction
+    phases: tuple[Phase, ...]
     rows: TiledAxis
     others: tuple[TiledAxis, ...]
     fragment: Fragment
-    tma_tiles: tuple[TmaTile, TmaTile]
     ring: Ring
     dtype: DType
     depth: int
-    steps: int | None  # of the contracted axis, or of a piece; None: a tile counts them
     pieces: Pieces | None
     loop: PieceLoop | None  # over pieces of a number that a tile counts, added in ascending order
     clears: bool  # whether the contracted axis ends inside of a step, where both tensors go on
@@ -255,14 +286,44 @@ class ContractionPlan:
         return WARPGROUP * (1 + self.consumers)
 
     @property
+    def contraction(self) -> Contraction:
+        """Return the first contraction."""
+        return self.phases[0].contraction
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """Return the products of all phases, in the order of their accumulators."""
+        return tuple(product for phase in self.phases for product in phase.products)
+
+    @property
+    def tma_tiles(self) -> tuple[TmaTile, ...]:
+        """Return the tiles of all phases."""
+        return tuple(tile for phase in self.phases for tile in phase.tma_tiles)
+
+    @property
+    def a_tiles(self) -> tuple[TmaTile, ...]:
+        """Return the tiles of A of a stage: those of the first phase, whose layout others have."""
+        return self.phases[0].a_tiles
+
+    @property
+    def b_tiles(self) -> tuple[TmaTile, ...]:
+        """Return the tiles of B of a stage."""
+        return self.phases[0].b_tiles
+
+    @property
+    def steps(self) -> int | None:
+        """Return the K steps of the first phase; None: a tile counts them, and no other follows."""
+        return self.phases[0].steps
+
+    @property
     def prologue(self) -> tuple[Let, ...]:
         """Return what A is computed of, if it is: consumers read its tile, and hold A in registers."""
-        return self.tma_tiles[0].factor.prologue
+        return self.a_tiles[0].factor.prologue
 
     @property
     def of_bytes(self) -> tuple[Let, ...]:
         """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if any."""
-        return _of_bytes(self.tma_tiles[0])
+        return _of_bytes(self.a_tiles[0])
 
     @property
     def consumer_threads(self) -> int:
@@ -426,52 +487,52 @@ def _contraction(
     of_segments = _segments(kernel, found.parallel, extents, target)
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
-    product, in_pieces = _checked(kernel, target), walked is not None or loop is not None
-    sides = _sides(product, tiled, kernel, target)
-    transposed = _swapped(kernel, product, sides, schedule, extents, in_pieces, target)
+    of_pieces = walked is not None or loop is not None
+    first, sides = _checked(kernel, tiled, of_pieces, extents, target)
+    transposed = _swapped(kernel, first, sides, schedule, extents, of_pieces, target)
     if loop is None:  # which names values of the kernel
         kernel = hoist_masks(kernel, sides[not transposed].axis)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
-    (contraction,) = contractions_of_tiles(kernel, target, refused).of.values()
-    row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
-    rows, columns = row_side.axis, column_side.axis
+    of = contractions_of_tiles(kernel, target, refused).of
+    pairs = {v: _turned(_sides(each, tiled, kernel, target), transposed) for v, each in of.items()}
+    rows, columns = (side.axis for side in next(iter(pairs.values())))
     width = inside.get(columns) or schedule.tile(str(columns))
     schedule.with_tile(str(columns), 1).check_powers()
-    consumers = _consumers(schedule, rows, width, found.parallel, target, twice=loop is not None)
+    consumers = _consumers(schedule, rows, width, found.parallel, target, len(pairs) + (loop is not None))
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
-    dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
-    tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, schedule.cluster, dtype)
-    by_warps = _by_warps(tiles, width, of_segments, rows)
-    depth = _depth(schedule, dtype, by_warps)
-    _check_columns(tiles[1], width, depth, target)
-    if walked is not None and of_segments is not None:
-        raise refused(f"pieces of {walked.axis.whole} in sequence for rows in segments", target)
-    pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
+    loaded, dtype = _dtypes(kernel, pairs.values(), signature, target)
+    registers, cluster = _registers(consumers, walked), schedule.cluster
+    tiles = {v: (a.tile(tile, 1, loaded), b.tile(width, cluster, dtype)) for v, (a, b) in pairs.items()}
+    by_warps = _by_warps(next(iter(tiles.values())), width, of_segments, rows)
+    depth = _depth(schedule, next(iter(tiles.values()))[1], by_warps, target)
+    pieces = _pieces(walked, of_segments, first, depth, width, extents, target)
+    phases = _phases(of, tiles, depth, extents, None if pieces is None else pieces.copied, target)
+    own = len(phases[0].a_tiles) * tile * depth * loaded.bytes
+    shared = len(phases[0].b_tiles) * width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
-    idle = of_segments is not None and not transposed
-    ring = _sound_ring(schedule, tiles, depth, consumers, kept, idle, by_warps, target)
+    ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
+    idle, computed = of_segments is not None and not transposed, phases[0].a_tiles[0].factor.prologue
+    _sound(ring, consumers, cluster, own, shared, idle, bool(computed), by_warps)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
-        contraction=contraction,
+        phases=phases,
         rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
         others=owned,
         fragment=Fragment(columns, width, (1, 2)),
-        tma_tiles=tiles,
         ring=ring,
         dtype=dtype,
         depth=depth,
-        steps=_steps(contraction, depth, extents) if pieces is None else pieces.copied,
         pieces=pieces,
         loop=loop,
-        clears=walked is None and _clears(contraction, tiles, depth, extents, target),
+        clears=walked is None and _clears(phases, depth, extents, target),
         segments=of_segments,
         by_warps=by_warps,
-        cluster=schedule.cluster,
+        cluster=cluster,
         consumers=consumers,
-        registers=_registers(consumers, walked is not None),
+        registers=registers,
         group=schedule.group,
         programs=schedule.programs or target.cores,
         signature=signature,
@@ -479,19 +540,61 @@ def _contraction(
     )
 
 
-def _registers(consumers: int, in_pieces: bool) -> Registers:
-    """Return the registers of producers and consumers, which an SM has."""
-    found = OF_PIECES if in_pieces and consumers == 2 else REGISTERS[consumers]
+def _turned(sides: tuple[_Side, _Side], transposed: bool) -> tuple[_Side, _Side]:
+    """Return the sides of A and of B: the rows of a tile first, unless operands are swapped."""
+    return (sides[1], sides[0]) if transposed else sides
+
+
+def _registers(consumers: int, walked: OnePiece | None) -> Registers:
+    """Return the registers of threads; raise InternalError where a block has fewer."""
+    found = OF_PIECES if walked is not None and consumers == 2 else REGISTERS[consumers]
     claim_registers(WARPGROUP * (1 + consumers), (found.fewer, *[found.more] * consumers))
     return found
 
 
-def _check_columns(tile: TmaTile, width: int, depth: int, target: Target) -> None:
-    """Refuse a number of columns that is neither a power of two nor one of whole parts of their tile."""
-    whole = depth if tile.transposed else INSTRUCTION
-    if not is_power_of_two(width) and width % whole:
-        lacks = f"tiles of {width} columns, elements of {tile.factor.load.param}"
-        raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
+def _dtypes(
+    kernel: Kernel, pairs: Iterable[tuple[_Side, _Side]], signature: Signature, target: Target
+) -> tuple[DType, DType]:
+    """Return the dtypes of A and of B, the same in all products; raise if TMA cannot load a factor."""
+    a, b, *_ = (_copyable(kernel, side.factor, signature, target) for pair in pairs for side in pair)
+    return a, b
+
+
+def _phases(
+    of: Mapping[Value, Contraction],
+    tiles: Mapping[Value, tuple[TmaTile, TmaTile]],
+    depth: int,
+    extents: dict[str, int],
+    of_piece: int | None,
+    target: Target,
+) -> tuple[Phase, ...]:
+    """Return the phases of a kernel: products of one axis that share a side are one, if stages are alike.
+
+    of_piece: the K steps of one of several pieces.
+    """
+    groups: list[list[Value]] = []
+    for value, each in of.items():
+        for group in groups:
+            first, sides = of[group[0]], zip(*(tiles[v] for v in (*group, value)), strict=True)
+            together = (first.over, first.stop) == (each.over, each.stop)
+            if together and any(len(set(side)) == 1 for side in sides):
+                group.append(value)
+                break
+        else:
+            groups.append([value])
+
+    def made(group: list[Value]) -> Phase:
+        a_tiles, b_tiles = (tuple(dict.fromkeys(s)) for s in zip(*(tiles[v] for v in group), strict=True))
+        products = (Product(v, a_tiles.index(tiles[v][0]), b_tiles.index(tiles[v][1])) for v in group)
+        steps = _steps(of[group[0]], depth, extents) if of_piece is None else of_piece
+        return Phase(of[group[0]], tuple(products), a_tiles, b_tiles, steps)
+
+    phases = tuple(map(made, groups))
+    if len({(len(phase.a_tiles), len(phase.b_tiles)) for phase in phases}) > 1:
+        phases = tuple(made([value]) for value in of)
+    if len(phases) > 1 and any(phase.steps is None for phase in phases):
+        raise refused("several contractions of lengths that calls decide", target)
+    return phases
 
 
 def _of_bytes(tile: TmaTile) -> tuple[Let, ...]:
@@ -525,10 +628,15 @@ def _by_warps(tiles: tuple[TmaTile, TmaTile], width: int, of: Segments | None, r
     return few and (of is None or of.axis != rows) and bool(_of_bytes(tiles[0]))
 
 
-def _depth(schedule: Schedule, dtype: DType, by_warps: bool) -> int:
+def _depth(schedule: Schedule, columns: TmaTile, by_warps: bool, target: Target) -> int:
     """Return the K of a step: rows of the swizzle's width, of bytes too; those of B have two parts then."""
     twice = by_warps and schedule.cluster == 1 and schedule.depth == SWIZZLED
-    return SWIZZLED if twice else SWIZZLED // dtype.bytes
+    depth = SWIZZLED if twice else SWIZZLED // columns.dtype.bytes
+    whole = depth if columns.transposed else INSTRUCTION
+    if not is_power_of_two(columns.rows) and columns.rows % whole:
+        lacks = f"tiles of {columns.rows} columns, elements of {columns.factor.load.param}"
+        raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
+    return depth
 
 
 def _swapped(
@@ -574,15 +682,16 @@ def _owned(
 
 
 def _consumers(
-    schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target, twice: bool
+    schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target, count: int
 ) -> int:
     """Return the consumer warpgroups of a tile with `width` columns; raise if unsupported.
 
-    twice: whether a sum of pieces has registers beside the accumulator.
+    count: of the tile's accumulators, or of those and sums of pieces.
     """
-    if twice and accumulators(width, 2)[0] < 2:
-        lacks = f"pieces in sequence of a tile of {width} columns"
-        raise refused(lacks, target, instead="128 columns at most")
+    if count > max(1, most_accumulators(width)):
+        lacks = f"{count} accumulators for a tile of {width} columns"
+        most = MOST_COLUMNS // padded(count)
+        raise refused(lacks, target, instead=f"a chunk or extent of at most {most} columns")
     consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
     shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
     known = FEWEST_COLUMNS <= width <= MOST_COLUMNS and consumers <= 2 and rows in parallel
@@ -603,26 +712,70 @@ def _transposed(rows: int, columns: int) -> bool:
     return rows < ROWS_OF_WARPGROUP <= columns and columns % ROWS_OF_WARPGROUP == 0
 
 
-def _checked(kernel: Kernel, target: Target) -> Contraction:
-    """Return the only contraction of a kernel, if wgmma supports it."""
+def _checked(
+    kernel: Kernel, tiled: tuple[Axis, ...], in_pieces: bool, extents: dict[str, int], target: Target
+) -> tuple[Contraction, tuple[_Side, _Side]]:
+    """Return the first contraction of a kernel, and its sides, if wgmma supports all of them."""
     of = contractions_of_tiles(kernel, target, refused).of
-    if len(of) != 1 or any(isinstance(let.node, Loop) for let in walk(kernel.body)):
-        lacks = "a kernel of more than one contraction, or of one beside a stream"
-        raise refused(lacks, target, instead='z = L.keep(z, "z") of each product but one')
-    ((value, contraction),) = of.items()
+    lets = {let.value: let for let in walk(kernel.body)}
+    (value, first), *others = of.items()
+    if any(isinstance(let.node, Loop) for let in lets.values()):
+        instead = kept(_names(lets, value), lets[value].loc, 'z = L.keep(z, "z") of the product')
+        raise refused("a contraction beside a stream", target, lets[value].loc, instead)
+    for value, contraction in of.items():
+        _supported(kernel, value, contraction, lets[value], tiled, target)
+    for value, other in others:
+        one, two = (_sides(each, tiled, kernel, target) for each in (first, other))
+        lacks = f"in pieces of {first.over.whole}" if in_pieces else _unlike(kernel, one, two)
+        counted = any(_steps(each, INSTRUCTION, extents) is None for each in (first, other))
+        if not lacks and counted and (first.over, first.stop) != (other.over, other.stop):
+            lacks = "of lengths that calls decide"
+        if lacks:
+            instead = kept(_names(lets, value), lets[value].loc, 'z = L.keep(z, "z") of each product but one')
+            raise refused(f"a kernel of two contractions {lacks}", target, lets[value].loc, instead)
+    return first, _sides(first, tiled, kernel, target)
+
+
+def _supported(
+    kernel: Kernel, value: Value, contraction: Contraction, let: Let, tiled: tuple[Axis, ...], target: Target
+) -> None:
+    """Raise LoweringError for a contraction that is none for wgmma, or whose factors TMA cannot load."""
+    loc = let.loc
     if contraction.a.prologue and contraction.b.prologue:
         raise _computed_refused(kernel, target)
     if target.name != "sm_90a":
-        raise refused("contractions for this target", target)
+        raise refused("contractions for this target", target, loc)
     if contraction.model is not DotModel.CHAIN16:
         kind = "i8" if contraction.model is DotModel.INTEGER else "f32"
-        raise refused(f"contractions of {kind}", target, instead="factors of bf16 or f16")
+        raise refused(f"contractions of {kind}", target, loc, "factors of bf16 or f16")
     for factor in (contraction.a, contraction.b):
+        _side(factor, tiled, kernel, target)
         guard = factor.load.guard
         if guard is not None and not covered(kernel, value, guard):
             lacks = f"a factor {factor.name} whose elements have a condition that does not mask the result"
-            raise refused(lacks, target, instead="L.where(condition, product, 0.0)")
-    return contraction
+            raise refused(lacks, target, loc, "L.where(condition, product, 0.0)")
+
+
+def _names(lets: Mapping[Value, Let], value: Value) -> list[str]:
+    """Return the name of a product, or else that of a value made of it."""
+    users = (let.name for let in lets.values() if value in operands(let.node))
+    return [name for name in (lets[value].name, *users) if name][:1]
+
+
+def _unlike(kernel: Kernel, one: tuple[_Side, _Side], two: tuple[_Side, _Side]) -> str:
+    """Return why the tiles of two contractions have no stages of one layout; empty if they have."""
+    dtypes = {decl.name: decl.type.dtype for decl in kernel.params}
+    for a, b in zip(one, two, strict=True):
+        names = f"{a.factor.name} and {b.factor.name}"
+        if a.factor.prologue or b.factor.prologue:
+            return "of which a factor is computed"
+        if a.axis != b.axis:
+            return f"of {names}, whose rows have the axes {a.axis} and {b.axis}"
+        if dtypes[a.factor.load.param] is not dtypes[b.factor.load.param]:
+            return f"of {names}, which have other dtypes"
+        if (a.dim > a.factor.at) != (b.dim > b.factor.at):
+            return f"of {names}, whose dims have another order"
+    return ""
 
 
 def _computed_refused(kernel: Kernel, target: Target) -> LoweringError:
@@ -674,16 +827,19 @@ def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Targe
 
     dims = [d for d, value in enumerate(index) if d != factor.at and axes and along(value)]
     batch = tuple((d, value) for d, value in enumerate(index) if d not in (factor.at, *dims))
-    if len(dims) != 1 or any(not each.issuperset(_axes(types[value])) for _, value in batch):
+    combined = {node.over for node in nodes.values() if isinstance(node, Reduce)}
+    alone = each.union(a for a in tiled if a not in combined and a != axes[-1]) if axes else each
+    if len(dims) != 1 or any(not alone.issuperset(_axes(types[value])) for _, value in batch):
         lacks = f"a contraction of {factor.load.param}, which has {len(index)} dims"
-        raise refused(lacks, target, instead="factors of two dims, and others that each= names")
+        raise refused(lacks, target, instead="factors of two dims, and others that are not reduced")
     counted = count_up(
         index[dims[0]], nodes, lambda value: isinstance(types[value], TileType) and not along(value)
     )
     if counted is None or counted[1] != axes[-1]:
         name = factor.name
         lacks = f"a contraction of rows of {factor.load.param} that are not consecutive"
-        raise refused(lacks, target, instead=f'{name} = L.keep({name}, "{name}") before it')
+        rows, of = (f"{name}_rows", f"{name}.at(...)") if name == factor.load.param else (name, name)
+        raise refused(lacks, target, instead=f'{rows} = L.keep({of}, "{rows}") before it')
     return _Side(factor, axes[-1], counted[0], dims[0], batch)
 
 
@@ -713,20 +869,15 @@ def _steps(contraction: Contraction, depth: int, extents: dict[str, int]) -> int
     return None if length is None else -(-length // depth)
 
 
-def _clears(
-    contraction: Contraction,
-    tiles: tuple[TmaTile, TmaTile],
-    depth: int,
-    extents: dict[str, int],
-    target: Target,
-) -> bool:
+def _clears(phases: tuple[Phase, ...], depth: int, extents: dict[str, int], target: Target) -> bool:
     """Return whether consumers write zeros beyond the end of the contracted axis, into MN-major tiles."""
-    if not _ends_inside_a_step(contraction, depth, extents):
-        return False
-    computed = any(tile.factor.prologue for tile in tiles)
-    if contraction.stop is None or computed or not all(tile.transposed for tile in tiles):
-        raise refused(f"parts of {contraction.over.whole} that end between steps", target)
-    return True
+    short = [phase for phase in phases if _ends_inside_a_step(phase.contraction, depth, extents)]
+    for phase in short:
+        computed = any(tile.factor.prologue for tile in phase.tma_tiles)
+        counted = phase.contraction.stop is not None and len(phases) == 1
+        if not counted or computed or not all(tile.transposed for tile in phase.tma_tiles):
+            raise refused(f"parts of {phase.contraction.over.whole} that end between steps", target)
+    return bool(short)
 
 
 def _ends_inside_a_step(contraction: Contraction, depth: int, extents: dict[str, int]) -> bool:
@@ -744,17 +895,22 @@ def _ends_inside_a_step(contraction: Contraction, depth: int, extents: dict[str,
 
 
 def _pieces(
-    walked: OnePiece,
+    walked: OnePiece | None,
+    of_segments: Segments | None,
     contraction: Contraction,
     depth: int,
     width: int,
     extents: dict[str, int],
     target: Target,
-) -> Pieces:
-    """Return the sequential pieces, whose static length is a multiple of a wgmma instruction's K.
+) -> Pieces | None:
+    """Return the sequential pieces, if any, whose static length is a multiple of a wgmma instruction's K.
 
     The last K step of a piece loads elements of the next, which no instruction reads.
     """
+    if walked is None:
+        return None
+    if of_segments is not None:
+        raise refused(f"pieces of {walked.axis.whole} in sequence for rows in segments", target)
     length = fixed_extent(contraction.over, extents)
     if length is None or length % INSTRUCTION or contraction.stop is not None:
         raise refused(f"pieces of {contraction.over.whole} that end inside of an instruction", target)
@@ -786,24 +942,6 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
         lacks = f"shared memory for two stages of {size} bytes"
         raise refused(lacks, target, instead="a smaller chunk")
     return Ring(max(2, min(stages, fitting)), size, cluster * warps)
-
-
-def _sound_ring(
-    schedule: Schedule,
-    tiles: tuple[TmaTile, TmaTile],
-    depth: int,
-    consumers: int,
-    kept: int,
-    idle: bool,
-    by_warps: bool,
-    target: Target,
-) -> Ring:
-    """Return the pipeline of both tiles, whose protocol is verified."""
-    own, shared = (tile.rows * depth * tile.dtype.bytes for tile in tiles)
-    ring = _ring(schedule.stages, own + shared, consumers, schedule.cluster, kept, target)
-    computed = bool(tiles[0].factor.prologue)
-    _sound(ring, consumers, schedule.cluster, own, shared, idle, computed, by_warps)
-    return ring
 
 
 @cache

@@ -106,3 +106,8 @@ def map2(fn: Fn2, a: str, b: str, dtype: DType, call: Call) -> str | None:
     if fn in (Fn2.MIN, Fn2.MAX):
         return f"cutlass.{fn.value}({a}, {b})"
     return f"{a} {_INTEGER_SIGNS[fn]} {b}" if fn in _INTEGER_SIGNS else None
+
+
+def numbered(name: str, index: int) -> str:
+    """Return the name of one of several, the first of which needs no number."""
+    return name if index == 0 else f"{name}_{index + 1}"

@@ -357,8 +357,8 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
     start = onto.matrix if unit.accumulates else None
     _now.given += [to.matrix, *([a.matrix] if in_registers else [])]
     _now.read.add((id(ring), ring.reading))
-    one = (a.matrix if in_registers else tiles["a"])[:, part]
-    to.matrix[...] = dot(one, tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+    one = (a.matrix if in_registers else tiles[a.name])[:, part]
+    to.matrix[...] = dot(one, tiles[b.name][:, part], DotModel.CHAIN16, unit.dtype, start)
 
 
 def _stage_pair(tiles: _Stage, row: Number, k: Number, stage: int, *, along: bool) -> list[Number]:
@@ -682,9 +682,8 @@ def _shared(of: type) -> SimpleNamespace:
         return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem})
     words = KEPT_WORDS * WARP if "kept" in of.__annotations__ else EPILOGUE_WORDS
     _now.epilogue_smem = kept = warp_exchange.Shared(words * len(_now.threads) // WARP)
-    return SimpleNamespace(
-        ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), epilogue_smem=_now.epilogue_smem, kept=kept
-    )
+    parts = {name: _Stage(name) for name in of.__annotations__}
+    return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem, "kept": kept})
 
 
 def _storage(name: str, kind: Any, size: Any) -> Any:

@@ -33,10 +33,11 @@ from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import axis_name, stem
 from rlk.lower.common.rescale import rescale_of
+from rlk.lower.cute import text
 from rlk.lower.cute.attention import scheduler
 from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
-from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, AttentionEmitter, numbered
+from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, AttentionEmitter
 from rlk.lower.cute.attention.step import (
     K_STATE,
     MASKED,
@@ -170,7 +171,7 @@ class ConsumerEmitter(AttentionEmitter):
             return f"{name}[r]"
         if fragment not in self.plan.sums:
             raise refused(f"a loop that carries a list along {fragment.axis}", self.plan.target)
-        unit = numbered("mma_pv", self.plan.units.index(fragment.length))
+        unit = text.numbered("mma_pv", self.plan.units.index(fragment.length))
         if index in self.plan.smem_accumulators:
             self.place_in_smem(name, fragment, init)
             return f"{name}[r, c]"
@@ -290,7 +291,7 @@ class ConsumerEmitter(AttentionEmitter):
             )
         yield from (f"{each.param}_statistics" for each in self.plan.row_statistics)
         yield "mma_qk"
-        yield from (numbered("mma_pv", i) for i in range(len(self.plan.units)))
+        yield from (text.numbered("mma_pv", i) for i in range(len(self.plan.units)))
         for fragment in (*self.score_names, *self.prob_names):
             yield from (fragment + FRAGMENT, fragment)
         for place in sorted(self.places, key=lambda place: place.endswith(ELEMENT)):
@@ -634,7 +635,7 @@ class ConsumerEmitter(AttentionEmitter):
     def sum(self, part: Step, index: int, state: str) -> None:
         """Issue O += P V."""
         b, count = self.factor(part.sums[index], "b"), self.plan.scores.length // INSTRUCTION
-        unit = numbered("mma_pv", self.plan.units.index(self.plan.sums[index].length))
+        unit = text.numbered("mma_pv", self.plan.units.index(self.plan.sums[index].length))
         view = f"{b.param}_{TRANSPOSED[1] if b.along else 'factor'}"
         acc = self.place_of(part, index).removesuffix(ELEMENT)
         given = (

@@ -15,7 +15,7 @@ from rlk.lower.cute import text
 from rlk.lower.cute.attention import gradient, scheduler
 from rlk.lower.cute.attention.consumer import ConsumerEmitter
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies
-from rlk.lower.cute.attention.producer import FRAGMENT, TRANSPOSED, Limits, Place, numbered, one_tile_limits
+from rlk.lower.cute.attention.producer import FRAGMENT, TRANSPOSED, Limits, Place, one_tile_limits
 from rlk.lower.cute.attention.step import PRODUCER, TILE_PRODUCER
 from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
@@ -247,7 +247,7 @@ class AttentionText:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        return tuple(Unit(numbered("mma_pv", i), width) for i, width in enumerate(self.plan.units))
+        return tuple(Unit(text.numbered("mma_pv", i), width) for i, width in enumerate(self.plan.units))
 
     @property
     def instructions(self) -> str:
@@ -410,7 +410,7 @@ def _views(plan: AttentionPlan) -> Iterator[View]:
             tma_tile = f"({copies.rows}, {copies.elements})"
             forms.append(("mma_qk", "ROW_MAJOR", f"({rows}, {chunk}, {copies.elements})", tma_tile))
         if copies.transposed:
-            unit = numbered("mma_pv", plan.units.index(copies.elements))
+            unit = text.numbered("mma_pv", plan.units.index(copies.elements))
             tma_tile = f"({copies.elements}, {copies.rows})"
             forms.append((unit, "COL_MAJOR", f"({rows}, {copies.elements}, {chunk})", tma_tile))
         for i, (unit, major, shape, tma_tile) in enumerate(forms):

@@ -23,6 +23,7 @@ from rlk.ir.types import TileType
 from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
+from rlk.lower.cute import text
 from rlk.lower.cute.attention.plan import LANES, AttentionPlan, Copies, made_of
 from rlk.lower.cute.attention.step import PRODUCER, STATES, TILE_CONSUMER, TILE_PRODUCER
 from rlk.lower.cute.emit import Emitter
@@ -42,11 +43,6 @@ OF_FRAME = frozenset(
 
 TRANSPOSED = ("transposed", "transposed_factor")
 FRAGMENT = "_fragment"  # behind the name of a wgmma register fragment, which has a view by rows
-
-
-def numbered(name: str, index: int) -> str:
-    """Return the name of one of several, the first of which needs no number."""
-    return name if index == 0 else f"{name}_{index + 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +118,7 @@ class AttentionEmitter(Emitter):
         self.names.taken |= {f"{each.param}_statistics" for each in plan.row_statistics} | {
             plan.statistics_ring
         }
-        self.names.taken |= {numbered("mma_pv", i) for i in range(len(plan.sums))}
+        self.names.taken |= {text.numbered("mma_pv", i) for i in range(len(plan.sums))}
         self.lets = {let.value: let for let in walk(plan.kernel.body)}
         self.score_names = tuple(self.fragment_name(let.name or "s") for let in plan.last.scores)
         self.prob_names = tuple(
