@@ -182,13 +182,15 @@ def _elementwise(node: Map1 | Map2 | Math | Fma | Select | Cast | Bits, known: _
     tile = known.tile
     match node:
         case Map1(fn=fn, x=x):
-            wanted = _accepted1(fn)
-            known.one_of(fn.value, x, wanted)
-            return TileType(DType.BOOL if fn is Fn1.ISNAN else tile(x).dtype, tile(x).axes)
+            type = tile(x)
+            if type.dtype not in _accepted1(fn):
+                known.one_of(fn.value, x, _accepted1(fn))
+            return TileType(DType.BOOL, type.axes) if fn is Fn1.ISNAN else type
         case Map2(fn=fn2, a=a, b=b):
-            dtype = known.same(fn2.value, a, b)
-            wanted = _accepted2(fn2)
-            known.one_of(fn2.value, a, wanted)
+            dtype = tile(a).dtype
+            if tile(b).dtype is not dtype or dtype not in _accepted2(fn2):
+                known.same(fn2.value, a, b)
+                known.one_of(fn2.value, a, _accepted2(fn2))
             return TileType(DType.BOOL if fn2.compares else dtype, known.joined(a, b))
         case Math(fn=math, x=x):
             known.want(math.value, x, tile(x).dtype is DType.F32, "f32")

@@ -65,7 +65,7 @@ class Fn2(Enum):
 
     @property
     def compares(self) -> bool:
-        return self in (Fn2.LT, Fn2.LE, Fn2.EQ, Fn2.NE)
+        return self in COMPARISONS
 
     def domain(self, dtype: DType) -> str | None:
         """Return the rule for operands of a partial function of integers, in words; None: it is total."""
@@ -76,6 +76,9 @@ class Fn2(Enum):
                 return f"{dtype} is shifted by 0 to {8 * dtype.bytes - 1}"
             case _:
                 return None
+
+
+COMPARISONS = frozenset({Fn2.LT, Fn2.LE, Fn2.EQ, Fn2.NE})
 
 
 class MathFn(Enum):

@@ -115,7 +115,7 @@ class Replay:
 
     def node(self, node: Node) -> Node:
         """Return a node with renamed operands (nodes with regions and constants excepted)."""
-        return with_operands(node, self.__getitem__)
+        return with_operands(node, self.renamed.__getitem__)
 
 
 class _Renumbered(Replay):

@@ -52,7 +52,7 @@ class _Simplifier(Replay):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel, lambda replay, let: False)
         self.depth: dict[Value, int] = {}
-        self.known: list[dict[tuple[Node, Type], Value]] = [{}]
+        self.known: list[dict[Node | tuple[Node, Type], Value]] = [{}]  # by node; constants by type too
         self.consts: dict[Value, tuple[int, DType]] = {}
         self.written = {let.node.param for let in walk(kernel.body) if isinstance(let.node, Store)}
 
@@ -77,7 +77,7 @@ class _Simplifier(Replay):
                 self.renamed[let.value] = self.pure(self.node(node), let)
 
     def constant(self, bits: int, dtype: DType) -> Value:
-        key: tuple[Node, Type] = (Const(bits), TileType(dtype))
+        key = (Const(bits), TileType(dtype))
         if key not in self.known[0]:
             value = self.builder.fresh(key[1])
             self.builder.open[0].append(Let(value, key[0], key[1]))
@@ -117,13 +117,13 @@ class _Simplifier(Replay):
         """Return the value of an equal node in scope, or append the node at a depth."""
         b = self.builder
         node = self.unguarded(node)
+        for known in self.known[: depth + 1]:
+            if (found := known.get(node)) is not None:
+                return found
         type = infer(node, b.types, b.params, let.loc)
-        for level in range(depth + 1):
-            if (node, type) in self.known[level]:
-                return self.known[level][node, type]
         value = b.fresh(type)
         b.open[depth].append(Let(value, node, type, let.name, let.loc))
-        self.known[depth][node, type] = value
+        self.known[depth][node] = value
         self.depth[value] = depth
         return value
 

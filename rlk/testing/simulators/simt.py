@@ -185,7 +185,7 @@ KINDS: dict[DType, type[Number]] = {
 def _agreed(data: Array, otherwise: str) -> Any:
     """Return the value that all threads have; raise Fault where they differ."""
     first = data.flat[0]
-    if data.ndim and not (data == first).all():
+    if data.ndim and np.count_nonzero(data != first):
         raise Fault(otherwise)
     return first
 
@@ -325,7 +325,7 @@ def whole(extent: Any) -> Any:
 
 def all_differ(places: Array) -> bool:
     """Return whether no two are equal; most ascend, and need no sorting."""
-    return bool((places[1:] > places[:-1]).all()) or len(np.unique(places)) == len(places)
+    return not np.count_nonzero(places[1:] <= places[:-1]) or len(np.unique(places)) == len(places)
 
 
 def _places(index: Any) -> list[Array]:
@@ -362,7 +362,7 @@ class Memory:
         offset: Any = np.int64(0)
         for at, extent, stride in zip(places, self.shape, self.strides, strict=True):
             outside = at.view(np.uint64) >= np.uint64(extent)  # a negative index is a large one
-            if outside.any() and (outside & where).any():
+            if np.count_nonzero(outside) and np.count_nonzero(outside & where):
                 raise Fault(f"an index outside of [0, {extent})")
             offset = offset + at * stride
         return np.where(where, offset, 0)
