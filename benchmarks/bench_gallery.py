@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from benchmarks import peers
 from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.identity import compare, describe
 from benchmarks.peers import Launch
+from benchmarks.timing import measure
 from rlk.lang import op
 
 PACKAGE = Path(__file__).parents[1] / "examples/operators"
@@ -47,7 +49,8 @@ class Work:
     plain: the same in torch, of the same arguments. wrt: those that have a gradient. few: the arguments of
     the first output's sampled elements `rows`, which the oracle computes. moved, flops: of the passes.
     derives: whether a derived gradient is timed beside the operator's own.
-    beside: other peers of the forward, of the same arguments.
+    beside: other peers of the forward, of the same arguments. clean: whether L2 holds no modified lines. bar:
+    of the time.
     """
 
     op: Any
@@ -63,6 +66,8 @@ class Work:
     dtype: str = "bf16"
     derives: bool = False
     beside: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    clean: bool = False
+    bar: Bar = BAR
 
     def ours(self) -> Any:
         return self.op(*self.args, **self.options)
@@ -107,7 +112,8 @@ def case(work: Work, passes: str) -> Case:
         moved=work.moved[passes],
         flops=work.flops.get(passes, 0.0),
         dtype=work.dtype,
-        bar=BAR,
+        bar=work.bar,
+        timer=partial(measure, clean=True) if work.clean else None,
         reference="torch_compile",
         check=lambda: check(work),
         describe=lambda: describe(work.op.explain(*work.args, **work.options)),
@@ -335,14 +341,14 @@ def plain_w8a16(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
     return (F.linear(x, w.to(x.dtype)).float() * scale).to(x.dtype)
 
 
-def w8a16(rows: int, out: int, width: int) -> Work:
+def w8a16(rows: int, out: int, width: int, clean: bool = False) -> Work:
     """Int8 weights, beside bf16 weights by cuBLAS: at few rows, which wait for weights, half of the bytes."""
     x, dense = normal(rows, width, grad=False), normal(out, width, grad=False) / math.sqrt(width)
     w, scale = plain_int8_rows(dense)
     few = [0, -1]
     return Work(
         gallery().w8a16,
-        {"M": rows, "N": out, "K": width},
+        {"M": rows, "N": out, "K": width, **({"L2": "clean"} if clean else {})},
         (x, w, scale),
         plain_w8a16,
         (),
@@ -351,6 +357,8 @@ def w8a16(rows: int, out: int, width: int) -> Work:
         {"fwd": x.nbytes + w.nbytes + scale.nbytes + 2.0 * rows * out},
         {"fwd": 2.0 * rows * out * width},
         beside={"cublas_bf16_weights": lambda x, w, scale: F.linear(x, dense)},
+        clean=clean,
+        bar=Bar(1 / 1.6, "cublas_bf16_weights") if clean else BAR,
     )
 
 
@@ -437,6 +445,7 @@ def cases() -> Iterator[Case]:
     yield from (case(linear_attention(512, 128, 64), passes) for passes in ("fwd", "bwd"))
     yield case(int8_rows(32768, 4096), "fwd")
     yield from (case(w8a16(rows, 12288, 4096), "fwd") for rows in (1, 16, 64, 256, 1024, 4096))
+    yield from (case(w8a16(rows, 12288, 4096, clean=True), "fwd") for rows in (1, 16, 64))
     yield case(fp8_rows(32768, 4096), "fwd")
     yield from (case(fp8_linear(rows, 12288, 4096), "fwd") for rows in (16, 4096))
     yield from (case(swiglu_linear(rows, 12288, 4096), "fwd") for rows in (16, 8192))

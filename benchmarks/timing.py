@@ -38,16 +38,20 @@ def _flush_buffer() -> torch.Tensor:
     return torch.empty(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
 
 
-def timed(launch: Launch, launches: int, *, flush: bool) -> list[float]:
+def timed(launch: Launch, launches: int, *, flush: bool, clean: bool = False) -> list[float]:
     """Time each of `launches` with its own pair of events.
 
-    The flush is queued before the first event: it evicts the operands and hides the host's time.
+    The flush is queued before the first event: it evicts the operands and hides the host's time. It leaves L2
+    full of modified lines, which have to be written back when the launch reads others. clean: evict by reads,
+    as weights of the layer before do in decoding.
     """
     pairs = [
         (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(launches)
     ]
     for first, last in pairs:
-        if flush:
+        if flush and clean:
+            _flush_buffer().sum()
+        elif flush:
             _flush_buffer().fill_(1.0)
         first.record()
         launch()
@@ -56,15 +60,15 @@ def timed(launch: Launch, launches: int, *, flush: bool) -> list[float]:
     return [first.elapsed_time(last) for first, last in pairs]
 
 
-def measure(launch: Launch, *, seconds: float = 1.0, flush: bool = True) -> Timing:
-    """Time `launch` alone: a burst from an idle device, then about `seconds` of launches."""
+def measure(launch: Launch, *, seconds: float = 1.0, flush: bool = True, clean: bool = False) -> Timing:
+    """Time `launch` alone: a burst from an idle device, then about `seconds` of launches; clean: `timed`."""
     for _ in range(WARM_LAUNCHES):
         launch()
     torch.cuda.synchronize()
     time.sleep(BURST_IDLE_S)
-    burst = statistics.median(timed(launch, BURST_LAUNCHES, flush=flush))
+    burst = statistics.median(timed(launch, BURST_LAUNCHES, flush=flush, clean=clean))
     launches = int(max(BURST_LAUNCHES, min(MOST_LAUNCHES, 1e3 * seconds / max(burst, 1e-3))))
-    times = sorted(timed(launch, launches, flush=flush))
+    times = sorted(timed(launch, launches, flush=flush, clean=clean))
     tenth = len(times) // 10
     return Timing(statistics.median(times), burst, (times[tenth], times[len(times) - 1 - tenth]))
 

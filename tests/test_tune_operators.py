@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 import rlk
 from rlk import cli
 from rlk.errors import LaunchError
-from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Tensor, Tree, bf16, f16, f32, i32, i64, op
+from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Tensor, Tree, bf16, f16, f32, i8, i32, i64, op
 from rlk.runtime.binding.invocation import geometry_of
 from rlk.runtime.call.dispatch import bind_lowered, dispatch, lowered
 from rlk.runtime.registry import unregister
@@ -79,15 +79,22 @@ def head(hidden: Tensor[F, T, D], weight: Tensor[F, W, D]) -> Outputs:
     return L.out(y=soft.lse())
 
 
+@op()
+def weighed(x: Tensor[F, T, D], w: Tensor[i8, N, D]) -> Outputs:
+    """A product with a factor computed from bytes."""
+    return L.out(y=L.dot(x, w.to(x.dtype), over=D))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def known() -> Iterator[None]:
     """Register the operators of this file, as a package would."""
     rlk.register(pick, namespace="tuned", extents={"N": 96})
     rlk.register(coded, namespace="tuned", inputs=code_inputs)
     rlk.register(head, namespace="tuned", extents={"D": 256, "W": 8192})
+    rlk.register(weighed, namespace="tuned", extents={"D": 1024, "N": 1024})
     found.cache_clear()
     yield
-    for each in ("pick", "coded", "head"):
+    for each in ("pick", "coded", "head", "weighed"):
         unregister(f"tuned.{each}")
     found.cache_clear()
 
@@ -193,6 +200,15 @@ def test_a_contraction_of_an_own_operator_has_the_candidates_of_contractions(bac
     for schedules in made.schedules.values():
         given = (call.invocation, H200.softmax, geometry, call.tensors[0], H200, schedules, backend)
         assert lowered(*given)[3].backend == backend
+
+
+@pytest.mark.parametrize("backend", ["triton", "cute"])
+def test_forms_that_write_a_factor_first_or_do_not_are_timed(backend: str) -> None:
+    few, many = (plan(problem(shape("tuned.weighed", f"T={t}"), "meta"), backend, H200) for t in (64, 4096))
+    assert len(few.schedules[SHIPPED]) == 1 and len(few.schedules["form: 2 kernels"]) == 2
+    assert len(many.schedules[SHIPPED]) == 2 and len(many.schedules["form: 1 kernels"]) == 1
+    assert not any(name.startswith("form") for made in (few, many) for name in made.entries)
+    assert ("weighed: 64x128 c2" in few.schedules) == (backend == "cute")  # clusters share x
 
 
 @pytest.mark.parametrize("backend", ["triton", "cute"])

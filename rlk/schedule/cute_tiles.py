@@ -223,7 +223,8 @@ def _converted(count: int, wide: int, target: Target) -> Warpgroups:
     """Return the tiles of few rows beside a computed factor, bound by its conversions in registers.
 
     They are as narrow as the rows allow, and on as many SMs as there are: two blocks of 64 columns share an
-    SM where blocks of 128 leave some idle. Not measured yet.
+    SM where blocks of 128 leave some idle. 12288 x 4096 takes as long as by one block of 128 columns an SM
+    where L2 has to write back modified lines (decision 70); not measured elsewhere.
     """
     rows = next(n for n in FEW if n >= count)
     tiles = -(-wide // BEST[0])
@@ -291,6 +292,12 @@ def _looping(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     return next(busy, found[-1])
 
 
+def in_registers(kernel: Kernel, extents: Mapping[str, int]) -> bool:
+    """Return whether the factor of the columns is computed: they are the rows of instructions then."""
+    sides = factor_tiles(kernel, roles(kernel, extents))
+    return sides is not None and sides[1] in _of_computed(kernel)
+
+
 def fits(use: Warpgroups, kernel: Kernel) -> bool:
     """Return whether blocks of a tiling have room for a kernel's accumulators, or a factor in registers."""
     if any(isinstance(let.node, Loop) for let in kernel.body.lets):
@@ -298,7 +305,7 @@ def fits(use: Warpgroups, kernel: Kernel) -> bool:
     if one_piece(kernel) is None:
         products = sum(isinstance(let.node, Dot) for let in walk(kernel.body))
         room = use.rows < FEW_ROWS or products <= most_accumulators(use.columns)
-        return room and (use.columns <= BEST[0] or not _of_computed(kernel))
+        return room and (use.columns in ROWS or not _of_computed(kernel))  # rows of warpgroups
     held, shared = accumulators(use.columns, _pieces(kernel))
     return use.rows in ROWS and held > 1 + shared and shared < 2
 

@@ -249,6 +249,9 @@ WARPGROUPS: Lists = {
     ),
 }
 
+# few rows beside a computed factor, whose rows are those of instructions: clusters share the others
+SHARED_ROWS: Lists = {16: ("16x128 c2",), 32: ("32x128 c2",), 64: ("64x64 c2", "64x128 c2")}
+
 
 def table_of(backend: str) -> ModuleType:
     """Return the module of the table of a backend that is tuned."""
@@ -257,8 +260,10 @@ def table_of(backend: str) -> ModuleType:
     return table()
 
 
-def candidates(facts: Facts, backend: str) -> tuple[str, ...]:
+def candidates(facts: Facts, backend: str, computed: bool = False) -> tuple[str, ...]:
     """Return the tilings that are tried, as text: the first list for so many rows, else the last.
+
+    computed: whether the factor of the columns is computed in registers.
 
     A fold holds its chunk whole, so its columns are not tried; nor are tiles wider than there are columns.
     """
@@ -270,6 +275,8 @@ def candidates(facts: Facts, backend: str) -> tuple[str, ...]:
     listed = lists[min((most for most in lists if rank <= most), default=max(lists))]
     if table is triton_table:
         return listed
+    if computed:
+        listed += SHARED_ROWS.get(rank, ())
     if facts.kind == "stream_dot":
         return tuple(text for text in listed if tiling(text).columns == MOST_COLUMNS)
     widths = sorted({tiling(text).columns for text in listed})

@@ -202,21 +202,14 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
         raise UnsupportedError(
             Code.UNSUPPORTED, what=what, backend=backend, target=on.name, alternatives=other
         )
-    members: dict[Facts, list[int]] = {}
-    others: list[int] = []
-    for i, kernel in enumerate(program.kernels):
-        facts = heuristics.facts_of(kernel, on, geometry.extents)
-        if facts is not None:
-            # kernels that differ in what follows the product alone are tried together
-            members.setdefault(replace(facts, along=0), []).append(i)
-        else:
-            others.append(i)
+    members, others = _members(program.kernels, on, geometry.extents)
     sites: dict[str, Facts] = {}
     schedules, same = {SHIPPED: shipped}, []
     for facts, places in members.items():
         site = program.kernels[places[0]].name
         sites[site] = facts
-        for text in candidates(facts, backend):
+        computed = all(cute_tiles.in_registers(program.kernels[i], geometry.extents) for i in places)
+        for text in candidates(facts, backend, computed):
             use, changed = tiling(text), list(shipped)
             if isinstance(use, Warpgroups) and not all(
                 cute_tiles.fits(use, program.kernels[i]) for i in places
@@ -260,6 +253,22 @@ def _entries(
         for name, chosen in schedules.items()
         if name != SHIPPED and len(chosen) == len(kernels)  # a table says nothing of forms
     }
+
+
+def _members(
+    kernels: tuple[Kernel, ...], on: Target, extents: Mapping[str, int]
+) -> tuple[dict[Facts, list[int]], list[int]]:
+    """Return the indices of kernels that contract, by their facts, and those of the others."""
+    members: dict[Facts, list[int]] = {}
+    others: list[int] = []
+    for i, kernel in enumerate(kernels):
+        facts = heuristics.facts_of(kernel, on, extents)
+        if facts is not None:
+            # kernels that differ in what follows the product alone are tried together
+            members.setdefault(replace(facts, along=0), []).append(i)
+        else:
+            others.append(i)
+    return members, others
 
 
 def _forms(call: Problem, geometry: Geometry, kernels: int, backend: str, on: Target) -> dict[str, Schedules]:
