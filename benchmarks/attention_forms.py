@@ -481,6 +481,49 @@ def local(t):
     return t
 EDITS["local"] = local
 
+def early(t):
+    """P is written before sums of earlier pieces are merged."""
+    c = re.search(r"^    for b in cutlass\.range_constexpr\(8\):\n        for r in .*\n            p_words\[.*\n(?=    return k_con)", t, re.M).group(0)
+    t = t.replace(c, "")
+    a = "        warpgroup.wait_group(0)\n        v_ring.consumer_release(v_consumer_state)\n        v_consumer_state.advance()\n"
+    assert t.count(a) == 1
+    return t.replace(a, a + c + "    if cutlass.const_expr(not first):\n")
+EDITS["early"] = early
+
+def scratch(t, batch=8):
+    """Sums of earlier pieces in memory of their own (behind the work counter), by vectors of 16 bytes."""
+    n = int(re.search(r"^( +)o_before = by_rows\(o_before_fragment, (\d+)\)", t, re.M).group(2)) * 2
+    a = re.search(r"^( +)o_before_fragment = .*\n +o_before_fragment\.fill.*\n +o_before = by_rows.*\n", t, re.M)
+    pad = a.group(1)
+    pair = "varlen_attention_pair" in t
+    step = "pair" if pair else "s_step"
+    t = t.replace(a.group(0), f"{pad}o_before = cute.make_tensor(cute.recast_ptr((varlen_attention_work_counter + 64 + block * {256 * 2 * n} + 4 * mine).align(16), dtype=Float32), cute.make_layout((4, {n // 2}), stride=(1, {4 * 256})))\n")
+    def merge(m):
+        pad, body = m.group(1), m.group(0)
+        la, lb = re.search(r"mul\(o_before\[r, c\], ([\w\[\]]+)\)", body).group(1), re.search(r"mul\(acc_o\[r, c\], ([\w\[\]]+)\)", body).group(1)
+        def loop(pad, some):
+            load = (f"{pad}    for i in cutlass.range_constexpr({batch}):\n{pad}        cute.autovec_copy(o_before[None, {n // 4} * r + {batch} * j + i], o_vectors[None, i])\n" if some else
+                    f"{pad}    o_vectors.fill(negative_zero())\n")
+            return (f"{pad}for j in cutlass.range_constexpr({n // 4 // batch}):\n{pad}    o_vectors = cute.make_rmem_tensor((4, {batch}), Float32)\n" + load +
+              f"{pad}    for i in cutlass.range_constexpr({batch}):\n{pad}        for c in cutlass.range_constexpr(4):\n"
+              f"{pad}            o_a_scaled = mul(o_vectors[c, i], {la})\n{pad}            o_b_scaled = mul(acc_o[r, 4 * ({batch} * j + i) + c], {lb})\n{pad}            o_vectors[c, i] = o_a_scaled + o_b_scaled\n"
+              f"{pad}        cute.autovec_copy(o_vectors[None, i], o_before[None, {n // 4} * r + {batch} * j + i])\n")
+        return f"{pad}if {step} - first_steps > 8:\n" + loop(pad + "    ", True) + f"{pad}else:\n" + loop(pad + "    ", False)
+    t, k = re.subn(r"^( +)for c in cutlass\.range_constexpr\(\d+\):\n +o_a_scaled = mul\(o_before\[r, c\].*\n.*\n +o_before\[r, c\] = .*\n", merge, t, flags=re.M)
+    assert k == 1
+    def end(m):
+        pad = m.group(1)
+        return (f"{pad}o_row = cute.make_rmem_tensor((4, {n // 4}), Float32)\n{pad}o_row.fill(negative_zero())\n{pad}if (last_steps - 1) // 8 > first_steps // 8:\n"
+          f"{pad}    for i in cutlass.range_constexpr({n // 4}):\n{pad}        cute.autovec_copy(o_before[None, {n // 4} * r + i], o_row[None, i])\n"
+          f"{pad}for c in cutlass.range_constexpr({n}):\n{pad}    o_a_scaled = mul(o_row[c % 4, c // 4], alpha_a)\n")
+    t, k = re.subn(r"^( +)for c in cutlass\.range_constexpr\(\d+\):\n +o_a_scaled = mul\(o_before\[r, c\], alpha_a\)\n", end, t, flags=re.M)
+    assert k == 1
+    if pair:
+        t = t.replace("scaled_b, begin_k_value,", "scaled_b, first_steps, begin_k_value,")
+    return t
+EDITS["scratch"] = scratch
+EDITS["scratch4"] = lambda t: scratch(t, 4)
+
 
 def planned(names):
     """Change the plans of this process."""
@@ -489,6 +532,13 @@ def planned(names):
 
     if "last" in names:
         plan.AttentionPlan.maximum_last = property(lambda self: self.dynamic_schedule)
+    if {"scratch", "scratch4"} & set(names):
+        from rlk.lower.common.emitted import From
+        from rlk.runtime.binding import host_stub
+
+        plain = host_stub._argument
+        words = f"zeros({128 + 160 * 256 * 128}, dtype=words, device=device)"
+        host_stub._argument = lambda v, *a: words if v is From.WORK_COUNTER else plain(v, *a)
     if "rows2" in names:
         made = tuple(replace(x, rows=128, stages=4 if x.most == 128 else x.stages) for x in schedules.table())
         schedules.table = lambda: made
