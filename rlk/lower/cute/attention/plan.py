@@ -63,6 +63,7 @@ NARROW = 192  # accumulator elements of a row up to which the producer keeps mor
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
 LAGGING_LEAST = 96  # columns of V from which numerators before the maximum are faster (decision 68)
+SCRATCH_LEAST = 256  # elements of a row from which accumulators that are rarely rescaled live in global memory
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
 WIDE = 128  # elements of a row beyond which shared memory holds one block of two consumer warpgroups
 MOST_SUMS = 256  # accumulator elements of a row that each step of a gradient adds to, in registers
@@ -145,7 +146,8 @@ class AttentionPlan:
 
     parts: of the loop: unmasked steps, then masked ones; or masked ones alone; or masked, unmasked, masked.
     scores, sums: accumulator fragments. smem_accumulators: indices of carried accumulators that live in
-    shared memory, since they change at piece boundaries alone and registers are few. resident, streamed:
+    shared memory, since they change at piece boundaries alone and registers are few. scratch_accumulators:
+    those that live in global memory, a thread's own words too, where shared memory is full. resident, streamed:
     factors from memory that a tile, and that each step reads, in the order of their products. programs:
     persistent blocks of the tile scheduler.
     """
@@ -158,6 +160,7 @@ class AttentionPlan:
     scores: Fragment
     sums: tuple[Fragment, ...]
     smem_accumulators: tuple[int, ...]
+    scratch_accumulators: tuple[int, ...]
     parts: tuple[Step, ...]
     resident: tuple[Copies, ...]
     streamed: tuple[Copies, ...]
@@ -283,7 +286,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     registers = _registers(parts[-1], sums, consumers, target)
-    smem_accumulators = _smem_accumulators(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
+    rare = _rare_accumulators(parts[-1], sums)
+    smem_accumulators = rare if consumers >= FEW_REGISTERS else ()
     in_smem = len(smem_accumulators) * tile * sums[0].length * DType.F32.bytes
     fewest = 1 if parts[-1].sums_alone else FEWEST_STAGES
     row = scores.length * len(statistics)
@@ -301,6 +305,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         scores=scores,
         sums=sums,
         smem_accumulators=smem_accumulators,
+        scratch_accumulators=(),
         parts=parts,
         resident=resident,
         streamed=streamed,
@@ -312,6 +317,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         signature=signature,
         target=target,
     )
+    if made.dynamic_schedule and not smem_accumulators and sums[0].length >= SCRATCH_LEAST:
+        made = replace(made, scratch_accumulators=rare)
     own, stepped = (tuple(map(len, made.batches(factors))) for factors in (resident, streamed))
     batches = None if made.ahead else (own, (*stepped, *(1,) * made.statistics_pipelined))
     _sound(stages, consumers, batches, made.dynamic_schedule, len(made.released_early))
@@ -404,7 +411,7 @@ def _fragments(
     return Fragment(over, length, PAIRS), tuple(made)
 
 
-def _smem_accumulators(step: Step, sums: tuple[Fragment, ...]) -> tuple[int, ...]:
+def _rare_accumulators(step: Step, sums: tuple[Fragment, ...]) -> tuple[int, ...]:
     """Return the carried accumulators that change at piece boundaries alone."""
     found, loop = rescale_of(step.loop), step.loop
     yielded = {value for value, _, _ in found.changes} if found is not None else set()
