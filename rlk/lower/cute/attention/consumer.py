@@ -97,8 +97,8 @@ class ConsumerEmitter(AttentionEmitter):
     """Writes the lines of a consumer thread; `places` are the registers of loop-carried values.
 
     crossing: names of lists of both rows, which are read after the loop that writes them. in_smem: names and
-    sizes of accumulators in shared memory. unset: texts of elements in memory that are uninitialized until the
-    first rescale, each with the array's name, fragment, and initial value.
+    sizes of accumulators in shared memory. unset: texts of elements in memory that are uninitialized until
+    the first rescale, each with the array's name, fragment, and initial value.
     """
 
     places: tuple[str, ...] = ()

@@ -63,7 +63,7 @@ NARROW = 192  # accumulator elements of a row up to which the producer keeps mor
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
 LAGGING_LEAST = 96  # columns of V from which numerators before the maximum are faster (decision 68)
-SCRATCH_LEAST = 256  # elements of a row from which accumulators that are rarely rescaled live in global memory
+SCRATCH_LEAST = 256  # elements of a row from which rarely rescaled accumulators live in global memory
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
 WIDE = 128  # elements of a row beyond which shared memory holds one block of two consumer warpgroups
 MOST_SUMS = 256  # accumulator elements of a row that each step of a gradient adds to, in registers
@@ -147,9 +147,9 @@ class AttentionPlan:
     parts: of the loop: unmasked steps, then masked ones; or masked ones alone; or masked, unmasked, masked.
     scores, sums: accumulator fragments. smem_accumulators: indices of carried accumulators that live in
     shared memory, since they change at piece boundaries alone and registers are few. scratch_accumulators:
-    those that live in global memory, a thread's own words too, where shared memory is full. resident, streamed:
-    factors from memory that a tile, and that each step reads, in the order of their products. programs:
-    persistent blocks of the tile scheduler.
+    those that live in global memory, as a thread's own words too, where shared memory is full. resident,
+    streamed: factors from memory that a tile, and that each step reads, in the order of their products.
+    programs: persistent blocks of the tile scheduler.
     """
 
     kernel: Kernel
