@@ -145,11 +145,9 @@ class AttentionPlan:
     """A producer warpgroup, and consumer warpgroups with 64 rows of a tile each.
 
     parts: of the loop: unmasked steps, then masked ones; or masked ones alone; or masked, unmasked, masked.
-    scores, sums: accumulator fragments. smem_accumulators: indices of carried accumulators that live in
-    shared memory, since they change at piece boundaries alone and registers are few. scratch_accumulators:
-    those that live in global memory, as a thread's own words too, where shared memory is full. resident,
-    streamed: factors from memory that a tile, and that each step reads, in the order of their products.
-    programs: persistent blocks of the tile scheduler.
+    scores, sums: accumulator fragments. rare_accumulators: indices of carried accumulators that change at
+    piece boundaries alone. resident, streamed: factors from memory that a tile, and that each step reads, in
+    the order of their products. programs: persistent blocks of the tile scheduler.
     """
 
     kernel: Kernel
@@ -159,8 +157,7 @@ class AttentionPlan:
     others: tuple[TiledAxis, ...]
     scores: Fragment
     sums: tuple[Fragment, ...]
-    smem_accumulators: tuple[int, ...]
-    scratch_accumulators: tuple[int, ...]
+    rare_accumulators: tuple[int, ...]
     parts: tuple[Step, ...]
     resident: tuple[Copies, ...]
     streamed: tuple[Copies, ...]
@@ -211,6 +208,17 @@ class AttentionPlan:
         """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
         wide = self.consumers > 1 and max(copies.elements for copies in self.copied) > WIDE
         return self.ahead and self.by_tma and (wide or self.consumers >= FEW_REGISTERS)
+
+    @property
+    def smem_accumulators(self) -> tuple[int, ...]:
+        """Return the rare accumulators that live in shared memory: registers are few."""
+        return self.rare_accumulators if self.consumers >= FEW_REGISTERS else ()
+
+    @property
+    def scratch_accumulators(self) -> tuple[int, ...]:
+        """Return those that live in global memory, as a thread's own words too: shared memory is full."""
+        wide = self.dynamic_schedule and self.sums[0].length >= SCRATCH_LEAST
+        return self.rare_accumulators if wide and self.consumers < FEW_REGISTERS else ()
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -287,8 +295,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     registers = _registers(parts[-1], sums, consumers, target)
     rare = _rare_accumulators(parts[-1], sums)
-    smem_accumulators = rare if consumers >= FEW_REGISTERS else ()
-    in_smem = len(smem_accumulators) * tile * sums[0].length * DType.F32.bytes
+    in_smem = (len(rare) if consumers >= FEW_REGISTERS else 0) * tile * sums[0].length * DType.F32.bytes
     fewest = 1 if parts[-1].sums_alone else FEWEST_STAGES
     row = scores.length * len(statistics)
     stages = _stages(schedule, dtype, resident, streamed, row, in_smem, fewest, target)
@@ -304,8 +311,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         others=indices,
         scores=scores,
         sums=sums,
-        smem_accumulators=smem_accumulators,
-        scratch_accumulators=(),
+        rare_accumulators=rare,
         parts=parts,
         resident=resident,
         streamed=streamed,
@@ -317,8 +323,6 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         signature=signature,
         target=target,
     )
-    if made.dynamic_schedule and not smem_accumulators and sums[0].length >= SCRATCH_LEAST:
-        made = replace(made, scratch_accumulators=rare)
     own, stepped = (tuple(map(len, made.batches(factors))) for factors in (resident, streamed))
     batches = None if made.ahead else (own, (*stepped, *(1,) * made.statistics_pipelined))
     _sound(stages, consumers, batches, made.dynamic_schedule, len(made.released_early))
