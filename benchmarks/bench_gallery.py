@@ -408,7 +408,7 @@ def cases() -> Iterator[Case]:
     yield case(adamw(16384, 4096), "fwd")
     yield from (case(linear_attention(512, 128, 64), passes) for passes in ("fwd", "bwd"))
     yield case(int8_rows(32768, 4096), "fwd")
-    yield from (case(w8a16(rows, 12288, 4096), "fwd") for rows in (1, 16, 64, 256, 4096))
+    yield from (case(w8a16(rows, 12288, 4096), "fwd") for rows in (1, 16, 64, 256, 1024, 4096))
     yield case(fp8_rows(32768, 4096), "fwd")
     yield from (case(fp8_linear(rows, 12288, 4096), "fwd") for rows in (16, 4096))
 

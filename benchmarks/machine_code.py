@@ -68,7 +68,7 @@ class Code:
 def emitted(op: Op, *, grad: bool, extents: Mapping[str, int]) -> tuple[Emitted, tuple[Schedule, ...]]:
     """Return the source of an operator without options, or its gradient, at given extents."""
     variant: Variant = op.default_variant()
-    traced = op.trace(variant)
+    traced = op.trace_for_kernels(variant)
     if grad:
         assert op.gradient is not None
         wanted = tuple(n for n in op.gradient.wrt if n in variant.present or not _optional(op, n))

@@ -117,7 +117,7 @@ def row_of(row: Row, about: dict[str, Any]) -> dict[str, Any]:
             "flipped_tokens": experts["changed"],
             "flips_by_layer": experts["by_layer"],
         }
-    flips = more.get("flipped_tokens", 0) > 0 or not row["view"].startswith(ROUTERS)
+    flips = more.get("flipped_tokens", 0) > 0 or not row["view"].startswith(f"{ROUTERS}, split-K")
     return {
         "op": "causal_lm",
         "pass": "fwd+bwd" if row["operator"] == "gradients" else "fwd",
@@ -128,7 +128,7 @@ def row_of(row: Row, about: dict[str, Any]) -> dict[str, Any]:
         "unequal": row["unequal"],
         **more,
         "control": row["group"] == CONTROL,
-        "holds": row["status"] in ("holds", "detected") and flips,
+        "holds": row["status"] in ("holds", "detected", "no difference") and flips,
         "reason": row["reason"],
         "seconds": row["seconds"],
     }

@@ -352,6 +352,7 @@ class Code(Enum):
     RANKS_DIFFER = (
         "{op}: ranks differ in {count} facts\n{found}",
         "start all ranks with one version of rlk and of torch, one model and its leaves",
+        "ranks that share weights get the same ids of all tokens, whichever rows they keep",
     )
     RANKS_MISSING = (
         "{op}: {missing} of {ranks} ranks said nothing within {seconds:g} s",
@@ -410,6 +411,7 @@ class Code(Enum):
     # comparisons of engines
     DRIFT_FILE = ("{path} is no recorded rollout: {what}", "{instead}")
     DRIFT_ENGINE = ("engine {name}: {what}", "{instead}")
+    RAISED_ANEW = ("{text}",)
     # rlk itself
     INTERNAL = ("internal error: {what}", "please report it with the generated source")
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rlk.backends import cute
+from rlk.passes import pipeline
 from rlk.runtime.call import dispatch as runtime
 
 if "RLK_CACHE_DIR" not in os.environ:  # workers and children find it set: tests leave the user's store alone
@@ -39,12 +40,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def no_texts_of_others(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that changes something neither finds texts written before, nor leaves its own to others."""
+    """A test that changes something finds no texts and programs made before, nor leaves its own to others."""
     changes = "monkeypatch" in request.fixturenames
-    before = runtime.dispatch._memory
-    runtime.dispatch._memory = {} if changes else before
+    before = runtime.dispatch._memory, pipeline._known
+    if changes:
+        runtime.dispatch._memory, pipeline._known = {}, {}
     yield
-    runtime.dispatch._memory = before
+    runtime.dispatch._memory, pipeline._known = before
 
 
 @pytest.fixture

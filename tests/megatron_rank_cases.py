@@ -220,7 +220,7 @@ def refusals(config: TransformerConfig, model: Any) -> Found:
         return refused(lambda: core(wide[:, :2], key, value, **given))
 
     with without_cuda():
-        theirs_with_ours = refused(lambda: gpt.GPTModel(config, spec, 96, 512, **rope)(ids, None, None))
+        theirs_with_ours = refused(lambda: gpt.GPTModel(config, spec, 96, 512, **rope))
     return {
         "options": refused(lambda: megatron.rlk_layer_spec(bad)),
         "arguments": refused(lambda: megatron.GPTModel(config, spec, 96, 512, rope_scaling=True)),

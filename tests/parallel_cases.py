@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -306,8 +307,13 @@ def documented(rank: int, world: int) -> Found:
         "batch": lambda step, number: micro_batch(number),
         "active_tokens": lambda step: sum(map(active, range(rank, MICRO_BATCHES, world))),
     }
-    exec(compile(shown, "data-parallel.md", "exec"), names)
-    return {"tokens": names["tokens"], "norm": grad_norm(model.named_parameters())}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        exec(compile(shown, "data-parallel.md", "exec"), names)
+        for shape in ((2, 3), (3,)):  # of padded rows, and packed
+            model(torch.arange(6).view(-1, *shape[1:]))
+    warned = [str(each.message) for each in said if "view tensor" in str(each.message)]
+    return {"tokens": names["tokens"], "norm": grad_norm(model.named_parameters()), "warned": warned}
 
 
 def everything(rank: int) -> Found:

@@ -30,6 +30,7 @@ from rlk.parallel import (
     RowParallelLinear,
     SequenceParallelRMSNorm,
     VocabParallelEmbedding,
+    from_pretrained,
     parallelize,
     save_pretrained,
 )
@@ -304,6 +305,23 @@ def another_tree(line: DeviceMesh) -> Found:
         return training(parallelize(tiny("qwen3, tied"), line))
 
 
+def disagreements(line: DeviceMesh, folder: Path) -> Found:
+    """Return the errors of ranks of which one has other leaves, and other ids: fewer, or another one.
+
+    folder: of a checkpoint that `saved` wrote.
+    """
+    last = line.get_local_rank() == 3
+    model = parallelize(tiny("qwen2"), line)
+    ids = integers(*range(70))
+    found: Found = {"leaves": refused(lambda: parallelize(tiny("qwen2", rlk_leaves=4 if last else 8), line))}
+    if TRANSFORMERS:  # which reads config.json
+        found["loaded"] = refused(lambda: from_pretrained(folder, line, leaves=4 if last else 8))
+    found["sp"] = refused(lambda: parallelize(tiny("qwen2"), line, sp=last))
+    found["fewer"] = refused(lambda: model.logps(ids[: 69 if last else 70]))
+    found["another"] = refused(lambda: model.logps(torch.where(ids == 7, 8, ids) if last else ids))
+    return found | {"alike": refused(lambda: model.logps(ids.int() if last else ids))}
+
+
 def unwritten(model: CausalLM, folder: Path) -> str:
     """Return what a rank raises where the first one cannot make a folder."""
     file = folder.parent / f"file{dist.get_rank()}"
@@ -425,6 +443,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "sharded shares": lambda: sharded_shares(square),
         "transferred": lambda: transferred(line, square),
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
+        "disagreements": lambda: disagreements(line, folder),
         "another tree": lambda: another_tree(line),
     }
     return found | {name: call() for name, call in calls.items()}

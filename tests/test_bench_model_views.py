@@ -53,7 +53,8 @@ def test_a_control_without_flips_fails() -> None:
     """Routers by torch must flip some tokens: differing bits alone are not enough."""
     experts = {"compared": 9, "changed": 1, "by_layer": [1, 0]}
     row = {
-        "key": "control: routers by torch", "view": "routers by torch", "group": "control", "seconds": 0.1,
+        "key": "control: routers by torch, split-K",
+        "view": "routers by torch, split-K", "group": "control", "seconds": 0.1,
         "operator": "logits", "unit": "tokens", "compared": 9, "unequal": 9, "reason": None,
         "status": "detected", "experts": experts,
     }  # fmt: skip

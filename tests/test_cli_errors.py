@@ -82,6 +82,18 @@ def test_a_file_of_any_name_may_be_a_spec(rlk: Rlk, tmp_path: Path) -> None:
     assert status == 0 and out.startswith("x ")
 
 
+def test_a_file_may_import_the_operator_it_is_asked_for(rlk: Rlk, tmp_path: Path) -> None:
+    (tmp_path / "held_elsewhere.py").write_text(SPEC.format(body="return L.out(y=a + 1.0)"))
+    path = tmp_path / "uses.py"
+    path.write_text("from held_elsewhere import x as mine\nfrom rlk.ops import matmul\n")
+    law = ("--target", "sm_90a", "--law", "tiles")
+    status, out, err = rlk("check", f"{path}:mine", *law)
+    assert status == 0 and "x " in out and "all ok" in out, err
+    for name, choices in (("x", f"{path}:mine"), ("matmul", f"matmul, {path}:mine")):  # the last: a function
+        status, _, err = rlk("check", f"{path}:{name}", *law)
+        assert status == 2 and f"choose one of: {choices} " in err, err
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from edited_text import edit_text
 
+from rlk.backends.interface import Bound
+from rlk.backends.registry import of_name
 from rlk.errors import LoweringError
 from rlk.interp.run import run
+from rlk.ir.nodes import Launch
+from rlk.ir.verify import verify
 from rlk.lang import (
     Axis,
     DTypeVar,
@@ -29,10 +34,15 @@ from rlk.lang import (
 )  # fmt: skip
 from rlk.lang.op import Op
 from rlk.lower import cute
+from rlk.lower.common.memory import placed
 from rlk.lower.common.names import stride_name
 from rlk.passes import split_reduction
+from rlk.passes.factors_apart import factors_apart
 from rlk.passes.pipeline import canonical, specialize
+from rlk.runtime.reference import emit
 from rlk.schedule.backend_choice import by_cute_first
+from rlk.schedule.schedule import Schedule
+from rlk.schedule.written_factors import with_factors_written, writes_factors
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.generated import run_generated
@@ -235,15 +245,31 @@ def test_registers_hold_a_factor_that_a_tile_becomes(name: str, rows: int) -> No
     want = run(made, given, extents={"R": 40}).tensors["y"]
     got = run_generated(made, given, backend="cute", divisible=aligned(made), extents={"R": 40})
     assert_same_bits(got.tensors["y"], want, name, "bf16" if want.dtype == np.uint16 else None)
-    assert "OperandSource.RMEM" in got.emitted.source
+    bytes_of_few = rows == 5 and name.startswith("weighed") or name == "grouped"
+    assert ("warp_products" if bytes_of_few else "OperandSource.RMEM") in got.emitted.source
     assert ("bytes_as_floats" in got.emitted.source) == (name in ("weighed", "weighed in f16", "grouped"))
+
+
+@pytest.mark.parametrize("depth", [64, 128])
+@pytest.mark.parametrize("tile", [(8, 64), (16, 128), (32, 64)])
+def test_warps_multiply_bytes_by_few_rows(tile: tuple[int, int], depth: int) -> None:
+    pytest.importorskip("triton")
+    spec, given = tiled("weighed", 37)
+    made = program(spec)
+    tiles = tuple(zip(("M", "N"), tile, strict=True))
+    use = Schedule(tiles=tiles, stages=3, depth=depth, group=2, programs=2)
+    got = run_generated(made, given, backend="cute", divisible=aligned(made), schedules=(use,))
+    assert f"warp_products(unit, fragment, a, b_bytes, [place + {2 * depth * tile[0]} " in got.emitted.source
+    assert_same_bits(got.tensors["y"], run(made, given).tensors["y"], f"{tile} {depth}", "bf16")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "by"),
     [
         ("weighed", "Int32(0x5150)", "Int32(0x5051)"),  # the other byte first
-        ("weighed", "row // 2 % 4 ^ i", "row % 4 ^ i"),  # another swizzle
+        ("weighed", "// 8 % parts ^ i", "// 4 % parts ^ i"),  # another swizzle
+        ("weighed", "row ^ i % 2 * 4", "row ^ i % 2 * 2"),  # other elements of the plain factor
+        ("weighed", "            fragment.fill(0.0)\n", "            fragment.fill(1.0)\n"),
         ("scaled_rows", " < 112, ", " < 128, "),  # what is computed of nothing is multiplied with 0
         ("scaled_rows", "warpgroup.wait_group(0)\n", "pass\n"),  # registers are written that products read
     ],
@@ -287,6 +313,58 @@ def test_products_of_computed_factors_are_cutes_where_they_were_measured() -> No
 
     assert by_cute("weighed") and by_cute("down")
     assert not any(map(by_cute, ("activated", "head", "grouped")))
+
+
+WRITTEN = ("weighed", "weighed in f16", "scaled_rows", "activated", "down", "dequantised")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_factors_that_are_written_first_have_the_same_bits(name: str) -> None:
+    spec, given = CASES.get(name) or tiled(name, 5)
+    made = program(spec, dtype=f16 if "f16" in name else bf16)
+    want = run(made, given).tensors["y"]
+    kind = "bf16" if want.dtype == np.uint16 else None
+    apart = factors_apart(made)
+    verify(apart)
+    assert len(apart.kernels) == (3 if name == "dequantised" else 2)
+    assert_same_bits(run(apart, given).tensors["y"], want, name, kind)
+    unwritten = replace(apart, launches=tuple(Launch(each.name) for each in apart.kernels[1:]))
+    pytest.importorskip("triton")
+    whole = aligned(apart) if name != "dequantised" else frozenset()  # rows of 100 elements
+    for by in ("triton", "cute") if whole else ("triton",):
+        got = run_generated(apart, given, backend=by, divisible=whole)
+        assert_same_bits(got.tensors["y"], want, f"{name} by {by}", kind)
+        lacking = run_generated(unwritten, given, backend=by, divisible=whole).tensors["y"]
+        assert differing(lacking, want)  # what no kernel writes is NaN
+
+
+@pytest.mark.parametrize("by", ["triton", "cute"])
+def test_factors_are_written_first_for_many_rows_and_where_schedules_say_so(by: str) -> None:
+    spec, _ = tiled("weighed", 5)
+    sizes = {"N": 1024, "K": 1024}
+
+    def emitted(rows: int) -> Any:
+        return emit(program(spec), {"M": rows, **sizes}, target("sm_90a"), by)
+
+    (many, schedules, wrote), (few, plain, _) = emitted(4096), emitted(64)
+    assert [len(made.kernels) for made in (many, few)] == [2, 1] and len(schedules) == 2
+    multiples = {arg.name.removesuffix("_ptr") for k in many.kernels for arg in k.args if arg.divisible}
+    assert {"w_bf16", "w_bf16_n_stride"} <= multiples
+    with_rows = specialize(program(spec), sizes, target("sm_90a").softmax)
+    bound = Bound(with_rows, plain, lambda: with_rows, target("sm_90a"), {"M": 64, **sizes})
+    assert len(of_name(by).program_of(bound, schedules).kernels) == 2
+    assert placed(wrote, {"M": 4096, **sizes})[1] == 2 * 1024 * 1024
+    assert writes_factors(with_rows, {"M": 4096, **sizes}) and not writes_factors(with_rows, bound.extents)
+    short = {"M": 4096, "N": 64, "K": 1024}  # a launch takes longer than it saves
+    assert not writes_factors(with_rows, short)
+
+
+def test_factors_of_streams_segments_and_pieces_stay_in_the_loop() -> None:
+    for name in ("head", "in_pieces"):
+        made = program(CASES[name][0])
+        assert factors_apart(made) is made
+    sizes = {"E": 2, "N": 64, "K": 64, "T": 2**16, "R": 2**16}  # a host does not know the rows of a segment
+    assert with_factors_written(program(grouped), sizes) == program(grouped)
 
 
 def test_what_is_computed_beyond_an_end_would_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ def test_products_of_any_size_have_the_oracles_bits(dtype: str, m: int, n: int, 
     agree(program(product, dtype), products(m, n, k, dtype), divisible)
 
 
-@pytest.mark.parametrize("columns", [32, 64, 128, 256])
+@pytest.mark.parametrize("columns", [32, 64, 96, 128, 160, 256])
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_results_are_written_by_vectors_where_they_lie_so(
     dtype: str, columns: int, monkeypatch: pytest.MonkeyPatch
@@ -221,6 +221,18 @@ def vectors_of(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str, int]]
 def test_few_rows_may_be_the_columns_of_an_instruction(m: int, columns: int, rows: int, dtype: str) -> None:
     made = agree(program(product, dtype), products(m, 200, 72, dtype), tiles=(("M", rows), ("N", columns)))
     assert f"tile = ({columns}, {rows}, 64)" in made.source
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(64, 48), (128, 80), (128, 192)])
+def test_columns_may_be_three_or_five_times_a_power_of_two(rows: int, columns: int) -> None:
+    made = agree(program(product), products(70, 200, 72), tiles=(("M", rows), ("N", columns)))
+    assert f"tile = ({rows}, {columns}, 64)" in made.source
+
+
+@pytest.mark.parametrize(("spec", "columns"), [(product, 40), (turned, 96), (turned, 48)])
+def test_columns_that_tiles_in_shared_memory_cannot_have_are_refused(spec: Op, columns: int) -> None:
+    with pytest.raises(UnsupportedError, match=f"tiles of .*{columns}"):
+        agree(program(spec), products(70, 200, 72), tiles=(("M", 64), ("N", columns)))
 
 
 def test_results_are_written_in_pairs_or_alone_where_vectors_would_not_lie_so() -> None:

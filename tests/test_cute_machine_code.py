@@ -39,7 +39,7 @@ VERSION = version("nvidia-cutlass-dsl") if cute.toolchain() is not None else ""
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
 # bytes; the gradient of scores is long, so is the search of a sampler
 STACK = {
-    "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
+    "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_3": 304,
     "policy_loss_of_sequences_3": 8,
     "varlen_attention": 64, "prefix_attention_1": 56, "prefix_attention_2": 24,
 }  # fmt: skip
@@ -47,9 +47,9 @@ STACK = {
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
 GROUPS = {
-    "matmul_leaf2": 4,
-    "matmul_leaf4": 8,
-    "matmul_leaf8": 16,
+    "matmul_leaf2": 5,
+    "matmul_leaf4": 9,
+    "matmul_leaf8": 17,
     "varlen_attention": 6,
     "paged_attention": 15,
     "prefix_attention_1": 6,
@@ -57,7 +57,8 @@ GROUPS = {
     "varlen_attention_grad_2": 6,
     "varlen_attention_grad_3": 12,
 }
-"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; of
+"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block, and,
+of several chains, one more that begins the next tile beside the epilogue; of
 attention one for the scores of the first step, two for each part of a loop, and one that ends, or more where
 a branch leaves sums as they are, right behind which the compiler begins each instruction anew; of a gradient
 as many for each part as it has contractions."""
@@ -236,9 +237,9 @@ def test_blocks_that_walk_pieces_keep_their_sums_in_registers(name: str, tmp_pat
     what = canonical(operators()["matmul_leaf8"].trace(variant))
     emitted, _, _ = emit(what, dict(zip("TNK", size, strict=True)), H200, "cute")
     ((_, code),) = codes(emitted, tmp_path)
-    assert code.stack == 0
+    assert code.stack <= 24 * (name == "wide, bias")  # outside of loops
     most = 3 if "ends short" in name or "short pieces" in name else 2
-    assert code.groups <= 8 * most, f"{code.groups} waits: products that do not run ahead"
+    assert code.groups <= 8 * most + 1, f"{code.groups} waits: products that do not run ahead"
 
 
 DIFFERENTIATED = {
@@ -267,7 +268,8 @@ def test_gradients_of_products_keep_their_sums_in_registers(name: str, tmp_path:
         emitted = replace(emitted, kernels=emitted.kernels[-1:])
     for _, code in codes(emitted, tmp_path):
         assert code.stack == 0 and code.products and code.copies > 1 and code.writes
-        assert code.groups <= 2 * chains, f"{code.groups} waits: products that do not run ahead"
+        most = 2 * chains + (chains > 1)
+        assert code.groups <= most, f"{code.groups} waits: products that do not run ahead"
 
 
 STREAMED = {
@@ -439,7 +441,10 @@ def shown(width: cutlass.Constexpr):
 
 @cute.jit
 def bytes_shown():
-    made = sm90.make_smem_layout_a(utils.LayoutEnum.ROW_MAJOR, (128, 16, 64), Int8, 3)
+    for width in (64, 128):
+        made = sm90.make_smem_layout_a(utils.LayoutEnum.ROW_MAJOR, (128, 16, width), Int8, 3)
+        print(made.inner, made.outer, sep=" | ")
+    made = sm90.make_smem_layout_b(utils.LayoutEnum.ROW_MAJOR, (128, 16, 128), BFloat16, 3)
     print(made.inner, made.outer, sep=" | ")
 
 
@@ -453,8 +458,11 @@ def test_a_tile_is_read_along_its_rows_and_across_from_the_same_bytes(tmp_path: 
     file = tmp_path / "views.py"
     file.write_text(VIEWS)
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
-    *lines, of_bytes = done.stdout.splitlines()
-    assert of_bytes == "S<2,4,3> | ((8,16),(64,1),(1,3)):((64,512),(1,0),(0,8192))"  # as byte_places has it
+    *lines, of_bytes, twice, beside = done.stdout.splitlines()
+    # as byte_places has them, and matrix_places
+    assert of_bytes == "S<2,4,3> | ((8,16),(64,1),(1,3)):((64,512),(1,0),(0,8192))"
+    assert twice == "S<3,4,3> | ((8,16),(128,1),(1,3)):((128,1024),(1,0),(0,16384))"
+    assert beside == "S<3,4,3> | ((8,2),(64,2),(1,3)):((64,512),(1,1024),(0,2048))"
     assert len(lines) == 8
     for line in lines:
         width, one, along, two, turned = line.split(" | ")
@@ -472,12 +480,16 @@ def test_a_tile_is_read_along_its_rows_and_across_from_the_same_bytes(tmp_path: 
         assert sorted(found.ravel()) == list(range(64 * int(width)))
 
 
-def test_int8_weights_become_registers_by_few_instructions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rows", "product", "most"), [(16, "HMMA.16816", 220), (64, "HGMMA", 145)])
+def test_int8_weights_become_registers_by_few_instructions(
+    tmp_path: Path, rows: int, product: str, most: int
+) -> None:
     program = factors(weighed)
-    emitted, _, _ = emit(program, {"M": 16, "N": 12288, "K": 4096}, H200, "cute")
+    emitted, _, _ = emit(program, {"M": rows, "N": 12288, "K": 4096}, H200, "cute")
     ((_, code),) = codes(emitted, tmp_path)
-    assert code.stack == 0 and code.products == 8 and code.barriers <= 1
     text = disassembled(tmp_path / f"{emitted.kernels[0].name}.cubin")
-    loop = text[text.rindex("SYNCS.PHASECHK", 0, text.rindex("HGMMA")) : text.rindex("HGMMA")]
-    assert loop.count("HADD2.BF16") == loop.count("LDS.U16") == 16 and "I2F" not in loop
-    assert loop.count(";") < 160  # 32 numbers of a thread, of which an instruction converts two
+    pairs = 32 if rows == 16 else 16  # of a step of 128 elements or of 64: an instruction converts two
+    assert code.stack == 0 and text.count(product) == {16: 16, 64: 8}[rows] and code.barriers <= 1
+    loop = text[text.rindex("SYNCS.PHASECHK", 0, text.rindex(product)) : text.rindex(product)]
+    assert loop.count("HADD2.BF16") == loop.count("LDS.U16") == pairs and "I2F" not in loop
+    assert loop.count(";") < most

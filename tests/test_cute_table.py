@@ -69,7 +69,7 @@ WRONG = {
     "a condition": (entry('op = "matmul"'), "when='op'"),
     "a type": (entry(use=USE.replace("= 8", "= true")), "use.group=True: of type int"),
     "rows of no warpgroup": (entry(use="rows = 256, columns = 64, stages = 2, group = 1"), "rows=256"),
-    "columns": (entry(use="rows = 64, columns = 96, stages = 2, group = 1"), "columns=96: a power of two"),
+    "columns": (entry(use="rows = 64, columns = 72, stages = 2, group = 1"), "columns=72: a power of two"),
     "few columns": (entry(use="rows = 64, columns = 16, stages = 2, group = 1"), "columns=16"),
     "few rows of many columns": (entry(use="rows = 16, columns = 256, stages = 2, group = 1"), "columns=256"),
     "fewer rows than columns": (entry(use="rows = 4, columns = 64, stages = 2, group = 1"), "rows=4"),

@@ -40,6 +40,7 @@ from rlk.testing.examples import Example
 Z = Axis("Z", chunk=4)
 S = Axis("S", chunk=1)
 Q = Ragged("Q", over=R)
+Y = Axis("Y", chunk=4, dynamic=True)
 H100 = target("sm_90a")
 
 
@@ -143,6 +144,27 @@ def test_a_gradient_is_printed_as_a_spec_that_computes_it(spec: Op) -> None:
     assert stored(gradient(again)) == stored(gradient(spec)), text
 
 
+def test_extremes_of_a_dynamic_axis_are_printed_with_their_bits() -> None:
+    again = copy.copy(extremes)
+    text = gradient_text(extremes, gradient(extremes))
+    assert "= L.max(" in text and "= L.argmax()" in text, text
+    names = vars(rlk.lang) | {"R": R, "Y": Y, "extremes": again}
+    exec(compile(f"from __future__ import annotations\nimport math\n{text}", "written.py", "exec"), names)
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(3, 7)).astype(np.float32).round(1)  # some equal
+    given = {"x": x} | {f"d_{n}": rng.normal(size=3).astype(np.float32) for n in ("total", "least")}
+
+    def bits(op: Op) -> np.ndarray:
+        made = run(canonical(gradient(op)), given, extents={"R": 3, "Y": 7}, softmax=H100.softmax)
+        return made["d_x"].view(np.int32)
+
+    want = bits(extremes)
+    assert np.array_equal(bits(again), want) and np.count_nonzero(want) > 14
+    wrong = text.replace("L.exp(", "L.exp2(")
+    exec(compile(f"from __future__ import annotations\n{wrong}", "wrong.py", "exec"), names)
+    assert not np.array_equal(bits(again), want)  # the control
+
+
 def stored(program: Program) -> dict[str, int]:
     """Return a digest of how each output is computed, whatever the order of independent values."""
     (kernel,) = program.kernels
@@ -183,6 +205,16 @@ def test_another_order_of_a_product_is_seen() -> None:
 
 
 # --- refusals ---
+
+
+@op(saves=("x",))
+def extremes(x: Tensor[f32, R, Y]) -> Outputs:
+    """The sum of exp(x - max x), and the least, along an axis of any length."""
+    e = L.exp(x * 2.0 - L.max(x * 2.0, over=Y))
+    return L.out(total=L.sum(e, over=Y, tree=Tree.halving), least=L.min(x, over=Y))
+
+
+extremes.derive_vjp("x")
 
 
 @op(saves=("x",))

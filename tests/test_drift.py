@@ -319,7 +319,9 @@ def test_the_command_compares_and_its_status_says_the_result(
     assert (
         main(["drift", f"recorded:{record}", f"{eager},temperature=2", "--model", str(model), "--json"]) == 1
     )
-    assert json.loads(capsys.readouterr().out)["cause"] == "temperature"
+    said = json.loads(capsys.readouterr().out)
+    # the record was made at its own temperature, and applied it
+    assert said["cause"] == "temperature" and said["explanation"] is None
     assert main(["drift", "transformers", "vllm", *rest]) == 2
     assert "vllm is not installed" in capsys.readouterr().err
 

@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 from test_computed_factors import program, weighed
+from test_top import chunked
 
 from benchmarks import machine_code
 from rlk import ops  # noqa: F401  (registers what gradients need beside saved tensors)
 from rlk.backends.triton import compile_triton
+from rlk.lang import Variant
 from rlk.lower.common.emitted import Emitted
+from rlk.passes.pipeline import canonical
 from rlk.runtime.binding import selection
 from rlk.runtime.binding.invocation import Invocation, Tensors, geometry_of
 from rlk.runtime.call import autograd
@@ -238,6 +241,14 @@ def test_gradients_of_wide_rows_stay_in_registers(tmp_path: Path) -> None:
     first = replace(source.kernels[0], num_warps=4)
     wrong = replace(source, kernels=(first, *source.kernels[1:]))
     assert next(machine_code.codes(wrong, schedules, tmp_path)).spills > 100
+
+
+def test_a_chain_of_maxima_is_computed_once(tmp_path: Path) -> None:
+    """Each of a top's maxima is taken of the last one's result: computed again, code doubles with each."""
+    made, schedules, _ = emit(
+        canonical(chunked.trace(Variant())), {"T": 7, "C": 300}, target("sm_90a"), "triton"
+    )
+    assert sum(code.instructions for code in machine_code.codes(made, schedules, tmp_path)) < 5000
 
 
 def test_widths_of_accesses_are_counted() -> None:

@@ -9,6 +9,7 @@ import torch
 from runners import by_triton
 
 from rlk import ops
+from rlk.errors import LaunchError
 from rlk.nn.parts import _Gradient, _views, heads_side_by_side
 from rlk.runtime.call.dispatch import dispatch
 from rlk.testing.bits import differing
@@ -108,3 +109,18 @@ def test_a_backward_that_ends_at_heads_keeps_their_gradient() -> None:
         wanted = torch.autograd.grad(made, q, seeds[1], retain_graph=True)[0]
         assert differing(got[:, : COUNTS[0] * WIDTH], wanted.flatten(1)) == 0
         assert differing(wanted, kept) > 0
+
+
+def test_transforms_of_torch_func_take_the_parts_and_operators_refuse_them() -> None:
+    x, weight = drawn(TOKENS, sum(COUNTS) * WIDTH, seed=0), drawn(WIDTH, seed=1)
+
+    def weighed(split: Split, x: torch.Tensor) -> torch.Tensor:
+        q, _, v = split(x, COUNTS, WIDTH)
+        return (q[:, :2] * v * v).sum()
+
+    (want,) = torch.autograd.grad(weighed(_views, x.requires_grad_()), x)
+    assert differing(torch.func.grad(lambda x: weighed(heads_side_by_side, x))(x), want) == 0
+    q, *_ = torch.vmap(lambda x: tuple(heads_side_by_side(x, COUNTS, WIDTH)))(torch.stack([x, x * 2]))
+    assert differing(q[1], heads_side_by_side(x * 2, COUNTS, WIDTH)[0]) == 0
+    with pytest.raises(LaunchError, match="qk_norm has no rule for torch.func, and x is"):
+        torch.func.grad(lambda x: ops.qk_norm(heads_side_by_side(x, COUNTS, WIDTH)[0], weight).sum())(x)

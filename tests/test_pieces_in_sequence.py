@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,20 +114,30 @@ def test_any_number_of_rows_has_the_oracles_bits(m: int) -> None:
     agree(program("f16"), given(m, 72, 256, "f16"), schedule(64, 64, cluster=2))
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("count", [2, 4, 8, 16])
+@pytest.mark.parametrize(("count", "shared"), [(2, False), (4, False), (8, False), (8, True), (16, True)])
 def test_turns_add_pieces_as_a_pairwise_tree(count: int, shared: bool) -> None:
     held = count.bit_length() - shared
     pieces = Pieces("piece", count, 1, 0, held, shared)
     parts: dict[int, str] = {}
-    for piece, (slot, sums) in enumerate(pieces.merges):
-        assert slot < held
-        parts[slot] = str(piece)
-        for i in range(sums):
-            parts[slot - i - 1] = f"({parts[slot - i - 1]}+{parts[slot - i]})"
-        if shared and piece == pieces.half:
-            parts[-1] = parts[0]
-    found = f"({parts[-1]}+{parts[0]})" if shared else parts[0]
+    waited = 0
+    for piece, turn in enumerate(pieces.turns):
+        running = {m.right for m in turn.behind} | {m.left for m in turn.behind}
+        assert turn.slot < held and turn.slot not in running, "read while it is written"
+        waited += bool(turn.before)
+        for merges in (turn.before, turn.behind):
+            for to, left, right in merges:
+                parts[to] = f"({parts[left]}+{parts.pop(right)})"
+            if merges is turn.before:
+                assert turn.slot not in parts
+                running_piece = turn.slot
+        if turn.put_away:
+            parts[-1] = parts.pop(0)
+        parts[running_piece] = str(piece)
+    for i, (to, left, right) in enumerate(pieces.last, 1):
+        parts[to] = f"({parts.pop(left)}+{parts.pop(right)})"
+        assert i < pieces.freeing or 0 not in parts, "read while the next tile's first piece is written"
+    assert pieces.result and waited <= shared <= (pieces.spare not in (0, pieces.result))
+    found = f"({parts[-1]}+{parts[pieces.result]})" if shared else parts[pieces.result]
     level = [str(i) for i in range(count)]
     while len(level) > 1:
         level = [f"({a}+{b})" for a, b in zip(level[::2], level[1::2], strict=True)]
@@ -259,15 +270,19 @@ def edited(pattern: str, new: str, by: Schedule, monkeypatch: pytest.MonkeyPatch
 NARROW, WIDE = schedule(64, 64), schedule(64, 128)
 SEEN = {
     "sums in another order": (
-        r"parts\[slot - i - 1\], parts\[slot - i - 1\]",
-        "parts[slot - sums], parts[slot - sums]",
+        r"\[\(2, 2, 1\), \(0, 0, 2\)\]",
+        "[(0, 0, 2), (0, 0, 1)]",
         NARROW,
     ),
-    "one sum less": (r"\(3, 3\)", "(3, 2)", NARROW),
+    "one sum less": (r"\(1, \[\], \[\(0, 0, 1\)\]|\[\(2, 2, 1\), \(3, 3, 2\), ", "[(2, 2, 1), ", NARROW),
     "a piece that begins late": (r"K_piece \* 128", "K_piece * 128 + 16", NARROW),
     "a piece twice": (r"K_piece \* 128", "K_piece // 2 * 256", NARROW),
-    "half of the pieces, in shared memory": (r"put_sum\(parts\[0\], parts\[1\], parts\[0\]\)", "pass", WIDE),
-    "the sum so far put away early": (r"piece == 3", "piece == 1", WIDE),
+    "half of the pieces, in shared memory": (r"put_sums\(parts, \[\(1, 2, 1\)\]\)", "pass", WIDE),
+    "the sum so far put away early": (
+        r"(\(0, 0, 1\)\]), False(.*?), True",
+        r"\1, True\2, False",
+        WIDE,
+    ),
     "a chain that goes on": (r"Field.ACCUMULATE, False", "Field.ACCUMULATE, True", NARROW),
 }
 
@@ -278,24 +293,33 @@ def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyP
 
 
 def test_sums_the_other_way_round_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    pattern = r"put_sum\(parts\[slot - i - 1\], parts\[slot - i - 1\], parts\[slot - i\]\)"
-    new = "put_sum(parts[slot - i - 1], parts[slot - i], parts[slot - i - 1])"
+    pattern, new = r"add_here\(a\[i\], b\[i\]\)", "add_here(b[i], a[i])"
     assert edited(pattern, new, NARROW, monkeypatch) == 0
 
 
 REFUSED = {
-    "sums of products that are still made": (r"warpgroup.wait_group\(0\)", "pass", "waited for|still read"),
-    "a stage given back too early": (
-        r"(if cutlass.const_expr\(sums > 0\):\n +)warpgroup.wait_group\(1\)",
-        r"\1pass",
-        "still read",
+    "sums of products that are still made": (
+        r"warpgroup.wait_group\(0\)\n( +ring.consumer_release\(free\)\n +free.advance\(\)\n +put_sums)",
+        r"pass\n\1",
+        "waited for|still read",
     ),
-    "every other stage kept": (r"sums > 0", "sums > 1", "out of turn|still read|waited for"),
-    "threads that share what waits": (r"\(4 \* mine,", "(4 * (mine // 2),", "two threads write"),
+    "a sum of products that run on": (r"wait_group\(1\)(?=[^#]+#)", "wait_group(2)", "waited for|still read"),
+    "a stage given back too early": (
+        r"(if cutlass.const_expr\(piece > 0 and len\(before\) == 0\):\n +)warpgroup.wait_group\(1\)",
+        r"\1pass",
+        "still read|waited for",
+    ),
+    "every other stage kept": (r"piece > 0 and", "piece > 1 and", "stages were filled"),
+    "an accumulator that is summed and written": (
+        r"\(2, \[\], \[\(0, 0, 1\)",
+        "(1, [], [(0, 0, 1)",
+        "waited for",
+    ),
+    "threads that share what waits": (r"mine % 32 \* 4", "mine % 32 // 2 * 4", "two threads write"),
     "a step that nobody copies": (r"cutlass.range\(2, unroll=1\)", "cutlass.range(1, unroll=1)", "awaited"),
     "a piece that nobody copies": (r"cutlass.range\(8, unroll=1\)", "cutlass.range(7, unroll=1)", "awaited"),
-    "registers that wait at another place": (r"stride=\(1, 512\)", "stride=(1, 510)", "not aligned|one word"),
-    "what waits is read before it is there": (r"piece == 3", "piece == 9", "nothing wrote"),
+    "registers that wait at another place": (r"stride=\(1, 128\)", "stride=(1, 126)", "not aligned|one word"),
+    "what waits is read before it is there": (r"True\)", "False)", "nothing wrote"),
 }
 
 
@@ -304,6 +328,12 @@ def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest
     pattern, new, why = REFUSED[mistake]
     with pytest.raises((Fault, IndexError), match=why):
         edited(pattern, new, WIDE, monkeypatch)
+
+
+def test_the_next_tile_begins_when_its_stage_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = r"(< items:\n +)ring.consumer_wait\(get\)(?=\n +fragment = parts\[0\])"
+    with pytest.raises(Fault, match="not read"):
+        edited(pattern, r"\1pass", replace(WIDE, programs=1), monkeypatch)
 
 
 @pytest.mark.parametrize(

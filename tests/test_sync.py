@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from nn_cases import model
+from nn_cases import QWEN3, model
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import FlatParameter
 
-from rlk.errors import LaunchError
+import rlk
+from rlk.errors import Code, LaunchError
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import call
 from rlk.sync import Part, check, compare, digest, transfer
@@ -427,3 +428,25 @@ def test_a_head_of_its_own_is_refused_by_a_target_that_ties_it() -> None:
     assert digest(target).total == before  # nothing was written
     source.lm_head.weight.copy_(source.model.embed_tokens.weight)
     assert transfer(source, target).total == digest(source).total
+
+
+def test_models_with_other_leaves_are_refused_before_a_weight_is_copied() -> None:
+    source, target = model(seed=1), model(seed=2, rlk_leaves=2)
+    before = digest(target).total
+    with pytest.raises(LaunchError, match=r"target: rlk_leaves=2 .*\n.*1, that of the source") as raised:
+        transfer(source, target)
+    assert raised.value.code is Code.ARG_VALUE and digest(target).total == before
+    again = model(seed=3, rlk_leaves=2)
+    assert transfer(target, again).total == before  # the control
+
+
+def test_leaves_of_a_patched_model_are_compared_too() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen3Config(**{key: x for key, x in QWEN3.items() if key != "model_type"})
+    theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    source = model(seed=1, rlk_leaves=2)
+    total = transfer(source, theirs).total  # rlk does not compute it: any leaves
+    with rlk.patch(theirs), pytest.raises(LaunchError, match="target: rlk_leaves=1 "):
+        transfer(source, theirs)
+    with rlk.patch(theirs, leaves=2):
+        assert transfer(source, theirs).total == total

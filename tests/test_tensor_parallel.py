@@ -23,8 +23,8 @@ from tensor_parallel_cases import MODELS, SHARED, WAYS, way
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.ranks import Ranks
-from rlk.optim import grad_norm
-from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, parallelize
+from rlk.optim import clip_grad_norm
+from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, models, parallelize
 from rlk.parallel.plan import Cut, cuts_of
 from rlk.runtime.call.collective import SHARE, Share, share_of
 from rlk.sync import digest
@@ -221,6 +221,27 @@ def test_leaves_are_part_of_the_bits() -> None:
     assert all(count > 5 for count in others(other, alone(name), {}).values())
 
 
+# --- ranks that disagree ---
+
+
+def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found]) -> None:
+    words = {
+        "leaves": ("parallelize: ranks differ in 2", "numerics id: ", "leaves: 8 on rank 0, 4 on rank 3"),
+        "loaded": ("from_pretrained: ranks differ in 2", "leaves: 8 on rank 0, 4 on rank 3"),
+        "sp": ("sp: False on rank 0, True on rank 3",),
+        "fewer": ("ranks differ in 2", "tokens: 70 on rank 0, 69 on rank 3"),
+        "another": ("ranks differ in 1", "digest of ids: "),
+    }
+    for found in ranks:
+        for what, said in words.items():
+            if what not in found["disagreements"]:  # without transformers
+                continue
+            code, text = found["disagreements"][what]
+            assert code == "RANKS_DIFFER" and all(each in text for each in said), text
+        assert found["disagreements"] == ranks[0]["disagreements"]
+        assert found["disagreements"]["alike"] == ("", "nothing was raised")
+
+
 # --- checkpoints ---
 
 
@@ -269,6 +290,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def initialized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    for module in (models, checkpoint):  # needs a store, and no group
+        monkeypatch.setattr(module, "agree_at_start", lambda *_, **__: None)
 
 
 def all_fine(x: torch.Tensor, group: dist.ProcessGroup, *, op: str) -> torch.Tensor:
@@ -298,11 +321,12 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
         model.save_pretrained(folder)
     for each in (model, deepcopy(model)):
         assert_marked(each, parts)
-        with pytest.raises(LaunchError, match=r"a weight that 4 ranks share along dim 1") as raised:
+        with pytest.raises(LaunchError, match=r"^clip_grad_norm: leaves=1 is not allowed") as raised:
             for name, p in each.named_parameters():  # the first that raises: columns, of one leaf
                 p.grad = torch.zeros_like(p) if "o_proj" in name else None
-            grad_norm(each.named_parameters())
-        assert "for leaves = 1" in str(raised.value)
+            clip_grad_norm(each.named_parameters(), 1.0)
+        said = str(raised.value)  # the argument that is missing, and the weight that shows it
+        assert "(config.leaves), as leaves=" in said and "a weight that 4 ranks share along dim 1" in said
 
 
 def assert_marked(model: torch.nn.Module, parts: dict[str, Cut]) -> None:

@@ -242,3 +242,38 @@ def test_k_is_a_number_of_1_to_32(k: object) -> None:
     with pytest.raises(SpecError) as error:
         spec.trace(Variant())
     assert error.value.code is Code.TOP_COUNT and "test_top.py" in str(error.value)
+
+
+# --- the largest and the smallest of NaN alone ---
+
+N = Axis("N")
+D = Axis("D", chunk=4, dynamic=True)
+
+
+@op()
+def extremes(x: Tensor[f32, T, N]) -> Outputs:
+    """Of a whole row, padded to a power of two with what loses."""
+    return L.out(most=L.max(x, over=N), least=L.min(x, over=N))
+
+
+@op()
+def extremes_of_chunks(x: Tensor[f32, T, D]) -> Outputs:
+    """Of a row of any length, beginning with what loses."""
+    return L.out(most=L.max(x, over=D), least=L.min(x, over=D))
+
+
+@pytest.mark.parametrize("by", ["oracle", "triton", "cute"])
+@pytest.mark.parametrize(("spec", "n", "is_nan"), [(extremes, 8, True), (extremes, 6, False),
+                                                   (extremes_of_chunks, 8, False)])  # fmt: skip
+def test_extremes_of_nan_alone_are_nan_where_nothing_pads(spec: Op, n: int, is_nan: bool, by: str) -> None:
+    """Documented at `L.max` and `L.min`: another rule would be other numerics, with other ids."""
+    program, x = canonical(spec.trace(Variant())), np.full((2, n), np.nan, np.float32)
+    x[1, 3] = 2.5  # the control: a NaN loses to any number
+    if by == "oracle":
+        made = dict(run(program, {"x": x}).tensors)
+    else:
+        pytest.importorskip("triton")
+        made = dict(run_generated(program, {"x": x}, backend=by, on=target("sm_90a")).tensors)
+    for name, padding in (("most", -np.inf), ("least", np.inf)):
+        first, second = made[name]
+        assert second == 2.5 and (np.isnan(first) if is_nan else first == padding), (name, first)

@@ -75,7 +75,7 @@ def test_warpgroups_are_tried_where_their_rows_are_and_no_wider_than_the_columns
 
     assert {(u.rows, u.cluster) for u in tried(rows=64, columns=4096)} == {(64, 1)}
     assert {u.columns for u in tried(rows=64, columns=4096)} >= {32, 64, 128}
-    assert {u.columns for u in tried(rows=64, columns=33)} == {32, 64}
+    assert {u.columns for u in tried(rows=64, columns=49)} == {32, 48, 64}
     assert {u.group for u in tried(rows=8192, columns=4096)} == {4, 8, 16}
     for listed in WARPGROUPS.values():
         for use in map(tiling, listed):
@@ -384,10 +384,77 @@ def test_a_models_own_shapes_are_tried_by_the_backends_that_run_them(
     assert asked["cute"] == [f"matmul {rows} x {each}" for each in products for rows in (16, 2048)]
     assert "linear_logp 16 x 2048 x 256" in asked["triton"] and "geglu T=2048, N=512" in asked["triton"]
     gradients = [each for each in asked["triton"] if "_grad" in each]
-    assert len(gradients) == 8 and not any("T=16" in each or " 16 x " in each for each in gradients)
+    assert len(gradients) == 12 and not any("T=16" in each or " 16 x " in each for each in gradients)
     asked.clear()
     assert tune("--all", str(config), "--backend", "triton", "--only", "matmul", "--dry")[0] == 0
     assert list(asked) == ["triton"]  # the control: the backend that is given
+
+
+def test_experts_are_tried_as_grouped_products_and_gradients_where_training_is(
+    tune: Rlk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"hidden_size": 256, "vocab_size": 2048, "intermediate_size": 512, "num_attention_heads": 4}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+    asked: list[str] = []
+
+    def compiled(wanted: Sequence[Shape], *_: Any) -> Compiled:
+        asked[:] = map(str, wanted)
+        return Compiled()
+
+    monkeypatch.setattr("rlk.cli.tune.compile_all", compiled)
+    monkeypatch.setattr("rlk.cli.tune.backend_of", lambda call, on: "triton")
+    monkeypatch.setattr("rlk.cli.tune.kernel_key", lambda *_: {})
+    write = (tmp_path / "config.json").write_text
+    write(json.dumps({**sizes, **experts, "model_type": "qwen3_moe"}))
+    assert tune("--all", str(tmp_path), "--rows", "16", "--rows", "1024", "--dry")[0] == 0  # a folder
+    assert {
+        "matmul 16 x 8 x 256",  # the router
+        "grouped_matmul T=32, K=256, E=8, N=192",
+        "grouped_matmul T=32, K=96, E=8, N=256",
+        "swiglu T=32, N=96",
+        "grouped_matmul_grad@x T=2048, K=256, E=8, N=192",
+        "grouped_matmul_grad@w T=2048, K=256, E=8, N=192",
+    } <= {*asked}
+    assert not any(" x 1024 x 256" in each or "N=512" in each for each in asked)  # an MLP
+    assert not any("_grad" in each and ("T=32" in each or "T=16" in each) for each in asked)
+    assert tune("--all", str(tmp_path), "--rows", "16", "--dry")[0] == 0
+    assert len(asked) > 8 and not any("_grad" in each for each in asked)  # decoding is not trained
+    write(json.dumps({**sizes, **experts, "mlp_only_layers": [0], "n_shared_experts": 1}))
+    assert tune("--all", str(tmp_path), "--rows", "16", "--dry")[0] == 0
+    assert {"matmul 16 x 1024 x 256", "matmul 16 x 192 x 256", "swiglu T=16, N=512"} <= {*asked}
+    write(json.dumps({**sizes, "num_experts": 8, "model_type": "qwen3_moe"}))
+    status, _, err = tune("--all", str(tmp_path), "--dry")
+    assert status == 2 and "num_experts_per_tok is None" in err
+
+
+def test_rows_by_expert_are_drawn_at_any_size() -> None:
+    call = problem(Shape("grouped_matmul", (("T", 40), ("K", 32), ("E", 5), ("N", 16))), "cpu")
+    begin, end = (call.tensors[0][name].tolist() for name in ("begin", "end"))
+    assert begin[0] == 0 and end[-1] == 40 and begin[1:] == end[:-1] and begin == sorted(begin)
+
+
+def test_what_the_time_does_not_suffice_for_is_not_reached_and_no_failure(tune: Rlk) -> None:
+    shapes = ("--shape", "M=16,N=64,K=512", "--shape", "M=16,N=64,K=1024")
+    status, out, err = tune("matmul_leaf8", *shapes, "--backend", "triton", "--dry", "--limit-s", "1e-9")
+    assert status == 0 and "0 failed, 2 not reached" in out and "FAILED" not in out + err
+    assert "not reached in 1e-09 s" in out and "    matmul_leaf8 16 x 64 x 1024\n" in out
+
+
+def test_a_schedule_that_was_not_compiled_in_time_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = Shape.of("matmul", 16, 64, 512)
+    compiled = Compiled({each: plan(problem(each, "meta"), "triton", H200)})
+    shipped, first, *_ = compiled.plans[each].schedules
+    compiled.unreached.append((each, first))
+    asked: list[list[str]] = []
+
+    class Quiet(Session):
+        def _ask(self, row: Any, tried: Sequence[str]) -> None:
+            asked.append(list(tried))
+            row["tried"] |= {name: {"ms": 1.0} for name in tried if name != shipped}
+
+    row = Quiet("triton", 0.1, 1.0, 0.0).measure(each, compiled)
+    assert asked[0][0] == shipped and first not in asked[0] and len(asked) == 1
+    assert row["unfinished"] == [first] and not row["errors"] and "failed" not in row
 
 
 def test_without_a_device_nothing_is_timed(tune: Rlk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from rlk.runtime.binding.invocation import geometry_of
 from rlk.runtime.call.dispatch import bind_lowered, dispatch, lowered
 from rlk.runtime.registry import unregister
 from rlk.schedule.entries import Range
-from rlk.schedule.user_table import parse, read, using
+from rlk.schedule.schedule import Schedule
+from rlk.schedule.user_table import Table, parse, read, using, written
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits
 from rlk.testing.simulators import hopper
@@ -35,7 +37,7 @@ from rlk.tune.propose import user_entries
 from rlk.tune.record import write
 from rlk.tune.registered import call_of, traffic
 from rlk.tune.session import Row, Session
-from rlk.tune.shapes import OTHER_ROWS, Shape, found, shape, shapes, subject
+from rlk.tune.shapes import OTHER_ROWS, Shape, found, separately, shape, shapes, subject
 
 H200 = target("sm_90a")
 T, N, V = Axis("T", dynamic=True), Axis("N"), Axis("V")
@@ -302,6 +304,28 @@ def test_an_operator_is_measured_on_the_path_of_the_shipped_ones(
         chosen = lowered(call.invocation, H200.softmax, geometry, call.tensors[0], H200, None, "triton")[2]
     assert str(chosen[0]) == row["schedules"][best]
     assert chosen == plan(call, "triton", H200).schedules[best]
+
+
+def test_gradients_with_kernels_of_their_own_have_entries_of_their_own() -> None:
+    both = separately([shape("matmul_grad", "T=64,N=96,K=128")])
+    assert [each.op for each in both] == ["matmul_grad@x", "matmul_grad@w"]
+    calls = [problem(each, "meta") for each in both]
+    plans = [plan(call, "triton", H200) for call in calls]
+    name = next(n for n in plans[0].schedules if n != SHIPPED)
+    (entry,) = plans[0].entries[name]
+    table = parse(written(entry), "mine.toml")
+    assert table.entries[0].gradients == ("x",) and plans[1].kernels == (entry.kernel,)  # one name for both
+
+    def chosen(i: int, table: Table) -> tuple[Schedule, ...]:
+        geometry = geometry_of(calls[i].invocation, calls[i].tensors[0])
+        with using(table):
+            given = (calls[i].invocation, H200.softmax, geometry, calls[i].tensors[0], H200)
+            return lowered(*given, None, "triton")[2]
+
+    assert chosen(0, table) == plans[0].schedules[name] != plans[0].schedules[SHIPPED]
+    assert chosen(1, table) == plans[1].schedules[SHIPPED]
+    every = Table((replace(table.entries[0], gradients=(), use=(("warps", 8),)),))
+    assert chosen(1, every)[0].warps == 8 != plans[1].schedules[SHIPPED][0].warps  # the control
 
 
 def test_what_is_no_faster_is_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:

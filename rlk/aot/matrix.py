@@ -183,18 +183,30 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The sizes of a model's experts.
+
+    count: experts of a layer, of which a token goes through k. width: of each, which is what `intermediate`
+    is of an MLP. shared: width of the experts that every token goes through, 0 where there are none. dense:
+    whether some layers have an MLP of `intermediate`. kind: the model's type.
+    """
+
+    count: int
+    k: int
+    width: int
+    shared: int
+    dense: bool
+    kind: str
+
+
 def model_of_config(path: Path, tp: int) -> tuple[Model, str]:
     """Return the sizes in a Hugging Face config.json, split over `tp` ranks, and its dtype.
 
-    Raises LaunchError for a file that has not the fields of a decoder with grouped heads.
+    path: the file, or a folder that has it. Raises LaunchError for a file that has not the fields of a
+    decoder with grouped heads.
     """
-    try:
-        members = json.loads(path.read_text(encoding="utf-8"))
-        members = {**members, **(members.get("text_config") or {})}
-    except OSError as error:
-        raise wrong("--model-config", str(path), f"a file that can be read ({error.strerror})") from None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise _no_decoder(path, repr(error)) from None
+    members = _members(path)
     given = {ours: members.get(theirs) for ours, theirs in _CONFIG.items()}
     if given["kv_heads"] is None:
         given["kv_heads"] = given["heads"]
@@ -212,6 +224,36 @@ def model_of_config(path: Path, tp: int) -> tuple[Model, str]:
     dtype = str(members.get("dtype") or members.get("torch_dtype") or "bfloat16")
     model = Model(name=kind, profile=profile, tp=(tp,), **given)
     return model, "f16" if dtype == "float16" else "bf16"
+
+
+def experts_of_config(path: Path) -> Experts | None:
+    """Return the sizes of the experts in a config.json, None for a dense model; raise LaunchError."""
+    members = _members(path)
+    counts = [members.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts")]
+    count = next((each for each in counts if each), None)
+    if count is None:
+        return None
+    k = members.get("num_experts_per_tok", members.get("experts_per_token"))
+    width = members.get("moe_intermediate_size") or members.get("intermediate_size")
+    for name, size in (("experts", count), ("num_experts_per_tok", k), ("moe_intermediate_size", width)):
+        if not _is_size(size):
+            raise _no_decoder(path, f"{name} is {size!r}, not a whole number of at least 1")
+    shared = members.get("shared_expert_intermediate_size") or (members.get("n_shared_experts") or 0) * width
+    some = members.get("mlp_only_layers") or members.get("first_k_dense_replace")
+    dense = bool(some) or (members.get("decoder_sparse_step") or 1) > 1
+    return Experts(count, k, width, shared, dense, str(members.get("model_type", "")))
+
+
+def _members(path: Path) -> dict[str, Any]:
+    """Return the fields of a config.json, or of a folder's, those of its language model at the top."""
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        members = json.loads(path.read_text(encoding="utf-8"))
+        return {**members, **(members.get("text_config") or {})}
+    except OSError as error:
+        raise wrong("--model-config", str(path), f"a file that can be read ({error.strerror})") from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _no_decoder(path, repr(error)) from None
 
 
 # fields of a model, and what a config.json calls them

@@ -38,6 +38,7 @@ from rlk.backends.interface import (
 from rlk.backends.source import executed
 from rlk.env import Env
 from rlk.errors import Code, InternalError, LaunchError
+from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
 from rlk.resources import installing
 from rlk.runtime.launch.launcher import Services, composed, on_its_device
@@ -371,28 +372,34 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
     """Yield the forms that the CuTe lowering may write.
 
     The first, where the lowering supports it, has blocks that loop over the pieces of their contraction; it
-    runs by default where heuristics want it. The next launches pieces in parallel or one after the other. The
-    last has kernels of their own for sums that one loop carries, for sums that registers hold one at a time.
+    runs by default where heuristics want it. The next writes computed factors first, where that is cheaper;
+    a later one, for schedules that are given, all of them. The next launches pieces in parallel or one after
+    the other. The last has kernels of their own for sums that one loop carries, for sums that registers hold
+    one at a time.
     """
+    from rlk.passes.factors_apart import factors_apart
     from rlk.passes.sums_apart import sums_apart
     from rlk.schedule.cute_tiles import by_warpgroups, may_loop_over_pieces, pieces_in_sequence
+    from rlk.schedule.written_factors import with_factors_written
 
     whole, target, extents = bound.whole(), bound.target, bound.extents
 
-    def of_whole() -> Schedules:
-        chosen = tuple(choose(kernel, target, None, extents) for kernel in whole.kernels)
-        return by_warpgroups(whole, chosen, target, extents)
-
-    def of_parts() -> Schedules:
-        chosen = tuple(choose(kernel, target, None, extents) for kernel in parts.kernels)
-        return by_warpgroups(parts, chosen, target, extents)
+    def scheduled(program: Program) -> Schedules:
+        chosen = tuple(choose(kernel, target, None, extents) for kernel in program.kernels)
+        return by_warpgroups(program, chosen, target, extents)
 
     if may_loop_over_pieces(whole):
-        yield Candidate(whole, of_whole, pieces_in_sequence(whole, target, extents))
+        yield Candidate(whole, lambda: scheduled(whole), pieces_in_sequence(whole, target, extents))
+    written = with_factors_written(bound.program, extents)
+    if written is not bound.program:
+        yield Candidate(written, lambda: scheduled(written))
     yield Candidate(bound.program, lambda: by_warpgroups(bound.program, bound.chosen, target, extents))
+    every = factors_apart(bound.program)
+    if len(every.kernels) > len(written.kernels):
+        yield Candidate(every, lambda: scheduled(every), by_default=False)
     parts = sums_apart(bound.program)
     if len(parts.kernels) > len(bound.program.kernels):
-        yield Candidate(parts, of_parts)
+        yield Candidate(parts, lambda: scheduled(parts))
 
 
 # --- on the CPU

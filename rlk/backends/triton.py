@@ -15,9 +15,20 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from rlk.backends.binaries import load_binaries
-from rlk.backends.interface import Backend, Launcher, Toolchain, Wheels, lowering_sources
+from rlk.backends.interface import (
+    Backend,
+    Bound,
+    Candidate,
+    Launcher,
+    Schedules,
+    Toolchain,
+    Wheels,
+    as_launched,
+    lowering_sources,
+)
 from rlk.backends.source import executed
 from rlk.env import Env
+from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelBuild, LoweringOptions
 from rlk.resources import installing
 from rlk.runtime.launch.record import MODULE, SCRATCH, LaunchRecord, ModuleRecord
@@ -236,6 +247,27 @@ def _table() -> ModuleType:
     return triton_table
 
 
+def of_triton(bound: Bound) -> Iterator[Candidate]:
+    """Yield a program that writes computed factors first, where that is cheaper; then the launched one.
+
+    The last, for schedules that are given, writes every factor that can be.
+    """
+    from rlk.passes.factors_apart import factors_apart
+    from rlk.schedule.heuristics import choose
+    from rlk.schedule.written_factors import with_factors_written
+
+    def chosen(program: Program) -> Schedules:
+        return tuple(choose(kernel, bound.target, None, bound.extents) for kernel in program.kernels)
+
+    written = with_factors_written(bound.program, bound.extents)
+    if written is not bound.program:
+        yield Candidate(written, lambda: chosen(written))
+    yield from as_launched(bound)
+    every = factors_apart(bound.program)
+    if len(every.kernels) > len(written.kernels):
+        yield Candidate(every, lambda: chosen(every), by_default=False)
+
+
 BACKEND = Backend(
     name=NAME,
     targets=frozenset(TARGETS),
@@ -246,6 +278,7 @@ BACKEND = Backend(
     lower=_lower,
     compile=compile_in_scratch,
     load=load_binaries,
+    candidates=of_triton,
     complete=True,
     choosing=_choosing,
     wheels=Wheels(frozenset(TARGETS)),

@@ -56,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare and print; 0 without a difference, 1 with one, 2 where log-probs were not compared."""
+    if not arguments.temperature > 0:
+        raise _wrong("--temperature", arguments.temperature, "a number above 0")
     for name in (arguments.a, arguments.b):  # before a model is made
         asked_for(name, arguments.temperature)
     lengths = _lengths(arguments.lengths)

@@ -94,7 +94,8 @@ def _show(op: Op, arguments: argparse.Namespace, on: Target) -> None:
     extents = reference_extents(op, canonical(traced))
     extents |= given_extents("rlk show", arguments.extent, extents)
     if arguments.source:
-        what = canonical(traced, apart=apart(canonical(traced), extents))
+        made = traced if arguments.grad else op.trace_for_kernels(variant)
+        what = canonical(made, apart=apart(canonical(made), extents))
         print(emit(what, extents, on, arguments.source)[0].source, end="")
     elif arguments.after in ("specialize", "sweep"):
         axes = {axis for k in canonical(traced).kernels for d in k.params for axis in d.type.axes}
@@ -203,7 +204,7 @@ def _describe(op: Op, variant: Variant, on: Target, extents: dict[str, int]) -> 
     if sums:
         print(table(("program", "order of float additions"), sums))
         print()
-    programs = [placed(op, op.trace(variant)), *([] if gradient is None else [gradient])]
+    programs = [placed(op, op.trace_for_kernels(variant)), *([] if gradient is None else [gradient])]
     known = [reference_extents(op, program) | extents for program in programs]
     _describe_kernels(zip(programs, known, strict=True), on)
     _describe_variant(name, variant)

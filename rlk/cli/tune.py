@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from rlk.aot.matrix import model_of_config
+from rlk.aot.matrix import experts_of_config, model_of_config
 from rlk.aot.progress import Progress
 from rlk.backends.registry import complete, of_name, registered
 from rlk.cli.text import made_folder, positive, table
@@ -32,7 +32,19 @@ from rlk.tune.precompile import Compiled, compile_all
 from rlk.tune.problem import SHIPPED, backend_of, problem
 from rlk.tune.propose import bound_of, proposals, summary, user_entries
 from rlk.tune.session import Row, Session
-from rlk.tune.shapes import OTHER_ROWS, SUBJECTS, Shape, of_model, shape, shapes, subject, text_of
+from rlk.tune.shapes import (
+    OTHER_ROWS,
+    SUBJECTS,
+    TRAINED_ROWS,
+    Mixture,
+    Shape,
+    of_model,
+    separately,
+    shape,
+    shapes,
+    subject,
+    text_of,
+)
 
 DRY_TARGET = "sm_90a"
 
@@ -46,12 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--all", type=Path, metavar="CONFIG",
-        help="instead of OP: products, norms, activation, head and their gradients of the model that a "
-        "config.json describes",
+        help="instead of OP: products, of experts too, norms, activation, head and their gradients of the "
+        "model that a config.json, or a folder's, describes",
     )  # fmt: skip
     parser.add_argument(
         "--rows", action="append", type=positive,
-        help="of --all; may be repeated; default: " + ", ".join(map(str, OTHER_ROWS)),
+        help="of --all; may be repeated; default: " + ", ".join(map(str, OTHER_ROWS)) + "; gradients are of "
+        f"those from {TRAINED_ROWS} on",
     )  # fmt: skip
     parser.add_argument("--grad", action="store_true", help="the gradient, not the operator")
     tuned = [each.name for each in registered() if each.table is not None]
@@ -115,12 +128,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry:
         for compiled in every.values():
             _say_plans(compiled)
+        _say_late([each for c in every.values() for each in _late(c)], arguments)
         broken = [pair for c in every.values() for pair in c.failed if pair[1] == SHIPPED]
         return 1 if broken or any(c.refused for c in every.values()) else 0
     device = torch.cuda.get_device_name()
     rows: list[Row] = []
+    late: list[Shape] = []
     for backend, compiled in every.items():
-        _measure(backend, compiled, rows, device, arguments, deadline)
+        late += _measure(backend, compiled, rows, device, arguments, deadline)
+    _say_late(late, arguments)
     print(f"{time.monotonic() - begin:.0f} s, record in {arguments.out}\n")
     return _conclude(device, rows, arguments.write) or (1 if any(c.refused for c in every.values()) else 0)
 
@@ -137,19 +153,33 @@ def _compiled(wanted: Sequence[Shape], backend: str, on: Target, deadline: float
 def _measure(
     backend: str, compiled: Compiled, rows: list[Row], device: str, arguments: argparse.Namespace,
     deadline: float,
-) -> None:  # fmt: skip
-    """Append the row of each shape, until the time is up, and write the record after each."""
+) -> list[Shape]:  # fmt: skip
+    """Append the row of each shape, and write the record after each; return the shapes that time cut off."""
     session = Session(backend, arguments.seconds, arguments.child_limit_s, deadline)
+    late = _late(compiled)
     try:
         for each in compiled.plans:
-            if time.monotonic() >= deadline:
-                print(f"out of time before {each}", flush=True)
-                break
+            if each in late or time.monotonic() >= deadline:
+                late = list(dict.fromkeys([*late, each]))
+                continue
             rows.append(session.measure(each, compiled))
             _say_row(rows[-1])
             record.write(arguments.out, device, shlex.join(["rlk", *sys.argv[1:]]), rows, arguments.commit)
     finally:
         session.close()
+    return late
+
+
+def _late(compiled: Compiled) -> list[Shape]:
+    """Return the shapes whose shipped schedule was not compiled when the time was up."""
+    return [each for each, name in compiled.unreached if name == SHIPPED]
+
+
+def _say_late(late: Sequence[Shape], arguments: argparse.Namespace) -> None:
+    """Name the shapes that time cut off: they are no failure."""
+    if late:
+        print(f"not reached in {arguments.limit_s:g} s (--limit-s; --only TEXT continues with some):")
+        print("\n".join(f"    {each}" for each in late), flush=True)
 
 
 def _of_model(arguments: argparse.Namespace) -> Sequence[Shape]:
@@ -165,7 +195,11 @@ def _of_model(arguments: argparse.Namespace) -> Sequence[Shape]:
     except LaunchError as error:
         raise error.reworded(op={"rlk aot": "rlk tune"}, name={"--model-config": "--all"}) from None
     gate = "geglu" if model.profile == "gemma" else "swiglu"
-    return _chosen(of_model(asdict(model), gate, arguments.rows or OTHER_ROWS), arguments)
+    mixture = None
+    if (at := experts_of_config(arguments.all)) is not None:
+        inner = "clamped_swiglu" if at.kind == "gpt_oss" else gate
+        mixture = Mixture(at.count, at.k, at.width, at.shared, at.dense, inner)
+    return _chosen(of_model(asdict(model), gate, arguments.rows or OTHER_ROWS, mixture), arguments)
 
 
 def _by_backend(wanted: Sequence[Shape], given: str | None, on: Target) -> dict[str, Sequence[Shape]]:
@@ -189,6 +223,7 @@ def _chosen(listed: Sequence[Shape], arguments: argparse.Namespace) -> Sequence[
         raise LaunchError(
             Code.ARG_VALUE, op="rlk tune", name="--lane", value=arguments.lane[:60], wanted="I/N, such as 1/4"
         )
+    listed = separately(listed)
     chosen = [each for each in listed if arguments.only in str(each)]
     if not chosen:
         texts = ", ".join(map(str, listed))
@@ -210,9 +245,10 @@ def _here() -> Target:
 
 def _say_compiled(compiled: Compiled, seconds: float) -> None:
     tried = sum(len(plan.schedules) for plan in compiled.plans.values())
+    cut = f", {len(compiled.unreached)} not reached" if compiled.unreached else ""
     print(
         f"{len(compiled.plans)} shapes, {tried} schedules, {compiled.modules} modules by {Env.current().jobs}"
-        f" processes in {seconds:.1f} s; {len(compiled.failed)} failed",
+        f" processes in {seconds:.1f} s; {len(compiled.failed)} failed{cut}",
         flush=True,
     )
     for each, why in compiled.refused.items():

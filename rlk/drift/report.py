@@ -165,7 +165,7 @@ def compare(a: Engine, b: Engine, sequences: Sequences, *, clip: float = 0.2, de
     if hooked and tokens and _same_tokens(mine, sequences):
         operators, found = _operators(a, b, sequences, first, free, findings, depends)
         if operators.cause is not None and operators.cause.name in ("log_probs", "logits"):
-            explanation = _explained(sequences, operators, facts[0].temperature or 1.0)
+            explanation = _explained(sequences, operators, facts)
     if (operators is None or operators.cause is None) and drift is not None and drift.exact < 1.0:
         explanation = _explained_by_one((a, facts[0], mine), (b, facts[1], other))
     return Report(
@@ -190,8 +190,9 @@ def _operators(
     return made, tuple(triggers(a, b, sequences, made.cause.name, first))
 
 
-def _explained(sequences: Sequences, made: Comparison, temperature: float) -> str | None:
+def _explained(sequences: Sequences, made: Comparison, facts: tuple[Facts, Facts]) -> str | None:
     """Explain the log-probs of b on the logits of a."""
+    temperature = facts[1].temperature or facts[0].temperature or 1.0
     keep, name = sequences.has_next, "log_probs"
     mine, other = made.first.outputs.get(name), made.forced.outputs.get(name)
     z = made.first.inputs.get(name)
@@ -202,12 +203,24 @@ def _explained(sequences: Sequences, made: Comparison, temperature: float) -> st
         other = other.gather(-1, sequences.next_ids[:, None].to(other.device))
     x, y = (t[keep.to(t.device)].flatten() for t in (mine, other))
     z, ids = z[keep.to(z.device)], sequences.next_ids[keep].to(z.device)
-    return explained(z, ids, temperature, x, y)
+    return explained(z, ids, temperature, _at(facts[0], temperature, z, ids, x), y)
+
+
+def _at(
+    facts: Facts, temperature: float, z: torch.Tensor, ids: torch.Tensor, own: torch.Tensor
+) -> torch.Tensor:
+    """Return an engine's log-probs `own` of logits z as they are at a temperature, which may be another's.
+
+    What the other engine did is told by its own temperature: that the two differ is a finding.
+    """
+    if temperature == (facts.temperature or 1.0):
+        return own
+    return torch.log_softmax(z.double() / temperature, -1).gather(-1, ids[:, None])[:, 0]
 
 
 def _explained_by_one(a: tuple[Engine, Facts, Scores], b: tuple[Engine, Facts, Scores]) -> str | None:
     """Explain the log-probs of one engine on the logits of the other, the only one that can be hooked."""
-    for word, (engine, facts, known), (_, _, of) in (("a", b, a), ("b", a, b)):
+    for word, (engine, facts, known), (_, declared, of) in (("a", b, a), ("b", a, b)):
         if not engine.modules():
             continue
         lists = of.tokens.lists()
@@ -221,7 +234,9 @@ def _explained_by_one(a: tuple[Engine, Facts, Scores], b: tuple[Engine, Facts, S
         both = (of.known & known.known & of.logps.isfinite())[: len(some.ids)]
         rows = (some.has_next & both.roll(-1)).nonzero().flatten()
         z, own = z[rows.to(z.device)].cpu(), own[rows.to(own.device)].flatten().cpu()
-        text = explained(z, some.next_ids[rows], facts.temperature or 1.0, own, of.logps[rows + 1])
+        temperature = declared.temperature or facts.temperature or 1.0
+        ids = some.next_ids[rows]
+        text = explained(z, ids, temperature, _at(facts, temperature, z, ids, own), of.logps[rows + 1])
         return None if text is None else f"in {word}, {text}"
     return None
 

@@ -17,6 +17,7 @@ from rlk.ir.text import axes_in
 from rlk.ir.types import DType
 
 Array = NDArray[Any]
+PROGRAMS = 256  # whose axes are kept
 
 
 def extents_of(program: Program, inputs: Mapping[str, Any], given: Mapping[str, int]) -> dict[str, int]:
@@ -47,7 +48,19 @@ def extents_of(program: Program, inputs: Mapping[str, Any], given: Mapping[str, 
                         other="another tensor",
                         wanted=found[axis.name],
                     )
-    return completed(program.name, axes_in(program), found)
+    return completed(program.name, _declared(program), found)
+
+
+_axes: dict[int, tuple[Program, tuple[Axis, ...]]] = {}
+
+
+def _declared(program: Program) -> tuple[Axis, ...]:
+    """Return the axes that declare an extent, of this very object: calls run one program again and again."""
+    if id(program) not in _axes:  # a program in the table is alive: no other one has its id
+        if len(_axes) >= PROGRAMS:
+            _axes.clear()
+        _axes[id(program)] = program, tuple(a for a in axes_in(program) if a.extent is not None)
+    return _axes[id(program)][1]
 
 
 def extent(axis: Axis, extents: Mapping[str, int]) -> int:

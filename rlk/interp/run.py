@@ -411,10 +411,10 @@ class _Tile:
         """Return the indices of a dim, 0 for those out of range; raise where one of these is unguarded."""
         n = self.launch.memory[param].shape[dim]
         outside = (tile.data < 0) | (tile.data >= n)
-        if not outside.any():
+        if not np.count_nonzero(outside):
             return tile
         (bad, on), _ = self.joined(Tile(outside, tile.axes), guard or _ALWAYS)
-        if (bad & on).any():
+        if np.count_nonzero(bad & on):
             raise InternalError(Code.INTERNAL, loc, what=f"index {dim} of {param} is outside [0, {n})")
         return Tile(np.where(outside, 0, tile.data), tile.axes)
 
@@ -455,7 +455,7 @@ class _Tile:
         read = Tile(data.copy("K") if data is found.data else data, found.axes)
         if guard is None:
             return read
-        if guard.data.all():
+        if np.count_nonzero(guard.data) == guard.data.size:
             return self.spread(read, guard.axes)
         (on, x, other), axes = self.joined(guard, read, fill or Tile(np.zeros((), read.data.dtype)))
         return Tile(np.where(on, x, other), axes)
@@ -599,7 +599,7 @@ class _Tile:
         return carried
 
     def chosen(self, cond: Tile, a: Tile, b: Tile) -> Tile:
-        if cond.data.all():
+        if np.count_nonzero(cond.data) == cond.data.size:
             return a
         (on, x, y), axes = self.joined(cond, a, b)
         return Tile(np.where(on, x, y), axes)
@@ -630,7 +630,7 @@ def _range(index: Tile, n: int) -> int | slice | None:
         return None
     low = int(at.flat[0])
     high = low + at.size
-    if low < 0 or high > n or (at.ndim and (at != np.arange(low, high)).any()):
+    if low < 0 or high > n or (at.ndim and np.count_nonzero(at != np.arange(low, high))):
         return None
     return slice(low, high) if at.ndim else low
 

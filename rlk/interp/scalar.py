@@ -5,7 +5,7 @@ The scalar `*_one` functions are for compiled code; LLVM neither contracts nor r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -48,7 +48,7 @@ def elementwise(function: Callable[..., Any], results: dict[str, str]) -> Callab
 
     @wraps(function)
     def call(*operands: Any) -> Any:
-        arrays = operands if _alike(operands, made) else _broadcast(function.__name__, operands, made)
+        arrays = _alike(function.__name__, operands, made)
         first = arrays[0]
         out = np.empty(first.size, made[first.dtype])
         # one layout, so that one type is compiled: contiguous, aligned and writable
@@ -58,26 +58,35 @@ def elementwise(function: Callable[..., Any], results: dict[str, str]) -> Callab
     return call
 
 
-def _alike(operands: tuple[Any, ...], taken: Mapping[Any, Any]) -> bool:
-    first, *others = operands
-    return (
-        isinstance(first, np.ndarray)
-        and first.dtype in taken
-        and all(
-            isinstance(x, np.ndarray) and x.dtype == first.dtype and x.shape == first.shape for x in others
-        )
-    )
-
-
-def _broadcast(name: str, operands: tuple[Any, ...], taken: Mapping[Any, Any]) -> list[Any]:
+def _alike(name: str, operands: tuple[Any, ...], taken: Mapping[Any, Any]) -> Sequence[Any]:
     """Return operands as arrays of one dtype that a function takes, and of one shape."""
+    arrays: Sequence[Any] = operands
+    dtype = getattr(operands[0], "dtype", None)
+    for x in operands:
+        if type(x) is not np.ndarray or x.dtype != dtype or dtype not in taken:
+            arrays = _converted(name, operands, taken)
+            break
+    shape = arrays[0].shape
+    for x in arrays:
+        if x.shape != shape:
+            whole = np.broadcast(*arrays).shape
+            return [x if x.shape == whole else _repeated(x, whole) for x in arrays]
+    return arrays
+
+
+def _converted(name: str, operands: tuple[Any, ...], taken: Mapping[Any, Any]) -> Sequence[Any]:
     given = np.result_type(*operands)
     dtype = given if given in taken else next((d for d in taken if np.can_cast(given, d)), None)
     if dtype is None:
         raise TypeError(f"{name.lstrip('_')} takes {' or '.join(map(str, taken))}, got {given}")
-    arrays = [np.asarray(x, dtype) for x in operands]
-    shape = np.broadcast(*arrays).shape
-    return [x if x.shape == shape else np.broadcast_to(x, shape) for x in arrays]
+    return [np.asarray(x, dtype) for x in operands]
+
+
+def _repeated(x: Any, shape: tuple[int, ...]) -> Any:
+    """Return a copy of an array with a shape: compiled loops take no strides, np.broadcast_to is slower."""
+    made = np.empty(shape, x.dtype)
+    made[...] = x
+    return made
 
 
 @intrinsic

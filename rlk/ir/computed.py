@@ -158,6 +158,12 @@ def values_in_order(text: str) -> str:
     return re.sub(r"%\d+", lambda found: numbers.setdefault(found[0], f"%{len(numbers)}"), text)
 
 
+@cache
+def _compared(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass that equality compares; none of another class."""
+    return tuple(f.name for f in fields(kind) if f.compare) if is_dataclass(kind) else ()
+
+
 @dataclass(slots=True)
 class _Numbers:
     """Numbers the names of each kind in order of appearance."""
@@ -182,6 +188,8 @@ class _Numbers:
     def of(self, value: Any) -> Any:
         """Return frozen data with every name in it replaced."""
         match value:
+            case int() | str() | None:  # most of all
+                return value
             case Axis(name=name, over=over, extent=extent):
                 name = self.axis(name)  # first: numbers are in order of appearance
                 over = over and self.axis(over)
@@ -202,9 +210,9 @@ class _Numbers:
                 return tuple(map(self.of, value))
             case Enum():
                 return value
-            case _ if is_dataclass(value):
-                kept = {f.name: self.of(getattr(value, f.name)) for f in fields(value) if f.compare}
-                return replace(value, **kept)  # type: ignore[type-var]
+            case _ if names := _compared(value.__class__):
+                kept = {name: self.of(getattr(value, name)) for name in names}
+                return replace(value, **kept)
             case _:
                 return value
 

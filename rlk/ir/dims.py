@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from math import gcd, lcm
 from types import MappingProxyType
 
@@ -19,6 +20,8 @@ class Part(Enum):
     STEP = "step"
     WITHIN = "within"
     LANE = "lane"
+
+    __hash__ = object.__hash__  # members are singletons; Enum's own hashes the name, by a Python function
 
 
 def is_power_of_two(n: int) -> bool:
@@ -181,7 +184,7 @@ class Axis:
 
     def __hash__(self) -> int:
         # axes differ in these, but for mistakes; hashing all fields takes several times as long
-        return hash((self.name, self.part._value_))
+        return hash((self.name, self.part))
 
     def __str__(self) -> str:
         return self.name if self.part is Part.ALL else f"{self.name}.{self.part.value}"
@@ -213,7 +216,7 @@ class Axis:
         >>> kept.value.axes
         T, V.lane
         """
-        return replace(self, part=Part.PIECE)
+        return _part(self, Part.PIECE)
 
     @property
     def within(self) -> Axis:
@@ -226,7 +229,7 @@ class Axis:
         >>> Axis("A", piece=64).within
         A.within
         """
-        return replace(self, part=Part.WITHIN)
+        return _part(self, Part.WITHIN)
 
     @property
     def steps(self) -> Axis:
@@ -239,7 +242,7 @@ class Axis:
         >>> Axis("A", chunk=16, piece=64).steps
         A.step
         """
-        return replace(self, part=Part.STEP)
+        return _part(self, Part.STEP)
 
     @property
     def lanes(self) -> Axis:
@@ -255,7 +258,7 @@ class Axis:
         >>> L.sum(kept.value, over=V.lanes)
         [16, 17]
         """
-        return replace(self, part=Part.LANE)
+        return _part(self, Part.LANE)
 
     @property
     def fan(self) -> Axis | None:
@@ -283,7 +286,13 @@ class Axis:
         >>> Axis("A", chunk=16).lanes.whole
         A
         """
-        return self if self.part is Part.ALL else replace(self, part=Part.ALL)
+        return self if self.part is Part.ALL else _part(self, Part.ALL)
+
+
+@lru_cache(1 << 12)
+def _part(axis: Axis, part: Part) -> Axis:
+    """Return a part of an axis. Passes ask for the same ones for every value of a program."""
+    return replace(axis, part=part)
 
 
 def Ragged(name: str, over: Axis, *, chunk: int = 1, piece: int | None = None, leaf: str = "chunk") -> Axis:

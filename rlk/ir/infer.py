@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 
 from rlk.errors import NOWHERE, Code, Loc, SpecError
 from rlk.ir.dims import Axis, union, without
@@ -106,7 +107,7 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
             return TupleType((*folded, *carried))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every node, and that takes four times as long
 class _Known:
     """The values and parameters that a node may refer to, and the place for error messages."""
 
@@ -134,7 +135,12 @@ class _Known:
         return type
 
     def joined(self, *values: Value) -> tuple[Axis, ...]:
-        return union(*(self.tile(v).axes for v in values))
+        axes: tuple[Axis, ...] = ()
+        for value in values:
+            others = self.tile(value).axes
+            if others and others != axes:  # most often they are the same, or none
+                axes = union(axes, others)
+        return axes
 
     def same(self, what: str, a: Value, b: Value) -> DType:
         if self.tile(a).dtype is not self.tile(b).dtype:
@@ -335,6 +341,7 @@ def _products(fold: Fold, rows: tuple[Axis, ...], known: _Known) -> TileType:
     return TileType(DType.F32, rows)
 
 
+@cache
 def _accepted1(fn: Fn1) -> frozenset[DType]:
     """Return the dtypes on which a function of one operand is defined."""
     match fn:
@@ -346,6 +353,7 @@ def _accepted1(fn: Fn1) -> frozenset[DType]:
             return INTS | {DType.BOOL}
 
 
+@cache
 def _accepted2(fn: Fn2) -> frozenset[DType]:
     """Return the dtypes on which a function of two operands is defined (16-bit floats must be cast first)."""
     match fn:

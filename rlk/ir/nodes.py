@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 from rlk.errors import NOWHERE, Loc
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
+from rlk.ir.frozen import frozen
 from rlk.ir.monoid import Monoid
 from rlk.ir.tree import Ascending, Order
 from rlk.ir.types import DType, TileType, Type
@@ -33,6 +34,8 @@ class Fn1(Enum):
     SQRT = "sqrt"  # correctly rounded
     FLOOR = "floor"
     ISNAN = "isnan"
+
+    __hash__ = object.__hash__
 
 
 class Fn2(Enum):
@@ -57,6 +60,8 @@ class Fn2(Enum):
     EQ = "eq"
     NE = "ne"
     MULHI = "mulhi"  # upper 32 bits of the u32 product
+
+    __hash__ = object.__hash__
 
     @property
     def compares(self) -> bool:
@@ -90,6 +95,8 @@ class MathFn(Enum):
     COS = "cos"
     K3 = "k3"  # exp(d) - 1 - d, accurate for small d
 
+    __hash__ = object.__hash__
+
 
 class MathModel(Enum):
     """The definition of the bits of a transcendental function."""
@@ -111,28 +118,28 @@ class Combine(Enum):
 # --- leaves ---
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Param:
     """The value of a scalar parameter."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Const:
     """A constant, by its bit pattern in the value's dtype."""
 
     bits: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pos:
     """The index along an axis: i32[axis]. In a traced stream it counts from the start of the axis."""
 
     axis: Axis
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extent:
     """The number of indices of an axis, i32. Of a piece axis: the number of pieces."""
 
@@ -142,20 +149,20 @@ class Extent:
 # --- elementwise ---
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Map1:
     fn: Fn1
     x: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Map2:
     fn: Fn2
     a: Value
     b: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Math:
     """A transcendental function of an f32."""
 
@@ -164,7 +171,7 @@ class Math:
     model: MathModel
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fma:
     """a * b + c, rounded once. A Map2 product next to a sum is never fused."""
 
@@ -173,14 +180,14 @@ class Fma:
     c: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Select:
     cond: Value
     a: Value
     b: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cast:
     """Convert to dtype: to floats by rounding to nearest even, from floats to integers toward zero.
 
@@ -192,7 +199,7 @@ class Cast:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bits:
     """Reinterpret the bits as another dtype of the same width."""
 
@@ -203,7 +210,7 @@ class Bits:
 # --- random ---
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Philox:
     """Four words of random bits, u32, as a pure function of a counter of four words and a key of two.
 
@@ -217,7 +224,7 @@ class Philox:
 # --- memory ---
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Load:
     """Read a tensor at one index per dim.
 
@@ -231,7 +238,7 @@ class Load:
     fill: Value | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Store:
     """Write a tile at one index per dim, where guard (if any) holds; an element is written at most once."""
 
@@ -241,7 +248,7 @@ class Store:
     guard: Value | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """Report bad data: where `bad` holds, the device error word gets this code."""
 
@@ -252,7 +259,7 @@ class Check:
 # --- combine ---
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reduce:
     """Combine all elements along an axis of 2**n elements; a float ADD in the order of a tree."""
 
@@ -262,7 +269,7 @@ class Reduce:
     order: Order | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dot:
     """Contract an axis: one f32 accumulator takes it in ascending order, by the rule of `model`.
 
@@ -280,7 +287,7 @@ class Dot:
     each: tuple[Axis, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Merge:
     """Combine the states of a monoid along an axis, as a tree or ascending; yields the merged state.
 
@@ -298,7 +305,7 @@ class Merge:
 # --- control ---
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """A region: args are the values that it receives, results the values that it yields."""
 
@@ -307,7 +314,7 @@ class Block:
     results: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loop:
     """For step in [start, stop), ascending: body.args = (step, *carried); body.results = the next carried.
 
@@ -329,7 +336,7 @@ class Loop:
     first: Value | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result:
     """One of the values that a loop, merge or stream yields."""
 
@@ -340,14 +347,14 @@ class Result:
 # --- macros of the traced form ---
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Keep:
     """The same value, materialized to memory: its producer and its consumers are separate launches."""
 
     x: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fold:
     """Absorb the inputs, tiles of a stream's body, into a monoid's state; leaves merge in a fixed order.
 
@@ -372,7 +379,7 @@ class Fold:
         return (*self.monoid.piece_symbols, *(f"{n}_before" for n in names)) if self.open else names
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stream:
     """Run the body for every element of an axis, chunk by chunk; yields the states of all folds, in a row.
 
@@ -432,7 +439,7 @@ Node = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Let:
     """value = node. The name is a hint for readable output."""
 
@@ -455,7 +462,7 @@ class Role(Enum):
     SCALAR = "scalar"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decl:
     """A parameter of a kernel. The axes of a tensor are its dims, outermost first."""
 
@@ -464,7 +471,7 @@ class Decl:
     role: Role
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernel:
     """One launch: parallel over every axis of its stores that no node in it reduces."""
 
@@ -482,7 +489,7 @@ class Phase(Enum):
     LAST = "last"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """A host loop around a launch: one iteration for each piece of an axis, ascending, or for some of them.
 
@@ -498,7 +505,7 @@ class Turn:
         return f"{self.axis.name}_piece"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Launch:
     """A kernel by name, and the loops around its launch, outermost first."""
 
@@ -506,7 +513,7 @@ class Launch:
     turns: tuple[Turn, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """The kernels of one operator, with the workspaces they share (role WORK).
 

@@ -36,9 +36,9 @@ def print_program(program: n.Program, *, places: bool = False) -> str:
 
     Of axes of one name, which have the same extent but not the same pieces, all but the first have a number.
     """
-    program = _numbered(program)
+    program, axes = _numbered(program)
     lines = [f"program {program.name}"]
-    for axis in axes_in(program):
+    for axis in axes:
         lines.append(f"axis {_axis(axis)}")
     for launch in program.launches:
         lines.append(" ".join([f"launch {launch.kernel}", *map(_turn, launch.turns)]))
@@ -51,11 +51,12 @@ def print_program(program: n.Program, *, places: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _numbered(program: n.Program) -> n.Program:
-    """Return a program with a name of its own for each axis; the number comes after `NUMBER`."""
+def _numbered(program: n.Program) -> tuple[n.Program, list[Axis]]:
+    """Return a program with a name of its own for each axis, and its axes; a number comes after `NUMBER`."""
     seen: dict[str, int] = {}
     names: dict[Axis, str] = {}
-    for axis in axes_in(program):
+    axes = axes_in(program)
+    for axis in axes:
         seen[axis.name] = count = seen.get(axis.name, 0) + 1
         names[axis] = axis.name if count == 1 else f"{axis.name}{NUMBER}{count}"
 
@@ -73,7 +74,10 @@ def _numbered(program: n.Program) -> n.Program:
             case _:
                 return value
 
-    return of(program) if any(count > 1 for count in seen.values()) else program
+    if all(count == 1 for count in seen.values()):
+        return program, axes
+    changed = of(program)
+    return changed, axes_in(changed)
 
 
 def _axis(axis: Axis) -> str:
@@ -102,10 +106,14 @@ def axes_in(program: n.Program) -> list[Axis]:
     """Return the whole axes of a program, sorted by name."""
     found: dict[Axis, None] = {t.axis.whole: None for launch in program.launches for t in launch.turns}
 
+    noted: set[tuple[Axis, ...]] = set()
+
     def note(type: Type) -> None:
         match type:
             case TileType(axes=axes):
-                found.update({a.whole: None for a in axes})
+                if axes not in noted:
+                    noted.add(axes)
+                    found.update({a.whole: None for a in axes})
             case TupleType(items=items):
                 for item in items:
                     note(item)

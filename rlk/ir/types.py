@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis
+from rlk.ir.frozen import frozen
 
 
 class DType(Enum):
@@ -37,6 +37,8 @@ class DType(Enum):
     U8 = "u8"
     E4M3 = "e4m3"
     E5M2 = "e5m2"
+
+    __hash__ = object.__hash__  # members are singletons; Enum's own hashes the name, by a Python function
 
     @property
     def is_float(self) -> bool:
@@ -88,7 +90,7 @@ i32, i64, u32, boolean = DType.I32, DType.I64, DType.U32, DType.BOOL
 i8, u8, e4m3, e5m2 = DType.I8, DType.U8, DType.E4M3, DType.E5M2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileType:
     """A dtype and the axes along which the value varies; no axes means one value for all."""
 
@@ -99,7 +101,7 @@ class TileType:
         return f"{self.dtype}[{', '.join(map(str, self.axes))}]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TupleType:
     """The type of a node that yields several values at once (a loop, a merge)."""
 
@@ -109,7 +111,7 @@ class TupleType:
         return f"({', '.join(map(str, self.items))})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NoType:
     """The type of a node with an effect and no value (a store, a check)."""
 

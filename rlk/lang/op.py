@@ -194,6 +194,7 @@ class Op:
         self.does = ""
         self.calls, self.record = Calls(), Record()
         self._traced: dict[Variant, Program] = {}
+        self._for_kernels: dict[Variant, Program] = {}
         self._reads: str | None | Unset = Unset.UNSET
         self.__doc__, self.__name__, self.__module__ = doc, name, fn.__module__
 
@@ -231,9 +232,16 @@ class Op:
         """Run the spec once on symbolic tiles and return its program (cached)."""
         if variant not in self._traced:
             self.reads()
-            self._traced[variant] = _trace_op(self, variant)
+            self._traced[variant], asked = _trace_op(self, variant)
+            if asked:
+                self._for_kernels[variant], _ = _trace_op(self, variant, kernels=True)
             self.reads()
         return self._traced[variant]
+
+    def trace_for_kernels(self, variant: Variant) -> Program:
+        """Return the program that kernels are made of: that of `trace`, unless the spec has a shorter way."""
+        plain = self.trace(variant)
+        return self._for_kernels.get(variant, plain)
 
     def read_by_traces(self) -> tuple[object, ...]:
         """Return everything that a trace reads of the operator."""
@@ -541,11 +549,12 @@ def declared(formal: Formal, variant: Variant) -> Decl | None:
             return None
 
 
-def _trace_op(op: Op, variant: Variant) -> Program:
+def _trace_op(op: Op, variant: Variant, *, kernels: bool = False) -> tuple[Program, bool]:
+    """Return the traced program, and whether the spec asked `for_kernels`."""
     decls = [d for d in (declared(f, variant) for f in op.formals) if d is not None]
     dims = union(*(f.type.axes for f in op.formals if isinstance(f.type, TensorType)))
     _check_statics(op, variant)
-    tracer = Tracer({d.name: d for d in decls}, dims)
+    tracer = Tracer({d.name: d for d in decls}, dims, kernels=kernels)
     arguments = _arguments(op.formals, variant, tracer)
     types = {d.name: d.type for d in decls}
     tracer.into = {name: types[source].axes for name, source in op.into.items() if source in types}
@@ -554,7 +563,7 @@ def _trace_op(op: Op, variant: Variant) -> Program:
         if decl.role is Role.OUT and decl.name in op.into:
             _check_written(op, decl, types.get(op.into[decl.name]))
     _check_extents(op, made)
-    return made
+    return made, tracer.asked
 
 
 def _check_extents(op: Op, program: Program) -> None:

@@ -300,7 +300,8 @@ class L(metaclass=_Names):
         A factor is a tensor, or computed elementwise (dequantised, scaled, activated), or gathered along the
         axis, with a fill. On CuTe one factor may be computed, of one tensor along the axis and numbers
         of its rows, where the axis is static and has no pieces; on TileLang for CDNA both. What they
-        lack runs on Triton, or is kept.
+        lack runs on Triton, or is kept. Where many products have each element, CuTe and Triton write
+        the factor first, with the same bits.
 
         Shapes: both have `over`; the result has the other axes of both. No axis needs a transpose: factors
         are contracted over the axis of this name, wherever it is among their dims.

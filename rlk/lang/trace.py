@@ -54,7 +54,8 @@ class Scope:
 class Tracer:
     """The state of one trace."""
 
-    def __init__(self, params: dict[str, Decl], dims: tuple[Axis, ...]) -> None:
+    def __init__(self, params: dict[str, Decl], dims: tuple[Axis, ...], *, kernels: bool = False) -> None:
+        self.kernels, self.asked = kernels, False  # whether `for_kernels` holds, and was asked for
         self.builder = Builder(params=dict(params))
         self.scopes = [Scope(0, None)]
         self.closed: set[int] = set()
@@ -330,6 +331,17 @@ def tracer(what: str) -> Tracer:
     if not _active:
         raise SpecError(Code.TRACE_OUTSIDE, author(), what=what)
     return _active[-1]
+
+
+def for_kernels() -> bool:
+    """Return whether the running trace is of what kernels are made of, not of what defines the bits.
+
+    A spec may then compute what it has proved to be the same bits in fewer passes over a row. The oracle and
+    numerics ids are those of the other trace, with which every test of generated source compares.
+    """
+    t = tracer("for_kernels")
+    t.asked = True
+    return t.kernels
 
 
 class Tile:

@@ -18,8 +18,10 @@ from rlk.specs.model import embedding as spec
 def embedding_of_ranks(ids: torch.Tensor, weight: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """Return `ops.embedding` of ids [T] of the whole vocabulary: the rows [T, D] that this rank has.
 
-    weight: the rank's own rows [V / ranks, D].
+    weight: the rank's own rows [V / ranks, D]. Raises LaunchError, on every rank, for other ids on one, where
+    they are on the host.
     """
+    ranks.check_ids("embedding", ids)
     made: torch.Tensor = _Gathered.apply(ids, weight, ranks)
     return made
 

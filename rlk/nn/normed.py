@@ -44,7 +44,7 @@ class _NormOfTotal(torch.autograd.Function):
         made = dispatch(invoke(rms_norm, given, ctx.scalars, ctx.statics, None), given, ctx.scalars)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(total, weight, made["rstd"])
-        return made["y"], total.view_as(total)
+        return made["y"], total.detach()  # no view: FSDP2 warns of one that a module returns
 
     @staticmethod
     @once_differentiable
@@ -121,7 +121,7 @@ class _WithWeight(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(source)
         ctx.sums, ctx.dtype = sums, weight.dtype
-        return y.view_as(y)
+        return y.detach()  # no view: FSDP2 warns of one that a module returns
 
     @staticmethod
     @once_differentiable

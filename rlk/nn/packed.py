@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 
@@ -42,11 +43,33 @@ class Packed:
         return self.restore(torch.nn.functional.pad(x[:-1], (1, 0)) if len(x) else x)
 
 
+_transforming = torch._C._are_functorch_transforms_active
+
+
 def spread(x: torch.Tensor, rows: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
     """Return x [T, ...] as [*shape, ...]: token i at row rows[i] (None: at row i), 0 elsewhere."""
     if rows is not None:
         x = x.new_zeros(prod(shape), *x.shape[1:]).index_copy(0, rows, x)
-    return x.reshape(*shape, *x.shape[1:])
+    whole = (*shape, *x.shape[1:])
+    if x.shape == whole:
+        return x
+    if not x.requires_grad or torch.compiler.is_compiling() or _transforming():
+        return x.reshape(whole)
+    made: torch.Tensor = _Reshaped.apply(x, whole)
+    return made
+
+
+class _Reshaped(torch.autograd.Function):
+    """A tensor in another shape, no view for autograd: FSDP2 warns of views that a module returns."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        ctx.shape = x.shape
+        return x.reshape(shape).detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad.reshape(ctx.shape), None
 
 
 def pack_tokens(ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:

@@ -12,13 +12,17 @@ from torch.autograd.function import once_differentiable
 from rlk.runtime.call.autograd import place
 from rlk.runtime.call.entry import observing, watched
 
+_transforming = torch._C._are_functorch_transforms_active
+
 
 def heads_side_by_side(x: torch.Tensor, counts: tuple[int, ...], width: int) -> list[torch.Tensor]:
     """Return the heads [T, count, width] inside of x [T, (sum of counts) width], as views.
 
-    In backward the operators that read them write their gradients into that of x: no copy joins these.
+    In backward the operators that read them write their gradients into that of x: no copy joins these. Under
+    transforms of torch.func they are torch's own views.
     """
-    if not (torch.is_grad_enabled() and x.requires_grad) or watched(x) or observing():
+    is_plain = torch.is_grad_enabled() and x.requires_grad and not _transforming()
+    if not is_plain or watched(x) or observing():
         return _views(x, counts, width)
     gradient = _Gradient(x.shape, x.dtype, x.device, counts, width)
     parts = list(_Heads.apply(x, gradient))

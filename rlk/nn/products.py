@@ -168,7 +168,7 @@ class _InputGradient(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(w)
         ctx.sizes, ctx.groups, ctx.leaves, ctx.ranks = sizes, groups, leaves, ranks
-        return y.view_as(y)
+        return y.detach()  # no view: FSDP2 warns of one that a module returns
 
     @staticmethod
     @once_differentiable

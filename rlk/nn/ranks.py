@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from rlk.ops.collective import ordered_all_reduce, ordered_reduce_scatter
 from rlk.runtime.binding.checks import wrong_value
-from rlk.runtime.call.collective import SHARE, Share, ordered_gather
+from rlk.runtime.call.collective import SHARE, Share, check_alike, ordered_gather
 
 BLOCK = 64
 """Tokens of a piece, as the gradient of a norm's weight sums them: a rank's tokens are whole pieces."""
@@ -59,6 +60,24 @@ class Ranks:
             return slice(0, tokens)
         each = self.longest(tokens)
         return slice(min(self.rank * each, tokens), min((self.rank + 1) * each, tokens))
+
+    def check_ids(self, op: str, ids: torch.Tensor) -> None:
+        """Raise LaunchError on every rank where ranks got other ids, whose sums would have other shapes.
+
+        16 bytes are exchanged, and the host reads them: ids on a device are not compared.
+        """
+        if ids.device.type != "cpu" or self.size == 1:
+            return
+        content = sha256(ids.to(torch.int64).contiguous().numpy().tobytes()).digest()[:8]
+        mine = torch.tensor([ids.numel(), int.from_bytes(content, signed=True)])
+        every = ordered_gather(mine, self.group, op=op).tolist()
+        if any(each != every[0] for each in every):
+            members = dist.get_process_group_ranks(self.group)
+            facts = {
+                rank: {"tokens": str(count), "digest of ids": f"{word % 2**64:016x}"}
+                for rank, (count, word) in zip(members, every, strict=True)
+            }
+            check_alike(op, facts)
 
     def all_tokens(self, x: torch.Tensor, tokens: int) -> torch.Tensor:
         """Return the rows of all ranks [tokens, ...] of a rank's rows; those it has if it has all.

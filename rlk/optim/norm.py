@@ -16,7 +16,7 @@ from rlk.runtime.call.collective import Share, ordered_gather, pairwise_sum, sha
 from rlk.runtime.call.entry import call
 from rlk.specs.optim import square_sums
 
-NAME = "grad_norm"
+NAME, CLIP = "grad_norm", "clip_grad_norm"
 LEAVES = (1, 2, 4, 8)
 Named = Iterable[tuple[str, torch.Tensor]]
 
@@ -38,19 +38,24 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
     root is rounded.
 
     Sharded ranks exchange the sums of pieces, 4 bytes each, and add nothing that another rank adds otherwise.
-    Raises LaunchError, on every rank, also for two parameters of one name.
+    Raises LaunchError, on every rank, also for two parameters of one name, and for leaves that are not those
+    of the model, where a rank has columns of a weight.
     """
-    is_choice(NAME, "leaves", leaves, LEAVES)
+    return _norm(NAME, named_parameters, leaves)
+
+
+def _norm(op: str, named_parameters: Named, leaves: int) -> torch.Tensor:
+    is_choice(op, "leaves", leaves, LEAVES)
     found: dict[str, torch.Tensor | None] = {}
     shares: dict[str, Share | None] = {}
     for name, p in named_parameters:
         shares[name] = share_of(p)
         if name in found:
             what, wanted = f"two parameters named {name!r}", "names that differ: give each model's a prefix"
-            raise LaunchError(Code.ARG_VALUE, op=NAME, name="named_parameters", value=what, wanted=wanted)
+            raise LaunchError(Code.ARG_VALUE, op=op, name="named_parameters", value=what, wanted=wanted)
         found[name] = gradient(p)
     given = [(name, g) for name, g in sorted(found.items()) if g is not None]
-    sums = [padded_sum(_pieces(name, g, leaves, shares[name])) for name, g in given]
+    sums = [padded_sum(_pieces(op, name, g, leaves, shares[name])) for name, g in given]
     return padded_sum(torch.stack(sums)).sqrt() if sums else torch.zeros(())
 
 
@@ -61,9 +66,9 @@ def clip_grad_norm(named_parameters: Named, max_norm: float, *, leaves: int = 1)
     As `torch.nn.utils.clip_grad_norm_`, by the norm of `grad_norm`: see there for the arguments and the
     order. f32 throughout; a product is rounded to the gradient's dtype. In place. Raises LaunchError.
     """
-    most = number("clip_grad_norm", "max_norm", max_norm, least=0.0, infinite=True)
+    most = number(CLIP, "max_norm", max_norm, least=0.0, infinite=True)
     named = list(named_parameters)
-    norm = grad_norm(named, leaves=leaves)
+    norm = _norm(CLIP, named, leaves)
     if most == inf:
         return norm
     factor = torch.clamp(most / (norm + 1e-6), max=1.0)
@@ -83,7 +88,7 @@ def padded_sum(x: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def _pieces(name: str, g: torch.Tensor, leaves: int, share: Share | None) -> torch.Tensor:
+def _pieces(op: str, name: str, g: torch.Tensor, leaves: int, share: Share | None) -> torch.Tensor:
     """Return the sums of squares of a whole gradient: [rows..., pieces], or [elements] of one dim."""
     columns = g.shape[-1] if g.dim() > 1 else 1
     if share is not None and g.dim() > 1 and share.dim == g.dim() - 1:
@@ -96,9 +101,12 @@ def _pieces(name: str, g: torch.Tensor, leaves: int, share: Share | None) -> tor
         sums = wide * wide
     else:
         if size and any(width % size for width in _widths(g)):
-            found = f"a {tuple(g.shape)} of {g.placements if isinstance(g, DTensor) else share}"
-            wanted = f"shards of whole pieces: multiples of {size} along the last dim, for leaves = {leaves}"
-            raise LaunchError(Code.ARG_VALUE, op=NAME, name=name, value=found, wanted=wanted)
+            held = g.placements if isinstance(g, DTensor) else share
+            wanted = (
+                f"the number of leaves of the model (config.leaves), as leaves=: ranks have parts of the "
+                f"columns of {name}, a {tuple(g.shape)} of {held}, multiples of the {size} of a piece"
+            )
+            raise LaunchError(Code.ARG_VALUE, op=op, name="leaves", value=leaves, wanted=wanted)
         shape = (*here.shape[:-1], here.shape[-1] // size if size else 0)
         sums = here.new_zeros(shape, dtype=torch.float32)
         if here.numel():
@@ -106,10 +114,10 @@ def _pieces(name: str, g: torch.Tensor, leaves: int, share: Share | None) -> tor
             sums = call(square_sums, {"x": rows}, {}, {})["sums"].view(shape)
     if isinstance(g, DTensor):  # of a whole gradient, or of a share
         own = g.shape if g.dim() < 2 else (*g.shape[:-1], g.shape[-1] // size if size else 0)
-        sums = _gathered(name, g, sums, torch.Size(own))
+        sums = _gathered(op, name, g, sums, torch.Size(own))
     if share is None:
         return sums
-    every = ordered_gather(sums, share.group, op=NAME)
+    every = ordered_gather(sums, share.group, op=op)
     return every.movedim(0, share.dim).flatten(share.dim, share.dim + 1)
 
 
@@ -129,11 +137,11 @@ def _chunks(width: int, ranks: int) -> set[int]:
     return {max(min(most, width - rank * most), 0) for rank in range(ranks)}
 
 
-def _gathered(name: str, g: Any, sums: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def _gathered(op: str, name: str, g: Any, sums: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     for each in g.placements:
         if each.is_partial():
             wanted = "shards or copies, not parts of a sum"
-            raise LaunchError(Code.ARG_VALUE, op=NAME, name=name, value=g.placements, wanted=wanted)
+            raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=g.placements, wanted=wanted)
     stride = torch.empty(shape, device="meta").stride()
     made = DTensor.from_local(sums, g.device_mesh, g.placements, run_check=False, shape=shape, stride=stride)
     found: torch.Tensor = made.full_tensor()

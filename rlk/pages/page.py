@@ -355,7 +355,8 @@ def _matrix(specs: Iterable[Op], targets: Sequence[str]) -> Iterator[str]:
 def lowered(spec: Op, targets: tuple[str, ...]) -> tuple[tuple[str, str, str, str], ...]:
     """Return, for forward and gradient, target and backend, why there is no form; "" where there is one."""
     variant = reference_variant(spec)
-    made = {"forward": placed(spec, spec.trace(variant)), "gradient": reference_gradient(spec, variant)}
+    forward = placed(spec, spec.trace_for_kernels(variant))
+    made = {"forward": forward, "gradient": reference_gradient(spec, variant)}
     return tuple(
         (what, on.name, backend, _refusal(spec, program, on, backend))
         for on in map(target, targets)

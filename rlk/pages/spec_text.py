@@ -312,16 +312,27 @@ class _Writer:
 
     def stream(self, let: Let, stream: Stream) -> Iterator[str]:
         """Yield the lines of a stream and of its folds."""
-        if any(f.monoid.kind is Kind.LARGEST for f in stream.folds):
-            raise LaunchError(Code.CANNOT_WRITE, what="the largest number of a dynamic axis")
         if stream.init or stream.rows is not None or stream.after is not None:
             raise LaunchError(
                 Code.CANNOT_WRITE, what="a recurrence, or a stream whose states are stored by row"
             )
         results = {x.node.index: x.name for x in self.lets.values()
                    if isinstance(x.node, Result) and x.node.of == let.value}  # fmt: skip
+        folds = dict(enumerate(stream.folds))
+        if any(f.monoid.kind is Kind.LARGEST for f in stream.folds):
+            read = {x.node.index for x in self.lets.values() if self.counts[x.value]
+                    and isinstance(x.node, Result) and x.node.of == let.value}  # fmt: skip
+            if 0 in read:
+                yield from self.largest(let, stream, results.get(0) or "largest")
+            # its argmax, which only a gradient reads
+            folds = {i: f for i, f in folds.items() if i and read - {0}}
+            if not folds:
+                return
         first = 0
         for i, fold in enumerate(stream.folds):
+            if i not in folds:
+                first += len(fold.yielded)
+                continue
             weighs = fold.monoid.weighs
             stem = "soft" if weighs else results.get(first) or fold.monoid.kind.value
             self.folds[let.value, i] = self.name(stem)
@@ -335,7 +346,7 @@ class _Writer:
         self.variables[stream.axis] = variable
         yield f"for {variable} in L.stream({', '.join((_axis(stream.axis), *given))}):"
         yield from (f"    {line}" for line in self.block(stream.body))
-        for i, fold in enumerate(stream.folds):
+        for i, fold in folds.items():
             x, *more = map(self.of, fold.inputs)
             named = zip(
                 ("by", "times") if fold.monoid.contracts else fold.monoid.payloads, more, strict=False
@@ -343,6 +354,13 @@ class _Writer:
             listed = ", ".join((x, *(f"{name}={text}" for name, text in named)))
             yield f"    {self.folds[let.value, i]}.absorb({listed})"
         del self.variables[stream.axis]
+
+    def largest(self, let: Let, stream: Stream, stem: str) -> Iterator[str]:
+        """Yield the lines of the largest number of a dynamic axis, whose stream `L.max` makes."""
+        yield from self.block(stream.body)  # of the whole axis
+        (x,) = stream.folds[0].inputs
+        self.folds[let.value, 0] = self.name(stem)
+        yield f"{self.folds[let.value, 0]} = L.max({self.of(x)}, over={_axis(stream.axis)})"
 
     def options(self, fold: Fold) -> str:
         """Return the arguments with which a fold is declared."""
@@ -362,6 +380,8 @@ class _Writer:
             if index < len(fold.yielded):
                 name = self.folds[of, i]
                 states = ("value",) if fold.monoid.kind is Kind.TOTAL else fold.monoid.state
+                if fold.monoid.kind is Kind.LARGEST:
+                    return name
                 k = fold.monoid.count
                 if k and not fold.open:
                     return f"{name}.{'values' if index < k else 'indices'}[{index % k}]"

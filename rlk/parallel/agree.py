@@ -17,17 +17,18 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 import rlk
 from rlk.errors import Code, LaunchError
+from rlk.integrations.patching import Patched
+from rlk.nn.ranks import Ranks
 from rlk.runtime.binding.checks import positive
-from rlk.runtime.call.collective import one_process, process_group
+from rlk.runtime.call.collective import check_alike, one_process, process_group
 
 NAME = "agree"
-SHOWN = 8
 _calls: Counter[str] = Counter()
 """Calls of this process by group: every rank of a group makes the same calls, in the same order."""
 
 
 def agree(
-    model: torch.nn.Module | None = None,
+    model: torch.nn.Module | Patched | None = None,
     *,
     device: torch.device | str | None = None,
     group: dist.ProcessGroup | None = None,
@@ -38,10 +39,11 @@ def agree(
 
     Call it on every rank of the group after init_process_group and before the first collective: it uses the
     store of torch.distributed alone, no communication backend. What is compared: the versions of rlk and of
-    torch; of a model its `numerics_id(device)` and leaves, if it has them (`rlk.nn.CausalLM`; device: by
-    default that of its parameters), and each parameter's name, dtype and shape (the whole shape of a
-    DTensor); and `facts`, by name: the number of micro-batches, the learning rate, a seed as text; tensors
-    and NumPy arrays, also in lists, tuples and dicts, by dtype, shape and a digest of their bytes.
+    torch; of a model its `numerics_id(device)` and leaves, if it has them (`rlk.nn.CausalLM`, or what
+    `rlk.patch` returned; device: by default that of its parameters), and each parameter's name, dtype and
+    shape (the whole shape of a DTensor); and `facts`, by name: the number of micro-batches, the learning
+    rate, a seed as text; tensors and NumPy arrays, also in lists, tuples and dicts, by dtype, shape and a
+    digest of their bytes.
 
     timeout: seconds that a rank waits for others. A rank that does not call it within them, or dies, is an
     error on the others that names it (RANKS_MISSING); facts that differ are RANKS_DIFFER, with the values of
@@ -51,12 +53,25 @@ def agree(
     positive(NAME, "timeout", timeout)
     if group is None and one_process():
         return
-    members = dist.get_process_group_ranks(process_group(NAME, group))
-    mine = {
-        **_versions(),
-        **_of_model(model, device),
-        **{name: _text(value) for name, value in facts.items()},
-    }
+    _compare(NAME, process_group(NAME, group), timeout, _of_model(model, device), facts)
+
+
+def agree_at_start(op: str, model: torch.nn.Module | Patched, ranks: Ranks, **facts: object) -> None:
+    """Compare what the ranks of a model are about to share, as `agree` does, before any of them sends.
+
+    A rank waits for the others as long as init_process_group(timeout=) says. Raises LaunchError of `op`.
+    """
+    if ranks.size > 1:
+        seconds = _get_default_store().timeout.total_seconds()
+        _compare(op, ranks.group, seconds, _of_model(model, None), facts | {"ranks": ranks.size})
+
+
+def _compare(
+    op: str, group: dist.ProcessGroup, timeout: float, own: Mapping[str, str], facts: Mapping[str, object]
+) -> None:
+    """Exchange facts of the ranks of a group through the store; raise the same LaunchError on all."""
+    members = dist.get_process_group_ranks(group)
+    mine = {**_versions(), **own, **{name: _text(value) for name, value in facts.items()}}
     rank, among = dist.get_rank(), ",".join(map(str, members))
     key = f"rlk/agree/{among}/{_calls[among]}"
     _calls[among] += 1
@@ -64,19 +79,16 @@ def agree(
     end = time.monotonic() + timeout
     try:
         store.set(f"{key}/{rank}", json.dumps(mine))
-        _wait(store, [f"{key}/{r}" for r in members], members, end, timeout)
+        _wait(op, store, [f"{key}/{r}" for r in members], members, end, timeout)
         every = {r: json.loads(store.get(f"{key}/{r}")) for r in members}
         # nobody raises, and so takes the store away, before all have read
         store.set(f"{key}/{rank}/read", "")
-        _wait(store, [f"{key}/{r}/read" for r in members], members, end, timeout)
+        _wait(op, store, [f"{key}/{r}/read" for r in members], members, end, timeout)
     except RuntimeError as error:  # the store is gone: LaunchError is no RuntimeError
         raise LaunchError(
-            Code.RANKS_MISSING, op=NAME, missing="the store's or some", ranks=len(members), seconds=timeout
+            Code.RANKS_MISSING, op=op, missing="the store's or some", ranks=len(members), seconds=timeout
         ) from error
-    if lines := differences(every):
-        more = [f"    and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-        text = "\n".join([f"    {line}" for line in lines[:SHOWN]] + more)
-        raise LaunchError(Code.RANKS_DIFFER, op=NAME, count=len(lines), found=text)
+    check_alike(op, every)
 
 
 def _text(value: object) -> str:
@@ -95,7 +107,9 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _wait(store: dist.Store, keys: list[str], members: list[int], end: float, timeout: float) -> None:
+def _wait(
+    op: str, store: dist.Store, keys: list[str], members: list[int], end: float, timeout: float
+) -> None:
     """Wait for keys of ranks; raise LaunchError that names those without one at the end."""
     try:
         store.wait(keys, timedelta(seconds=max(end - time.monotonic(), 0.001)))
@@ -104,35 +118,25 @@ def _wait(store: dist.Store, keys: list[str], members: list[int], end: float, ti
         if late:
             missing = f"rank {', '.join(late)}" if len(late) == 1 else f"ranks {', '.join(late)}"
             raise LaunchError(
-                Code.RANKS_MISSING, op=NAME, missing=missing, ranks=len(members), seconds=timeout
+                Code.RANKS_MISSING, op=op, missing=missing, ranks=len(members), seconds=timeout
             ) from None
-
-
-def differences(every: Mapping[int, Mapping[str, str]]) -> list[str]:
-    """Return a line for each fact that is not the same on all ranks: one rank of each value."""
-    found = []
-    for name in dict.fromkeys(name for facts in every.values() for name in facts):
-        values: dict[str, int] = {}
-        for rank, facts in every.items():
-            values.setdefault(facts.get(name, "nothing"), rank)
-        if len(values) > 1:
-            found.append(f"{name}: " + ", ".join(f"{v} on rank {r}" for v, r in values.items()))
-    return found
 
 
 def _versions() -> dict[str, str]:
     return {"rlk": rlk.__version__, "torch": torch.__version__}
 
 
-def _of_model(model: torch.nn.Module | None, device: torch.device | str | None) -> dict[str, str]:
+def _of_model(model: torch.nn.Module | Patched | None, device: torch.device | str | None) -> dict[str, str]:
     if model is None:
         return {}
     found: dict[str, str] = {}
     any_model: Any = model
-    parameters = list(model.named_parameters())
+    whole = model.model if isinstance(model, Patched) else model
+    parameters = list(whole.named_parameters())
     if hasattr(model, "numerics_id"):
         on = parameters[0][1].device if device is None else device
-        found["numerics id"] = any_model.numerics_id(on)
+        found["numerics id"] = any_model.numerics_id("cpu" if torch.device(on).type == "meta" else on)
+    if hasattr(getattr(model, "config", None), "leaves"):
         found["leaves"] = str(any_model.config.leaves)
     for name, p in parameters:
         found[name] = f"{str(p.dtype).removeprefix('torch.')} {list(p.shape)}"

@@ -15,6 +15,7 @@ from rlk.nn.experts import stored
 from rlk.nn.model import CausalLM, check_dtype
 from rlk.nn.modules import take_memory
 from rlk.nn.ranks import Ranks
+from rlk.parallel.agree import agree_at_start
 from rlk.parallel.models import shared
 from rlk.parallel.plan import check_shares, cuts_of, dim_of, ranks_of
 from rlk.runtime.call.collective import ordered_gather
@@ -37,7 +38,8 @@ def from_pretrained(
 
     A rank reads the parts of the files' tensors that it keeps, and never has memory for a whole weight that
     ranks share. Arguments are those of `CausalLM.from_pretrained` and `parallelize`. Everything is checked
-    before memory is taken. Raises LaunchError; where one rank cannot load, for any reason, all raise.
+    before memory is taken. Raises LaunchError; where one rank cannot load, for any reason, all raise, and
+    where ranks loaded other numerics or shapes, as `parallelize` does.
     """
     check_dtype(dtype)
     ranks = ranks_of(mesh, tp, sp)
@@ -47,6 +49,7 @@ def from_pretrained(
     except Exception as error:
         failure = error
     _raise_on_all(failure, LOAD, "load their shares", path, ranks)
+    agree_at_start(LOAD, model, ranks, sp=sp)
     return model
 
 

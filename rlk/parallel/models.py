@@ -14,6 +14,7 @@ from rlk.integrations.patching import Patched
 from rlk.nn.model import CausalLM
 from rlk.nn.modules import Attention, DecoderLayer, Embedding, Linear, RMSNorm, lay_out
 from rlk.nn.ranks import Ranks
+from rlk.parallel.agree import agree_at_start
 from rlk.parallel.layers import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -43,17 +44,19 @@ def parallelize(
     the layers by name; one rank leaves the model as it is. `undo()` of a patch brings no whole weights back.
 
     Raises LaunchError on every rank, before anything is sent, where the number of ranks does not divide
-    leaves or heads.
+    leaves or heads, and where ranks differ in what `rlk.parallel.agree` compares of a model, or in sp; a rank
+    that does not come is named by the others after the timeout of init_process_group.
     """
-    if isinstance(model, Patched):
-        parallelize_patched(model, ranks_of(mesh, tp, sp))
-        return model
-    if not isinstance(model, CausalLM):
+    if not isinstance(model, (Patched, CausalLM)):
         wanted, got = "rlk.nn.CausalLM, or what rlk.patch returns", type(model).__name__
         raise LaunchError(Code.ARG_TYPE, op=OP, name="model", wanted=wanted, got=got)
+    ranks = ranks_of(mesh, tp, sp)
+    agree_at_start(OP, model, ranks, sp=sp)
+    if isinstance(model, Patched):
+        parallelize_patched(model, ranks)
+        return model
     if model.model.ranks is not None:
         raise already_shared(model.model.ranks)
-    ranks = ranks_of(mesh, tp, sp)
     check_shares(model.config, ranks)
     return model if ranks.size == 1 else shared(model, ranks)
 

@@ -17,6 +17,7 @@ from rlk.ir.nodes import (
     Block,
     Cast,
     Check,
+    Combine,
     Decl,
     Dot,
     Extent,
@@ -33,12 +34,14 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
+    bounds_of,
     operands,
 )
 from rlk.ir.tree import Rule
 from rlk.ir.types import DType, TileType, TupleType
 from rlk.passes.rewrite import Replay, rewrite
 
+COUNTED = 32  # adjacent elements of a piece whose totals are lanes: 64 bytes of 16-bit elements, a warp's
 State = tuple[Value, ...]
 Merging = Callable[[Builder, Monoid, State, State], State]
 X = TypeVar("X")
@@ -54,6 +57,8 @@ def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
       `Tree.pairwise`; with A.piece (a size) the states of pieces go through a workspace and merge in
       ascending order, one at a time or A.fan_in at once: `cut` splits the kernel there. For A in `apart`
       chunks are parallel, along an axis of steps.
+      For A in `apart`, integers that are kept for each piece of single elements are added in vectors of a
+      piece, and go through a workspace: no order of theirs has other bits.
     - leaf "piece": one loop runs over the chunks of all pieces, and merges the state of a piece when the next
       one begins; for A in `apart` pieces are parallel, each with a loop of its own, and their states go
       through a workspace.
@@ -96,6 +101,8 @@ def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value
     """Append the loops and merges of a stream whose folds restart at each chunk; return all states, flat."""
     b = replay.builder
     begin, end = _pieces(replay, stream)
+    if stream.axis.name in apart and counts_pieces(stream):
+        return _counted(replay, stream, begin, end)
     if stream.axis.name in apart:
         states = _parallel_steps(replay, stream, begin, end)
     else:
@@ -113,6 +120,36 @@ def _pairwise(b: Builder, fold: Fold, state: State, pieces: Axis) -> State:
         return state
     with b.at(fold.loc):
         return b.results(b.let(Merge(fold.monoid, state, pieces, Rule.PAIRWISE)), fold.monoid.symbols)
+
+
+def counts_pieces(stream: Stream) -> bool:
+    """Return whether a stream of single elements does no more than to keep integer totals of each piece."""
+    kinds = {fold.monoid.kind if fold.kept else None for fold in stream.folds}
+    inputs = {v for fold in stream.folds for v in fold.inputs}
+    dtypes = {
+        let.type.dtype for let in stream.body.lets if let.value in inputs and isinstance(let.type, TileType)
+    }
+    whole = not stream.init and not stream.reverse and all(bound is None for bound in bounds_of(stream))
+    single = stream.axis.split is not None and (stream.axis.chunk or 1) == 1
+    acts = any(isinstance(let.node, Check | Store | Stream | Loop) for let in stream.body.lets)
+    return single and whole and not acts and kinds == {Kind.TOTAL} and dtypes == {DType.I32}
+
+
+def _counted(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Value]:
+    """Append the totals of pieces by vectors of adjacent elements, and materialize them; return them."""
+    b, axis = replay.builder, stream.axis
+    wide = replace(axis, chunk=COUNTED, split=None)
+    lets = tuple(replace(let, node=Pos(wide)) if let.node == Pos(axis) else let for let in stream.body.lets)
+    body = replace(stream.body, lets=lets)
+    states = _loop(replay, replace(stream, axis=wide, body=body), begin, end)
+    found = [b.reduce(Combine.ADD, state, wide.lanes, None) for (state,) in states]
+    # pieces last: a row's totals, which one program reads later, are adjacent
+    axes = [tuple(sorted(b.tile(x).axes, key=lambda a: a.part is Part.PIECE)) for x in found]
+    index = [tuple(b.let(Pos(a)) for a in each) for each in axes]
+    names = [_workspace(b, f"sum_of_{axis.pieces.part.value}", DType.I32, each) for each in axes]
+    for name, at, x in zip(names, index, found, strict=True):
+        b.let(Store(name, at, x))
+    return [b.let(Load(name, at), name) for name, at in zip(names, index, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +246,20 @@ def _leaf(
 
 def _store_state(b: Builder, over: Axis, name: str, value: Value, rows: _Rows) -> _Stored:
     """Store one component of the states to a workspace of its own."""
-    unique = f"{name}{sum(1 for d in b.params.values() if d.role is Role.WORK) or ''}"
     tile = b.tile(value)
     piece = b.let(Pos(over))
     axes = without(tile.axes, over)
     dims, index = rows.place(b, axes)
-    b.params[unique] = Decl(unique, TileType(tile.dtype, (over, *dims)), Role.WORK)
+    unique = _workspace(b, name, tile.dtype, (over, *dims))
     b.let(Store(unique, (piece, *index), value, rows.kept))
     return _Stored(unique, axes, rows)
+
+
+def _workspace(b: Builder, name: str, dtype: DType, axes: tuple[Axis, ...]) -> str:
+    """Declare a workspace of its own and return its name."""
+    unique = f"{name}{sum(1 for d in b.params.values() if d.role is Role.WORK) or ''}"
+    b.params[unique] = Decl(unique, TileType(dtype, axes), Role.WORK)
+    return unique
 
 
 def _loaded(b: Builder, stored: list[list[_Stored]], at: Value, exists: Value | None = None) -> list[State]:

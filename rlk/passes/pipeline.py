@@ -20,6 +20,7 @@ from rlk.passes.split_reduction import pieces
 from rlk.passes.stream_results import kept
 
 Pass = Callable[[Program], Program]
+KNOWN = 256  # programs whose canonical form is kept
 
 CANONICAL: tuple[tuple[str, Pass], ...] = (
     ("keep", lambda p: each(p, kept)),
@@ -33,13 +34,28 @@ CANONICAL: tuple[tuple[str, Pass], ...] = (
 """The passes from the traced form to the canonical form, of which numerics ids are made."""
 
 
+_Key = tuple[int, object, str | None, frozenset[str]]
+_known: dict[_Key, tuple[Program, Program]] = {}
+"""What `canonical` was given and returned, by the identity of the program, which is alive here."""
+
+
 def canonical(program: Program, after: str | None = None, *, apart: frozenset[str] = frozenset()) -> Program:
     """Return the canonical program, verified; or the program after a named pass.
 
     apart: names of streamed axes whose chunks, and of contracted axes whose pieces, are to run in parallel,
     in kernels of their own, with the same bits; of `rows_beside`, those of streams whose rows are. Numerics
-    ids are those of the program without.
+    ids are those of the program without. A program that it was given before (the same object, as a trace
+    returns it) is not changed again.
     """
+    key = id(program), CANONICAL, after, apart
+    if key not in _known:
+        if len(_known) >= KNOWN:
+            _known.clear()
+        _known[key] = program, _canonical(program, after, apart)
+    return _known[key][1]
+
+
+def _canonical(program: Program, after: str | None, apart: frozenset[str]) -> Program:
     verify(program)
     if after == "trace":
         return program

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from rlk.backends.interface import Bound
+from rlk.backends.interface import Backend, Bound
 from rlk.backends.registry import complete, of_name, registered
 from rlk.errors import UnsupportedError
 from rlk.ir.dims import completed, steps_of
@@ -99,6 +99,20 @@ def emit(
     backend: by default the complete one. Raises UnsupportedError where a backend has no form for it.
     """
     by = complete() if backend is None else of_name(backend)
+    return by_backend(prepared(program, extents, on), by)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A canonical program at reference extents, as every backend lowers it."""
+
+    bound: Bound
+    signature: Signature
+    identity: str
+
+
+def prepared(program: Program, extents: dict[str, int], on: Target) -> Prepared:
+    """Return what lowerings of a canonical program by several backends share."""
     axes = {axis.whole for k in program.kernels for d in k.params for axis in d.type.axes}
     static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
     bound = launched(program, static, on.softmax, extents)
@@ -107,8 +121,13 @@ def emit(
     name, _ = numerics(program, on)
     signature = replace(signature, divisible=divisible(bound, signature, extents))
     given = Bound(bound, chosen, lambda: specialize(program, static, on.softmax), on, extents)
+    return Prepared(given, signature, name)
+
+
+def by_backend(given: Prepared, by: Backend) -> tuple[Emitted, tuple[Schedule, ...], Program]:
+    """Return the source by a backend, its schedules, and what was lowered; raise UnsupportedError."""
     options = None if by.checked_in_options is None else by.checked_in_options()
-    bound, chosen, emitted = lowered_by(by, given, signature, name, options=options)
+    bound, chosen, emitted = lowered_by(by, given.bound, given.signature, given.identity, options=options)
     return emitted, chosen, bound
 
 
@@ -133,7 +152,8 @@ def reference_sources(ops: Iterable[Op] | None = None) -> Iterator[tuple[str, st
             if any(not each.program and not each.backend for each in left_out):
                 continue  # nothing of it is shown: it need not be traced
             variant = reference_variant(op)
-            programs = {"forward": placed(op, op.trace(variant)), "gradient": reference_gradient(op, variant)}
+            made = op.trace_for_kernels(variant)
+            programs = {"forward": placed(op, made), "gradient": reference_gradient(op, variant)}
             for what, program in programs.items():
                 if program is not None:
                     yield from _sources(program, reference_extents(op, program), on, what, left_out)
@@ -143,11 +163,12 @@ def _sources(
     program: Program, extents: dict[str, int], on: Target, what: str, left_out: tuple[Unshown, ...]
 ) -> Iterator[tuple[str, str]]:
     """Yield a program's source by each backend that has a form for it."""
+    given = prepared(program, extents, on)
     for by in registered():
         if on.name not in by.checked_in or any(each.holds(what, by.name) for each in left_out):
             continue
         try:
-            emitted, _, _ = emit(program, extents, on, by.name)
+            emitted, _, _ = by_backend(given, by)
         except UnsupportedError:
             if by.complete:
                 raise

@@ -292,7 +292,8 @@ def defined_in(module: ModuleType) -> Iterator[Op]:
 def find(name: str) -> tuple[Op, ModuleType]:
     """Return an operator and the module of its spec: by name, or as path/to/spec.py:name.
 
-    Raises LaunchError with the names there are, SpecError for a file that is no spec.
+    The file may define the operator or import it, under any name. Raises LaunchError with the names there
+    are, SpecError for a file that is no spec.
     """
     path, colon, inside = name.rpartition(":")
     if not colon and not name.endswith(".py"):
@@ -304,9 +305,16 @@ def find(name: str) -> tuple[Op, ModuleType]:
     there = {op.name: op for op in defined_in(module)}
     if not colon and len(there) == 1:
         return next(iter(there.values())), module
+    imported = {n: op for n, op in vars(module).items() if isinstance(op, Op) and op not in there.values()}
+    if inside not in there and inside in imported:
+        op = imported[inside]
+        return op, sys.modules[op.fn.__module__]
     if inside not in there:
-        choices = ", ".join(f"{path or name}:{n}" for n in there) or "none: the file has no @op"
-        raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=inside or name, choices=choices)
+        choices = [f"{path or name}:{n}" for n in (*there, *imported)]
+        if inside in known():  # such as a function of rlk.ops that the file imports
+            choices = [inside, *choices]
+        said = ", ".join(choices) or "none: the file has no @op, and imports none"
+        raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=inside or name, choices=said)
     return there[inside], module
 
 

@@ -12,6 +12,7 @@ from rlk.passes.walk import walk
 from rlk.schedule.attention import ROWS_OF_WARPGROUP, mean_rows, rows_axis
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.heuristics import facts_of
+from rlk.schedule.written_factors import writes_factors
 from rlk.target.facts import Target
 
 MANY_ROWS = 1024  # the largest class of rows
@@ -30,7 +31,7 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
       slower above;
     - grouped products: 0.67 to 0.97 of Triton's time, their gradients 0.72 to 0.92;
     - a plain GEMM of a factor computed from 8-bit elements (int8 weights): 0.68 of Triton's time at 1 and 16
-      rows, 0.67 at 64, 0.55 at 256, 0.63 at 4096;
+      rows, 0.67 at 64, 0.55 at 256; with many rows its factor is written first, and the GEMM is a plain one;
     - batched products of other kinds, and those of computed factors, run on Triton: CuTe's are not measured
       yet;
     - kernels without a contraction are equal in both, and Triton compiles them faster.
@@ -44,7 +45,7 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     if any(map(_batched, dots)):
         return all(map(_grouped, dots)) and not computed
     if len(dots) == 1 and "stream_dot" not in kinds:
-        return not computed or _of_bytes(dots[0])
+        return not computed or _of_bytes(dots[0]) or writes_factors(program, extents)
     if computed or not dots:
         return False
     every = [facts_of(kernel, target, extents) for kernel in dots]

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlk.ir.dims import Axis, is_power_of_two
 from rlk.ir.types import DType
 from rlk.schedule.entries import Entry, Facts, Range, first, read, wrong
-from rlk.schedule.schedule import MAX_STAGES, Schedule
+from rlk.schedule.schedule import MAX_STAGES, Schedule, is_round
 from rlk.target.facts import Target, target
 
 TABLE = Path(__file__).parent / "tables" / "warpgroups.toml"
@@ -18,6 +18,7 @@ TARGET = "sm_90a"
 ROWS = (64, 128)  # rows of a tile of one warpgroup, of two
 FEW = (8, 16, 32)  # rows of a tile with swapped operands: they are the N of a wgmma
 FEWEST_COLUMNS, MOST_COLUMNS = 32, 256
+WHOLE = 16  # columns of which others than powers of two are multiples
 FEWEST_STAGES = 2
 DEPTH = 64  # K of a step: rows of 128 bytes, for the 128-byte swizzle
 STAGE = 2 * DEPTH  # bytes of a row of a tile in a stage
@@ -52,8 +53,10 @@ class Warpgroups:
             raise wrong("rows", self.rows, "64 or 128, one warpgroup or two, or fewer: 8, 16 or 32")
         if self.rows in FEW and self.columns not in ROWS:
             raise wrong("columns", self.columns, "64 or 128 beside fewer than 64 rows")
-        if not is_power_of_two(self.columns) or not FEWEST_COLUMNS <= self.columns <= MOST_COLUMNS:
-            raise wrong("columns", self.columns, f"a power of two from {FEWEST_COLUMNS} to {MOST_COLUMNS}")
+        whole = is_power_of_two(self.columns) or is_round(self.columns) and self.columns % WHOLE == 0
+        if not whole or not FEWEST_COLUMNS <= self.columns <= MOST_COLUMNS:
+            known = f"a power of two, or three or five times one, from {FEWEST_COLUMNS} to {MOST_COLUMNS}"
+            raise wrong("columns", self.columns, known)
         if self.cluster not in CLUSTERS:
             raise wrong("cluster", self.cluster, "1 or 2")
         if self.group < 1 or self.per_core < 1:
@@ -99,9 +102,10 @@ def most_stages(rows: int, columns: int, per_core: int = 1, pieces: int = 1) -> 
 def room_of_stages(on: Target, warps: int, kept: int, per_core: int = 1) -> int:
     """Return the bytes of shared memory that a block has for stages.
 
-    warps: consumer warps. kept: bytes of accumulators in shared memory. per_core: blocks per SM.
+    warps: consumer warps. kept: bytes of accumulators in shared memory, which are the scratch of the epilogue
+    afterwards. per_core: blocks per SM.
     """
-    return ((on.shared // per_core - BARRIERS - EPILOGUE * warps) << 10) - kept
+    return ((on.shared // per_core - BARRIERS) << 10) - max(kept, EPILOGUE * warps << 10)
 
 
 def accumulators(columns: int, pieces: int) -> tuple[int, int]:

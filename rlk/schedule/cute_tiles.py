@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rlk.ir.dims import Axis, extent_of
-from rlk.ir.nodes import Dot, Kernel, Load, Loop, Program, Store
+from rlk.ir.nodes import Dot, Kernel, Let, Load, Loop, Program, Store
 from rlk.ir.types import DType, TileType
 from rlk.passes.pack_gqa import indices_of
 from rlk.passes.piecewise_launch import one_piece
@@ -15,15 +15,26 @@ from rlk.passes.prologue import prologue
 from rlk.passes.walk import walk
 from rlk.schedule.attention import by_warpgroups as streams
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
+from rlk.schedule.cute_table import (
+    DEPTH,
+    FEW,
+    FEWEST_STAGES,
+    ROWS,
+    Warpgroups,
+    accumulators,
+    most_stages,
+    room_of_stages,
+    tabled,
+)
 from rlk.schedule.entries import MORE, row_class
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
-from rlk.schedule.schedule import Schedule
+from rlk.schedule.schedule import MAX_STAGES, Schedule
 from rlk.target.facts import Target
 
 FEW_ROWS = ROWS[0]
 COLUMNS = (256, 128, 64, 32)
+MORE_COLUMNS = (256, 192, 160, 128, 96, 64, 48, 32)  # of factors whose rows are contiguous
 LOOPED_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32))  # several accumulators fit
 NARROW = 64  # columns of a tile whose accumulators leave registers for an epilogue with loads
 SHORT = 256  # elements of a piece: the compiler unrolls shorter loops, which takes registers
@@ -37,10 +48,11 @@ without a cluster and 12.65 with; tiles of 64 rows had 0.90 to 0.93 of the speed
 x 128256 in tiles of 64 rows without a cluster took as long as 512 rows of the best
 (docs/measured/cute.md)."""
 
-WIDTHS = {256: 1.0, 128: 0.92, 64: 0.76, 32: 0.6}
+WIDTHS = {256: 1.0, 192: 0.93, 160: 0.9, 128: 0.92, 96: 0.8, 64: 0.76, 48: 0.65, 32: 0.6}
 """Speeds by columns of a tile, relative to 256: low ones, so that narrow tiles are chosen for fewer waves
 alone. 1024 x 14336 has 0.875 of the waves with 128 columns and took 0.949 of the time; one wave of 128
-columns for 512 x 4096 took 0.81 to 0.90 of the time of two waves of 64 (warpgroups.toml)."""
+columns for 512 x 4096 took 0.81 to 0.90 of the time of two waves of 64 (warpgroups.toml). Those of 192, 160,
+96 and 48 are guesses."""
 
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:
@@ -62,6 +74,8 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
         use = tabled(facts) or _filling(kernel, target, extents)
     if sides[1] in _of_computed(kernel):
         use = _in_registers(use)
+        if sides[0].over is None and use.rows < FEW_ROWS:
+            use = _converted(*(_extent(side, extents, use.rows) for side in sides), target)
     return scheduled(use, kernel, chosen, target, extents)
 
 
@@ -95,10 +109,18 @@ def scheduled(
     """Return the schedule that a tiling gives a contraction; other kernels keep the chosen one."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
+    if sides is not None and use.columns not in COLUMNS and _contiguous(kernel, sides[1]):
+        columns = max(n for n in COLUMNS if n < use.columns)
+        use = replace(use, columns=columns, stages=min(use.stages, most_stages(use.rows, columns)))
     if one_piece(kernel) is not None:
         most = most_stages(use.rows, use.columns, use.per_core, _pieces(kernel))
         use = replace(use, stages=min(use.stages, most))
-    return chosen if sides is None else use.schedule(chosen, sides, dict(found.inside), target.cores)
+    if sides is None:
+        return chosen
+    made = use.schedule(chosen, sides, dict(found.inside), target.cores)
+    if use.rows < FEW_ROWS and sides[1] in _of_computed(kernel, DType.I8):
+        return replace(made, depth=2 * DEPTH, stages=_stages_of_bytes(use, target))
+    return made
 
 
 def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
@@ -115,14 +137,24 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     row_tiles = -(-(count or rows) // rows)
     if wide is None:
         wide = _extent(sides[1], extents, COLUMNS[0])
-        tiles = {n: row_tiles * -(-wide // n) for n in COLUMNS}
-        if rows == FEW_ROWS:  # bound by loads of the columns
-            columns = next((n for n in COLUMNS if tiles[n] >= target.cores), COLUMNS[-1])
+        powers = _contiguous(kernel, sides[1]) or sides[1] in _of_computed(kernel)
+        widths = COLUMNS if powers else MORE_COLUMNS
+        waves = {n: -(-row_tiles * -(-wide // n) // target.cores) for n in widths}
+        if rows == FEW_ROWS:  # bound by loads
+            columns = min(widths, key=lambda n: waves[n] * (n + min(count or rows, rows)))
         else:
-            columns = min(COLUMNS, key=lambda n: -(-tiles[n] // target.cores) * n / WIDTHS[n])
+            columns = min(widths, key=lambda n: waves[n] * n / WIDTHS[n])
     else:
         columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # an axis that blocks have whole stays
     return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)
+
+
+def _contiguous(kernel: Kernel, columns: Axis) -> bool:
+    """Return whether the elements of a factor along the columns of tiles are contiguous."""
+    types, lets = types_of(kernel), {let.value: let.node for let in walk(kernel.body)}
+    factors = [lets[v] for dot in lets.values() if isinstance(dot, Dot) for v in (dot.a, dot.b) if v in lets]
+    ends = [types[node.index[-1]] for node in factors if isinstance(node, Load)]
+    return any(isinstance(type, TileType) and columns in type.axes for type in ends)
 
 
 def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str, int]) -> Warpgroups:
@@ -142,13 +174,19 @@ def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str,
     return Warpgroups(BEST[0], columns, most_stages(BEST[0], columns), GROUP, cluster)
 
 
-def _of_computed(kernel: Kernel) -> frozenset[Axis]:
-    """Return the axes of factors that are computed from their tiles."""
+def _of_computed(kernel: Kernel, of: DType | None = None) -> frozenset[Axis]:
+    """Return the axes of factors that are computed from their tiles; of: of tiles of this dtype alone."""
     lets = {let.value: let for let in walk(kernel.body)}
     dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
     made = [prologue(v, dot.over, lets) for dot in dots for v in (dot.a, dot.b)]
-    types = [each[-1].type for each in made if each]
+    types = [each[-1].type for each in made if each and (of is None or _loads(each, of))]
     return frozenset(axis for type in types if isinstance(type, TileType) for axis in type.axes)
+
+
+def _loads(made: tuple[Let, ...], dtype: DType) -> bool:
+    """Return whether a prologue loads tiles of a dtype."""
+    types = (let.type for let in made if isinstance(let.node, Load))
+    return any(isinstance(type, TileType) and type.dtype is dtype for type in types)
 
 
 def _in_registers(use: Warpgroups) -> Warpgroups:
@@ -159,6 +197,25 @@ def _in_registers(use: Warpgroups) -> Warpgroups:
     columns = min(use.columns, BEST[0])
     stages = most_stages(use.rows, columns, use.per_core)
     return use if use.rows < FEW_ROWS else replace(use, columns=columns, stages=stages, cluster=1)
+
+
+def _converted(count: int, wide: int, target: Target) -> Warpgroups:
+    """Return the tiles of few rows beside a computed factor, bound by its conversions in registers.
+
+    They are as narrow as the rows allow, and on as many SMs as there are: two blocks of 64 columns share an
+    SM where blocks of 128 leave some idle. Not measured yet.
+    """
+    rows = next(n for n in FEW if n >= count)
+    tiles = -(-wide // BEST[0])
+    full = tiles >= EQUAL * target.cores * -(-tiles // target.cores)
+    columns, per_core = (BEST[0], 1) if full else (FEW_ROWS, 2)
+    return Warpgroups(rows, columns, most_stages(rows, columns, per_core), GROUP, 1, per_core)
+
+
+def _stages_of_bytes(use: Warpgroups, target: Target) -> int:
+    """Return the stages that fit of steps of 128 elements: bytes of columns, and 16-bit elements of rows."""
+    room = room_of_stages(target, use.columns // 16, 0, use.per_core)
+    return max(FEWEST_STAGES, min(MAX_STAGES, room // (2 * DEPTH * (use.columns + 2 * use.rows))))
 
 
 def _of_few(each: int, segments: int, length: int, target: Target) -> Warpgroups:

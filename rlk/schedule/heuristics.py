@@ -30,7 +30,7 @@ SQUARE = 1 << 14  # elements of a step of a row along two axes: 32 registers a l
 SQUARE_THREADS = 512
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
-MERGED_AHEAD = 16  # steps whose states of few rows are in flight together
+MERGED_AHEAD = 32  # the most steps whose states of few rows are in flight together
 THREADS = 1024  # the most of a program
 LONGEST_LANE = 64  # elements of a row that a lane has
 WIDEST_LANE = 32  # elements of a lane that has a row, the next ones and a sum of them: with more it spills
@@ -88,7 +88,9 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
     - Chunks with a contraction are tiles of one matrix product and always run in parallel, for one piece of
       the rows at a time if rows have pieces;
     - pieces of a contraction run in parallel if its results are few;
-    - pieces at which a fold restarts run in parallel if its rows are few.
+    - pieces at which a fold restarts run in parallel if its rows are few;
+    - pieces of single elements whose totals are integers always run in parallel: one program would read them
+      with a piece between the elements of adjacent lanes.
     program: canonical. The partial results are materialized and merged in a second kernel, with the same
     bits.
     """
@@ -110,6 +112,7 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
         if rows < ROWS_ALONE:
             # unmerged states of pieces would take too much memory: those streams stay serial
             found |= {a.name for a in streamed if a.part is Part.ALL and a.split and a.pieces in merged}
+        found |= {loop.axis.name for loop in loops if _counts_pieces(loop)}
         found |= _few_products(kernel, extents)
         found |= _rows_beside(kernel, extents)
     return frozenset(found)
@@ -153,6 +156,13 @@ def _few_products(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
 def _by_chunks(loop: Loop) -> bool:
     """Return whether steps of a loop are chunks of elements: those of single elements run in turn."""
     return loop.axis.part is Part.ALL and (loop.axis.chunk or 1) > 1
+
+
+def _counts_pieces(loop: Loop) -> bool:
+    """Return whether a loop of single elements adds integers, in each piece of an axis."""
+    single = loop.axis.split is not None and (loop.axis.chunk or 1) == 1
+    kept = (t.dtype is DType.I32 and loop.axis.pieces in t.axes for t in loop.types)
+    return single and bool(loop.types) and all(kept)
 
 
 def _contracts(loop: Loop) -> bool:
@@ -435,11 +445,19 @@ def _partials(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str
     alone = many and programs < ROWS_ALONE
     if alone:
         # by one warp, ptxas loads the states of all unrolled steps before it merges the first
-        columns, steps = max(1, target.warp // held), max(steps, MERGED_AHEAD)
+        columns, steps = max(1, target.warp // held), max(steps, _ahead(kernel, extents))
     tiles = [(str(a), min(columns, padded(_extent(a, extents, columns)))) for a in near[-1:]]
     return Schedule(
         tiles=tuple(t for t in tiles if t[1] > 1), warps=8 if many and not alone else 1, unroll=steps
     )
+
+
+def _ahead(kernel: Kernel, extents: Mapping[str, int]) -> int:
+    """Return how many states of a merge are loaded together: steps that are left over wait one by one."""
+    axes = {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Loop)}
+    steps = [extent_of(a, extents[a.name]) for a in axes if a.name in extents and not a.dynamic]
+    longest = max(steps, default=MERGED_AHEAD)
+    return min(range(MERGED_AHEAD, 0, -1), key=lambda n: longest // n + longest % n)
 
 
 def _walks_rows(kernel: Kernel) -> bool:

@@ -118,6 +118,7 @@ def _row_per_block(
     beside = math.prod(n for a, n in found.inside if a != near)
     if beside > 1:
         each = min(each, max(0, (LISTED // beside).bit_length() - 1))
+        low = min(low, each)  # what a thread has of a vector is adjacent
     told = max(0, min(bits - each, (WARP * MAX_WARPS).bit_length() - 1))
     placed = [Span(str(near), low, told)] * (told > 0)
     rows = max(1, BLOCK >> told) if found.parallel and not walks else 1

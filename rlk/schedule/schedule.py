@@ -12,6 +12,12 @@ MAX_STAGES = 24
 SMALLEST_DEPTH = 16  # K of a step of a matrix unit
 
 
+def is_round(tile: int) -> bool:
+    """Return whether a number is a power of two, or three or five times one."""
+    odd = next((n for n in (3, 5) if tile % n == 0), 1)
+    return is_power_of_two(tile // odd)
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A contiguous range of the index bits of a tile axis, placed as one tensor dim: [low, low + bits)."""
@@ -29,7 +35,7 @@ class Schedule:
     """The schedule of a kernel.
 
     tiles: indices of a parallel axis per program, by axis; 1 for axes without an entry. A power of two, or
-    three times one, which not every lowering supports.
+    three or five times one, which not every lowering supports.
     placed: the dims of a tile, outermost first; other dims follow in the order of the IR.
     warps: of a program. stages: of the pipeline of a loop's loads. unroll: unrolled steps of a loop.
     depth: K of a step of a contraction. group: consecutive row tiles of a contraction with the same columns
@@ -57,13 +63,13 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
-            if not is_power_of_two(tile // 3 if tile % 3 == 0 else tile):
-                why = "a power of two, or three times one"
+            if not is_round(tile):
+                why = "a power of two, or three or five times one"
                 raise ScheduleError(Code.SCHEDULE_FIELD, field=f"tiles[{axis}]", value=tile, why=why)
         if not is_power_of_two(self.warps) or self.warps > MAX_WARPS:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="warps", value=self.warps, why="1, 2, 4, ... 32")
-        if not is_power_of_two(self.unroll):
-            raise ScheduleError(Code.SCHEDULE_FIELD, field="unroll", value=self.unroll, why="a power of two")
+        if self.unroll < 1:
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="unroll", value=self.unroll, why="a count")
         if not is_power_of_two(self.depth) or self.depth < SMALLEST_DEPTH:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="depth", value=self.depth, why="16, 32, 64, ...")
         if self.group < 1 or self.programs < 0:

@@ -37,7 +37,8 @@ class Entry:
     name in the launched program. sizes: ranges of extents by axis; of dynamic axes the class of the extent
     is compared (`shape_buckets.class_of`). use: fields of Schedule and their values; the others stay as
     chosen without the table. place: file and number of the entry, for messages. dtypes: of dtype variables,
-    by name.
+    by name. gradients: of an entry of a gradient whose inputs have kernels of their own, the inputs whose
+    gradients a kernel computes; of none it is for every one.
     """
 
     op: str
@@ -49,6 +50,7 @@ class Entry:
     why: str
     place: str
     dtypes: tuple[tuple[str, str], ...] = ()
+    gradients: tuple[str, ...] = ()
 
     def meets(self, backend: str, kernel: str, extents: Mapping[str, int]) -> bool:
         """Return whether an entry of this operator and target is for a kernel of these extents."""
@@ -60,7 +62,8 @@ class Entry:
         """The facts that decide a schedule, for keys: all but the place and the reason."""
         sizes = [[axis, held.over, held.most] for axis, held in self.sizes]
         use = [[name, repr(value)] for name, value in self.use]
-        return [self.kernel, self.backend, sizes, use, self.dtypes]
+        found = [self.kernel, self.backend, sizes, use, self.dtypes]
+        return [*found, self.gradients] if self.gradients else found
 
 
 Entries = tuple[Entry, ...]
@@ -131,7 +134,7 @@ def parse(text: str, file: str) -> Table:
 
 
 def _entry(found: object, place: str) -> Entry:
-    held = _keys(found, {*REQUIRED, "sizes", "dtypes", "why"}, REQUIRED, place)
+    held = _keys(found, {*REQUIRED, "sizes", "dtypes", "gradients", "why"}, REQUIRED, place)
     for name in ("op", "kernel", "target", "backend", "why"):
         if not isinstance(held.get(name, ""), str):
             raise _wrong(place, f"{name} is {held[name]!r}, not a text")
@@ -143,6 +146,9 @@ def _entry(found: object, place: str) -> Entry:
     known = [dtype.value for dtype in DType]
     if not isinstance(kinds, dict) or not all(kind in known for kind in kinds.values()):
         raise _wrong(place, f"dtypes is {kinds!r}: write dtypes by variable, such as {{ F = 'bf16' }}")
+    inputs = held.get("gradients", [])
+    if not isinstance(inputs, list) or not all(isinstance(name, str) for name in inputs):
+        raise _wrong(place, f"gradients is {inputs!r}: write names of inputs, such as ['x']")
     if not use:
         raise _wrong(place, f"use is empty: give at least one of {', '.join(FIELDS)}")
     given = _keys(use, {*FIELDS}, (), f"{place}, use")
@@ -157,6 +163,7 @@ def _entry(found: object, place: str) -> Entry:
         why=held.get("why", ""),
         place=place,
         dtypes=tuple(sorted(kinds.items())),
+        gradients=tuple(sorted(inputs)),
     )
     _changed(made, Schedule())
     # packages may have targets and backends of their own, which nothing here knows
@@ -297,6 +304,7 @@ def written(entry: Entry) -> str:
     )
     kinds = ", ".join(f"{name} = {_text(dtype)}" for name, dtype in entry.dtypes)
     names += f"dtypes = {{ {kinds} }}\n" * bool(kinds)
+    names += f"gradients = [{', '.join(map(_text, entry.gradients))}]\n" * bool(entry.gradients)
     return f"[[entry]]\n{names}sizes = {{ {sizes} }}\nuse = {{ {use} }}\nwhy = {_text(entry.why)}\n"
 
 

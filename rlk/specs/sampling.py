@@ -25,6 +25,7 @@ from rlk.lang import (
     op,
     u32,
 )
+from rlk.lang.trace import for_kernels
 
 LANES, BLOCKS, DIGIT = 1024, 1024, 4
 T = Axis("T", dynamic=True)
@@ -99,6 +100,25 @@ class Row:
         # the last place of a number in [2, 4) is 2**-22
         return (e + 2.0).bits(i32) - 0x40000000
 
+    def complete(self, threshold: Tile) -> Tile:
+        """Return whether all tokens of a row that are not below a threshold are in the pool."""
+        return L.max(self.pool[2], over=W.lanes) < threshold
+
+    def above(self, threshold: Tile) -> tuple[Tile, Tile, Tile]:
+        """Return of each lane's part of the pool what `_above` returns of the tokens, if it is complete.
+
+        A key tells all that a weight depends on: it is the same for +0.0 and -0.0, which weigh the same, and
+        for NaN and -inf, which a threshold above some lane's third is not.
+        """
+        more, mass, equal = [], [], []
+        for keys in self.pool:
+            over = keys > threshold
+            more.append(over.to(i32))
+            mass.append(L.where(over, self.weight(self.keys.value(keys)), 0))
+            equal.append((keys == threshold).to(i32))
+        first, second, third = (a + b + c for a, b, c in (more, mass, equal))
+        return first, second, third
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -125,6 +145,11 @@ def _whole(x: Tile, over: Axis) -> Tile:
     return (high.to(i64) << 16) + low.to(i64)
 
 
+def _sum(x: Tile, over: Axis) -> Tile:
+    """Return the sum of numbers that add up to less than 2**31, i64; kernels need no halves for it."""
+    return L.sum(x, over=over).to(i64) if for_kernels() else _whole(x, over)
+
+
 def _digit(reached: Tile) -> Tile:
     """Return the largest of the numbers tried that reached the goal, 0 where none did."""
     return L.max(L.where(reached, L.pos(J), 0), over=J)
@@ -148,15 +173,15 @@ def _largest(bits: int, reaches: Reaches, low: Tile | None = None, high: Tile | 
     return found
 
 
-def _locate(amounts: Tile, target: Tile) -> tuple[Tile, Tile]:
+def _locate(amounts: Tile, target: Tile, add: Callable[[Tile, Axis], Tile] = _sum) -> tuple[Tile, Tile]:
     """Return the first of 1024 indices at which the running sum of amounts exceeds a target.
 
-    And what is left: the target less the amounts before that index.
+    And what is left: the target less the amounts before that index. add: `_whole` where they are too many.
     """
     place = L.pos(U.pieces)
 
     def before(end: Tile) -> Tile:
-        return _whole(L.where(place < end, amounts, 0), over=U.pieces)
+        return add(L.where(place < end, amounts, 0), U.pieces)
 
     index: Tile | int = 0
     for shift in (8, 4, 0):
@@ -169,8 +194,17 @@ def _locate(amounts: Tile, target: Tile) -> tuple[Tile, Tile]:
 # --- the support ---
 
 
-def _above(row: Row, scores: Tensor, threshold: Tile, when: Tile | None = None) -> tuple[Tile, Tile, Tile]:
-    """Return how many tokens are above a threshold, what they weigh, and how many meet it."""
+def _above(
+    row: Row, scores: Tensor, threshold: Tile, when: Tile | None = None, *, by_pool: bool = False
+) -> tuple[Tile, Tile, Tile]:
+    """Return how many tokens are above a threshold, what they weigh, and how many meet it.
+
+    by_pool: kernels take it from the pool, and read no token of a row whose pool is complete.
+    """
+    pooled = by_pool and for_kernels()
+    if pooled:
+        known = row.complete(threshold)
+        when = ~known if when is None else when & ~known
     more, mass, equal = L.total(kept=True), L.total(kept=True), L.total(kept=True)
     for w in L.stream(W, when=when):
         x = scores[w].to(f32)
@@ -178,8 +212,10 @@ def _above(row: Row, scores: Tensor, threshold: Tile, when: Tile | None = None) 
         more.absorb((key > threshold).to(i32))
         mass.absorb(L.where(key > threshold, row.weight(x), 0))
         equal.absorb((key == threshold).to(i32))
-    count = L.sum(more.value, over=W.lanes)
-    return count, _whole(mass.value, over=W.lanes), L.sum(equal.value, over=W.lanes)
+    found = [more.value, mass.value, equal.value]
+    if pooled:
+        found = [L.where(known, a, b) for a, b in zip(row.above(threshold), found, strict=True)]
+    return L.sum(found[0], over=W.lanes), _whole(found[1], over=W.lanes), L.sum(found[2], over=W.lanes)
 
 
 def _searched(row: Row, low: Tile, settled: Tile, reaches: Reaches) -> Tile:
@@ -204,7 +240,7 @@ def _top_k(row: Row, scores: Tensor, kept: Kept, top_k: Tile) -> Kept:
     # the k-th best of a part of the tokens is at most that of all: and equal, but for lanes with four of them
     least = L.maximum(_largest(row.keys.bits, by_pool), kept.threshold)
     low = L.where(on, least, kept.threshold)
-    more, mass, equal = _above(row, scores, low)
+    more, mass, equal = _above(row, scores, low, by_pool=True)
     settled = (more < top_k) | ~on
     cut = _searched(row, low, settled, by_tokens)
     again = _above(row, scores, cut, when=~settled)
@@ -223,10 +259,12 @@ def _top_p(row: Row, scores: Tensor, kept: Kept, top_p: Tile) -> Kept:
     weights = [row.weight(row.keys.value(keys)) for keys in row.pool]
 
     def by_pool(tried: Tile, _: Tile | None) -> Tile:
-        parts = [
-            _whole(L.where(keys >= tried, w, 0), over=W.lanes)
-            for keys, w in zip(row.pool, weights, strict=True)
-        ]
+        def there(i: int) -> Tile:
+            return L.where(row.pool[i] >= tried, weights[i], 0)
+
+        if for_kernels():  # three weights of a lane are one number
+            return _whole(there(0) + there(1) + there(2), over=W.lanes) >= goal
+        parts = [_whole(there(i), over=W.lanes) for i in range(3)]
         return parts[0] + parts[1] + parts[2] >= goal
 
     def by_tokens(tried: Tile, apart: Tile | None) -> Tile:
@@ -237,7 +275,7 @@ def _top_p(row: Row, scores: Tensor, kept: Kept, top_p: Tile) -> Kept:
         return _whole(total.value, over=W.lanes) >= goal
 
     low = L.maximum(L.where(on, _largest(row.keys.bits, by_pool), kept.threshold), kept.threshold)
-    settled = (_above(row, scores, low, when=on)[1] < goal) | ~on
+    settled = (_above(row, scores, low, when=on, by_pool=True)[1] < goal) | ~on
     cut = _searched(row, low, settled, by_tokens)
     ties = L.where(cut > kept.threshold, ANY_NUMBER, kept.ties)
     return Kept(cut, ties, goal=L.where(on, goal, ANY_MASS))
@@ -301,7 +339,7 @@ def _draw(row: Row, blocks: Tensor, kept: Kept, numerator: Tile) -> tuple[Tile, 
     last = L.where(some > 0, tied * size + within, -1)
     ties = L.where(place < tied, equal.value, L.where(place == tied, left.to(i32) + 1, 0))
     amounts = mass.value + ties * weight
-    chosen, left = _locate(amounts, _part_of(_whole(amounts, over=U.pieces), numerator))
+    chosen, left = _locate(amounts, _part_of(_whole(amounts, over=U.pieces), numerator), _whole)
     x = block(chosen)
     key, index = row.keys.of(x), chosen * size + place
     there = (key > threshold) | ((key == threshold) & (index <= last))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from rlk.nn.config import LEAVES, ModelConfig
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.compare import check
 from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest
@@ -26,11 +27,12 @@ def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
     that one of the models holds transposed (`rlk.nn`'s experts of GPT-OSS) is transposed, and rounded to the
     target's dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its
     part. The digests of both, of whole weights, are compared then (`rlk.sync.digest`), so that weights are
-    gathered twice. Raises LaunchError, before anything is copied, for weights that one of them lacks, other
-    shapes, and a head that is not the embedding where the target ties them; and, with the rest copied, where
-    weights did not arrive (`rlk.sync.check`).
+    gathered twice. Raises LaunchError, before anything is copied, for models that rlk computes with other
+    leaves, weights that one of them lacks, other shapes, and a head that is not the embedding where the
+    target ties them; and, with the rest copied, where weights did not arrive (`rlk.sync.check`).
     """
     given, taken = (_parameters(name, model) for name, model in (("source", source), ("target", target)))
+    _check_leaves(source, target)
     for name, x in taken.items():
         check_target(OP, f"target: {name}", x.memory)
     tied = {HEAD, EMBEDDING}
@@ -53,6 +55,33 @@ def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
     received = digest(target)
     check(digest(source, dtype=dtype), received)
     return received
+
+
+def _check_leaves(source: torch.nn.Module, target: torch.nn.Module) -> None:
+    """Raise LaunchError for models with other leaves: their weights would be equal, and their bits not."""
+    ours, theirs = _leaves(source), _leaves(target)
+    if ours is not None and theirs is not None and ours != theirs:
+        wanted = f"{ours}, that of the source: load both models with the same leaves="
+        raise wrong_value(OP, f"target: {LEAVES}", theirs, wanted)
+
+
+def _leaves(model: torch.nn.Module) -> int | None:
+    """Return the leaves with which rlk computes a model; None if no config says them and rlk does not."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if isinstance(config, ModelConfig):
+            return config.leaves
+        if (found := getattr(config, LEAVES, None)) is not None:
+            return int(found)
+        if hasattr(module, "nn_config") or _is_patched(module):
+            return 1
+    return None
+
+
+def _is_patched(module: torch.nn.Module) -> bool:
+    """Return whether `rlk.patch` exchanged a module's computation."""
+    forward = getattr(vars(module).get("forward"), "__func__", None)
+    return str(getattr(forward, "__module__", "")).startswith("rlk.")
 
 
 class Held(NamedTuple):

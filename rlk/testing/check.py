@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -224,8 +224,9 @@ def check_text(case: Case) -> Verdict:
     wrong = 0
     for form in forms:
         verify(form)
-        again = parse_program(print_program(form))
-        wrong += again != form or print_program(again) != print_program(form)
+        text = print_program(form)
+        again = parse_program(text)
+        wrong += again != form or print_program(again) != text
     return verdict(Law.TEXT, not wrong, len(forms), wrong)
 
 
@@ -399,7 +400,8 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
     rng = np.random.default_rng(seed + 2)
     forward = forward_program(case.op, case.variant)
     values = {n: v if n in case.example.finite else _edges(v, rng) for n, v in case.values.items()}
-    made = [_call(case.op, "forward", case.op.trace(case.variant), values, {})]
+    plain, kernels = case.op.trace(case.variant), case.op.trace_for_kernels(case.variant)
+    made = [_call(case.op, "forward", plain, kernels, values, {})]
     wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
     if wanted and given:
         ran = run(forward, made[0].inputs, extents=made[0].extents)
@@ -409,19 +411,22 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
         assert case.op.gradient is not None
         backward = case.op.gradient.trace(gradient_variant(case.variant, wanted, given))
         values = {**saved, **case.example.gradient(saved), **pulls}
-        made.append(_call(case.op, "gradient", backward, values, made[0].extents))
+        made.append(_call(case.op, "gradient", backward, backward, values, made[0].extents))
     return tuple(made)
 
 
-def _call(op: Op, label: str, traced: Program, values: Values, known: Mapping[str, int]) -> Call:
+def _call(
+    op: Op, label: str, traced: Program, kernels: Program, values: Values, known: Mapping[str, int]
+) -> Call:
     program = canonical(traced)
     for name in inputs_of(program).keys() - values.keys():
         either = f"{op.name}_inputs(rng) or {op.name}_grad_inputs(saved)"
         why = f"by the check of the {label}: let {either} return it"
         raise LaunchError(Code.ARG_MISSING, op=op.name, name=name, why=why)
     extents = sizes(program, values, known, op)
-    names = apart(program, extents)
-    placed = canonical(traced, apart=names) if names else program
+    whole = program if kernels is traced else canonical(kernels)
+    names = apart(whole, extents)
+    placed = canonical(kernels, apart=names) if names else whole
     into = {out: name for out, name in op.into.items() if out in [d.name for d in outputs(program)]}
     return Call(label, program, stored(values, program), extents, placed, into)
 
@@ -635,24 +640,26 @@ def check_simulated(call: Call, on: Target, by: Backend, oracle: Oracle = run) -
 
 def lowerings(case: Case, on: Target) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
     """Yield, for forward and gradient of a case and each backend of a target, the attempt to lower it."""
-    from rlk.runtime.reference import placed, reference_extents
+    from rlk.runtime.reference import placed, prepared, reference_extents
 
-    made = {"forward": placed(case.op, case.op.trace(case.variant))}
+    made = {"forward": placed(case.op, case.op.trace_for_kernels(case.variant))}
     wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
     if case.op.gradient is not None and wanted and given:
         made["gradient"] = canonical(case.op.gradient.trace(gradient_variant(case.variant, wanted, given)))
-    for (what, program), by in product(made.items(), registered()):
-        if on.name in by.targets:
-            extents = reference_extents(case.op, program)
-            yield what, by.name, partial(check_lowers, program, extents, on, by)
+    for what, program in made.items():
+        # raises anew for each backend: it is the attempt that fails
+        ready = cache(partial(prepared, program, reference_extents(case.op, program), on))
+        for by in registered():
+            if on.name in by.targets:
+                yield what, by.name, partial(check_lowers, ready, by)
 
 
-def check_lowers(program: Program, extents: dict[str, int], on: Target, by: Backend) -> Verdict:
-    """Lower a program at reference extents; a refusal fails where no other backend can run the program."""
-    from rlk.runtime.reference import emit
+def check_lowers(ready: Callable[[], Any], by: Backend) -> Verdict:
+    """Lower what `prepared` returns; a refusal fails where no other backend can run the program."""
+    from rlk.runtime.reference import by_backend
 
     try:
-        emitted, _, _ = emit(program, extents, on, by.name)
+        emitted, _, _ = by_backend(ready(), by)
     except UnsupportedError as error:
         return verdict(Law.LOWERS, False if by.complete else None, note=one_line(error))
     return verdict(Law.LOWERS, True, len(emitted.kernels))

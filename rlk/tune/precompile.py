@@ -15,7 +15,7 @@ from rlk.runtime.binding.invocation import geometry_of
 from rlk.runtime.call.dispatch import entry_key, lowered
 from rlk.runtime.kernels.build import obtain_later
 from rlk.target.facts import Target
-from rlk.tune.problem import Plan, Problem, Schedules, plan, problem
+from rlk.tune.problem import SHIPPED, Plan, Problem, Schedules, plan, problem
 from rlk.tune.shapes import Shape
 
 Pair = tuple[Shape, str]
@@ -24,12 +24,16 @@ Follow = Callable[[Future[Path], str], None]
 
 @dataclass(slots=True)
 class Compiled:
-    """Schedules to try for each shape, the number of their modules, and reasons of failed schedules."""
+    """Schedules to try for each shape, the number of their modules, and reasons of failed schedules.
+
+    unreached: what the time did not suffice for; of a shape without a plan `SHIPPED` stands for all.
+    """
 
     plans: dict[Shape, Plan] = field(default_factory=dict)
     modules: int = 0
     failed: dict[Pair, str] = field(default_factory=dict)
     refused: dict[Shape, str] = field(default_factory=dict)
+    unreached: list[Pair] = field(default_factory=list)
 
 
 def compile_all(
@@ -43,6 +47,9 @@ def compile_all(
     waiting: dict[str, Future[Path]] = {}
     pairs: dict[Pair, str] = {}
     for shape in wanted:
+        if time.monotonic() >= deadline:
+            found.unreached.append((shape, SHIPPED))
+            continue
         call = problem(shape, "meta")
         try:
             found.plans[shape] = plan(call, backend, on)
@@ -62,7 +69,7 @@ def compile_all(
             why = waiting[digest].exception(max(0.0, deadline - time.monotonic()))
         except (TimeoutError, CancelledError):
             waiting[digest].cancel()
-            found.failed[pair] = "not compiled before the time was up"
+            found.unreached.append(pair)
             continue
         if why is not None:
             found.failed[pair] = f"{type(why).__name__}: {why}"

@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlk.backends.registry import of_name
 from rlk.errors import Code, ScheduleError, UnsupportedError
 from rlk.ir.nodes import Kernel
 from rlk.lang.op import Variant
 from rlk.runtime.binding.arguments import Geometry
+from rlk.runtime.binding.candidates import bound_for, formed
 from rlk.runtime.binding.invocation import Invocation, geometry_of, label_of, operator_of
 from rlk.runtime.binding.selection import invoke
+from rlk.runtime.binding.shape_buckets import sizes_of
 from rlk.runtime.call.dispatch import lowered
 from rlk.schedule import cute_tiles, heuristics
 from rlk.schedule.cute_table import Warpgroups
@@ -29,7 +32,7 @@ from rlk.target.facts import Target
 from rlk.tune.candidates import Use, candidates, tiling
 from rlk.tune.registered import call_of, copying, traffic
 from rlk.tune.row_candidates import row_candidates
-from rlk.tune.shapes import SUBJECTS, Shape, axes_of
+from rlk.tune.shapes import ONE, SUBJECTS, Shape, axes_of
 
 SHIPPED = "shipped"  # what a call runs today
 FORGOTTEN = 160 * 2**20  # bytes read between two uses of a weight: three times the largest L2 that we know
@@ -233,19 +236,43 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
             placed = (*shipped[:i], made, *shipped[i + 1 :])
             if _lowers(call, geometry, placed, backend, on):
                 schedules[named(kernel.name, text)] = placed
+    schedules |= _forms(call, geometry, len(program.kernels), backend, on)
     when = conditions(call, geometry.extents)
     label = label_of(call.invocation.spec)
     dtypes = tuple(sorted((n, dtype.value) for n, dtype in call.invocation.variant.dtypes))
+    one = call.shape.op.partition(ONE)[2]
     entries = {
         name: tuple(
-            Entry(label, kernel.name, on.name, backend, when, values(made), "", name, dtypes)
+            Entry(
+                label, kernel.name, on.name, backend, when, values(made), "", name, dtypes, (one,) * bool(one)
+            )
             for kernel, made, before in zip(program.kernels, chosen, shipped, strict=True)
             if made != before
         )
         for name, chosen in schedules.items()
-        if name != SHIPPED
+        if name != SHIPPED and len(chosen) == len(shipped)  # a table says nothing of forms
     }
     return Plan(sites, schedules, tuple(same), entries, tuple(kernel.name for kernel in program.kernels))
+
+
+def _forms(call: Problem, geometry: Geometry, kernels: int, backend: str, on: Target) -> dict[str, Schedules]:
+    """Return the schedules of forms with other numbers of kernels, such as those that write factors first."""
+    if call.shape.op in SUBJECTS:
+        return {}
+    sizes = sizes_of(call.invocation, geometry)
+    what = call.invocation, on.softmax, sizes, on
+    bound = bound_for(*what, *formed(*what))
+    found: dict[str, Schedules] = {}
+    for form in of_name(backend).candidates(bound):
+        if len(form.program.kernels) == kernels:
+            continue
+        try:
+            chosen = form.schedules()
+        except (UnsupportedError, ScheduleError):
+            continue
+        if _lowers(call, geometry, chosen, backend, on):
+            found[named("form", f"{len(chosen)} kernels")] = chosen
+    return found
 
 
 def _lowers(call: Problem, geometry: Geometry, schedules: Schedules, backend: str, on: Target) -> bool:

@@ -180,14 +180,14 @@ def user_entries(rows: Iterable[Row], device: str) -> list[user_table.Entry]:
 
     A candidate is chosen as for `proposals`, of all shapes of the same sizes of an entry.
     """
-    places: dict[tuple[str, str, str], list[tuple[Row, str]]] = defaultdict(list)
+    places: dict[tuple[str, str, str, str], list[tuple[Row, str]]] = defaultdict(list)
     for row in rows:
         if "failed" in row or row["shipped"] is None or len(row["cublas"]) < BOTH:
             continue
         found = {name.partition(": ")[0]: text for name, text in row.get("entries", {}).items()}
         for site, text in found.items():
             (first, *_) = user_table.parse(text, site).entries
-            places[row["backend"], site, str(first.sizes)].append((row, site))
+            places[row["op"], row["backend"], site, str(first.sizes)].append((row, site))
     made = []
     for measured in places.values():
         text, (row, site) = _fastest(measured), measured[0]

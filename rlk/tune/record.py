@@ -62,7 +62,7 @@ def read(paths: Iterable[Path], op: str | None) -> tuple[str, list[Row]]:
             raise _unreadable(path, "it has no device and rows")
         devices[found["device"]] = None
         for row in found["rows"]:
-            if op is None or row["op"] == op:
+            if op is None or row["op"].partition("@")[0] == op:  # gradients of one input each
                 if "sizes" not in row:  # a record of before other operators were tuned
                     letters = SUBJECTS[row["op"]].letters
                     row["sizes"] = dict(

@@ -23,7 +23,7 @@ from rlk.runtime.binding.invocation import Invocation, geometry_of, inputs_of, o
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.reference import dtype_of, number_of
-from rlk.tune.shapes import GRADIENT, Shape, axes_of, found
+from rlk.tune.shapes import GROUPED, ONE, Shape, axes_of, base_of, found
 
 PREFERRED = DType.BF16  # of tensors whose annotation leaves a choice
 SPREAD = 0.7  # of bools that are true
@@ -40,8 +40,7 @@ class Call:
 
 def call_of(shape: Shape, device: str) -> Call:
     """Return the call of a shape; raise LaunchError for inputs whose values no annotation describes."""
-    name = shape.op.removesuffix(GRADIENT)
-    op, module = found(name)
+    name, (op, module) = base_of(shape.op), found(shape.op)
     draw = _Draw(op, device, dict(shape.sizes), _example(module, op) if device != "meta" else None)
     present = set(op.record.present)
     there = [f for f in op.formals if not f.optional or f.name in present]
@@ -55,11 +54,14 @@ def call_of(shape: Shape, device: str) -> Call:
             draw.fill(formal.name, tensors[formal.name], domains.get(formal.name))
     if name == shape.op:
         return Call(invocation, tensors, scalars)
-    return _gradient(op, draw, Call(invocation, tensors, scalars))
+    return _gradient(op, draw, Call(invocation, tensors, scalars), shape.op.partition(ONE)[2])
 
 
-def _gradient(op: Op, draw: _Draw, forward: Call) -> Call:
-    """Return the call of a gradient: saved tensors, normal cotangents, and what else it reads."""
+def _gradient(op: Op, draw: _Draw, forward: Call, one: str) -> Call:
+    """Return the call of a gradient: saved tensors, normal cotangents, and what else it reads.
+
+    one: the input that it is of, "" for all.
+    """
     assert op.gradient is not None
     invocation, tensors, scalars = forward.invocation, forward.tensors, forward.scalars
     geometry = geometry_of(invocation, tensors)
@@ -76,7 +78,7 @@ def _gradient(op: Op, draw: _Draw, forward: Call) -> Call:
     given = saved | pulls
     if op.calls.prepare is not None:
         given |= op.calls.prepare(saved, scalars)
-    wanted = differentiable(op, invocation.variant)
+    wanted = frozenset({one}) if one else differentiable(op, invocation.variant)
     names = tuple(name.removeprefix("d_") for name in pulls)
     asked = Invocation(op.gradient, gradient_variant(invocation.variant, wanted, names), invocation.math)
     domains = _domains(asked) if draw.device != "meta" else {}
@@ -115,6 +117,8 @@ class _Draw:
     def __init__(self, op: Op, device: str, sizes: Mapping[str, int], example: Example | None) -> None:
         self.op, self.device, self.sizes = op, device, sizes
         self.given = {} if example is None else example.inputs(np.random.default_rng(0))
+        if example is not None and op.name == GROUPED:
+            self.given = _routed(sizes["T"], sizes["E"])
 
     def empty(self, formal: Formal) -> Tensor:
         """Return a tensor of a parameter's type."""
@@ -168,6 +172,13 @@ class _Draw:
         for dim, size in enumerate(made.shape):
             held = held.index_select(dim, torch.arange(size) % held.shape[dim])
         return held
+
+
+def _routed(rows: int, experts: int) -> dict[str, np.ndarray]:
+    """Return the offsets of rows by expert, where each row goes to any expert."""
+    drawn = np.random.default_rng(0).multinomial(rows, np.full(experts, 1 / experts))
+    offsets = np.concatenate([[0], np.cumsum(drawn)])
+    return {"begin": offsets[:-1], "end": offsets[1:]}
 
 
 def traffic(call: Call) -> int:

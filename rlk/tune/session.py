@@ -126,13 +126,14 @@ class Session:
         if SHIPPED in row["errors"]:
             row["failed"] = f"{SHIPPED}: {row['errors'][SHIPPED]}"
             return row
-        left = [n for n in names if n != SHIPPED and n not in row["errors"]]
+        late = [n for n in names if (shape, n) in compiled.unreached]
+        left = [n for n in names if n != SHIPPED and n not in row["errors"] and n not in late]
         while True:
             at = self._ask(row, [SHIPPED, *left])
             left = [n for n in left if not _settled(row, n)]
             if at is None or "failed" in row or not left:
                 break
-        row["unfinished"] = left
+        row["unfinished"] = [*left, *late]
         _finish(row)
         return row
 

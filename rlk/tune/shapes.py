@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -12,6 +12,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ir.dims import Axis
 from rlk.lang.op import Op
 from rlk.lang.types import TensorType
+from rlk.runtime.call.autograd import Separate
 from rlk.runtime.registry import find
 
 ROWS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
@@ -28,7 +29,7 @@ VOCABULARY, HIDDEN = 128256, 4096
 class Shape:
     """Sizes of a call: of a contraction with a list of its own by its letters, else of every axis by name.
 
-    op: the name of what is tuned, that of a gradient with GRADIENT.
+    op: the name of what is tuned, that of a gradient with GRADIENT, of one input's with ONE and its name.
     """
 
     op: str
@@ -71,6 +72,10 @@ SUBJECTS: Mapping[str, Subject] = {
     "linear_logp_grad": Subject(("N", "V", "D"), tuple((m, VOCABULARY, HIDDEN) for m in GRADIENT_ROWS)),
 }
 GRADIENT = "_grad"  # of an operator's name
+ONE = "_grad@"  # of that of the gradient of one input, which stands behind it
+GROUPED = "grouped_matmul"
+Call = tuple[str, dict[str, int], int]
+"""An operator, the sizes of its axes that are weights', and its rows for each row of the model."""
 
 
 def subject(op: str, gradient: bool) -> str:
@@ -90,7 +95,28 @@ def subject(op: str, gradient: bool) -> str:
 @cache
 def found(name: str) -> tuple[Op, ModuleType]:
     """Return the operator and the module of a subject's name, its gradient's too: a file is imported once."""
-    return find(name.removesuffix(GRADIENT))
+    return find(base_of(name))
+
+
+def base_of(name: str) -> str:
+    """Return the operator of a subject's name."""
+    return name.partition(ONE)[0].removesuffix(GRADIENT)
+
+
+def separately(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
+    """Return shapes with each gradient whose inputs have kernels of their own once for each of these."""
+    import rlk.ops  # noqa: F401 - which says so of rlk's own operators
+
+    made: list[Shape] = []
+    for each in shapes:
+        op = found(each.op)[0]
+        how = op.calls.separate
+        if not isinstance(how, Separate) or not each.op.endswith(GRADIENT):
+            made.append(each)
+            continue
+        there = [f.name for f in op.formals if not f.optional or f.name in op.record.present]
+        made += [Shape(f"{each.op}@{name}", each.sizes) for name in how.reads if name in there]
+    return tuple(made)
 
 
 def axes_of(op: Op) -> dict[str, Axis]:
@@ -109,22 +135,57 @@ def shapes(name: str) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys(every))
 
 
-def of_model(sizes: Mapping[str, int], gate: str, rows: Sequence[int]) -> tuple[Shape, ...]:
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A model's layers of experts: count, those of a token, width of each, and of those that all tokens have.
+
+    dense: whether other layers have an MLP. gate: the operator between an expert's two products.
+    """
+
+    count: int
+    k: int
+    width: int
+    shared: int
+    dense: bool
+    gate: str
+
+
+def of_model(
+    sizes: Mapping[str, int], gate: str, rows: Sequence[int], experts: Mixture | None = None
+) -> tuple[Shape, ...]:
     """Return the shapes of a decoder's products, norms, activations and head, then those of their gradients.
 
     sizes: hidden, vocab, intermediate, heads, kv_heads, head_dim. gate: swiglu or geglu. rows: of calls;
-    gradients are of those that training has, from `TRAINED_ROWS` on, or of the most.
+    gradients are of those that training has, from `TRAINED_ROWS` on. experts: their products are grouped, of
+    k rows for each row of the model, and `intermediate` counts for dense layers alone.
     """
-    hidden, vocab, wide = sizes["hidden"], sizes["vocab"], sizes["intermediate"]
+    hidden, vocab = sizes["hidden"], sizes["vocab"]
     heads = sizes["heads"] * sizes["head_dim"]
     both = heads + 2 * sizes["kv_heads"] * sizes["head_dim"]
-    products = dict.fromkeys(((both, hidden), (hidden, heads), (2 * wide, hidden), (hidden, wide)))
-    calls: list[tuple[str, dict[str, int]]] = [("matmul", {"N": n, "K": k}) for n, k in products]
-    calls += [("linear_logp", {"V": vocab, "D": hidden}), ("logp", {"V": vocab})]
-    calls += [("rms_norm", {"N": hidden}), (gate, {"N": wide})]
-    trained = [n for n in rows if n >= TRAINED_ROWS] or [max(rows)]
-    forward = [_sized(name, n, held) for name, held in calls for n in rows]
-    return (*forward, *(_sized(name + GRADIENT, n, held) for name, held in calls for n in trained))
+    mlps = [sizes["intermediate"]] if experts is None or experts.dense else []
+    if experts is not None and experts.shared:
+        mlps.append(experts.shared)
+    products = [(both, hidden), (hidden, heads)]
+    for wide in mlps:
+        products += [(2 * wide, hidden), (hidden, wide)]
+    if experts is not None:
+        products.append((experts.count, hidden))  # the router
+    calls: list[Call] = [("matmul", {"N": n, "K": k}, 1) for n, k in dict.fromkeys(products)]
+    if experts is not None:
+        each, k, wide = {"E": experts.count}, experts.k, experts.width
+        calls += [
+            (GROUPED, {**each, "N": 2 * wide, "K": hidden}, k),
+            (GROUPED, {**each, "N": hidden, "K": wide}, k),
+            (experts.gate, {"N": wide}, k),
+        ]
+    calls += [("linear_logp", {"V": vocab, "D": hidden}, 1), ("logp", {"V": vocab}, 1)]
+    calls += [("rms_norm", {"N": hidden}, 1), *((gate, {"N": wide}, 1) for wide in mlps)]
+    trained = [n for n in rows if n >= TRAINED_ROWS]
+    forward = [_sized(name, n * times, held) for name, held, times in calls for n in rows]
+    return (
+        *forward,
+        *(_sized(name + GRADIENT, n * times, held) for name, held, times in calls for n in trained),
+    )
 
 
 def _sized(name: str, rows: int, held: Mapping[str, int]) -> Shape:

@@ -19,6 +19,7 @@ from rlk.verify import peers, ranks, views
 from rlk.verify.bench import Bench, Outcome
 from rlk.verify.controls import (
     SHORT,
+    Product,
     split_k,
     split_k_rounded,
     terms_of_control,
@@ -51,7 +52,9 @@ GROUPS = {
 CONTROL, STOCK = "control", "stock"
 COMPILED = "torch.compile"
 ROUTERS = "routers by torch"
-"""The control of a model of experts in which tokens change them."""
+"""The controls of a model of experts in which tokens change them."""
+CHAIN = "on this device torch's product adds in the order of one leaf where it does not split K"
+"""Why a product by torch may have rlk's bits."""
 
 
 class Kind(Enum):
@@ -221,25 +224,33 @@ def _accuracy(bench: Bench) -> Iterator[Promise]:
         )  # fmt: skip
 
 
+def _split_k(terms: int) -> tuple[str, Product]:
+    """Return a product in two halves of K that other bits show, and its name."""
+    if terms < SHORT:
+        return "split-K, halves rounded", split_k_rounded  # which any model shows
+    return "split-K", split_k
+
+
 def _controls(bench: Bench) -> Iterator[Promise]:
     linear = torch.nn.functional.linear
     leaves = bench.other_leaves
+    chain = CHAIN if bench.device.type == "cuda" else None
     terms = terms_of_control(bench.run.model)
-    why, split, product = None, "split-K", split_k
+    why = None
     if terms < SHORT:
         why = f"sums of {terms} terms in another order may have the same 16 bits"
-        split, product = "split-K, halves rounded", split_k_rounded  # which any model shows
+    split, halves = _split_k(terms)
     changed: list[tuple[str, Any, str | None]] = [
-        ("one product by torch", partial(with_product, product=linear), why),
-        (f"one product by torch, {split}", partial(with_product, product=product), None),
+        ("one product by torch", partial(with_product, product=linear), why or chain),
+        (f"one product by torch, {split}", partial(with_product, product=halves), None),
         (f"other chunks of products: {leaves} leaves", partial(with_leaves, leaves=leaves), why),
     ]
     config = bench.run.model.config
     if config.experts is not None:
-        short = config.hidden_size < SHORT
-        how = ", split-K, halves rounded" if short else ""
-        router = split_k_rounded if short else linear
-        changed.append((f"{ROUTERS}{how}", partial(with_routers, product=router), None))
+        if config.hidden_size >= SHORT:
+            changed.append((ROUTERS, partial(with_routers, product=linear), chain))
+        split, halves = _split_k(config.hidden_size)
+        changed.append((f"{ROUTERS}, {split}", partial(with_routers, product=halves), None))
     for name, view, may_agree in changed:
         run = compared(view, bench.few, until_difference=True)
         yield Promise(

@@ -76,6 +76,8 @@ CASES: dict[str, Case] = {
     "matmul 300 x 1024 x 512": product(300, 1024, 512),
     "matmul 1 x 4096 x 4096": product(1, 4096, 4096),
     "matmul 64 x 320 x 48 f16": product(64, 320, 48, f=DType.F16),
+    "matmul 37 x 5120 x 512, 48 columns": product(37, 5120, 512),
+    "matmul 500 x 25600 x 528, 160 columns": product(500, 25600, 528, rows=(*SOME, 128, 499)),
     "matmul 130 x 1000 x 496, bias and residual": product(130, 1000, 496, "bias", "residual"),
     "matmul_leaf8 64 x 320 x 1024, bias and residual": product(64, 320, 1024, "bias", "residual", leaf8=True),
     "matmul_leaf8 130 x 4096 x 1408, pieces in turn": product(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from test_computed_factors import CASES, TILED, tiled
+from test_computed_factors import CASES, TILED, tiled, weighed
 from test_storage_dtypes import narrowed, numbers, widened
 
+import rlk
 from rlk.testing.bits import assert_same_bits
 
 BYTES = torch.arange(7 * 512, dtype=torch.int32).remainder(256).to(torch.uint8).reshape(7, 512)
@@ -33,7 +34,10 @@ def test_casts() -> None:
         same(widened(y.cuda(), y.flip(0).cuda()), widened(y, y.flip(0)))
 
 
-@pytest.mark.parametrize(("test", "count"), [("test_casts", 1), ("test_factors_of_one_tile", 10)])
+@pytest.mark.parametrize(
+    ("test", "count"),
+    [("test_casts", 1), ("test_factors_of_one_tile", 10), ("test_bytes_at_any_number_of_rows", 6)],
+)
 def test_the_same_by_cute(test: str, count: int) -> None:
     pytest.importorskip("cutlass")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{test}"]
@@ -63,3 +67,14 @@ def test_factors_of_one_tile(name: str, rows: int) -> None:
     spec, given = tiled(name, rows)
     held = {n: tensor(v) for n, v in given.items()}
     same(spec(**{n: v.cuda() for n, v in held.items()}), spec(**held))
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 32, 64, 4096])
+def test_bytes_at_any_number_of_rows(rows: int) -> None:
+    """The bits of the plain product of a factor in memory: few rows by warps, many by a kernel before."""
+    torch.manual_seed(rows)
+    x = torch.randn(rows, 1024, dtype=torch.bfloat16, device="cuda")
+    w = torch.randint(-128, 128, (1024, 1024), dtype=torch.int8, device="cuda")
+    one = torch.ones(1024, device="cuda")
+    assert len(weighed.explain(x, w, one).schedules) == (2 if rows == 4096 else 1)
+    same(weighed(x, w, one), rlk.ops.matmul(x, w.bfloat16()).cpu())

@@ -24,8 +24,7 @@ NAMES = (
 )
 LAWS = ("text", "float64", "slope", "tiles", "rows", "source", "lowers", "page")
 REFUSED = {
-    "fp8_linear": (1, "both factors are computed in the same kernel"),
-    "w8a16": (3, "both factors are computed in the same kernel"),
+    "w8a16": (2, "both factors are computed in the same kernel"),
 }
 """The operators that a backend does not lower: in how many programs, and what it says."""
 

@@ -1,7 +1,7 @@
 """matmul_leaf8 on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 1cf8556dd84801f8
-schedule: tiles N=128, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+schedule: tiles N=128, T=128, 8 warps, 5 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 inputs:
   x: bf16 [T, K=4096]
   w: bf16 [N=4096, K=4096]
@@ -22,6 +22,13 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
+def add_here(a, b):
+    # a + b. The compiler moves plain sums behind later loops, where both terms take registers.
+    return cute.arch.inline_ptx(
+        "add.rn.f32 {$w0}, {$r0}, {$r1};", write_only_types=[Float32], read_only_args=[a, b]
+    )
+
+
 def epilogue_offsets(words):
     # Swizzled offsets of a thread's pairs and vectors in 8 rows of 128 bytes of shared memory.
     lane = cute.arch.lane_idx()
@@ -31,8 +38,15 @@ def epilogue_offsets(words):
 
 
 def put_sum(to, a, b):
-    # Add two accumulators.
-    to.store(a.load() + b.load())
+    # Add two accumulators where this stands.
+    for i in range(cute.size(to)):
+        to[i] = add_here(a[i], b[i])
+
+
+def put_sums(parts, merges):
+    # Add accumulators: parts[to] = parts[left] + parts[right].
+    for to, left, right in merges:
+        put_sum(parts[to], parts[left], parts[right])
 
 
 def store_vector(memory, index, x):
@@ -80,18 +94,17 @@ def vector_of(memory, index, count):
 class matmul_leaf8_memory:
     """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
-    ring: cute.struct.MemRange[Int64, 8]
-    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
-    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
-    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    ring: cute.struct.MemRange[Int64, 10]
+    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 40960], 1024]
+    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 40960], 1024]
     kept: cute.struct.Align[cute.struct.MemRange[Float32, 16384], 128]
 
 
 def matmul_leaf8_layouts():
     # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 128, 64)
-    a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
-    return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
+    a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 5)
+    return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 5)
 
 
 def matmul_leaf8_unit():
@@ -102,9 +115,18 @@ def matmul_leaf8_unit():
     )
 
 
-def matmul_leaf8_merge_slot(piece):
-    # Accumulator of a piece, and the number of merges after it: a binary counter (pairwise sum).
-    return ((0, 0), (1, 1), (1, 0), (2, 2), (0, 0), (1, 1), (1, 0), (2, 2))[piece]
+def matmul_leaf8_turn(piece):
+    # Accumulator of a piece; merges (to, left, right) before its first products, and while they run.
+    return [
+        (0, [], [], False),
+        (1, [], [], False),
+        (2, [], [(0, 0, 1)], False),
+        (1, [], [], False),
+        (1, [(2, 2, 1)], [(0, 0, 2)], True),
+        (0, [], [], False),
+        (2, [], [(1, 1, 0)], False),
+        (0, [], [], False),
+    ][piece]
 
 
 @cute.jit
@@ -138,7 +160,7 @@ def matmul_leaf8(
     memory = utils.SmemAllocator().allocate(matmul_leaf8_memory)
     ring = pipeline.PipelineTmaAsync.create(
         barrier_storage=memory.ring.data_ptr(),
-        num_stages=4,
+        num_stages=5,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 16),
         tx_count=32768,
@@ -152,9 +174,9 @@ def matmul_leaf8(
     item = block // 2
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
-        cute.arch.setmaxregister_decrease(40)
+        cute.arch.setmaxregister_decrease(24)
         if warp == 0:
-            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
+            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 5)
             while item < items:
                 row_tile, n_tile = matmul_leaf8_place(item, tiles)
                 n_first = n_tile * 128
@@ -186,7 +208,7 @@ def matmul_leaf8(
             ring.producer_tail(put)
     else:
         # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
-        cute.arch.setmaxregister_increase(232)
+        cute.arch.setmaxregister_increase(240)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
@@ -195,44 +217,68 @@ def matmul_leaf8(
         parts = [cute.make_rmem_tensor(shape, Float32) for i in range(3)]
         # accumulator fragment: rows `row` and `row + 8`, columns 8 i + 2 (thread % 4) + {0, 1}
         acc = cute.make_tensor(
-            parts[0].iterator, cute.make_layout((2, (2, 16)), stride=(2, (1, 4)))
+            parts[1].iterator, cute.make_layout((2, (2, 16)), stride=(2, (1, 4)))
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
-        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        epilogue_tile = cute.recast_ptr(
+            memory.kept.data_ptr() + cute.assume((warp - 4) * 2048, divby=256), dtype=Int32
+        )
         # the sum of the first half of the pieces is spilled to shared memory, four registers of a thread together
         fours = cute.make_layout((4, 16), stride=(1, 4))
+        place = mine // 32 * 2048 + mine % 32 * 4
         kept = cute.make_tensor(
-            memory.kept.data_ptr() + cute.assume(4 * mine, divby=4),
-            cute.make_layout((4, 16), stride=(1, 1024)),
+            memory.kept.data_ptr() + cute.assume(place, divby=4),
+            cute.make_layout((4, 16), stride=(1, 128)),
         )
         registers = cute.make_tensor(parts[0].iterator, fours)
-        spare = cute.make_tensor(parts[1].iterator, fours)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        spare = cute.make_tensor(parts[2].iterator, fours)
+        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
+        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
+        fragment = parts[0]
+        ring.consumer_wait(get)
+        warpgroup.fence()
+        unit.set(warpgroup.Field.ACCUMULATE, False)
+        for i in cutlass.range_constexpr(4):
+            cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+            unit.set(warpgroup.Field.ACCUMULATE, True)
+        warpgroup.commit_group()
+        get.advance()
         while item < items:
             row_tile, n_tile = matmul_leaf8_place(item, tiles)
             n_first = n_tile * 128
             t_first = (row_tile * 2 + rank) * 128
             t = [t_first + row + 8 * r for r in range(2)]
             t_inside = [t[r] < T for r in range(2)]
-            # One accumulation chain for each piece; then pairwise merges, the lower pieces on the left.
+            # One accumulation chain for each piece; pairwise merges, the lower pieces on the left.
             for piece in cutlass.range_constexpr(8):
-                slot, sums = matmul_leaf8_merge_slot(piece)
+                slot, before, behind, put_away = matmul_leaf8_turn(piece)
                 fragment = parts[slot]
-                ring.consumer_wait(get)
-                warpgroup.fence()
-                unit.set(warpgroup.Field.ACCUMULATE, False)
-                for i in cutlass.range_constexpr(4):
-                    cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
-                    unit.set(warpgroup.Field.ACCUMULATE, True)
-                warpgroup.commit_group()
-                get.advance()
-                if cutlass.const_expr(sums > 0):
+                if cutlass.const_expr(len(before) > 0):
+                    # no accumulator is free
+                    warpgroup.wait_group(0)
+                    ring.consumer_release(free)
+                    free.advance()
+                    put_sums(parts, before)
+                if cutlass.const_expr(piece > 0):
+                    ring.consumer_wait(get)
+                    warpgroup.fence()
+                    unit.set(warpgroup.Field.ACCUMULATE, False)
+                    for i in cutlass.range_constexpr(4):
+                        cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                        unit.set(warpgroup.Field.ACCUMULATE, True)
+                    warpgroup.commit_group()
+                    get.advance()
+                if cutlass.const_expr(piece > 0 and len(before) == 0):
                     warpgroup.wait_group(1)
                     ring.consumer_release(free)
                     free.advance()
+                # these overlap the products of the first step
+                put_sums(parts, behind)
+                if cutlass.const_expr(put_away):
+                    cute.arch.sync_warp()
+                    cute.autovec_copy(registers, kept)
                 for k in cutlass.range(1, 8, unroll=1):
                     ring.consumer_wait(get)
                     warpgroup.fence()
@@ -243,17 +289,24 @@ def matmul_leaf8(
                     ring.consumer_release(free)
                     get.advance()
                     free.advance()
-                # a merge needs finished products; otherwise the next piece overlaps the last ones
-                if cutlass.const_expr(sums > 0):
-                    warpgroup.wait_group(0)
-                    ring.consumer_release(free)
-                    free.advance()
-                for i in cutlass.range_constexpr(sums):
-                    put_sum(parts[slot - i - 1], parts[slot - i - 1], parts[slot - i])
-                if cutlass.const_expr(piece == 3):
-                    cute.autovec_copy(registers, kept)
+            warpgroup.wait_group(0)
+            ring.consumer_release(free)
+            free.advance()
+            put_sums(parts, [(2, 2, 0)])
+            # the next tile's first products overlap the epilogue; after the last tile nobody reads them
+            if item + blocks // 2 < items:
+                ring.consumer_wait(get)
+            fragment = parts[0]
+            warpgroup.fence()
+            unit.set(warpgroup.Field.ACCUMULATE, False)
+            for i in cutlass.range_constexpr(4):
+                cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                unit.set(warpgroup.Field.ACCUMULATE, True)
+            warpgroup.commit_group()
+            get.advance()
+            put_sums(parts, [(1, 1, 2)])
             cute.autovec_copy(kept, spare)
-            put_sum(parts[0], parts[1], parts[0])
+            put_sums(parts, [(1, 2, 1)])
             n = n_first + quad
             for r in cutlass.range_constexpr(2):
                 y_bf16 = []
@@ -268,6 +321,7 @@ def matmul_leaf8(
                                 t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
                             )
             item += blocks // 2
+        warpgroup.wait_group(0)
 
 
 @cute.jit

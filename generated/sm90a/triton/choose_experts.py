@@ -15,15 +15,15 @@ import triton.language as tl
 @triton.jit
 def max_over_e(x):
     # The max over E: no order changes it.
-    x = tl.max(x, 1)
-    return tl.reshape(x, (8, 1))
+    x = tl.max(x, 1, keep_dims=True)
+    return x
 
 
 @triton.jit
 def min_over_e(x):
     # The min over E: no order changes it.
-    x = tl.min(x, 1)
-    return tl.reshape(x, (8, 1))
+    x = tl.min(x, 1, keep_dims=True)
+    return x
 
 
 @triton.jit

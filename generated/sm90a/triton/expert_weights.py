@@ -19,16 +19,16 @@ import triton.language as tl
 def any_over_e(x):
     # The or over E: no order changes it.
     x = x.to(tl.int32)
-    x = tl.max(x, 1)
+    x = tl.max(x, 1, keep_dims=True)
     x = x != 0
-    return tl.reshape(x, (8, 1))
+    return x
 
 
 @triton.jit
 def max_over_e(x):
     # The max over E: no order changes it.
-    x = tl.max(x, 1)
-    return tl.reshape(x, (8, 1))
+    x = tl.max(x, 1, keep_dims=True)
+    return x
 
 
 @triton.jit

@@ -23,8 +23,8 @@ import triton.language as tl
 @triton.jit
 def max_over_v_lane(x):
     # The max over V.lane: no order changes it.
-    x = tl.max(x, 1)
-    return tl.reshape(x, (128, 1))
+    x = tl.max(x, 1, keep_dims=True)
+    return x
 
 
 @triton.jit

@@ -27,10 +27,10 @@ def negative_zero():
 @triton.jit
 def max_over_v_lane(x):
     # The max over V.lane: no order changes it.
-    x = tl.max(x, 3)
-    x = tl.max(x, 0)
-    x = tl.max(x, 1)
-    return tl.reshape(x, (1, 8, 1, 1))
+    x = tl.max(x, 3, keep_dims=True)
+    x = tl.max(x, 0, keep_dims=True)
+    x = tl.max(x, 2, keep_dims=True)
+    return x
 
 
 @triton.jit

@@ -51,8 +51,8 @@ def negative_zero():
 @triton.jit
 def max_over_k_lane(x):
     # The max over K.lane: no order changes it.
-    x = tl.max(x, 1)
-    return tl.reshape(x, (64, 1))
+    x = tl.max(x, 1, keep_dims=True)
+    return x
 
 
 @triton.jit
@@ -70,8 +70,8 @@ def sum_over_k_lane(x):
 @triton.jit
 def max_over_s_lane(x):
     # The max over S.lane: no order changes it.
-    x = tl.max(x, 1)
-    return tl.reshape(x, (128, 1))
+    x = tl.max(x, 1, keep_dims=True)
+    return x
 
 
 @triton.jit

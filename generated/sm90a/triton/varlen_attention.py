@@ -41,8 +41,8 @@ def negative_zero():
 @triton.jit
 def max_over_s_lane(x):
     # The max over S.lane: no order changes it.
-    x = tl.max(x, 1)
-    return tl.reshape(x, (64, 1))
+    x = tl.max(x, 1, keep_dims=True)
+    return x
 
 
 @triton.jit

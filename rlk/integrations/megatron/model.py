@@ -29,7 +29,7 @@ from rlk.integrations.megatron.options import (
     model_config,
     refused,
 )
-from rlk.integrations.megatron.specs import Places, TransformerLayer
+from rlk.integrations.megatron.specs import Places, TransformerLayer, building
 from rlk.nn.config import ModelConfig
 from rlk.nn.logits import head_logits
 from rlk.nn.packed import check_tokens, pack_tokens
@@ -71,7 +71,8 @@ class GPTModel(gpt.GPTModel):
             raise refused("pg_collection.tp", "another group", "parallel_state's, or pg_collection=None")
         check_ranks(config, vocab_size, group.size())
         block = TransformerBlockSubmodules([transformer_layer_spec] * config.num_layers, RMSNorm)
-        super().__init__(config, block, vocab_size, max_sequence_length, *args, **options)
+        with building():
+            super().__init__(config, block, vocab_size, max_sequence_length, *args, **options)
         # LanguageModelEmbedding names the class itself; weights, attributes and hooks stay
         self.embedding.word_embeddings.__class__ = VocabParallelEmbedding
         self.output_layer.shares = {"weight": 0}

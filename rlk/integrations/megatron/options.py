@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rlk.errors import Code, LaunchError
+from rlk.errors import NOWHERE, Code, LaunchError, Loc
 from rlk.nn.config import ModelConfig, Rope, joined
 
 PEER, VERSIONS = "megatron-core", ("0.16.1",)
@@ -78,9 +78,19 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 """The same of GPTModel's arguments."""
 
 
+class BuildError(LaunchError):
+    """A LaunchError that Megatron-core raises anew with more text, as `build_module` does: type(e)(text)."""
+
+    def __init__(self, code: Code | str, loc: Loc = NOWHERE, **fields: object) -> None:
+        if isinstance(code, str):
+            super().__init__(Code.RAISED_ANEW, loc, text=code)
+        else:
+            super().__init__(code, loc, **fields)
+
+
 def refused(name: str, found: Any, wanted: str) -> LaunchError:
     """Return the error of an option. name: with the object that has it."""
-    return LaunchError(Code.ARG_VALUE, op=OP, name=name, value=found, wanted=wanted)
+    return BuildError(Code.ARG_VALUE, op=OP, name=name, value=found, wanted=wanted)
 
 
 def leaves_of(config: Any) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,8 +176,33 @@ class MLP(mlp.MLP):
         return self.linear_fc2(as_given(gated(by_sequence(both), "silu"), hidden_states))
 
 
+_BUILDING: ContextVar[bool] = ContextVar("building", default=False)
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Let layers of rlk be made, by the model whose embedding, last norm, head and loss are rlk's too."""
+    before = _BUILDING.set(True)
+    try:
+        yield
+    finally:
+        _BUILDING.reset(before)
+
+
 class TransformerLayer(transformer_layer.TransformerLayer):
-    """Megatron's modules in the order, and with the roundings and gradients, of `rlk.nn.DecoderLayer`."""
+    """Megatron's modules in the order, and with the roundings and gradients, of `rlk.nn.DecoderLayer`.
+
+    Made by `rlk.integrations.megatron.GPTModel` alone: raises LaunchError in another model.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if not _BUILDING.get():
+            wanted = (
+                "rlk.integrations.megatron.GPTModel with the same arguments: Megatron's own computes "
+                "embedding, last norm, head and loss, with other bits"
+            )
+            raise refused("the model of rlk_layer_spec(config)", "another model", wanted)
+        super().__init__(*args, **options)
 
     def forward(
         self,
@@ -186,9 +214,6 @@ class TransformerLayer(transformer_layer.TransformerLayer):
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """Return [s, b, hidden] of hidden_states [s, b, hidden], the residual added, and no context."""
-        if not isinstance(rotary_pos_emb, Places):
-            wanted = "what rlk.integrations.megatron.GPTModel gives its layers: make the model by it"
-            raise refused("rotary_pos_emb", type(rotary_pos_emb).__name__, wanted)
         check_others(others)
         norm, x = self.input_layernorm, hidden_states
         # the first layer's input is no sum: its norm and its residual have separate cotangents

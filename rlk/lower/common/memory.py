@@ -7,9 +7,11 @@ from collections.abc import Mapping
 
 from rlk.ir.dims import Part, extent_of
 from rlk.ir.nodes import Decl, Program, Role
+from rlk.lower.common.names import stride_name
 
 LINE = 64  # elements of a 16-bit type in a cache line
 ALIGNED = 512  # bytes; as torch's allocator aligns tensors
+VECTOR = 16
 
 
 def memory_shape(decl: Decl, extents: Mapping[str, int]) -> tuple[int, ...]:
@@ -26,6 +28,19 @@ def memory_shape(decl: Decl, extents: Mapping[str, int]) -> tuple[int, ...]:
 def workspaces(program: Program) -> tuple[Decl, ...]:
     """Return the workspaces of a program, each once."""
     return tuple({d.name: d for k in program.kernels for d in k.params if d.role is Role.WORK}.values())
+
+
+def aligned_workspaces(program: Program, static: Mapping[str, int]) -> frozenset[str]:
+    """Return the workspaces, and those of their strides, that are multiples of 16 by static extents alone."""
+    found: set[str] = set()
+    for decl in workspaces(program):
+        found.add(decl.name)
+        for dim in range(len(decl.type.axes) - 1):
+            inner = decl.type.axes[dim + 1 :]
+            if all(axis.name in static and axis.part is Part.ALL for axis in inner):
+                stride = math.prod(extent_of(axis, static[axis.name]) for axis in inner)
+                found |= {stride_name(decl, dim)} if stride % VECTOR == 0 else set()
+    return frozenset(found)
 
 
 def placed(program: Program, extents: Mapping[str, int]) -> tuple[dict[str, int], int]:

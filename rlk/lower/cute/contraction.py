@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlk.ir.nodes import Cast
 from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg
@@ -15,7 +16,7 @@ from rlk.lower.common.segments import Segments
 from rlk.lower.cute import text
 from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
-from rlk.lower.cute.gemm import GemmEmitter, Start
+from rlk.lower.cute.gemm import MAGIC, GemmEmitter, Start
 from rlk.lower.cute.kernels import (
     Frame,
     KernelText,
@@ -24,7 +25,7 @@ from rlk.lower.cute.kernels import (
     owning,
     sizes,
 )
-from rlk.lower.cute.plan import ContractionPlan, TmaTile, refused
+from rlk.lower.cute.plan import ContractionPlan, Merge, TmaTile, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ class Copied:
     major: str
     order: str
     dtype: str
+    stage: int  # bytes
+
+
+def _tuples(merges: tuple[Merge, ...]) -> str:
+    """Return merges as text."""
+    return str([tuple(merge) for merge in merges])
 
 
 STEPS = "steps"  # the number of K steps, where it is dynamic
@@ -78,6 +85,51 @@ class ContractionText:
     def words(self) -> int:
         """Return the words of epilogue scratch of all warps."""
         return EPILOGUE_WORDS * 4 * self.plan.consumers
+
+    @property
+    def magic(self) -> str:
+        """Return two 16-bit floats to which bytes are added, as a word."""
+        made = self.plan.of_bytes[-1].node
+        assert isinstance(made, Cast)
+        return f"{MAGIC[made.dtype]:#x}"
+
+    @property
+    def by_groups(self) -> bool:
+        """Return whether warpgroups multiply, whose instructions are in flight."""
+        return not self.plan.by_warps
+
+    @property
+    def scratch(self) -> bool:
+        """Return whether epilogue scratch is beside the sum that is spilled, where one is, and not in it."""
+        return self.vectorized and not self.plan.kept
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """Return the accumulator of each piece, and its merges."""
+        assert self.plan.pieces is not None
+        return tuple(
+            f"({t.slot}, {_tuples(t.before)}, {_tuples(t.behind)}, {t.put_away})"
+            for t in self.plan.pieces.turns
+        )
+
+    @property
+    def freeing_merges(self) -> str:
+        """Return the merges after all pieces that free the accumulator of the first."""
+        assert self.plan.pieces is not None
+        return _tuples(self.plan.pieces.last[: self.plan.pieces.freeing])
+
+    @property
+    def last_merges(self) -> str:
+        """Return the other merges after all pieces."""
+        assert self.plan.pieces is not None
+        return _tuples(self.plan.pieces.last[self.plan.pieces.freeing :])
+
+    @property
+    def merge_of_halves(self) -> str:
+        """Return the merge with the sum in shared memory, which is read to the spare accumulator."""
+        assert self.plan.pieces is not None
+        result = self.plan.pieces.result
+        return _tuples((Merge(result, self.plan.pieces.spare, result),))
 
     @property
     def one_writer(self) -> bool:
@@ -180,7 +232,9 @@ def write(
 
 def _note_helpers(plan: ContractionPlan, emitter: GemmEmitter) -> None:
     """Note which prelude functions the template calls."""
-    if plan.pieces is not None or plan.loop is not None:
+    if plan.pieces is not None:
+        emitter.uses("put_sums")
+    if plan.loop is not None:
         emitter.uses("put_sum")
     if plan.clears:
         emitter.uses("clear_end")
@@ -188,6 +242,8 @@ def _note_helpers(plan: ContractionPlan, emitter: GemmEmitter) -> None:
         emitter.uses("by_rows", "put_pairs")
     if plan.of_bytes:
         emitter.uses("byte_places")
+    if plan.by_warps:
+        emitter.uses("tile_registers", "matrix_places", "warp_products")
 
 
 def _piece_loop(plan: ContractionPlan, count: str | None) -> str:
@@ -269,4 +325,5 @@ def _copied(plan: ContractionPlan, tma_tile: TmaTile, start: Start) -> Copied:
         major="MN" if tma_tile.transposed else "K",
         order="COL_MAJOR" if tma_tile.transposed else "ROW_MAJOR",
         dtype=text.TYPES[tma_tile.dtype],
+        stage=tma_tile.rows * plan.depth * tma_tile.dtype.bytes,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
-from rlk.ir.dims import fixed_extent, union
+from rlk.ir.dims import fixed_extent, is_power_of_two, union
 from rlk.ir.nodes import (
     Bits,
     Cast,
@@ -53,7 +53,8 @@ OF_FRAME = frozenset(
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
     "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
     "parts piece sums kept slot shape fours registers spare ends segment_tiles total left "
-    "a_rows a_values a_pair a_offsets a_places a_bytes".split()
+    "a_rows a_values a_pair a_offsets a_places a_bytes b_bytes b_places "
+    "magic".split()
 )
 
 
@@ -256,8 +257,8 @@ class GemmEmitter(Emitter):
                     word = self.call(
                         "byte_pair", "a_bytes", f"a_offsets[i // 2] + ({8 * plan.depth} * r + i % 2 * 8)"
                     )
-                    magic, kind = MAGIC[self.tile(whole).dtype], text.TYPES[self.tile(whole).dtype]
-                    self.line(f"a_pair = {self.call('bytes_as_floats', word, f'{magic:#x}', kind)}")
+                    kind = text.TYPES[self.tile(whole).dtype]
+                    self.line(f"a_pair = {self.call('bytes_as_floats', word, 'magic', kind)}")
                 else:
                     reads = "pair_across" if tile.transposed else "pair_along"
                     given = "a_tiles", "row + 8 * r", "8 * i + quad", "get.index"
@@ -539,11 +540,13 @@ class GemmEmitter(Emitter):
 
         Reductions need the whole row at once.
         """
-        lets = self.plan.kernel.body.lets
+        lets, count = self.plan.kernel.body.lets, self.plan.fragment.count
         if any(isinstance(let.node, Reduce) for let in lets):
             return 1
+        if not is_power_of_two(count):  # of whole vectors, where they can be
+            return next((count // each for each in (16, 8) if count % each == 0), 1)
         reads = sum(isinstance(let.node, Load) and self.lasting(let) for let in lets)
-        most = max(1, min(MOST_PARTS, self.plan.fragment.count // 16))
+        most = max(1, min(MOST_PARTS, count // 16))
         return min(most, 2 * padded(reads)) if reads else most
 
     def in_parts(self, group: list[Let], written: list[Let], rest: list[Let]) -> None:

@@ -29,13 +29,13 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     found = roles(kernel, dict(signature.extents))
     if kind(kernel) == "back_to_back_gemm":
         return attention_plan.plan(kernel, schedule, target, signature)
-    schedule.check_powers()
     if found.contracted or signature.split_rows or signature.strided:
         return plans.plan(kernel, schedule, target, signature)
     return _rows(kernel, schedule, target, signature)
 
 
 def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> RowsPlan:
+    schedule.check_powers()
     extents = dict(signature.extents)
     peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
     found = roles(peeled, extents)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple, Protocol
 
 from rlk.errors import NOWHERE, Loc, LoweringError
-from rlk.ir.dims import Axis, Part, fixed_extent
+from rlk.ir.dims import Axis, Part, fixed_extent, is_power_of_two
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Store, Value, operands
 from rlk.ir.types import DType, TileType, Type
@@ -32,12 +32,13 @@ from rlk.lower.cute.protocols import gemm_protocol
 from rlk.passes.piecewise_launch import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import accumulators, room_of_stages
+from rlk.schedule.cute_table import FEW, accumulators, room_of_stages
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
 WARPGROUP = 128  # threads
 ROWS_OF_WARPGROUP = 64  # of an accumulator
+ROWS_OF_WARP = ROWS_OF_WARPGROUP // 4
 INSTRUCTION = 16  # K of a wgmma
 SWIZZLED = 128  # bytes of a row of a tile in shared memory
 FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
@@ -52,6 +53,7 @@ class Registers(NamedTuple):
 
 
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
+OF_PIECES = Registers(24, 240)  # of two consumers that add pieces: accumulators live beside the epilogue
 MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
 THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
@@ -115,6 +117,28 @@ class Ring:
         return 2 * self.stages
 
 
+class Merge(NamedTuple):
+    """One addition of accumulators, by their numbers: to = left + right."""
+
+    to: int
+    left: int
+    right: int
+
+
+class Turn(NamedTuple):
+    """A piece: its accumulator, and merges of earlier ones.
+
+    before: merges without which no accumulator is free; the products of the piece before are waited for.
+    behind: merges that run while the first products of the piece do. put_away: whether the sum of the first
+    half of the pieces is then copied to shared memory.
+    """
+
+    slot: int
+    before: tuple[Merge, ...]
+    behind: tuple[Merge, ...]
+    put_away: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """Pieces of the contracted axis in sequence, each with its own accumulator, summed pairwise.
@@ -131,28 +155,76 @@ class Pieces:
     shared: bool
 
     @property
-    def merges(self) -> tuple[tuple[int, int], ...]:
-        """Return, for each piece, its accumulator and the number of merges after it.
+    def turns(self) -> tuple[Turn, ...]:
+        """Return what is done for each piece."""
+        return self._walked[0]
 
-        A binary counter: popcount(i) accumulators are live before piece i, and its trailing ones are merged.
+    @property
+    def last(self) -> tuple[Merge, ...]:
+        """Return the merges after all pieces, but for that with the sum in shared memory."""
+        return self._walked[1]
+
+    @property
+    def freeing(self) -> int:
+        """Return how many of these there are until the first accumulator is free for the next tile."""
+        return max(i + 1 for i, merge in enumerate(self.last) if 0 in (merge.left, merge.right))
+
+    @property
+    def result(self) -> int:
+        """Return the accumulator of the sum, which is not the first."""
+        return self.last[-1].to
+
+    @property
+    def spare(self) -> int:
+        """Return an accumulator for the sum in shared memory, beside the other half's and the first."""
+        return min({1, 2} - {self.result})
+
+    @property
+    def _walked(self) -> tuple[tuple[Turn, ...], tuple[Merge, ...]]:
+        """Walk the pieces as a binary counter counts: those of a set bit are one sum.
+
+        A piece gets the lowest free accumulator, so that its products can begin before those of the piece
+        before are done.
         """
-        numbers = [i % (self.count >> self.shared) for i in range(self.count)]
-        return tuple((i.bit_count(), (~i & (i + 1)).bit_length() - 1) for i in numbers)
+        sums: list[int] = []  # accumulators, the lowest pieces first
+        turns = []
+        for piece in range(self.count):
+            merges = self._merges(piece - 1, sums) if piece else []
+            before = []
+            while len(sums) == self.live:
+                before.append(merges.pop(0))
+                sums.remove(before[-1].right)
+            slot = min(set(range(self.live)) - set(sums))
+            for merge in merges:
+                sums.remove(merge.right)
+            away = self.shared and 2 * piece == self.count
+            sums = [*([] if away else sums), slot]
+            turns.append(Turn(slot, tuple(before), tuple(merges), away))
+        last = self._merges(self.count - 1, sums)
+        if last[-1].to == 0:
+            last[-1] = last[-1]._replace(to=last[-1].right)
+        return tuple(turns), tuple(last)
+
+    def _merges(self, piece: int, sums: list[int]) -> list[Merge]:
+        """Return the merges after a piece, which is the last of the sums: one for each trailing bit."""
+        number = piece % (self.count >> self.shared)
+        count = (~number & (number + 1)).bit_length() - 1
+        pairs = zip(sums[::-1][1 : count + 1], sums[::-1][:count], strict=True)
+        return [Merge(left, left, right) for left, right in pairs]
 
     @property
     def copied(self) -> int:
         """Return the number of loaded K steps of a piece."""
         return self.steps + (self.rest > 0)
 
-    @property
-    def half(self) -> int:
-        """Return the piece after which the sum is spilled to shared memory."""
-        return self.count // 2 - 1
-
 
 @dataclass(frozen=True, slots=True)
 class ContractionPlan:
-    """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each."""
+    """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each.
+
+    by_warps: warps multiply by themselves (mma.sync), each as soon as it has its rows of A. Instructions of a
+    warpgroup would wait for one another: none may be in flight while registers of the next are written.
+    """
 
     kernel: Kernel
     kind: str
@@ -169,6 +241,7 @@ class ContractionPlan:
     loop: PieceLoop | None  # over pieces of a number that a tile counts, added in ascending order
     clears: bool  # whether the contracted axis ends inside of a step, where both tensors go on
     segments: Segments | None  # of the rows, or of the columns where operands are swapped
+    by_warps: bool
     cluster: int
     consumers: int
     registers: Registers
@@ -188,24 +261,12 @@ class ContractionPlan:
 
     @property
     def of_bytes(self) -> tuple[Let, ...]:
-        """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if A has them.
+        """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if any."""
+        return _of_bytes(self.tma_tiles[0])
 
-        They are the prologue's first, and no other value needs what is between them.
-        """
-        if not self.prologue or self.tma_tiles[0].dtype is not DType.I8 or self.tma_tiles[0].transposed:
-            return ()
-        load = next(let for let in self.prologue if isinstance(let.node, Load))
-        found, last = [], load.value
-        while True:
-            users = [let for let in self.prologue if last in operands(let.node)]
-            if len(users) != 1 or not isinstance(users[0].node, Cast):
-                return ()
-            found.append(users[0])
-            last, dtype = users[0].value, users[0].node.dtype
-            if dtype in (DType.BF16, DType.F16):
-                return tuple(found)
-            if dtype not in (DType.I32, DType.F32):
-                return ()
+    @property
+    def consumer_threads(self) -> int:
+        return WARPGROUP * self.consumers
 
     @property
     def columns(self) -> int:
@@ -235,9 +296,9 @@ class ContractionPlan:
         return self.columns // 8
 
     @property
-    def fours_stride(self) -> int:
-        """Return the stride of a thread's 4-register vectors in shared memory."""
-        return 4 * WARPGROUP * self.consumers
+    def kept_of_warp(self) -> int:
+        """Return the words of it that a warp has, which are its epilogue scratch afterwards."""
+        return ROWS_OF_WARP * self.columns
 
     @property
     def columns_of_segments(self) -> bool:
@@ -376,20 +437,29 @@ def _contraction(
     row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
+    schedule.with_tile(str(columns), 1).check_powers()
     consumers = _consumers(schedule, rows, width, found.parallel, target, twice=loop is not None)
     tile = consumers * ROWS_OF_WARPGROUP
     owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     dtype, loaded = (_copyable(kernel, side.factor, signature, target) for side in (column_side, row_side))
-    depth = SWIZZLED // dtype.bytes
-    registers, cluster = REGISTERS[consumers], schedule.cluster
+    registers = OF_PIECES if walked is not None and consumers == 2 else REGISTERS[consumers]
+    cluster = schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     tiles = row_side.tile(tile, 1, loaded), column_side.tile(width, cluster, dtype)
+    by_warps = _by_warps(tiles, width, of_segments, rows)
+    depth = _depth(schedule, dtype, by_warps)
+    whole = depth if tiles[1].transposed else INSTRUCTION
+    if not is_power_of_two(width) and width % whole:
+        lacks = f"tiles of {width} columns, elements of {tiles[1].factor.load.param}"
+        raise refused(lacks, target, instead=f"a power of two, or a multiple of {whole}")
+    if walked is not None and of_segments is not None:
+        raise refused(f"pieces of {walked.axis.whole} in sequence for rows in segments", target)
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     own, shared = tile * depth * loaded.bytes, width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
     idle, computed = of_segments is not None and not transposed, bool(row_side.factor.prologue)
-    _sound(ring, consumers, cluster, own, shared, idle, computed)
+    _sound(ring, consumers, cluster, own, shared, idle, computed, by_warps)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -406,6 +476,7 @@ def _contraction(
         loop=loop,
         clears=walked is None and _clears(contraction, tiles, depth, extents, target),
         segments=of_segments,
+        by_warps=by_warps,
         cluster=cluster,
         consumers=consumers,
         registers=registers,
@@ -414,6 +485,43 @@ def _contraction(
         signature=signature,
         target=target,
     )
+
+
+def _of_bytes(tile: TmaTile) -> tuple[Let, ...]:
+    """Return the casts of signed bytes to 16-bit floats by which a factor's prologue begins, if it has them.
+
+    No other value needs what is between them.
+    """
+    prologue = tile.factor.prologue
+    if not prologue or tile.dtype is not DType.I8 or tile.transposed:
+        return ()
+    load = next(let for let in prologue if isinstance(let.node, Load))
+    found, last = [], load.value
+    while True:
+        users = [let for let in prologue if last in operands(let.node)]
+        if len(users) != 1 or not isinstance(users[0].node, Cast):
+            return ()
+        found.append(users[0])
+        last, dtype = users[0].value, users[0].node.dtype
+        if dtype in (DType.BF16, DType.F16):
+            return tuple(found)
+        if dtype not in (DType.I32, DType.F32):
+            return ()
+
+
+def _by_warps(tiles: tuple[TmaTile, TmaTile], width: int, of: Segments | None, rows: Axis) -> bool:
+    """Return whether warps multiply by themselves: bytes with few columns, which each warp reads alone.
+
+    of: the segments of rows or columns; warps without rows would have to skip steps.
+    """
+    few = width <= FEW[-1] and not tiles[1].transposed
+    return few and (of is None or of.axis != rows) and bool(_of_bytes(tiles[0]))
+
+
+def _depth(schedule: Schedule, dtype: DType, by_warps: bool) -> int:
+    """Return the K of a step: rows of the swizzle's width, of bytes too; those of B have two parts then."""
+    twice = by_warps and schedule.cluster == 1 and schedule.depth == SWIZZLED
+    return SWIZZLED if twice else SWIZZLED // dtype.bytes
 
 
 def _swapped(
@@ -645,7 +753,7 @@ def _pieces(
         raise refused(f"pieces of {contraction.over.whole} that end inside of an instruction", target)
     count = walked.axis.split or 1
     live, shared = accumulators(width, count)
-    if live < 2 or shared > 1:
+    if live < 2 + shared or shared > 1:
         raise refused(f"{count} pieces in turn of a tile of {width} columns", target)
     steps, rest = divmod(length, depth)
     return Pieces(walked.index, count, steps, rest // INSTRUCTION, live, shared > 0)
@@ -675,7 +783,14 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
 
 @cache
 def _sound(
-    ring: Ring, consumers: int, cluster: int, own: int, shared: int, idle: bool, computed: bool
+    ring: Ring,
+    consumers: int,
+    cluster: int,
+    own: int,
+    shared: int,
+    idle: bool,
+    computed: bool,
+    by_warps: bool,
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
@@ -688,6 +803,7 @@ def _sound(
         arrivals=arrivals,
         idle=idle,
         computed=computed,
+        by_warps=by_warps,
     )
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
     verify(replace(protocol, rings=(counted,)))

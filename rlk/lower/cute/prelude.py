@@ -92,8 +92,22 @@ def any_lane(condition):
 
 
 def put_sum(to, a, b):
-    # Add two accumulators.
-    to.store(a.load() + b.load())
+    # Add two accumulators where this stands.
+    for i in range(cute.size(to)):
+        to[i] = add_here(a[i], b[i])
+
+
+def put_sums(parts, merges):
+    # Add accumulators: parts[to] = parts[left] + parts[right].
+    for to, left, right in merges:
+        put_sum(parts[to], parts[left], parts[right])
+
+
+def add_here(a, b):
+    # a + b. The compiler moves plain sums behind later loops, where both terms take registers.
+    return cute.arch.inline_ptx(
+        "add.rn.f32 {$w0}, {$r0}, {$r1};", write_only_types=[Float32], read_only_args=[a, b]
+    )
 
 
 def add(a, b):
@@ -428,9 +442,10 @@ def pair_across(tiles, row, k, stage):
     return [tiles[row, k, stage], tiles[row, k + 1, stage]]
 
 
-def byte_places(row, quad):
-    # Offsets of a row's quarters of 16 bytes in a tile with rows of 64 bytes: 64-byte swizzle.
-    return [64 * row + 16 * (row // 2 % 4 ^ i) + quad for i in range(4)]
+def byte_places(row, quad, width: cutlass.Constexpr):
+    # Offsets of a row's parts of 16 bytes in a tile with rows of 64 or 128 bytes: a swizzle of as many.
+    parts = width // 16
+    return [width * row + 16 * (row * parts // 8 % parts ^ i) + quad for i in range(parts)]
 
 
 def byte_pair(tiles, at):
@@ -448,9 +463,9 @@ def sub_pair(a, b, kind):
     return [made[0], made[1]]
 
 
-def bytes_as_floats(word, magic: cutlass.Constexpr, kind: cutlass.Constexpr):
+def bytes_as_floats(word, magic, kind: cutlass.Constexpr):
     # Two signed bytes as 16-bit floats, exactly: magic + 7 bits, less magic (+ 128 of a negative one).
-    word = Int32(cute.arch.prmt(word, Int32(magic), Int32(0x5150)))
+    word = Int32(cute.arch.prmt(word, magic, Int32(0x5150)))
     return sub_pair(word & Int32(-0x00800081), word & Int32(-0x007F0080), kind)
 
 
@@ -458,6 +473,32 @@ def put_pairs(to, x):
     # Fill the registers of A: for each 8 columns, a pair of each of a thread's two rows.
     for i in range(len(x)):
         to[i // 2 % 2, i // 4 * 2 + i % 2] = x[i]
+
+
+def tile_registers(rows, columns, threads, kind):
+    # A thread's registers of a tile of which warps have 16 rows each.
+    return cute.make_rmem_tensor((rows * columns // threads,), kind)
+
+
+def matrix_places(lane, rows: cutlass.Constexpr, depth: cutlass.Constexpr):
+    # Byte offsets of a lane's row of four 8x8 matrices, 32 elements of 8 rows: 128-byte swizzle, 64 elements.
+    row = lane % 8
+    return [128 * (row + i // 2 * rows) + 16 * (row ^ i % 2 * 4 + lane // 8) for i in range(depth // 32)]
+
+
+def warp_products(unit, to, a, tiles, places):
+    # Add the products of a warp's 16 rows of A and the rows of a tile, 16 of K at a time, ascending.
+    load = cute.make_copy_atom(cute.nvgpu.warp.LdMatrix8x8x16bOp(False, 4), a.element_type)
+    for i in range(len(places)):
+        for j in range(cute.size(to) // 4):
+            two = cute.make_rmem_tensor((8,), a.element_type)
+            at = cute.recast_ptr(tiles + cute.assume(places[i] + 1024 * j, divby=16), dtype=a.element_type)
+            cute.copy_atom_call(load, cute.make_tensor(at, (8,)), two)
+            sums = cute.make_tensor(to.iterator + 4 * j, cute.make_layout(((2, 2), 1, 1)))
+            for half in range(2):
+                one = cute.make_tensor(a.iterator + 8 * (2 * i + half), cute.make_layout(((2, 2, 2), 1, 1)))
+                other = cute.make_tensor(two.iterator + 4 * half, cute.make_layout(((2, 2), 1, 1)))
+                cute.gemm(unit, sums, one, other, sums)
 
 
 def clear_end(tiles, stage, first, mine, rows: cutlass.Constexpr, depth: cutlass.Constexpr):

@@ -35,11 +35,13 @@ def gemm_protocol(
     arrivals: int = 4,
     idle: bool = False,
     computed: bool = False,
+    by_warps: bool = False,
 ) -> Protocol:
     """Return the protocol of a GEMM: one pipeline, a producer, consumers with one wgmma group in flight.
 
     idle: the last consumer has no rows in every other tile: it releases the stages unread. computed: A is
-    computed in registers from the stage's tile, and written when the group before has read them.
+    computed in registers from the stage's tile, and written when the group before has read them. by_warps:
+    nothing is in flight, a stage is read when it is released.
 
     own, shared: bytes of A, and of B, of which a CTA loads 1 / cluster for all. arrivals: of one consumer.
     A few more than 2 * stages steps stand for any number: a slot has seen both parities after two rounds,
@@ -57,7 +59,7 @@ def gemm_protocol(
         if computed:
             step = (Wait("ring"), Drain(), free, Read("ring"))
         tile = [*first, Repeat(more, step), Drain(), free]
-        body += tile
+        body += [Repeat(more + 1, (*first, Drain(), free))] if by_warps else tile
         rests = begin // steps_per_tile % 2 == 0
         part_time += [Repeat(more + 1, (*first, Drain(), free))] if rests else tile
     fill = Fill("ring", (own,), (shared // cluster,))

@@ -93,17 +93,24 @@ def unordered(name: str, fn: Combine, dims: tuple[Dim, ...], axes: tuple[Axis, .
     lines = [Line(f"x = {start}.to(tl.int32)" if fn is Combine.OR else f"x = {start}")]
     if start == "x" and fn is not Combine.OR:
         lines.clear()
+    rest = tuple(d for d in dims if d.axis in axes and d.axis != over)
     ranks = [d.rank for d in dims if d.axis in axes]
+    # Dims of length 1 stay where they can: behind a reshape Triton computes the whole chain again in every
+    # layout that uses it, so that a chain of maxima (L.top) takes a number of instructions exponential in k.
+    kept = len(shape.lengths) == len(dims) and bool(rest)
     while any(a == over for a, _ in shape.dims):
         # register dims first, lane dims last
         where = max((ranks[i], i) for i, (a, _) in enumerate(shape.dims) if a == over)[1]
-        del shape.dims[where], ranks[where]
-        lines.append(Line(f"x = {text}(x, {where})"))
+        if kept:
+            shape.dims[where] = (rest[0].axis, ())
+            lines.append(Line(f"x = {text}(x, {where}, keep_dims=True)"))
+        else:
+            del shape.dims[where], ranks[where]
+            lines.append(Line(f"x = {text}(x, {where})"))
     if fn is Combine.OR:
         lines.append(Line("x = x != 0"))
-    rest = tuple(d for d in dims if d.axis in axes and d.axis != over)
     final = _tuple([d.length if d in rest else 1 for d in dims])
-    lines.append(Line(f"return tl.reshape(x, {final})" if rest else "return x"))
+    lines.append(Line(f"return tl.reshape(x, {final})" if rest and not kept else "return x"))
     return Function(name, ("x",), f"The {fn.value} over {over}: no order changes it.", tuple(lines))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -12,9 +12,10 @@ from rlk.backends.registry import complete, of_name
 from rlk.errors import NOWHERE, LoweringError, ScheduleError, UnsupportedError
 from rlk.ir.nodes import MathModel, Program
 from rlk.lower.common.emitted import Emitted, LoweringOptions, Signature
+from rlk.lower.common.memory import aligned_workspaces, workspaces
 from rlk.passes.pipeline import launched, specialize
 from rlk.passes.places import place_of
-from rlk.runtime.binding.invocation import Invocation, label_of, operator_of, traced
+from rlk.runtime.binding.invocation import Invocation, for_kernels, label_of, operator_of
 from rlk.runtime.binding.shape_buckets import Sizes, class_of
 from rlk.schedule import user_table
 from rlk.schedule.heuristics import apart, choose
@@ -37,7 +38,10 @@ def entries_of(invocation: Invocation, on: Target, sizes: Sizes) -> Entries:
     dtypes = {name: dtype.value for name, dtype in invocation.variant.dtypes}
     for entry in found:
         _check_conditions(entry, invocation, sizes, dtypes)
-    return tuple(e for e in found if all(dtypes[name] == dtype for name, dtype in e.dtypes))
+    asked = ((), tuple(sorted(invocation.variant.wanted)))
+    return tuple(
+        e for e in found if e.gradients in asked and all(dtypes[name] == dtype for name, dtype in e.dtypes)
+    )
 
 
 def _check_conditions(entry: Entry, invocation: Invocation, sizes: Sizes, dtypes: Mapping[str, str]) -> None:
@@ -48,6 +52,11 @@ def _check_conditions(entry: Entry, invocation: Invocation, sizes: Sizes, dtypes
         if name not in dtypes:
             why = f"the dtype variables of {entry.op} are {', '.join(sorted(dtypes)) or 'none'}"
             raise user_table.wrong_condition(entry, f"dtypes.{name}", why)
+    inputs = {f.name for f in formals}
+    for name in entry.gradients:
+        if name not in inputs:
+            why = f"the inputs of {entry.op} are {', '.join(sorted(inputs))}"
+            raise user_table.wrong_condition(entry, f"gradients has {name!r}", why)
     for axis, held in entry.sizes:
         if axis not in axes | {name for name, _ in sizes.extents}:
             why = f"the axes of {entry.op} are {', '.join(sorted(axes))}"
@@ -71,9 +80,9 @@ def formed(
     schedules: of the program that is asked for, whose form their number says; by default heuristics choose.
     """
     static, extents = dict(sizes.static), dict(sizes.extents)
-    whole = traced(invocation)
+    whole = for_kernels(invocation)
     aside = apart(whole, extents)
-    program = launched(traced(invocation, aside) if aside else whole, static, model, extents)
+    program = launched(for_kernels(invocation, aside), static, model, extents)
     if schedules is not None and len(schedules) != len(program.kernels):
         # schedules of the serial form
         program = launched(whole, static, model, extents)
@@ -86,7 +95,7 @@ def bound_for(
     """Return what a backend gives schedules for, of what `formed` returned."""
 
     def whole() -> Program:
-        return specialize(traced(invocation), dict(sizes.static), model)
+        return specialize(for_kernels(invocation), dict(sizes.static), model)
 
     return Bound(program, chosen, whole, on, dict(sizes.extents))
 
@@ -108,8 +117,14 @@ def lowered_by(
     # a backend without options of its own need not take them
     given = {"numerics_id": identity} if options is None else {"numerics_id": identity, "options": options}
 
+    before = {decl.name for decl in workspaces(bound.program)}
+
     def lowered(what: Program, placed: Schedules) -> tuple[Program, Schedules, Emitted]:
-        return what, placed, by.lower(what, placed, bound.target, signature, **given)
+        own, known = {decl.name for decl in workspaces(what)}, signature
+        if own - before:  # the signature is that of the program as it is launched
+            made = aligned_workspaces(what, dict(signature.extents))
+            known = replace(signature, divisible=signature.divisible | made)
+        return what, placed, by.lower(what, placed, bound.target, known, **given)
 
     if schedules is not None:
         return lowered(by.program_of(bound, schedules), schedules)

@@ -59,10 +59,22 @@ class Invocation:
 
 
 @cache
-def traced(invocation: Invocation, apart: frozenset[str] = frozenset()) -> Program:
-    """Return the canonical program of an invocation; `apart` as `canonical` takes it."""
-    program = unstored(invocation.spec.trace(invocation.variant), invocation.unstored)
-    return canonical(shard(program, *invocation.shard), apart=apart)
+def traced(invocation: Invocation) -> Program:
+    """Return the canonical program of an invocation, which defines its bits."""
+    return _canonical(invocation, invocation.spec.trace(invocation.variant))
+
+
+@cache
+def for_kernels(invocation: Invocation, apart: frozenset[str] = frozenset()) -> Program:
+    """Return the canonical program that kernels are made of; `apart` as `canonical` takes it."""
+    spec, variant = invocation.spec, invocation.variant
+    plain = spec.trace(variant)
+    made = spec.trace_for_kernels(variant) if isinstance(spec, Op) else plain
+    return traced(invocation) if made is plain and not apart else _canonical(invocation, made, apart)
+
+
+def _canonical(invocation: Invocation, program: Program, apart: frozenset[str] = frozenset()) -> Program:
+    return canonical(shard(unstored(program, invocation.unstored), *invocation.shard), apart=apart)
 
 
 def operator_of(spec: Spec) -> Op:

@@ -6,6 +6,7 @@ Ranks that reach each other's memory need no backend for sums (`symmetric.py`), 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
@@ -29,6 +30,8 @@ GATHERED = 2**23
 """Bytes of x on all ranks up to which every rank gathers all of it, and adds.
 
 Of 0.5 to 4 MiB of two H200s that took half the time of sending each other all of x."""
+SHOWN = 8
+"""Facts that an error names."""
 SUMMED = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -413,6 +416,26 @@ def _members(op: str, x: torch.Tensor, group: object) -> dist.ProcessGroup:
         wanted = " or ".join(devices)
         raise LaunchError(Code.ARG_DEVICE, op=op, name="x", got=x.device, other="group", wanted=wanted)
     return members
+
+
+def check_alike(op: str, every: Mapping[int, Mapping[str, str]]) -> None:
+    """Raise LaunchError with the facts, by name, that are not the same on all ranks, the keys of `every`."""
+    if lines := differences(every):
+        more = [f"    and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        text = "\n".join([f"    {line}" for line in lines[:SHOWN]] + more)
+        raise LaunchError(Code.RANKS_DIFFER, op=op, count=len(lines), found=text)
+
+
+def differences(every: Mapping[int, Mapping[str, str]]) -> list[str]:
+    """Return a line for each fact that is not the same on all ranks: one rank of each value."""
+    found = []
+    for name in dict.fromkeys(name for facts in every.values() for name in facts):
+        values: dict[str, int] = {}
+        for rank, facts in every.items():
+            values.setdefault(facts.get(name, "nothing"), rank)
+        if len(values) > 1:
+            found.append(f"{name}: " + ", ".join(f"{v} on rank {r}" for v, r in values.items()))
+    return found
 
 
 def one_process() -> bool:

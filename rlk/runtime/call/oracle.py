@@ -48,13 +48,15 @@ def memory_of(tensor: torch.Tensor) -> Any:
 
 
 def from_numpy(array: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return an array of the oracle as a tensor: the inverse of `to_numpy`."""
+    """Return an array of the oracle as a tensor, which is no view: the inverse of `to_numpy`."""
     array = np.ascontiguousarray(array)
     if dtype is torch.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).reshape(shape)
-    if dtype in FLOAT8:
-        return torch.from_numpy(array.view(np.uint8)).view(dtype).reshape(shape)
-    return torch.from_numpy(array).to(dtype).reshape(shape)
+        made = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    elif dtype in FLOAT8:
+        made = torch.from_numpy(array.view(np.uint8)).view(dtype)
+    else:
+        made = torch.from_numpy(array).to(dtype)
+    return made.reshape(shape).detach()
 
 
 @cache

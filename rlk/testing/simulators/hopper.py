@@ -34,7 +34,7 @@ BARRIER_OF_PRODUCER = 4  # behind those of up to three consumer warpgroups
 EPILOGUE_WORDS = 256  # of a warp
 KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
-DEPTH = 64  # bytes of a row of a tile of bytes
+SWIZZLED = 128  # bytes
 OVERRIDDEN = {
     made.__name__: made
     for made in (
@@ -249,8 +249,18 @@ class _Fragment:
     def fill(self, x: Any) -> None:
         self.load()[...] = x.data if isinstance(x, Number) else x
 
-    def __getitem__(self, index: tuple[None, None, int]) -> _Fragment:
+    def __getitem__(self, index: tuple[None, None, int] | int) -> Any:
+        if isinstance(index, int):
+            return self.kind.of(self.load()[_places(_now.threads.tobytes(), index)])
         return _Fragment(self.matrix, self.kind, index[2])
+
+    def __setitem__(self, register: int, x: Number) -> None:
+        self.load()[_places(_now.threads.tobytes(), register)] = x.data
+
+    @property
+    def size(self) -> int:
+        """The registers of a thread."""
+        return self.matrix.shape[1] // 2
 
     def part(self, depth: int) -> tuple[Array, None]:
         """Return what an instruction reads of weights."""
@@ -335,6 +345,10 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
     in_registers = isinstance(a, _Fragment)
     if (a.step if in_registers else a.index) != (step if in_registers else b.index):
         raise Fault("other elements of A than of B")
+    if ring.reading + 1 == len(ring.filled) and index == len(ring.filled) % ring.stages:
+        _now.given.append(to.matrix)  # after the last tile: what a stage had before
+        to.matrix[...] = np.nan
+        return
     if index != ring.reading % ring.stages:
         raise Fault("factors of a stage that is not read")
     pipelines.check_cleared(ring)
@@ -370,12 +384,35 @@ def _products(unit: _Unit, to: _Fragment, a: Any, b: pipelines.Tiles) -> None:
     to.matrix[rows] = dot(one[rows], two, DotModel.CHAIN16, unit.dtype, start)
 
 
+def _warp_products(unit: _Unit, to: _Fragment, a: _Fragment, tiles: _Stage, places: list[Number]) -> None:
+    """Multiply the warps' rows of A with a tile that each reads from its own places, as matrices of 8 x 8."""
+    ring, tile, rows = tiles.ring, tiles.reading, _own_rows()
+    lanes = _now.threads.reshape(-1, WARP) % WARP
+    for i, place in enumerate(places):
+        for first in range(0, to.matrix.shape[1], 8):
+            stage, at = np.divmod(place.data.reshape(lanes.shape) + 128 * first, 2 * tile.size)
+            part, at = np.divmod(at, SWIZZLED * len(tile))
+            row, byte = np.divmod(at, SWIZZLED)
+            k = part * SWIZZLED // 2 + 8 * (byte // 16 ^ row % 8)
+            if (stage != ring.reading % ring.stages).any() or ring.taken > ring.reading or (byte % 16).any():
+                raise Fault("matrices of a stage that is not read, or not aligned")
+            if (row != row[0]).any() or (k != k[0]).any():
+                raise Fault("consumer warps whose matrices differ")
+            every = [tile[row[0], k[0] + element] for element in range(8)]  # of the row of each lane
+            matrices = np.stack(every, 1).reshape(4, 8, 8)  # matrix, row, element
+            for half in range(2):
+                two = np.concatenate(matrices[2 * half : 2 * half + 2], 1)
+                one = a.load()[rows, 32 * i + 16 * half : 32 * i + 16 * half + 16]
+                sums = to.matrix[rows, first : first + 8]
+                to.matrix[rows, first : first + 8] = dot(one, two, DotModel.CHAIN16, unit.dtype, sums)
+
+
 def _byte_pair(tiles: _Stage, at: Number) -> Number:
-    """Read two bytes of a row of the stage that is read, where the hardware's 64-byte swizzle puts them."""
+    """Read two bytes of a row of the stage that is read, where the swizzle of its width puts them."""
     ring, tile = tiles.ring, tiles.reading
     stage, place = np.divmod(at.data, tile.size)
-    row, k = np.divmod(place, DEPTH)
-    k = k ^ (row // 2 % 4 * 16)
+    row, k = np.divmod(place, tile.shape[1])
+    k = k ^ 16 * (row % 8 if tile.shape[1] == SWIZZLED else row // 2 % 4)
     if (stage != ring.reading % ring.stages).any() or ring.taken > ring.reading or (k % 2).any():
         raise Fault("bytes of a stage that is not read, or not aligned")
     low, high = (tile[row, k + i].astype(np.uint8).astype(np.int32) for i in range(2))
@@ -389,6 +426,14 @@ def _prmt(a: Number, b: Number, pick: Number) -> Number:
     made = sum(every[int(pick) >> 4 * i & 7] << np.uint32(8 * i) for i in range(4))
     found: Number = Int32.of(np.asarray(made, np.uint32).view(np.int32))
     return found
+
+
+def _inline_ptx(code: str, write_only_types: list[type[Number]], read_only_args: list[Number]) -> Number:
+    """Execute an instruction that a helper names: the only one is a sum with one rounding."""
+    a, b = read_only_args
+    if code != "add.rn.f32 {$w0}, {$r0}, {$r1};" or write_only_types != [Float32]:
+        raise Fault(f"an instruction without a meaning here: {code}")
+    return a + b
 
 
 def _sub_pair(a: Number, b: Number, kind: type[Number]) -> list[Number]:
@@ -513,6 +558,7 @@ def _cute() -> SimpleNamespace:
         elect_one=_elected,
         fence_view_async_shared=lambda: pipelines.fence(_rings()),
         prmt=_prmt,
+        inline_ptx=_inline_ptx,
         fmax=simt.fmax,
         fmin=simt.fmin,
         shuffle_sync_bfly=simt.shuffled,
@@ -535,6 +581,7 @@ def _cute() -> SimpleNamespace:
         make_rmem_tensor=_registers,
         size=lambda of: of.size,
         recast_tensor=_recast,
+        recast_ptr=lambda pointer, dtype: pointer,
         autovec_copy=_autovec_copy,
         assume=lambda x, divby: simt.assumed(x, divby),
         domain_offset=lambda at, of: Rows(of, int(at[0]), int(at[1])),
@@ -544,6 +591,11 @@ def _cute() -> SimpleNamespace:
         copy=_copy,
         gemm=_gemm,
         make_mma_atom=lambda unit: unit,
+        make_tiled_mma=lambda unit: unit,
+        recast_ptr=lambda pointer, dtype: pointer,
+        nvgpu=SimpleNamespace(
+            warp=SimpleNamespace(MmaF16BF16Op=lambda kind, acc, shape: _Unit(kind.dtype, 1, shape[1]))
+        ),
         Pointer=object, Tensor=object, CopyAtom=object, TiledMma=object,
     )  # fmt: skip
 
@@ -608,6 +660,8 @@ OF_STAGES = {
     "pair_across": partial(_stage_pair, along=False),
     "byte_pair": _byte_pair,
     "sub_pair": _sub_pair,
+    "tile_registers": lambda rows, columns, threads, kind: _registers((rows, columns), kind),
+    "warp_products": _warp_products,
 }
 """Helpers that read a stage's elements, or what the DSL's vectors do."""
 
@@ -627,8 +681,8 @@ def _shared(of: type) -> SimpleNamespace:
         _now.epilogue_smem = warp_exchange.Shared(EPILOGUE_WORDS * (int(_now.threads[-1]) + 1) // WARP)
         parts = {name: _storage(name, *what) for name, what in of.__annotations__.items()}
         return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem})
-    _now.epilogue_smem = warp_exchange.Shared(EPILOGUE_WORDS * len(_now.threads) // WARP)
-    kept = warp_exchange.Shared(KEPT_WORDS * len(_now.threads))
+    words = KEPT_WORDS * WARP if "kept" in of.__annotations__ else EPILOGUE_WORDS
+    _now.epilogue_smem = kept = warp_exchange.Shared(words * len(_now.threads) // WARP)
     return SimpleNamespace(
         ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), epilogue_smem=_now.epilogue_smem, kept=kept
     )

@@ -1,6 +1,8 @@
 """fp8_linear on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 0e10ada68d606e3f
+schedule: tiles K=2048, 4 warps, 1 stages, unroll 1
+schedule: tiles K=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles N=256, T=128, 8 warps, 3 stages, unroll 1, depth 64, group 16, 132 programs in one loop
 inputs:
   x: e4m3 [T, K=4096]
@@ -29,16 +31,41 @@ def portable_from_e4m3(x):
 
 
 @triton.jit
-def keep_k_order(factor):
-    # The same 16-bit elements. By the narrowest load behind a factor Triton chooses which 16 of K are one
-    # mma.sync: elements of 8 bits give other sums than ascending steps. It looks behind no volatile assembly.
-    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [factor], factor.dtype, is_pure=False, pack=2)
+def fp8_linear_1(x_ptr, x_f16_ptr, x_t_stride, x_f16_t_stride):
+    # A program owns 1 of T, 2048 of K (rows).
+    program = tl.program_id(0)
+    program_2 = program // 2
+    k = (program % 2) * 2048 + tl.arange(0, 2048)
+    t = program_2
+    x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + k)  # fp8_linear.py:23
+    x_f32 = portable_from_e4m3(x.to(tl.int32))
+    x_f32_f16 = x_f32.to(tl.float16)
+    tl.store(x_f16_ptr + t.to(tl.int64) * x_f16_t_stride + k, x_f32_f16)
 
 
 @triton.jit
-def fp8_linear(x_ptr, w_ptr, x_scale_ptr, w_scale_ptr, y_ptr, T, x_t_stride, w_n_stride, y_t_stride):
+def fp8_linear_2(w_ptr, w_f16_ptr, w_n_stride, w_f16_n_stride):
+    # A program owns 1 of N, 2048 of K (rows).
+    program = tl.program_id(0)
+    program_2 = program // 2
+    k = (program % 2) * 2048 + tl.arange(0, 2048)
+    n = program_2
+    w = tl.load(w_ptr + n.to(tl.int64) * w_n_stride + k)  # fp8_linear.py:23
+    w_f32 = portable_from_e4m3(w.to(tl.int32))
+    w_f32_f16 = w_f32.to(tl.float16)
+    tl.store(w_f16_ptr + n.to(tl.int64) * w_f16_n_stride + k, w_f32_f16)
+
+
+@triton.jit
+def fp8_linear_3(x_scale_ptr, w_scale_ptr, y_ptr, x_f16_ptr, w_f16_ptr, T, x_f16_t_stride, w_f16_n_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
-    for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 16, tl.num_programs(0)):
+    x_f16_tiles = tl.make_tensor_descriptor(
+        x_f16_ptr, shape=[T, 4096], strides=[x_f16_t_stride, 1], block_shape=[128, 64]
+    )
+    w_f16_tiles = tl.make_tensor_descriptor(
+        w_f16_ptr, shape=[4096, 4096], strides=[w_f16_n_stride, 1], block_shape=[256, 64]
+    )
+    for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 16, tl.num_programs(0), flatten=True):
         band = 16 * 16
         band_first = program // band * 16
         band_rows = tl.minimum(((T + 127) // 128) - band_first, 16)
@@ -50,16 +77,9 @@ def fp8_linear(x_ptr, w_ptr, x_scale_ptr, w_scale_ptr, y_ptr, T, x_t_stride, w_n
         n = n_first + tl.arange(0, 256)[None, :]
         acc = tl.zeros((128, 256), tl.float32)  # fp8_linear.py:23
         for k_first in tl.range(0, 4096, 64):
-            k = k_first + tl.arange(0, 64)
-            x = tl.load(x_ptr + k[None, :] + t.to(tl.int64) * x_t_stride, mask=t_inside, other=0)
-            x_f32 = portable_from_e4m3(x.to(tl.int32))
-            x_f32_f16 = x_f32.to(tl.float16)
-            x_f32_f16_2 = keep_k_order(x_f32_f16)
-            w = tl.load(w_ptr + k[:, None] + n.to(tl.int64) * w_n_stride)
-            w_f32 = portable_from_e4m3(w.to(tl.int32))
-            w_f32_f16 = w_f32.to(tl.float16)
-            w_f32_f16_2 = keep_k_order(w_f32_f16)
-            acc = tl.dot(x_f32_f16_2, w_f32_f16_2, acc, max_num_imprecise_acc=1)
+            x_f16 = x_f16_tiles.load([t_first, k_first])
+            w_f16 = w_f16_tiles.load([n_first, k_first])
+            acc = tl.dot(x_f16, w_f16.T, acc, max_num_imprecise_acc=1)
         x_scale = tl.load(x_scale_ptr + t, mask=t_inside, other=0.0)
         w_scale = tl.load(w_scale_ptr + n)
         y_product = acc * x_scale
@@ -68,8 +88,19 @@ def fp8_linear(x_ptr, w_ptr, x_scale_ptr, w_scale_ptr, y_ptr, T, x_t_stride, w_n
         tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, y_product_bf16, mask=t_inside)
 
 
-def call(kernels, x, w, x_scale, w_scale, y, T, x_t_stride, w_n_stride, y_t_stride):
+def call(
+    kernels, x, x_f16, w, w_f16, x_scale, w_scale, y, T, x_t_stride, x_f16_t_stride, w_n_stride, w_f16_n_stride,
+    y_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = T * 2
+    if programs > 0:
+        kernels.fp8_linear_1((programs,), x, x_f16, x_t_stride, x_f16_t_stride)
+    programs = 4096 * 2
+    if programs > 0:
+        kernels.fp8_linear_2((programs,), w, w_f16, w_n_stride, w_f16_n_stride)
     programs = min(((T + 127) // 128) * 16, 132)
     if programs > 0:
-        kernels.fp8_linear((programs,), x, w, x_scale, w_scale, y, T, x_t_stride, w_n_stride, y_t_stride)
+        kernels.fp8_linear_3(
+            (programs,), x_scale, w_scale, y, x_f16, w_f16, T, x_f16_t_stride, w_f16_n_stride, y_t_stride
+        )

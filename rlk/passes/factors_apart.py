@@ -1,0 +1,135 @@
+"""Factors apart: kernels of their own that write computed factors of contractions to workspaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+
+from rlk.ir.build import Builder
+from rlk.ir.dims import Part
+from rlk.ir.nodes import (
+    Bits,
+    Block,
+    Cast,
+    Const,
+    Decl,
+    Dot,
+    Extent,
+    Fma,
+    Kernel,
+    Launch,
+    Let,
+    Load,
+    Map1,
+    Map2,
+    Math,
+    Param,
+    Pos,
+    Program,
+    Role,
+    Select,
+    Store,
+    Value,
+)
+from rlk.ir.types import TileType
+from rlk.passes.prologue import prologue
+from rlk.passes.simplify import simplify
+from rlk.passes.walk import backward_slice
+
+ELEMENTWISE = Load | Map1 | Map2 | Math | Fma | Select | Cast | Bits | Pos | Param | Const | Extent
+Pays = Callable[[Kernel, Let, Value], bool]
+"""Whether to write a factor first: a kernel, its contraction, and the factor."""
+
+
+def factors_apart(program: Program, pays: Pays = lambda kernel, dot, factor: True) -> Program:
+    """Return the program with a kernel before each contraction that writes its computed factors.
+
+    A factor is stored in the dtype that it has in the contraction, which loads what it computed before: no
+    operation is changed, nor the order of any. Factors of parts of axes and of rows in segments stay where
+    they are, and so do programs with host loops. pays: which of the others are written; by default all.
+    """
+    if any(each.turns for each in program.order):
+        return program
+    found = {kernel.name: _written(kernel, pays) for kernel in program.kernels}
+    if not any(found.values()):
+        return program
+    parts: dict[str, tuple[Kernel, ...]] = {}
+    taken = {decl.name for kernel in program.kernels for decl in kernel.params}
+    for kernel in program.kernels:
+        parts[kernel.name] = _parted(kernel, found[kernel.name], taken) if found[kernel.name] else (kernel,)
+    count = sum(len(made) for made in parts.values())
+    names = iter([f"{program.name}_{i + 1}" for i in range(count)])
+    named = {name: tuple(replace(each, name=next(names)) for each in made) for name, made in parts.items()}
+    launches = tuple(Launch(each.name) for launch in program.order for each in named[launch.kernel])
+    return replace(program, kernels=tuple(k for made in named.values() for k in made), launches=launches)
+
+
+def computed_factors(kernel: Kernel) -> Iterator[tuple[Let, Value]]:
+    """Yield the contractions of a kernel outside of loops, with each computed factor that can be written."""
+    lets = {let.value: let for let in kernel.body.lets}
+    for let in kernel.body.lets:
+        if isinstance(let.node, Dot):
+            for factor in dict.fromkeys((let.node.a, let.node.b)):
+                if prologue(factor, let.node.over, lets) and _can_be_written(factor, lets):
+                    yield let, factor
+
+
+def _can_be_written(factor: Value, lets: Mapping[Value, Let]) -> bool:
+    type = lets[factor].type
+    assert isinstance(type, TileType)
+    whole = all(axis.part is Part.ALL and axis.over is None for axis in type.axes)
+    made = (lets[value].node for value in backward_slice([factor], lets))
+    return whole and all(isinstance(node, ELEMENTWISE) for node in made)
+
+
+def _written(kernel: Kernel, pays: Pays) -> tuple[Value, ...]:
+    return tuple({factor: None for dot, factor in computed_factors(kernel) if pays(kernel, dot, factor)})
+
+
+def _parted(kernel: Kernel, factors: Collection[Value], taken: set[str]) -> tuple[Kernel, ...]:
+    """Return the kernels that write some factors, and the kernel that loads them. taken: names; adds some."""
+    lets = {let.value: let for let in kernel.body.lets}
+    before: list[Kernel] = []
+    loading = _builder(kernel, [])
+    for let in kernel.body.lets:
+        if let.value not in factors:
+            loading.open[0].append(let)
+            continue
+        made = backward_slice([let.value], lets)
+        storing = _builder(kernel, [each for each in kernel.body.lets if each.value in made])
+        decl = _workspace(let, [lets[value] for value in made], taken)
+        storing.params[decl.name] = loading.params[decl.name] = decl
+        storing.loc = loading.loc = let.loc
+        index = tuple(storing.let(Pos(axis), axis.name.lower()) for axis in decl.type.axes)
+        storing.let(Store(decl.name, index, let.value))
+        before.append(_built(kernel, storing))
+        index = tuple(loading.let(Pos(axis), axis.name.lower()) for axis in decl.type.axes)
+        loading.open[0].append(replace(let, node=Load(decl.name, index)))
+    return (*before, _built(kernel, loading))
+
+
+def _builder(kernel: Kernel, lets: list[Let]) -> Builder:
+    """Return a builder that goes on behind some lets of a kernel."""
+    every = {let.value: let.type for let in kernel.body.lets}
+    return Builder({decl.name: decl for decl in kernel.params}, every, max(every) + 1, open=[lets])
+
+
+def _built(kernel: Kernel, builder: Builder) -> Kernel:
+    return simplify(Kernel(kernel.name, tuple(builder.params.values()), Block((), tuple(builder.open[0]))))
+
+
+def _workspace(let: Let, made: list[Let], taken: set[str]) -> Decl:
+    """Return the workspace of a factor, named after its widest tensor and its dtype."""
+    assert isinstance(let.type, TileType)
+    wide = {each.node.param: _rank(each) for each in made if isinstance(each.node, Load)}
+    name = stem = f"{max(sorted(wide), key=wide.__getitem__)}_{let.type.dtype.value}"
+    count = 1
+    while name in taken:
+        count += 1
+        name = f"{stem}_{count}"
+    taken.add(name)
+    return Decl(name, let.type, Role.WORK)
+
+
+def _rank(let: Let) -> int:
+    return len(let.type.axes) if isinstance(let.type, TileType) else 0
