@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -237,22 +237,29 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
             if _lowers(call, geometry, placed, backend, on):
                 schedules[named(kernel.name, text)] = placed
     schedules |= _forms(call, geometry, len(program.kernels), backend, on)
-    when = conditions(call, geometry.extents)
-    label = label_of(call.invocation.spec)
+    entries = _entries(call, program.kernels, schedules, backend, on, geometry.extents)
+    return Plan(sites, schedules, tuple(same), entries, tuple(kernel.name for kernel in program.kernels))
+
+
+def _entries(
+    call: Problem, kernels: Sequence[Kernel], schedules: Mapping[str, Schedules], backend: str, on: Target,
+    extents: Mapping[str, int],
+) -> dict[str, tuple[Entry, ...]]:  # fmt: skip
+    """Return the entries of a user's table by candidate: of kernels whose schedules are not the shipped."""
+    when, label = conditions(call, extents), label_of(call.invocation.spec)
     dtypes = tuple(sorted((n, dtype.value) for n, dtype in call.invocation.variant.dtypes))
     one = call.shape.op.partition(ONE)[2]
-    entries = {
+    return {
         name: tuple(
             Entry(
                 label, kernel.name, on.name, backend, when, values(made), "", name, dtypes, (one,) * bool(one)
             )
-            for kernel, made, before in zip(program.kernels, chosen, shipped, strict=True)
+            for kernel, made, before in zip(kernels, chosen, schedules[SHIPPED], strict=True)
             if made != before
         )
         for name, chosen in schedules.items()
-        if name != SHIPPED and len(chosen) == len(shipped)  # a table says nothing of forms
+        if name != SHIPPED and len(chosen) == len(kernels)  # a table says nothing of forms
     }
-    return Plan(sites, schedules, tuple(same), entries, tuple(kernel.name for kernel in program.kernels))
 
 
 def _forms(call: Problem, geometry: Geometry, kernels: int, backend: str, on: Target) -> dict[str, Schedules]:

@@ -102,7 +102,7 @@ def unordered(name: str, fn: Combine, dims: tuple[Dim, ...], axes: tuple[Axis, .
         # register dims first, lane dims last
         where = max((ranks[i], i) for i, (a, _) in enumerate(shape.dims) if a == over)[1]
         if kept:
-            shape.dims[where] = (rest[0].axis, ())
+            shape.dims[where] = (rest[0].axis, [])
             lines.append(Line(f"x = {text}(x, {where}, keep_dims=True)"))
         else:
             del shape.dims[where], ranks[where]

@@ -60,15 +60,15 @@ class Sizes:
 
 SIZES = {
     2: Sizes(1 << 18, None, None, unasked=True),
-    4: Sizes(1 << 18, 1 << 20, 1 << 20),
+    4: Sizes(1 << 18, 1 << 20, 1 << 20, unasked=True),
     8: Sizes(1 << 17, 1 << 20, 1 << 20),
 }
 """By the number of ranks; others exchange by the backend.
 
 Two ranks send as many bytes in shares as whole. 512 KiB of two H200s take the same time by words and by
 chunks, whose programs leave room on each SM. On four, all-reduce in graphs takes 0.015 ms whole and 0.016 by
-shares at 512 KiB, 0.054 and 0.039 at 4 MiB; they use this only if asked until all tests of their ranks have
-passed on devices. Run on no device: eight ranks, and `sum_shares` of two, which do not use it.
+shares at 512 KiB, 0.054 and 0.039 at 4 MiB. Run on no device: eight ranks, which use this only if asked, and
+`sum_shares` of two, which do not use it.
 """
 _TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 

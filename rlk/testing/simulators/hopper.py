@@ -592,7 +592,6 @@ def _cute() -> SimpleNamespace:
         gemm=_gemm,
         make_mma_atom=lambda unit: unit,
         make_tiled_mma=lambda unit: unit,
-        recast_ptr=lambda pointer, dtype: pointer,
         nvgpu=SimpleNamespace(
             warp=SimpleNamespace(MmaF16BF16Op=lambda kind, acc, shape: _Unit(kind.dtype, 1, shape[1]))
         ),
