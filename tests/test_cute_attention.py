@@ -195,6 +195,14 @@ def test_values_of_a_neighbour_that_are_not_numbers_stay_with_it(
     assert not np.array_equal(leaked, want), "the control: what lies there is read"
 
 
+def test_sums_of_earlier_pieces_of_256_elements_are_words_of_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They lie in memory of the kernel: registers and shared memory are full."""
+    mistake = r"(block \* 32768 \+ 4 \*) mine", r"\1 (mine // 2)", "two threads write"
+    assert_refused(monkeypatch, cute, mistake, lambda: ran(FORMS["heads of 256"]))
+
+
 # --- controls ---
 
 

@@ -23,6 +23,7 @@ from rlk.passes.walk import walk
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
+from rlk.testing.simulators.warp_exchange import Shared
 
 Array = NDArray[Any]
 Device = Callable[[Emitted], AbstractContextManager[tuple[Callable[..., None], Any]]]
@@ -175,3 +176,5 @@ def _value(
             return errors
         case From.WORK_COUNTER:
             return np.zeros(1, np.int32)
+        case From.SCRATCH:
+            return Shared(argument.dim).data_ptr()

@@ -43,6 +43,11 @@ def counter(kernel: str, name: str) -> CallArg:
     return CallArg(name, From.WORK_COUNTER, kernel)
 
 
+def scratch(kernel: str, name: str, words: int) -> CallArg:
+    """Return the parameter for memory of a kernel, f32[words], uninitialized when `call` begins."""
+    return CallArg(name, From.SCRATCH, kernel, words)
+
+
 def row_strides(decl: Decl) -> tuple[CallArg, CallArg, CallArg]:
     """Return the parameters for rows that are two dims in memory: inner extent, outer and inner stride."""
     axis = decl.type.axes[0]

@@ -69,9 +69,10 @@ class From(Enum):
     LENGTH = "length"  # the length of that piece
     ERRORS = "errors"  # the device's error words, i32[2]: the code, and one more than the row
     WORK_COUNTER = "work_counter"  # a counter of the kernel named `source`, i32[1]: zero when the call begins
+    SCRATCH = "scratch"  # memory of the kernel named `source`, f32[dim], uninitialized when the call begins
 
 
-OF_POINTERS = (From.TENSOR, From.ERRORS, From.WORK_COUNTER)
+OF_POINTERS = (From.TENSOR, From.ERRORS, From.WORK_COUNTER, From.SCRATCH)
 OF_LOOPS = frozenset({From.LOOP_INDEX, From.LENGTH})
 """Arguments of kernels that the loops of `call` compute; they are no parameters of `call`."""
 

@@ -104,6 +104,8 @@ def argument_type(argument: CallArg, decls: Mapping[str, Decl]) -> str:
             return SCALARS[decls[argument.source].type.dtype]
         case From.ERRORS | From.WORK_COUNTER:
             return "*i32"
+        case From.SCRATCH:
+            return POINTERS[DType.F32]
         case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.LOOP_INDEX:
             return "i32"
         case From.STRIDE | From.OUTER_STRIDE | From.INNER_STRIDE:

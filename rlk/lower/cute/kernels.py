@@ -132,7 +132,11 @@ def build(kernel: Kernel, given: list[CallArg], emitter: Emitter) -> KernelBuild
     """Return the build of a kernel."""
     divisible = emitter.plan.signature.divisible
     args = tuple(
-        KernelArg(_outside(a), argument_type(a, emitter.memory.decls), divisible=a.name in divisible)
+        KernelArg(
+            _outside(a),
+            argument_type(a, emitter.memory.decls),
+            divisible=a.name in divisible or a.kind is From.SCRATCH,  # torch aligns what it makes
+        )
         for a in given
     )
     return KernelBuild(kernel.name, args)
@@ -152,7 +156,7 @@ def _type(argument: CallArg, emitter: Emitter) -> str:
     match argument.kind:
         case From.TENSOR:
             return "cute.Tensor"
-        case From.ERRORS | From.WORK_COUNTER:
+        case From.ERRORS | From.WORK_COUNTER | From.SCRATCH:
             return "cute.Pointer"
         case _:
             return text.OF_SCALARS[argument_type(argument, emitter.memory.decls)]

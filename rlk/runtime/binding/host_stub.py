@@ -22,7 +22,7 @@ from rlk.runtime.binding.arguments import (
 from rlk.runtime.binding.invocation import Invocation, Run, Tensors, outputs_of
 
 Made = list[tuple[str, tuple[int, ...], torch.dtype]]
-Value = int | str | Literal[From.ERRORS, From.WORK_COUNTER]
+Value = int | str | Literal[From.ERRORS, From.WORK_COUNTER] | CallArg
 """What a parameter of a host function is given: a number, a tensor or scalar by name, or words of its own."""
 
 
@@ -73,6 +73,7 @@ def compose(
         "empty_strided": torch.empty_strided,
         "zeros": torch.zeros,
         "words": torch.int32,
+        "f32": torch.float32,
         "host": host,
         "errors": error_words(device),
         "device": device,
@@ -115,6 +116,8 @@ def _argument(value: Value, made: Mapping[str, str], tensors: Tensors) -> str:
             return "errors"
         case From.WORK_COUNTER:  # of each call its own, of the stream's or the graph's memory
             return "zeros(1, dtype=words, device=device)"
+        case CallArg(dim=count):  # the same of what need not be cleared
+            return f"empty({count}, dtype=f32, device=device)"
         case int():
             return repr(value)
         case str() if value in made:
@@ -149,6 +152,8 @@ def host_values(
                 found.append((arg.name, geometry.inner_extent))
             case From.ERRORS | From.WORK_COUNTER as words:
                 found.append((arg.name, words))
+            case From.SCRATCH:
+                found.append((arg.name, arg))
             case From.LOOP_INDEX | From.LENGTH:
                 raise AssertionError(f"{arg.name} is found by the loops of the host function")
     return found
@@ -165,6 +170,8 @@ def divisible(
         match value:
             case From.ERRORS | From.WORK_COUNTER:
                 return False
+            case CallArg():
+                return True
             case int():
                 return value % VECTOR == 0
             case str() if value in tensors:

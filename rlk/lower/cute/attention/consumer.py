@@ -28,6 +28,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import DType
+from rlk.lower.common import abi
 from rlk.lower.common.lagging import BOUND, LaggingMaximum, lagging_maximum
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.liveness import live
@@ -97,8 +98,8 @@ class ConsumerEmitter(AttentionEmitter):
     """Writes the lines of a consumer thread; `places` are the registers of loop-carried values.
 
     crossing: names of lists of both rows, which are read after the loop that writes them. in_smem: names and
-    sizes of accumulators in shared memory. unset: texts of elements there that are uninitialized until the
-    first rescale, each with the array's name, fragment, and initial value.
+    sizes of accumulators in shared memory. unset: texts of elements in memory that are uninitialized until
+    the first rescale, each with the array's name, fragment, and initial value.
     """
 
     places: tuple[str, ...] = ()
@@ -173,7 +174,14 @@ class ConsumerEmitter(AttentionEmitter):
             raise refused(f"a loop that carries a list along {fragment.axis}", self.plan.target)
         unit = text.numbered("mma_pv", self.plan.units.index(fragment.length))
         if index in self.plan.smem_accumulators:
-            self.place_in_smem(name, fragment, init)
+            self.in_smem[name] = fragment.count * ROWS * WARPGROUP * self.plan.consumers
+            self.place_in_memory(name, f"memory.{name}.data_ptr()", fragment, init)
+            return f"{name}[r, c]"
+        if index in self.plan.scratch_accumulators:
+            words = fragment.count * ROWS * WARPGROUP * self.plan.consumers
+            kernel = self.plan.kernel.name
+            whole = self.memory.argument(abi.scratch(kernel, f"{kernel}_{name}", words * self.plan.programs))
+            self.place_in_memory(name, f"{whole} + block * {words}", fragment, init)
             return f"{name}[r, c]"
         shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {fragment.length}))"
         self.line(f"{name}{FRAGMENT} = cute.make_rmem_tensor({shape}, Float32)")
@@ -185,13 +193,15 @@ class ConsumerEmitter(AttentionEmitter):
         self.line(f"{name} = by_rows({name}{FRAGMENT}, {fragment.length // 8})")
         return f"{name}[r, c]"
 
-    def place_in_smem(self, name: str, fragment: Fragment, init: Value) -> None:
-        """Write an accumulator in shared memory, laid out as registers: each thread has its own elements."""
+    def place_in_memory(self, name: str, begin: str, fragment: Fragment, init: Value) -> None:
+        """Write an accumulator in memory, laid out as registers: each thread has its own elements.
+
+        Threads lie side by side by vectors of 16 bytes.
+        """
         threads = WARPGROUP * self.plan.consumers
         strides = f"{fragment.count * threads}, (1, {LINE * threads})"
         layout = f"({ROWS}, ({LINE}, {fragment.count // LINE})), stride=({strides})"
-        self.in_smem[name] = fragment.count * ROWS * threads
-        at = f"memory.{name}.data_ptr() + {LINE} * mine"
+        at = f"{begin} + {LINE} * mine"
         self.line(f"{name} = cute.make_tensor({at}, cute.make_layout({layout}))")
         if init in self.consts:
             self.unset[f"{name}[r, c]"] = name, fragment, self[init]

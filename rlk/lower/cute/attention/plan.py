@@ -63,6 +63,7 @@ NARROW = 192  # accumulator elements of a row up to which the producer keeps mor
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
 LAGGING_LEAST = 96  # columns of V from which numerators before the maximum are faster (decision 68)
+SCRATCH_LEAST = 256  # elements of a row from which rarely rescaled accumulators live in global memory
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
 WIDE = 128  # elements of a row beyond which shared memory holds one block of two consumer warpgroups
 MOST_SUMS = 256  # accumulator elements of a row that each step of a gradient adds to, in registers
@@ -144,10 +145,9 @@ class AttentionPlan:
     """A producer warpgroup, and consumer warpgroups with 64 rows of a tile each.
 
     parts: of the loop: unmasked steps, then masked ones; or masked ones alone; or masked, unmasked, masked.
-    scores, sums: accumulator fragments. smem_accumulators: indices of carried accumulators that live in
-    shared memory, since they change at piece boundaries alone and registers are few. resident, streamed:
-    factors from memory that a tile, and that each step reads, in the order of their products. programs:
-    persistent blocks of the tile scheduler.
+    scores, sums: accumulator fragments. rare_accumulators: indices of carried accumulators that change at
+    piece boundaries alone. resident, streamed: factors from memory that a tile, and that each step reads, in
+    the order of their products. programs: persistent blocks of the tile scheduler.
     """
 
     kernel: Kernel
@@ -157,7 +157,7 @@ class AttentionPlan:
     others: tuple[TiledAxis, ...]
     scores: Fragment
     sums: tuple[Fragment, ...]
-    smem_accumulators: tuple[int, ...]
+    rare_accumulators: tuple[int, ...]
     parts: tuple[Step, ...]
     resident: tuple[Copies, ...]
     streamed: tuple[Copies, ...]
@@ -208,6 +208,17 @@ class AttentionPlan:
         """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
         wide = self.consumers > 1 and max(copies.elements for copies in self.copied) > WIDE
         return self.ahead and self.by_tma and (wide or self.consumers >= FEW_REGISTERS)
+
+    @property
+    def smem_accumulators(self) -> tuple[int, ...]:
+        """Return the rare accumulators that live in shared memory: registers are few."""
+        return self.rare_accumulators if self.consumers >= FEW_REGISTERS else ()
+
+    @property
+    def scratch_accumulators(self) -> tuple[int, ...]:
+        """Return those that live in global memory, as a thread's own words too: shared memory is full."""
+        wide = self.dynamic_schedule and self.sums[0].length >= SCRATCH_LEAST
+        return self.rare_accumulators if wide and self.consumers < FEW_REGISTERS else ()
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -283,8 +294,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     registers = _registers(parts[-1], sums, consumers, target)
-    smem_accumulators = _smem_accumulators(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
-    in_smem = len(smem_accumulators) * tile * sums[0].length * DType.F32.bytes
+    rare = _rare_accumulators(parts[-1], sums)
+    in_smem = (len(rare) if consumers >= FEW_REGISTERS else 0) * tile * sums[0].length * DType.F32.bytes
     fewest = 1 if parts[-1].sums_alone else FEWEST_STAGES
     row = scores.length * len(statistics)
     stages = _stages(schedule, dtype, resident, streamed, row, in_smem, fewest, target)
@@ -300,7 +311,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         others=indices,
         scores=scores,
         sums=sums,
-        smem_accumulators=smem_accumulators,
+        rare_accumulators=rare,
         parts=parts,
         resident=resident,
         streamed=streamed,
@@ -404,7 +415,7 @@ def _fragments(
     return Fragment(over, length, PAIRS), tuple(made)
 
 
-def _smem_accumulators(step: Step, sums: tuple[Fragment, ...]) -> tuple[int, ...]:
+def _rare_accumulators(step: Step, sums: tuple[Fragment, ...]) -> tuple[int, ...]:
     """Return the carried accumulators that change at piece boundaries alone."""
     found, loop = rescale_of(step.loop), step.loop
     yielded = {value for value, _, _ in found.changes} if found is not None else set()
