@@ -59,7 +59,7 @@ REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)
 OF_PIECES = Registers(24, 240)  # of two consumers that add pieces: accumulators live beside the epilogue
 WIDE_WITH_SUM = 128  # columns, above which a sum beside an accumulator takes registers of addresses
 NARROW = 64  # columns: a group of so few takes less time than the wait for the next stage and its issue
-NARROW_IN_FLIGHT, FEWEST_FOR_THESE = 1, 12  # groups in flight then, and stages, of which loads need most
+NARROW_IN_FLIGHT, FEWEST_FOR_THESE = 1, 12  # groups in flight then, and stages; two were not run on a device
 MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
 THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
@@ -368,6 +368,7 @@ class ContractionPlan:
     def in_flight(self) -> int:
         """Return the groups of products that run while the next one is issued."""
         plain = self.pieces is None and self.steps is not None and not self.prologue and not self.by_warps
+        plain = plain and len(self.phases) == 1 and len(self.phases[0].products) == 1
         narrow = self.columns <= NARROW and self.ring.stages >= FEWEST_FOR_THESE
         return NARROW_IN_FLIGHT if plain and narrow else 1
 
@@ -526,8 +527,6 @@ def _contraction(
     shared = len(phases[0].b_tiles) * width * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
     ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
-    idle, computed = of_segments is not None and not transposed, phases[0].a_tiles[0].factor.prologue
-    _sound(ring, consumers, cluster, own, shared, idle, bool(computed), by_warps)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
@@ -959,7 +958,8 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
 
 def _check_protocol(made: ContractionPlan) -> None:
     """Check the pipeline of a plan."""
-    own, shared = (tile.rows * made.depth * tile.dtype.bytes for tile in made.tma_tiles)
+    tiles = made.phases[0].a_tiles, made.phases[0].b_tiles
+    own, shared = (sum(tile.rows * made.depth * tile.dtype.bytes for tile in each) for each in tiles)
     idle, computed = made.segments is not None and not made.columns_of_segments, bool(made.prologue)
     of = made.ring, made.consumers, made.cluster, own, shared, idle, computed, made.by_warps, made.in_flight
     _sound(*of)

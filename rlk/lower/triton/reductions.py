@@ -89,8 +89,8 @@ def unordered(
 ) -> Function:
     """Return the function of a reduction whose result does not depend on the order.
 
-    chain: its results go into others of the same kind, as in L.top: their dims of length 1 are kept then. Behind
-    a reshape Triton computes such a chain again in every layout that uses it, and code doubles with each.
+    chain: its results go into others of the same kind, as in L.top: their dims of length 1 are kept then.
+    Behind a reshape Triton computes a chain again in every layout that uses it, and code doubles with each.
     """
     text = {Combine.MAX: "tl.max", Combine.MIN: "tl.min", Combine.ADD: "tl.sum", Combine.OR: "tl.max"}[fn]
     shape = _start(dims, axes)
