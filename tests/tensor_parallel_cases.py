@@ -322,6 +322,20 @@ def disagreements(line: DeviceMesh, folder: Path) -> Found:
     return found | {"alike": refused(lambda: model.logps(ids.int() if last else ids))}
 
 
+def refusals(line: DeviceMesh) -> Found:
+    """Return the errors of ranks of which one refuses its ids, and then of ranks that all do."""
+    last = line.get_local_rank() == 3
+    model, ids, long = parallelize(tiny("qwen2"), line), integers(*range(70)), integers(*range(50)).repeat(20)
+    outside, halves = torch.where(ids == 7, 96, ids), [0, 1000] if last else [0, 500, 1000]
+    lengths = ops.Layout.packed(torch.tensor(halves), tokens=1000)
+    found: Found = {"outside": refused(lambda: model.logps(outside if last else ids))}
+    found["long"] = refused(lambda: model.logps(long, lengths))
+    if TRANSFORMERS:
+        patched = parallelize(patched_of("qwen3, tied"), line).model
+        found["long, patched"] = refused(lambda: patched((long if last else ids)[None]))
+    return found | {"outside on all": refused(lambda: model.logps(outside))}
+
+
 def unwritten(model: CausalLM, folder: Path) -> str:
     """Return what a rank raises where the first one cannot make a folder."""
     file = folder.parent / f"file{dist.get_rank()}"
@@ -444,6 +458,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "transferred": lambda: transferred(line, square),
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "disagreements": lambda: disagreements(line, folder),
+        "refusals": lambda: refusals(line),
         "another tree": lambda: another_tree(line),
     }
     return found | {name: call() for name, call in calls.items()}

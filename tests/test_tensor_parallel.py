@@ -22,6 +22,7 @@ from tensor_parallel_cases import MODELS, SHARED, WAYS, way
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.nn import ranks as nn_ranks
 from rlk.nn.ranks import Ranks
 from rlk.optim import clip_grad_norm
 from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, models, parallelize
@@ -240,6 +241,27 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
             assert code == "RANKS_DIFFER" and all(each in text for each in said), text
         assert found["disagreements"] == ranks[0]["disagreements"]
         assert found["disagreements"]["alike"] == ("", "nothing was raised")
+
+
+def test_where_one_rank_refuses_its_ids_all_raise(ranks: list[Found]) -> None:
+    outside = ("ARG_VALUE", "CausalLM: ids=96 is not allowed")
+    words = {
+        "outside": outside,
+        "long": ("ARG_VALUE", "the length of a sequence=1000"),
+        "long, patched": ("PEER_CALL", "a sequence of 1000 tokens"),
+    }
+    for rank, found in enumerate(ranks):
+        for what, (code, text) in found["refusals"].items():
+            want = "RANKS_DIFFER", f"tokens: {1000 if what == 'long' else 70} on rank 0, refused on rank 3"
+            if rank == 3 or what == "outside on all":
+                want = words.get(what, outside)
+            assert code == want[0] and want[1] in text, (what, text)
+
+
+def test_ids_on_the_host_of_a_group_of_devices_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn_ranks, "carried_by", lambda group: ["cuda"])
+    with pytest.raises(LaunchError, match="ids is on cpu, but group is on cuda"):
+        Ranks(fake_group(0, 2), 2, 0).check_same_ids("embedding", torch.arange(3))
 
 
 # --- checkpoints ---

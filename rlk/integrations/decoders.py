@@ -24,7 +24,7 @@ from rlk.nn.experts import Routed, RouteLog, mixture, routed
 from rlk.nn.normed import rms_norm_of_rows
 from rlk.nn.packed import check_ids
 from rlk.nn.products import column_linear, merged_linear, row_linear, row_linear_of_ranks
-from rlk.nn.ranks import Ranks
+from rlk.nn.ranks import Ranks, or_all_raise
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import Tokens, WholeSequences
 from rlk.ops.results import LogProbs
@@ -257,11 +257,11 @@ def model_forward(at: Decoding) -> Forward:
             raise no_form(PEER, "not exactly one of input_ids and inputs_embeds", "give one")
         hidden_states, as_dict = _read_options(self, kwargs)
         held = _cache(self, past_key_values, use_cache)
+        ranks = module_ranks(self)
         batch = kwargs.pop("batch", None) or read_batch(
-            at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None)
+            at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None), ranks
         )
         _refuse(kwargs)
-        ranks = module_ranks(self)
         if ranks is not None:
             ranks.tokens = len(batch.tokens.positions)
             if ranks.sequence and (inputs_embeds is not None or hidden_states):
@@ -308,7 +308,10 @@ def causal_forward(at: Decoding) -> Forward:
         as_dict = kwargs.pop("return_dict", None)
         held = _cache(self.model, past_key_values, False if needs else use_cache)
         given = input_ids if inputs_embeds is None else inputs_embeds
-        batch = read_batch(at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None))
+        batch = read_batch(
+            at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None),
+            module_ranks(self.model),
+        )  # fmt: skip
         out = self.model(
             input_ids=input_ids, past_key_values=held, inputs_embeds=inputs_embeds,
             use_cache=held is not None, batch=batch, return_dict=True, **kwargs,
@@ -346,15 +349,23 @@ def read_batch(
     positions: torch.Tensor | None,
     held: Any,
     cu_seqlens: torch.Tensor | None,
+    ranks: Ranks | None,
 ) -> Batch:
-    """Return the packed tokens of ids [B, L] or embeddings [B, L, hidden]."""
+    """Return the packed tokens of ids [B, L] or embeddings [B, L, hidden].
+
+    ranks: those that share the decoder, and compare ids in its embedding.
+    """
     if given is None:
         raise no_form(PEER, "not exactly one of input_ids and inputs_embeds", "give one")
-    shape = (given.shape[0], given.shape[1])
-    return batches.read(
-        shape, given.device, mask=mask, positions=positions, cu_seqlens=cu_seqlens, cache=held,
-        window=any(w is not None for w in at.config.windows), longest=at.config.max_position_embeddings,
-    )  # fmt: skip
+    shape, device = (given.shape[0], given.shape[1]), given.device
+
+    def read() -> Batch:
+        return batches.read(
+            shape, device, mask=mask, positions=positions, cu_seqlens=cu_seqlens, cache=held,
+            window=any(w is not None for w in at.config.windows), longest=at.config.max_position_embeddings,
+        )  # fmt: skip
+
+    return or_all_raise(None if given.is_floating_point() else ranks, given, read)
 
 
 # --- the head ---------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ def embedding_of_ranks(ids: torch.Tensor, weight: torch.Tensor, ranks: Ranks) ->
     """Return `ops.embedding` of ids [T] of the whole vocabulary: the rows [T, D] that this rank has.
 
     weight: the rank's own rows [V / ranks, D]. Raises LaunchError, on every rank, for other ids on one, where
-    they are on the host.
+    they are on the host of all. What raises before, on one rank, goes through `or_all_raise`.
     """
-    ranks.check_ids("embedding", ids)
+    ranks.check_same_ids("embedding", ids)
     made: torch.Tensor = _Gathered.apply(ids, weight, ranks)
     return made
 

@@ -29,7 +29,7 @@ from rlk.nn.identity import numerics_id, small
 from rlk.nn.logits import head_logits
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
 from rlk.nn.packed import Packed, check_tokens, pack_tokens
-from rlk.nn.ranks import Ranks, mark_shares
+from rlk.nn.ranks import Ranks, mark_shares, or_all_raise
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens, WholeSequences
 from rlk.ops.layout import Layout
@@ -263,9 +263,12 @@ class CausalLM(torch.nn.Module):
         return replace(tokens, routes=routes)
 
     def _packed(self, ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
-        packed = pack_tokens(ids, layout)
-        check_tokens(packed, self.config.vocab_size, self.config.max_position_embeddings)
-        return packed
+        def checked() -> Packed:
+            packed = pack_tokens(ids, layout)
+            check_tokens(packed, self.config.vocab_size, self.config.max_position_embeddings)
+            return packed
+
+        return or_all_raise(self.model.ranks, ids, checked)
 
     # --- pages ------------------------------------------------------------------------------------------
 
@@ -329,12 +332,16 @@ class CausalLM(torch.nn.Module):
         cu_seqlens: torch.Tensor,
         routes: RouteLog | None,
     ) -> torch.Tensor:
-        has_dims(op, "ids", is_tensor(op, "ids", ids).shape, 1, "1 dim [T]")
-        tokens = PagedTokens.of(cache, cu_seqlens, context_lens, block_table, len(ids), op=op)
-        most = self.config.max_position_embeddings
-        if on_the_host(context_lens) and bool((context_lens > most).any()):
-            wanted = f"at most max_position_embeddings = {most}"
-            raise wrong_value(op, "max(context_lens)", int(context_lens.max()), wanted)
+        def checked() -> PagedTokens:
+            has_dims(op, "ids", is_tensor(op, "ids", ids).shape, 1, "1 dim [T]")
+            tokens = PagedTokens.of(cache, cu_seqlens, context_lens, block_table, len(ids), op=op)
+            most = self.config.max_position_embeddings
+            if on_the_host(context_lens) and bool((context_lens > most).any()):
+                wanted = f"at most max_position_embeddings = {most}"
+                raise wrong_value(op, "max(context_lens)", int(context_lens.max()), wanted)
+            return tokens
+
+        tokens = or_all_raise(self.model.ranks, ids, checked)
         return self.model(ids, self._noted(tokens, routes))
 
     def generate(

@@ -27,14 +27,15 @@ def norm_of_total(
     """Return the norm of total [..., N], and total: as `rms_norm(x, weight, residual=...)` of what it sums.
 
     The gradient of total is that of x there: both cotangents added in f32, one rounding. profile: not "vllm",
-    whose sum stays f32.
+    whose sum stays f32. The total that is returned has the memory of the one given, unknown to autograd:
+    write neither in place.
     """
     made: tuple[torch.Tensor, torch.Tensor] = _NormOfTotal.apply(total, weight, eps, profile)
     return made
 
 
 class _NormOfTotal(torch.autograd.Function):
-    """The norm of a sum, and the sum."""
+    """The norm of a sum, and the sum, in the memory that it was given in: write it not in place."""
 
     @staticmethod
     def forward(
@@ -101,7 +102,10 @@ def rms_norm_of_rows(
 def with_weight_of_rows(
     y: torch.Tensor, source: torch.Tensor, weight: torch.Tensor, eps: float, profile: str, ranks: Ranks
 ) -> torch.Tensor:
-    """Return y, the norm of source by a detached weight, which gives weight its gradient in backward."""
+    """Return y, the norm of source by a detached weight, which gives weight its gradient in backward.
+
+    The result has the memory of the y given, unknown to autograd: write neither in place.
+    """
     most, pieces = ranks.longest(ranks.tokens) // BLOCK, -(-ranks.tokens // BLOCK)
 
     def sums(d_y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -113,7 +117,10 @@ def with_weight_of_rows(
 
 
 class _WithWeight(torch.autograd.Function):
-    """A norm as it is; backward adds the gradient of its weight, from the sums of all ranks, in order."""
+    """A norm as it is; backward adds the gradient of its weight, from the sums of all ranks, in order.
+
+    The result has the memory of y, unknown to autograd: write neither in place.
+    """
 
     @staticmethod
     def forward(

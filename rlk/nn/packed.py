@@ -13,6 +13,7 @@ from rlk.nn.tokens import WholeSequences
 from rlk.ops.layout import Layout
 from rlk.ops.offsets import all_good, on_the_host
 from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_dims, wrong_type, wrong_value
+from rlk.runtime.call.autograd import transforming
 from rlk.specs.packing import POSITIONS
 
 OP = "CausalLM"
@@ -35,7 +36,7 @@ class Packed:
     shape: tuple[int, ...]
 
     def restore(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x [T, ...] in the shape that was given, 0 at padding."""
+        """Return x [T, ...] in the shape that was given, 0 at padding; never write it in place (`spread`)."""
         return spread(x, self.rows, self.shape)
 
     def restore_next(self, x: torch.Tensor) -> torch.Tensor:
@@ -43,24 +44,27 @@ class Packed:
         return self.restore(torch.nn.functional.pad(x[:-1], (1, 0)) if len(x) else x)
 
 
-_transforming = torch._C._are_functorch_transforms_active
-
-
 def spread(x: torch.Tensor, rows: torch.Tensor | None, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return x [T, ...] as [*shape, ...]: token i at row rows[i] (None: at row i), 0 elsewhere."""
+    """Return x [T, ...] as [*shape, ...]: token i at row rows[i] (None: at row i), 0 elsewhere.
+
+    It may be x's memory, unknown to autograd: write neither in place.
+    """
     if rows is not None:
         x = x.new_zeros(prod(shape), *x.shape[1:]).index_copy(0, rows, x)
     whole = (*shape, *x.shape[1:])
     if x.shape == whole:
         return x
-    if not x.requires_grad or torch.compiler.is_compiling() or _transforming():
+    if not x.requires_grad or torch.compiler.is_compiling() or transforming():
         return x.reshape(whole)
     made: torch.Tensor = _Reshaped.apply(x, whole)
     return made
 
 
 class _Reshaped(torch.autograd.Function):
-    """A tensor in another shape, no view for autograd: FSDP2 warns of views that a module returns."""
+    """A tensor in another shape, no view for autograd: FSDP2 warns of views that a module returns.
+
+    Both have one memory, and autograd sees no write to it through the other: neither is written in place.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from rlk.runtime.call.autograd import place
+from rlk.runtime.call.autograd import place, transforming
 from rlk.runtime.call.entry import observing, watched
-
-_transforming = torch._C._are_functorch_transforms_active
 
 
 def heads_side_by_side(x: torch.Tensor, counts: tuple[int, ...], width: int) -> list[torch.Tensor]:
@@ -21,7 +19,7 @@ def heads_side_by_side(x: torch.Tensor, counts: tuple[int, ...], width: int) -> 
     In backward the operators that read them write their gradients into that of x: no copy joins these. Under
     transforms of torch.func they are torch's own views.
     """
-    is_plain = torch.is_grad_enabled() and x.requires_grad and not _transforming()
+    is_plain = torch.is_grad_enabled() and x.requires_grad and not transforming()
     if not is_plain or watched(x) or observing():
         return _views(x, counts, width)
     gradient = _Gradient(x.shape, x.dtype, x.device, counts, width)

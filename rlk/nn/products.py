@@ -153,7 +153,10 @@ class _Joined(torch.autograd.Function):
 
 
 class _InputGradient(torch.autograd.Function):
-    """A merged product as it is; backward adds d x, whose leaf i takes piece i of each weight."""
+    """A merged product as it is; backward adds d x, whose leaf i takes piece i of each weight.
+
+    The result has the memory of y, unknown to autograd: write neither in place.
+    """
 
     @staticmethod
     def forward(

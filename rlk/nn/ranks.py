@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from rlk.errors import Code, LaunchError
 from rlk.ops.collective import ordered_all_reduce, ordered_reduce_scatter
 from rlk.runtime.binding.checks import wrong_value
-from rlk.runtime.call.collective import SHARE, Share, check_alike, ordered_gather
+from rlk.runtime.call.collective import SHARE, Share, carried_by, check_alike, ordered_gather
 
+T = TypeVar("T")
+REFUSED = -1
+"""The number of tokens that a rank tells which refused its ids."""
 BLOCK = 64
 """Tokens of a piece, as the gradient of a norm's weight sums them: a rank's tokens are whole pieces."""
 
@@ -61,23 +66,31 @@ class Ranks:
         each = self.longest(tokens)
         return slice(min(self.rank * each, tokens), min((self.rank + 1) * each, tokens))
 
-    def check_ids(self, op: str, ids: torch.Tensor) -> None:
+    def check_same_ids(self, op: str, ids: torch.Tensor) -> None:
         """Raise LaunchError on every rank where ranks got other ids, whose sums would have other shapes.
 
-        16 bytes are exchanged, and the host reads them: ids on a device are not compared.
+        16 bytes are exchanged, and the host reads them: ids on a device are not compared. A rank that refused
+        its ids before says so by `refuse`.
         """
         if ids.device.type != "cpu" or self.size == 1:
             return
+        if "cpu" not in (kinds := carried_by(self.group)):
+            wanted = " or ".join(kinds)
+            raise LaunchError(Code.ARG_DEVICE, op=op, name="ids", got="cpu", other="group", wanted=wanted)
         content = sha256(ids.to(torch.int64).contiguous().numpy().tobytes()).digest()[:8]
         mine = torch.tensor([ids.numel(), int.from_bytes(content, signed=True)])
         every = ordered_gather(mine, self.group, op=op).tolist()
         if any(each != every[0] for each in every):
             members = dist.get_process_group_ranks(self.group)
-            facts = {
-                rank: {"tokens": str(count), "digest of ids": f"{word % 2**64:016x}"}
-                for rank, (count, word) in zip(members, every, strict=True)
-            }
+            facts = {rank: _facts(*each) for rank, each in zip(members, every, strict=True)}
             check_alike(op, facts)
+
+    def refuse(self, ids: object) -> None:
+        """Take part in the comparison of ids as a rank that refused its own; it raises what it has raised."""
+        if not isinstance(ids, torch.Tensor) or ids.device.type != "cpu" or self.size == 1:
+            return
+        if "cpu" in carried_by(self.group):
+            ordered_gather(torch.tensor([REFUSED, 0]), self.group)
 
     def all_tokens(self, x: torch.Tensor, tokens: int) -> torch.Tensor:
         """Return the rows of all ranks [tokens, ...] of a rank's rows; those it has if it has all.
@@ -128,6 +141,27 @@ class Ranks:
             return x
         made: torch.Tensor = _Whole.apply(x, self, self.tokens)
         return made
+
+
+def or_all_raise(ranks: Ranks | None, ids: object, make: Callable[[], T]) -> T:
+    """Return make(), which comes before the embedding of ids; if it raises, so do the other ranks there.
+
+    Where ids are on a device, ranks compare none, and others wait for their timeout.
+    """
+    if ranks is None:
+        return make()
+    try:
+        return make()
+    except Exception:
+        ranks.refuse(ids)
+        raise
+
+
+def _facts(count: int, word: int) -> dict[str, str]:
+    """Return what a rank told of its ids."""
+    if count == REFUSED:
+        return {"tokens": "refused", "digest of ids": "none"}
+    return {"tokens": str(count), "digest of ids": f"{word % 2**64:016x}"}
 
 
 def mark_shares(model: torch.nn.Module, ranks: Ranks) -> None:

@@ -59,7 +59,8 @@ def agree(
 def agree_at_start(op: str, model: torch.nn.Module | Patched, ranks: Ranks, **facts: object) -> None:
     """Compare what the ranks of a model are about to share, as `agree` does, before any of them sends.
 
-    A rank waits for the others as long as init_process_group(timeout=) says. Raises LaunchError of `op`.
+    A rank waits for the others as long as the timeout of the default group's store: that of
+    init_process_group, unless it was given a store. Raises LaunchError of `op`.
     """
     if ranks.size > 1:
         seconds = _get_default_store().timeout.total_seconds()

@@ -45,7 +45,8 @@ def parallelize(
 
     Raises LaunchError on every rank, before anything is sent, where the number of ranks does not divide
     leaves or heads, and where ranks differ in what `rlk.parallel.agree` compares of a model, or in sp; a rank
-    that does not come is named by the others after the timeout of init_process_group.
+    that does not come is named by the others after the timeout of the default group's store: that
+    of init_process_group, unless it was given a store.
     """
     if not isinstance(model, (Patched, CausalLM)):
         wanted, got = "rlk.nn.CausalLM, or what rlk.patch returns", type(model).__name__

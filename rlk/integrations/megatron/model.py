@@ -32,8 +32,8 @@ from rlk.integrations.megatron.options import (
 from rlk.integrations.megatron.specs import Places, TransformerLayer, building
 from rlk.nn.config import ModelConfig
 from rlk.nn.logits import head_logits
-from rlk.nn.packed import check_tokens, pack_tokens
-from rlk.nn.ranks import mark_shares
+from rlk.nn.packed import Packed, check_tokens, pack_tokens
+from rlk.nn.ranks import mark_shares, or_all_raise
 from rlk.nn.rotary import tables_of
 
 
@@ -105,12 +105,17 @@ class GPTModel(gpt.GPTModel):
         ):
             if found is not None:
                 raise refused(name, type(found).__name__, "None")
-        if packed_seq_params is None:
-            packed = pack_tokens(input_ids, None)
-        else:
-            ids = input_ids.flatten()
-            packed = pack_tokens(ids, ops.Layout.packed(offsets_of(packed_seq_params), tokens=len(ids)))
-        check_tokens(packed, self.vocab_size, self.max_sequence_length)
+
+        def checked() -> Packed:
+            if packed_seq_params is None:
+                packed = pack_tokens(input_ids, None)
+            else:
+                ids = input_ids.flatten()
+                packed = pack_tokens(ids, ops.Layout.packed(offsets_of(packed_seq_params), tokens=len(ids)))
+            check_tokens(packed, self.vocab_size, self.max_sequence_length)
+            return packed
+
+        packed = or_all_raise(ranks_of(self.pg_collection.tp), input_ids, checked)
         x = self.embedding(input_ids=input_ids, position_ids=position_ids)
         places = Places(packed.tokens, self.tables)
         return as_given(by_sequence(x), x), places, None, None, None, None

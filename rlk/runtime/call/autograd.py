@@ -132,12 +132,13 @@ def recorded(invocation: Invocation, tensors: Tensors) -> Recorded:
 def run_differentiably(how: Recorded, run: Run, tensors: Tensors, scalars: Scalars) -> Tensors:
     """Run a bound call so that autograd differentiates it; return its outputs by name."""
     # Function.apply looks for wrappers of torch.func among the arguments: `call` sent those elsewhere
-    apply = _Differentiable.apply if _transforming() else _apply
+    apply = _Differentiable.apply if transforming() else _apply
     outputs = apply(how, run, tensors, scalars, *tensors.values())
     return dict(zip(how.outputs, outputs, strict=True))
 
 
-_transforming = torch._C._are_functorch_transforms_active
+transforming = torch._C._are_functorch_transforms_active
+"""Whether a transform of torch.func runs."""
 
 
 @cache

@@ -410,12 +410,17 @@ def _check_tensor(op: str, x: object) -> None:
 def _members(op: str, x: torch.Tensor, group: object) -> dist.ProcessGroup:
     """Return the group, the default one for None, after checking that it can carry x."""
     members = process_group(op, group)
-    carried = dist.get_backend_config(members)  # such as cpu:gloo,cuda:nccl
-    devices = [pair.partition(":")[0] for pair in carried.split(",")]
+    devices = carried_by(members)
     if x.device.type not in devices:
         wanted = " or ".join(devices)
         raise LaunchError(Code.ARG_DEVICE, op=op, name="x", got=x.device, other="group", wanted=wanted)
     return members
+
+
+def carried_by(group: dist.ProcessGroup) -> list[str]:
+    """Return the kinds of devices whose tensors a group has a backend for."""
+    pairs = dist.get_backend_config(group)  # such as cpu:gloo,cuda:nccl
+    return [pair.partition(":")[0] for pair in pairs.split(",")]
 
 
 def check_alike(op: str, every: Mapping[int, Mapping[str, str]]) -> None:
