@@ -327,6 +327,9 @@ def test_factors_that_are_written_first_have_the_same_bits(name: str) -> None:
     apart = factors_apart(made)
     verify(apart)
     assert len(apart.kernels) == (3 if name == "dequantised" else 2)
+    assert apart.kernels[-1].name == made.kernels[-1].name  # by which tables know the product
+    writers = [f"{made.kernels[-1].name}_{each.params[-1].name}" for each in apart.kernels[:-1]]
+    assert [each.name for each in apart.kernels[:-1]] == writers
     assert_same_bits(run(apart, given).tensors["y"], want, name, kind)
     unwritten = replace(apart, launches=tuple(Launch(each.name) for each in apart.kernels[1:]))
     pytest.importorskip("triton")
