@@ -41,6 +41,7 @@ from rlk.passes.factors_apart import factors_apart
 from rlk.passes.pipeline import canonical, specialize
 from rlk.runtime.reference import emit
 from rlk.schedule.backend_choice import by_cute_first
+from rlk.schedule.cute_table import most_stages
 from rlk.schedule.schedule import Schedule
 from rlk.schedule.written_factors import with_factors_written, writes_factors
 from rlk.target.facts import target
@@ -51,7 +52,7 @@ from rlk.testing.simulators.simt import Fault
 M, N, K = Axis("M", dynamic=True), Axis("N"), Axis("K")
 S, P = Axis("S", split=4), Axis("P", piece=48, dynamic=True)
 V, D, G = Axis("V", chunk=32), Axis("D"), Axis("G")
-E = Axis("E")
+E, B = Axis("E"), Axis("B")
 R = Ragged("R", over=E)
 T = Axis("T", dynamic=True)
 F = DTypeVar("F", (bf16, f16))
@@ -162,6 +163,19 @@ def down(x: Tensor[bf16, M, K], w: Tensor[i8, K, N]) -> Outputs:
     return L.out(y=L.dot(x, w.to(bf16), over=K))
 
 
+@op()
+def squared(x: Tensor[bf16, M, K], w: Tensor[i8, N, K]) -> Outputs:
+    """Bytes that are read twice."""
+    b = w.to(f32)
+    return L.out(y=L.dot(x, (b * b).to(bf16), over=K))
+
+
+@op()
+def by_columns(x: Tensor[bf16, K, B], w: Tensor[i8, N, K]) -> Outputs:
+    """The plain factor has the contracted axis outside."""
+    return L.out(y=L.dot(x, w.to(bf16), over=K))
+
+
 def small(*shape: int, seed: int = 0) -> np.ndarray:
     """Return bf16 patterns of normal numbers."""
     x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
@@ -261,6 +275,19 @@ def test_warps_multiply_bytes_by_few_rows(tile: tuple[int, int], depth: int) -> 
     got = run_generated(made, given, backend="cute", divisible=aligned(made), schedules=(use,))
     assert f"warp_products(unit, fragment, a, b_bytes, [place + {2 * depth * tile[0]} " in got.emitted.source
     assert_same_bits(got.tensors["y"], run(made, given).tensors["y"], f"{tile} {depth}", "bf16")
+
+
+@pytest.mark.parametrize("spec", [weighed, down, squared, by_columns], ids=lambda spec: spec.name)
+def test_schedules_of_bytes_are_those_of_what_multiplies_them(spec: Op) -> None:
+    rows_axis = "B" if spec is by_columns else "M"
+    for rows in (16, 32) if spec is by_columns else (1, 16, 32):
+        sizes = {rows_axis: rows, "N": 512, "K": 512}
+        emitted, (use,), _ = emit(program(spec), sizes, target("sm_90a"), "cute")
+        alone = "warp_products" in emitted.source
+        assert alone == (spec is weighed)
+        tile = dict(use.tiles)
+        most = most_stages(tile[rows_axis], tile["N"], use.programs // target("sm_90a").cores)
+        assert (use.depth, use.stages < most) == ((128, True) if alone else (64, False)), (rows, use)
 
 
 @pytest.mark.parametrize(
