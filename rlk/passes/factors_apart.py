@@ -112,7 +112,9 @@ def _parted(kernel: Kernel, factors: Collection[Value], taken: _Taken) -> tuple[
         storing.loc = loading.loc = let.loc
         index = tuple(storing.let(Pos(axis), axis.name.lower()) for axis in decl.type.axes)
         storing.let(Store(decl.name, index, let.value))
-        before.append(replace(_built(kernel, storing), name=_new(f"{kernel.name}_{decl.name}", taken.kernels)))
+        before.append(
+            replace(_built(kernel, storing), name=_new(f"{kernel.name}_{decl.name}", taken.kernels))
+        )
         index = tuple(loading.let(Pos(axis), axis.name.lower()) for axis in decl.type.axes)
         loading.open[0].append(replace(let, node=Load(decl.name, index)))
     return (*before, _built(kernel, loading))
