@@ -43,6 +43,7 @@ from rlk.runtime.reference import emit
 from rlk.schedule.backend_choice import by_cute_first
 from rlk.schedule.cute_table import most_stages
 from rlk.schedule.schedule import Schedule
+from rlk.schedule.user_table import overridden, parse
 from rlk.schedule.written_factors import with_factors_written, writes_factors
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
@@ -376,7 +377,7 @@ def test_factors_are_written_first_for_many_rows_and_where_schedules_say_so(by: 
     def emitted(rows: int) -> Any:
         return emit(program(spec), {"M": rows, **sizes}, target("sm_90a"), by)
 
-    (many, schedules, wrote), (few, plain, _) = emitted(4096), emitted(64)
+    (many, schedules, wrote), (few, plain, whole) = emitted(4096), emitted(64)
     assert [len(made.kernels) for made in (many, few)] == [2, 1] and len(schedules) == 2
     multiples = {arg.name.removesuffix("_ptr") for k in many.kernels for arg in k.args if arg.divisible}
     assert {"w_bf16", "w_bf16_n_stride"} <= multiples
@@ -385,6 +386,13 @@ def test_factors_are_written_first_for_many_rows_and_where_schedules_say_so(by: 
     assert len(of_name(by).program_of(bound, schedules).kernels) == 2
     assert placed(wrote, {"M": 4096, **sizes})[1] == 2 * 1024 * 1024
     assert writes_factors(with_rows, {"M": 4096, **sizes}) and not writes_factors(with_rows, bound.extents)
+    for_product = (
+        f'op = "weighed"\nkernel = "weighed"\ntarget = "sm_90a"\nbackend = "{by}"\nuse = {{ group = 5 }}'
+    )
+    (entry,) = parse(f"[[entry]]\n{for_product}", "mine").entries
+    for form, chosen in ((wrote, schedules), (whole, plain)):
+        made, used = overridden((entry,), by, form.kernels, chosen, bound.extents)
+        assert made == (*chosen[:-1], replace(chosen[-1], group=5)) and used == (entry,)
     short = {"M": 4096, "N": 64, "K": 1024}  # a launch takes longer than it saves
     assert not writes_factors(with_rows, short)
 

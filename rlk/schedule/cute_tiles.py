@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rlk.ir.dims import Axis, extent_of
-from rlk.ir.nodes import Dot, Kernel, Let, Load, Loop, Program, Store
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Program, Store
 from rlk.ir.types import DType, TileType
 from rlk.passes.pack_gqa import indices_of
 from rlk.passes.piecewise_launch import one_piece
