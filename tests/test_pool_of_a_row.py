@@ -10,7 +10,8 @@ from rlk.interp.run import run
 from rlk.ir.nodes import MathModel, Program
 from rlk.lang import L, Tile, Variant, bf16, f16, f32, op
 from rlk.passes.pipeline import canonical
-from rlk.runtime.registry import numerics
+from rlk.runtime.reference import reference_sources, reference_variant
+from rlk.runtime.registry import numerics, operators
 from rlk.specs import sampling
 from rlk.target.facts import target
 from rlk.testing.bits import differing
@@ -98,3 +99,11 @@ def test_ids_are_those_of_the_definition(dtype: str, present: tuple[str, ...]) -
 def test_operators_without_a_shorter_way_have_one_program() -> None:
     v = sampling.penalize.default_variant()
     assert sampling.penalize.trace_for_kernels(v) is sampling.penalize.trace(v)
+
+
+def test_a_checked_in_source_says_the_id_of_the_definition() -> None:
+    of = operators()["sample"]
+    plain, kernels = (canonical(t(reference_variant(of))) for t in (of.trace, of.trace_for_kernels))
+    ids = [numerics(program, target("sm_90a"))[0] for program in (plain, kernels)]
+    _, source = next(reference_sources([of]))
+    assert f"numerics: {ids[0]}" in source and ids[1] not in source and ids[0] != ids[1]

@@ -13,11 +13,16 @@ def frozen(cls: type[T]) -> type[T]:
     """Return the class as a frozen dataclass with slots, whose instances are made in half of the time.
 
     Its __init__ sets each field by the descriptor of its slot; that of `dataclass` calls object.__setattr__,
-    which looks the descriptor up. Fields have no default factory.
+    which looks the descriptor up. Raises TypeError for __post_init__, default factories, keyword-only fields
+    and fields that __init__ does not take.
     """
     made: Any = dataclass(frozen=True, slots=True)(cls)
     parameters, body, scope = ["self"], [], {}
+    if hasattr(made, "__post_init__"):
+        raise TypeError(f"{cls.__name__}: __init__ would not call __post_init__")
     for each in fields(made):
+        if each.default_factory is not MISSING or each.kw_only or not each.init:
+            raise TypeError(f"{cls.__name__}.{each.name}: a default or none are all that __init__ knows")
         parameters.append(each.name)
         if each.default is not MISSING:
             parameters[-1] += f"=default_{each.name}"

@@ -469,7 +469,7 @@ def generated(
         done = [print_program(program) for program in (made.trace(plain), made.gradient.trace(every))]
         # the traced program has the provisional name in it
         made.does = digest(done)
-        made.name, made._traced = f"{name}{made.does[:8]}", {}
+        made.name, made._traced, made._for_kernels = f"{name}{made.does[:8]}", {}, {}
     return _generated.setdefault(made.name, made)
 
 

@@ -48,11 +48,12 @@ def canonical(program: Program, after: str | None = None, *, apart: frozenset[st
     returns it) is not changed again.
     """
     key = id(program), CANONICAL, after, apart
-    if key not in _known:
-        if len(_known) >= KNOWN:
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= KNOWN:  # another thread may do so between any two lines
             _known.clear()
-        _known[key] = program, _canonical(program, after, apart)
-    return _known[key][1]
+        found = _known[key] = program, _canonical(program, after, apart)
+    return found[1]
 
 
 def _canonical(program: Program, after: str | None, apart: frozenset[str]) -> Program:

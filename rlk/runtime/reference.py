@@ -159,18 +159,25 @@ def reference_sources(ops: Iterable[Op] | None = None) -> Iterator[tuple[str, st
             if any(not each.program and not each.backend for each in left_out):
                 continue  # nothing of it is shown: it need not be traced
             variant = reference_variant(op)
-            made = op.trace_for_kernels(variant)
+            made, traced = op.trace_for_kernels(variant), op.trace(variant)
+            defined = None if made is traced else canonical(traced)
             programs = {"forward": placed(op, made), "gradient": reference_gradient(op, variant)}
             for what, program in programs.items():
                 if program is not None:
-                    yield from _sources(program, reference_extents(op, program), on, what, left_out)
+                    of = defined if what == "forward" else None
+                    yield from _sources(program, reference_extents(op, program), on, what, left_out, of)
 
 
 def _sources(
-    program: Program, extents: dict[str, int], on: Target, what: str, left_out: tuple[Unshown, ...]
+    program: Program,
+    extents: dict[str, int],
+    on: Target,
+    what: str,
+    left_out: tuple[Unshown, ...],
+    defined: Program | None,
 ) -> Iterator[tuple[str, str]]:
     """Yield a program's source by each backend that has a form for it."""
-    given = prepared(program, extents, on)
+    given = prepared(program, extents, on, defined)
     for by in registered():
         if on.name not in by.checked_in or any(each.holds(what, by.name) for each in left_out):
             continue
