@@ -41,7 +41,9 @@ from rlk.passes.factors_apart import factors_apart
 from rlk.passes.pipeline import canonical, specialize
 from rlk.runtime.reference import emit
 from rlk.schedule.backend_choice import by_cute_first
+from rlk.schedule.cute_table import most_stages
 from rlk.schedule.schedule import Schedule
+from rlk.schedule.user_table import overridden, parse
 from rlk.schedule.written_factors import with_factors_written, writes_factors
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
@@ -51,7 +53,7 @@ from rlk.testing.simulators.simt import Fault
 M, N, K = Axis("M", dynamic=True), Axis("N"), Axis("K")
 S, P = Axis("S", split=4), Axis("P", piece=48, dynamic=True)
 V, D, G = Axis("V", chunk=32), Axis("D"), Axis("G")
-E = Axis("E")
+E, B = Axis("E"), Axis("B")
 R = Ragged("R", over=E)
 T = Axis("T", dynamic=True)
 F = DTypeVar("F", (bf16, f16))
@@ -162,6 +164,19 @@ def down(x: Tensor[bf16, M, K], w: Tensor[i8, K, N]) -> Outputs:
     return L.out(y=L.dot(x, w.to(bf16), over=K))
 
 
+@op()
+def squared(x: Tensor[bf16, M, K], w: Tensor[i8, N, K]) -> Outputs:
+    """Bytes that are read twice."""
+    b = w.to(f32)
+    return L.out(y=L.dot(x, (b * b).to(bf16), over=K))
+
+
+@op()
+def by_columns(x: Tensor[bf16, K, B], w: Tensor[i8, N, K]) -> Outputs:
+    """The plain factor has the contracted axis outside."""
+    return L.out(y=L.dot(x, w.to(bf16), over=K))
+
+
 def small(*shape: int, seed: int = 0) -> np.ndarray:
     """Return bf16 patterns of normal numbers."""
     x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
@@ -263,6 +278,19 @@ def test_warps_multiply_bytes_by_few_rows(tile: tuple[int, int], depth: int) -> 
     assert_same_bits(got.tensors["y"], run(made, given).tensors["y"], f"{tile} {depth}", "bf16")
 
 
+@pytest.mark.parametrize("spec", [weighed, down, squared, by_columns], ids=lambda spec: spec.name)
+def test_schedules_of_bytes_are_those_of_what_multiplies_them(spec: Op) -> None:
+    rows_axis = "B" if spec is by_columns else "M"
+    for rows in (16, 32) if spec is by_columns else (1, 16, 32):
+        sizes = {rows_axis: rows, "N": 512, "K": 512}
+        emitted, (use,), _ = emit(program(spec), sizes, target("sm_90a"), "cute")
+        alone = "warp_products" in emitted.source
+        assert alone == (spec is weighed)
+        tile = dict(use.tiles)
+        most = most_stages(tile[rows_axis], tile["N"], use.programs // target("sm_90a").cores)
+        assert (use.depth, use.stages < most) == ((128, True) if alone else (64, False)), (rows, use)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "by"),
     [
@@ -327,6 +355,9 @@ def test_factors_that_are_written_first_have_the_same_bits(name: str) -> None:
     apart = factors_apart(made)
     verify(apart)
     assert len(apart.kernels) == (3 if name == "dequantised" else 2)
+    assert apart.kernels[-1].name == made.kernels[-1].name  # by which tables know the product
+    writers = [f"{made.kernels[-1].name}_{each.params[-1].name}" for each in apart.kernels[:-1]]
+    assert [each.name for each in apart.kernels[:-1]] == writers
     assert_same_bits(run(apart, given).tensors["y"], want, name, kind)
     unwritten = replace(apart, launches=tuple(Launch(each.name) for each in apart.kernels[1:]))
     pytest.importorskip("triton")
@@ -346,7 +377,7 @@ def test_factors_are_written_first_for_many_rows_and_where_schedules_say_so(by: 
     def emitted(rows: int) -> Any:
         return emit(program(spec), {"M": rows, **sizes}, target("sm_90a"), by)
 
-    (many, schedules, wrote), (few, plain, _) = emitted(4096), emitted(64)
+    (many, schedules, wrote), (few, plain, whole) = emitted(4096), emitted(64)
     assert [len(made.kernels) for made in (many, few)] == [2, 1] and len(schedules) == 2
     multiples = {arg.name.removesuffix("_ptr") for k in many.kernels for arg in k.args if arg.divisible}
     assert {"w_bf16", "w_bf16_n_stride"} <= multiples
@@ -355,6 +386,13 @@ def test_factors_are_written_first_for_many_rows_and_where_schedules_say_so(by: 
     assert len(of_name(by).program_of(bound, schedules).kernels) == 2
     assert placed(wrote, {"M": 4096, **sizes})[1] == 2 * 1024 * 1024
     assert writes_factors(with_rows, {"M": 4096, **sizes}) and not writes_factors(with_rows, bound.extents)
+    for_product = (
+        f'op = "weighed"\nkernel = "weighed"\ntarget = "sm_90a"\nbackend = "{by}"\nuse = {{ group = 5 }}'
+    )
+    (entry,) = parse(f"[[entry]]\n{for_product}", "mine").entries
+    for form, chosen in ((wrote, schedules), (whole, plain)):
+        made, used = overridden((entry,), by, form.kernels, chosen, bound.extents)
+        assert made == (*chosen[:-1], replace(chosen[-1], group=5)) and used == (entry,)
     short = {"M": 4096, "N": 64, "K": 1024}  # a launch takes longer than it saves
     assert not writes_factors(with_rows, short)
 

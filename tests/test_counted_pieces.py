@@ -9,11 +9,12 @@ import pytest
 
 from rlk.interp.run import run
 from rlk.ir.nodes import Program, Stream
-from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, Variant, f32, i32, op
+from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, Variant, bf16, f32, i8, i32, op
 from rlk.passes.expand import counts_pieces
 from rlk.passes.pipeline import canonical
 from rlk.schedule.axes import roles
 from rlk.schedule.heuristics import apart
+from rlk.target.facts import target
 from rlk.testing.bits import differing
 
 T = Axis("T", dynamic=True)
@@ -42,6 +43,19 @@ def summed(x: Rows) -> Outputs:
     for u in L.stream(U):
         total.absorb(x[u])
     return L.out(total=L.sum(total.value, over=U.pieces, tree=Tree.halving))
+
+
+N, K = Axis("N"), Axis("K")
+
+
+@op()
+def counted_beside(x: Rows, bound: Tensor[f32, T], a: Tensor[bf16, T, K], w: Tensor[i8, N, K]) -> Outputs:
+    """Counts of pieces, and a product whose factor is written first where it has many rows."""
+    above = L.total(kept=True)
+    for u in L.stream(U):
+        above.absorb((x[u] > bound).to(i32))
+    most = L.keep(L.max(above.value, over=U.pieces), "most")
+    return L.out(most=most, y=L.dot(a, w.to(bf16), over=K))
 
 
 def traced(spec: Op) -> Program:
@@ -101,3 +115,27 @@ def test_what_an_order_decides_stays_in_one_loop() -> None:
         {"folds": tuple(replace(f, kept=False) for f in stream.folds)},
     ):  # fmt: skip
         assert not counts_pieces(replace(stream, **change)), change  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["triton", "cute"])
+def test_schedules_of_a_written_factor_beside_them_can_be_given_back(backend: str) -> None:
+    torch = pytest.importorskip("torch")
+    from rlk.runtime.binding.candidates import formed
+    from rlk.runtime.binding.invocation import geometry_of
+    from rlk.runtime.binding.selection import invoke
+    from rlk.runtime.binding.shape_buckets import sizes_of
+    from rlk.runtime.call.dispatch import lowered
+
+    on = target("sm_90a")
+    sizes = {"x": (4096, 1300), "bound": (4096,), "a": (4096, 1024), "w": (1024, 1024)}
+    dtypes = {"a": torch.bfloat16, "w": torch.int8}
+    tensors = {n: torch.empty(s, dtype=dtypes.get(n), device="meta") for n, s in sizes.items()}
+    invocation = invoke(counted_beside, tensors, {}, {}, None)
+    call = invocation, on.softmax, geometry_of(invocation, tensors), tensors, on
+    program, _, shipped, emitted = lowered(*call, None, backend)
+    assert len(shipped) == len(program.kernels) == 4 and emitted.backend == backend
+    assert lowered(*call, shipped, backend)[3].source == emitted.source
+    held = sizes_of(invocation, call[2])
+    few, schedules = formed(invocation, on.softmax, held, on, shipped[:2])
+    assert len(few.kernels) == 2
+    assert lowered(*call, schedules, backend)[0] == few  # the serial form, with no factor written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from rlk.ir.build import Builder
 from rlk.ir.dims import Part
@@ -47,21 +48,23 @@ def factors_apart(program: Program, pays: Pays = lambda kernel, dot, factor: Tru
     A factor is stored in the dtype that it has in the contraction, which loads what it computed before: no
     operation is changed, nor the order of any. Factors of parts of axes and of rows in segments stay where
     they are, and so do programs with host loops. pays: which of the others are written; by default all.
+
+    A kernel keeps its name, by which tables of schedules know it; one that writes a factor has this name and
+    that of the workspace.
     """
     if any(each.turns for each in program.order):
         return program
     found = {kernel.name: _written(kernel, pays) for kernel in program.kernels}
     if not any(found.values()):
         return program
-    parts: dict[str, tuple[Kernel, ...]] = {}
-    taken = {decl.name for kernel in program.kernels for decl in kernel.params}
-    for kernel in program.kernels:
-        parts[kernel.name] = _parted(kernel, found[kernel.name], taken) if found[kernel.name] else (kernel,)
-    count = sum(len(made) for made in parts.values())
-    names = iter([f"{program.name}_{i + 1}" for i in range(count)])
-    named = {name: tuple(replace(each, name=next(names)) for each in made) for name, made in parts.items()}
-    launches = tuple(Launch(each.name) for launch in program.order for each in named[launch.kernel])
-    return replace(program, kernels=tuple(k for made in named.values() for k in made), launches=launches)
+    workspaces = {decl.name for kernel in program.kernels for decl in kernel.params}
+    taken = _Taken(workspaces, {kernel.name for kernel in program.kernels})
+    parts = {
+        kernel.name: _parted(kernel, found[kernel.name], taken) if found[kernel.name] else (kernel,)
+        for kernel in program.kernels
+    }
+    launches = tuple(Launch(each.name) for launch in program.order for each in parts[launch.kernel])
+    return replace(program, kernels=tuple(k for made in parts.values() for k in made), launches=launches)
 
 
 def computed_factors(kernel: Kernel) -> Iterator[tuple[Let, Value]]:
@@ -86,8 +89,15 @@ def _written(kernel: Kernel, pays: Pays) -> tuple[Value, ...]:
     return tuple({factor: None for dot, factor in computed_factors(kernel) if pays(kernel, dot, factor)})
 
 
-def _parted(kernel: Kernel, factors: Collection[Value], taken: set[str]) -> tuple[Kernel, ...]:
-    """Return the kernels that write some factors, and the kernel that loads them. taken: names; adds some."""
+class _Taken(NamedTuple):
+    """The names of a program's tensors and kernels, of which no new one has any."""
+
+    tensors: set[str]
+    kernels: set[str]
+
+
+def _parted(kernel: Kernel, factors: Collection[Value], taken: _Taken) -> tuple[Kernel, ...]:
+    """Return the kernels that write some factors, and the kernel that loads them. taken: gets their names."""
     lets = {let.value: let for let in kernel.body.lets}
     before: list[Kernel] = []
     loading = _builder(kernel, [])
@@ -97,12 +107,14 @@ def _parted(kernel: Kernel, factors: Collection[Value], taken: set[str]) -> tupl
             continue
         made = backward_slice([let.value], lets)
         storing = _builder(kernel, [each for each in kernel.body.lets if each.value in made])
-        decl = _workspace(let, [lets[value] for value in made], taken)
+        decl = _workspace(let, [lets[value] for value in made], taken.tensors)
         storing.params[decl.name] = loading.params[decl.name] = decl
         storing.loc = loading.loc = let.loc
         index = tuple(storing.let(Pos(axis), axis.name.lower()) for axis in decl.type.axes)
         storing.let(Store(decl.name, index, let.value))
-        before.append(_built(kernel, storing))
+        before.append(
+            replace(_built(kernel, storing), name=_new(f"{kernel.name}_{decl.name}", taken.kernels))
+        )
         index = tuple(loading.let(Pos(axis), axis.name.lower()) for axis in decl.type.axes)
         loading.open[0].append(replace(let, node=Load(decl.name, index)))
     return (*before, _built(kernel, loading))
@@ -122,13 +134,18 @@ def _workspace(let: Let, made: list[Let], taken: set[str]) -> Decl:
     """Return the workspace of a factor, named after its widest tensor and its dtype."""
     assert isinstance(let.type, TileType)
     wide = {each.node.param: _rank(each) for each in made if isinstance(each.node, Load)}
-    name = stem = f"{max(sorted(wide), key=wide.__getitem__)}_{let.type.dtype.value}"
-    count = 1
+    stem = f"{max(sorted(wide), key=wide.__getitem__)}_{let.type.dtype.value}"
+    return Decl(_new(stem, taken), let.type, Role.WORK)
+
+
+def _new(stem: str, taken: set[str]) -> str:
+    """Return a name that is not taken, with a number behind it where needed, and take it."""
+    name, count = stem, 1
     while name in taken:
         count += 1
         name = f"{stem}_{count}"
     taken.add(name)
-    return Decl(name, let.type, Role.WORK)
+    return name
 
 
 def _rank(let: Let) -> int:

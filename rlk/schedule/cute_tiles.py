@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rlk.ir.dims import Axis, extent_of
-from rlk.ir.nodes import Dot, Kernel, Let, Load, Loop, Program, Store
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Program, Store
 from rlk.ir.types import DType, TileType
 from rlk.passes.pack_gqa import indices_of
 from rlk.passes.piecewise_launch import one_piece
@@ -27,6 +27,7 @@ from rlk.schedule.cute_table import (
     room_of_stages,
     tabled,
 )
+from rlk.schedule.cute_warps import by_warps
 from rlk.schedule.entries import MORE, row_class
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
@@ -126,7 +127,8 @@ def scheduled(
     if sides is None:
         return chosen
     made = use.schedule(chosen, sides, dict(found.inside), target.cores)
-    if use.rows < FEW_ROWS and sides[1] in _of_computed(kernel, DType.I8):
+    alone = sides[1] not in dict(found.inside) and by_warps(kernel, sides[1], use.rows)
+    if use.cluster == 1 and alone:
         return replace(made, depth=2 * DEPTH, stages=_stages_of_bytes(use, target))
     return made
 
@@ -194,19 +196,13 @@ def _of_segments(sides: tuple[Axis, Axis], target: Target, extents: Mapping[str,
     return Warpgroups(BEST[0], columns, most_stages(BEST[0], columns), GROUP, cluster)
 
 
-def _of_computed(kernel: Kernel, of: DType | None = None) -> frozenset[Axis]:
-    """Return the axes of factors that are computed from their tiles; of: of tiles of this dtype alone."""
+def _of_computed(kernel: Kernel) -> frozenset[Axis]:
+    """Return the axes of factors that are computed from their tiles."""
     lets = {let.value: let for let in walk(kernel.body)}
     dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
     made = [prologue(v, dot.over, lets) for dot in dots for v in (dot.a, dot.b)]
-    types = [each[-1].type for each in made if each and (of is None or _loads(each, of))]
+    types = [each[-1].type for each in made if each]
     return frozenset(axis for type in types if isinstance(type, TileType) for axis in type.axes)
-
-
-def _loads(made: tuple[Let, ...], dtype: DType) -> bool:
-    """Return whether a prologue loads tiles of a dtype."""
-    types = (let.type for let in made if isinstance(let.node, Load))
-    return any(isinstance(type, TileType) and type.dtype is dtype for type in types)
 
 
 def _in_registers(use: Warpgroups) -> Warpgroups:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, Part, fixed_extent, is_power_of_two
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Cast, Dot, Kernel, Let, Load, Loop, Reduce, Store, Value, operands
+from rlk.ir.nodes import Dot, Kernel, Let, Load, Loop, Reduce, Store, Value, operands
 from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.bounds import bounds
@@ -35,7 +35,8 @@ from rlk.lower.cute.protocols import gemm_protocol
 from rlk.passes.piecewise_launch import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.cute_table import FEW, accumulators, most_accumulators, room_of_stages
+from rlk.schedule.cute_table import accumulators, most_accumulators, room_of_stages
+from rlk.schedule.cute_warps import by_warps, casts_of_bytes
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -326,7 +327,7 @@ class ContractionPlan:
     @property
     def of_bytes(self) -> tuple[Let, ...]:
         """Return the casts of signed bytes to 16-bit floats that consumers do for two at once, if any."""
-        return _of_bytes(self.a_tiles[0])
+        return casts_of_bytes(self.prologue, self.contraction.over, types_of(self.kernel))
 
     @property
     def consumer_threads(self) -> int:
@@ -519,8 +520,8 @@ def _contraction(
     sums = walked is not None or loop is not None and width > WIDE_WITH_SUM
     registers, cluster = _registers(consumers, sums), schedule.cluster
     tiles = {v: (a.tile(tile, 1, loaded), b.tile(width, cluster, dtype)) for v, (a, b) in pairs.items()}
-    by_warps = _by_warps(next(iter(tiles.values())), width, of_segments, rows)
-    depth = _depth(schedule, next(iter(tiles.values()))[1], by_warps, target)
+    warps_alone = by_warps(kernel, rows, width)
+    depth = _depth(schedule, next(iter(tiles.values()))[1], warps_alone, target)
     pieces = _pieces(walked, of_segments, first, depth, width, extents, target)
     phases = _phases(of, tiles, depth, extents, None if pieces is None else pieces.copied, target)
     own = len(phases[0].a_tiles) * tile * depth * loaded.bytes
@@ -541,7 +542,7 @@ def _contraction(
         loop=loop,
         clears=walked is None and _clears(phases, depth, extents, target),
         segments=of_segments,
-        by_warps=by_warps,
+        by_warps=warps_alone,
         cluster=cluster,
         consumers=consumers,
         registers=registers,
@@ -607,37 +608,6 @@ def _phases(
     if len(phases) > 1 and any(phase.steps is None for phase in phases):
         raise refused("several contractions of lengths that calls decide", target)
     return phases
-
-
-def _of_bytes(tile: TmaTile) -> tuple[Let, ...]:
-    """Return the casts of signed bytes to 16-bit floats by which a factor's prologue begins, if it has them.
-
-    No other value needs what is between them.
-    """
-    prologue = tile.factor.prologue
-    if not prologue or tile.dtype is not DType.I8 or tile.transposed:
-        return ()
-    load = next(let for let in prologue if isinstance(let.node, Load))
-    found, last = [], load.value
-    while True:
-        users = [let for let in prologue if last in operands(let.node)]
-        if len(users) != 1 or not isinstance(users[0].node, Cast):
-            return ()
-        found.append(users[0])
-        last, dtype = users[0].value, users[0].node.dtype
-        if dtype in (DType.BF16, DType.F16):
-            return tuple(found)
-        if dtype not in (DType.I32, DType.F32):
-            return ()
-
-
-def _by_warps(tiles: tuple[TmaTile, TmaTile], width: int, of: Segments | None, rows: Axis) -> bool:
-    """Return whether warps multiply by themselves: bytes with few columns, which each warp reads alone.
-
-    of: the segments of rows or columns; warps without rows would have to skip steps.
-    """
-    few = width <= FEW[-1] and not tiles[1].transposed
-    return few and (of is None or of.axis != rows) and bool(_of_bytes(tiles[0]))
 
 
 def _depth(schedule: Schedule, columns: TmaTile, by_warps: bool, target: Target) -> int:

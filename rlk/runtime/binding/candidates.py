@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from rlk.backends.interface import Backend, Bound, Schedules
-from rlk.backends.registry import complete, of_name
+from rlk.backends.registry import complete, of_name, of_target
 from rlk.errors import NOWHERE, LoweringError, ScheduleError, UnsupportedError
 from rlk.ir.nodes import MathModel, Program
 from rlk.lower.common.emitted import Emitted, LoweringOptions, Signature
@@ -78,15 +78,25 @@ def formed(
     """Return the program that is launched for calls of these sizes, and its schedules.
 
     schedules: of the program that is asked for, whose form their number says; by default heuristics choose.
+    Another number than that of the launched kernels is for a form of a backend with more of them, or for
+    streams that run serially.
     """
     static, extents = dict(sizes.static), dict(sizes.extents)
     whole = for_kernels(invocation)
     aside = apart(whole, extents)
-    program = launched(for_kernels(invocation, aside), static, model, extents)
-    if schedules is not None and len(schedules) != len(program.kernels):
-        # schedules of the serial form
-        program = launched(whole, static, model, extents)
-    return program, tuple(choose(k, on, sizes.signature, extents) for k in program.kernels)
+
+    def chosen(program: Program) -> tuple[Program, Schedules]:
+        return program, tuple(choose(k, on, sizes.signature, extents) for k in program.kernels)
+
+    made = chosen(launched(for_kernels(invocation, aside), static, model, extents))
+    if schedules is None or not aside or len(schedules) == len(made[1]):
+        return made
+    if len(schedules) > len(made[1]):  # the serial form has no more kernels than this one
+        bound = bound_for(invocation, model, sizes, on, *made)
+        every = (each.program for by in (*of_target(on), complete()) for each in by.candidates(bound))
+        if any(len(program.kernels) == len(schedules) for program in every):
+            return made
+    return chosen(launched(whole, static, model, extents))
 
 
 def bound_for(

@@ -114,7 +114,7 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def fp8_linear_1_rows(x: cute.Tensor, x_f16: cute.Tensor, T: Int32):
+def fp8_linear_x_f16_rows(x: cute.Tensor, x_f16: cute.Tensor, T: Int32):
     # A block owns 1 of T, 2048 of K (rows). K: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -129,20 +129,20 @@ def fp8_linear_1_rows(x: cute.Tensor, x_f16: cute.Tensor, T: Int32):
 
 
 @cute.jit
-def launch_fp8_linear_1(
+def launch_fp8_linear_x_f16(
     x_ptr: cute.Pointer, x_f16_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, x_f16_t_stride: Int64, programs: Int32,
     stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(x_t_stride, 1)))
     x_f16 = cute.make_tensor(x_f16_ptr, cute.make_layout((T, 4096), stride=(x_f16_t_stride, 1)))
-    fp8_linear_1_rows(x, x_f16, T).launch(
+    fp8_linear_x_f16_rows(x, x_f16, T).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 @cute.kernel
-def fp8_linear_2_rows(w: cute.Tensor, w_f16: cute.Tensor):
+def fp8_linear_w_f16_rows(w: cute.Tensor, w_f16: cute.Tensor):
     # A block owns 1 of N, 2048 of K (rows). K: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -157,20 +157,20 @@ def fp8_linear_2_rows(w: cute.Tensor, w_f16: cute.Tensor):
 
 
 @cute.jit
-def launch_fp8_linear_2(
+def launch_fp8_linear_w_f16(
     w_ptr: cute.Pointer, w_f16_ptr: cute.Pointer, w_n_stride: Int64, w_f16_n_stride: Int64, programs: Int32,
     stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(w_n_stride, 1)))
     w_f16 = cute.make_tensor(w_f16_ptr, cute.make_layout((4096, 4096), stride=(w_f16_n_stride, 1)))
-    fp8_linear_2_rows(w, w_f16).launch(
+    fp8_linear_w_f16_rows(w, w_f16).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 @cute.struct
-class fp8_linear_3_memory:
+class fp8_linear_memory:
     """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
@@ -179,14 +179,14 @@ class fp8_linear_3_memory:
     epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
-def fp8_linear_3_layouts():
+def fp8_linear_layouts():
     # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, Float16, 4)
     return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, Float16, 4)
 
 
-def fp8_linear_3_unit():
+def fp8_linear_unit():
     # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.K
     return sm90.make_trivial_tiled_mma(
@@ -195,7 +195,7 @@ def fp8_linear_3_unit():
 
 
 @cute.jit
-def fp8_linear_3_place(item, tiles):
+def fp8_linear_place(item, tiles):
     # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 128
     rest = item - band * 128
@@ -208,7 +208,7 @@ def fp8_linear_3_place(item, tiles):
 
 
 @cute.kernel
-def fp8_linear_3(
+def fp8_linear(
     tma_a: cute.CopyAtom, x_f16: cute.Tensor, tma_b: cute.CopyAtom, w_f16: cute.Tensor,
     unit: cute.TiledMma, x_scale: cute.Tensor, w_scale: cute.Tensor, y: cute.Tensor, T: Int32
 ):
@@ -222,7 +222,7 @@ def fp8_linear_3(
     if warp == 0:
         cpasync.prefetch_descriptor(tma_a)
         cpasync.prefetch_descriptor(tma_b)
-    memory = utils.SmemAllocator().allocate(fp8_linear_3_memory)
+    memory = utils.SmemAllocator().allocate(fp8_linear_memory)
     ring = pipeline.PipelineTmaAsync.create(
         barrier_storage=memory.ring.data_ptr(),
         num_stages=4,
@@ -231,7 +231,7 @@ def fp8_linear_3(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
-    layout_a, layout_b = fp8_linear_3_layouts()
+    layout_a, layout_b = fp8_linear_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     tiles = (T + 255) // 256
@@ -243,7 +243,7 @@ def fp8_linear_3(
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
             while item < items:
-                row_tile, n_tile = fp8_linear_3_place(item, tiles)
+                row_tile, n_tile = fp8_linear_place(item, tiles)
                 n_first = n_tile * 256
                 t_first = (row_tile * 2 + rank) * 128
                 a_from = cute.local_tile(
@@ -288,7 +288,7 @@ def fp8_linear_3(
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
-            row_tile, n_tile = fp8_linear_3_place(item, tiles)
+            row_tile, n_tile = fp8_linear_place(item, tiles)
             n_first = n_tile * 256
             t_first = (row_tile * 2 + rank) * 128
             t = [t_first + row + 8 * r for r in range(2)]
@@ -335,7 +335,7 @@ def fp8_linear_3(
 
 
 @cute.jit
-def launch_fp8_linear_3(
+def launch_fp8_linear(
     x_scale_ptr: cute.Pointer, w_scale_ptr: cute.Pointer, y_ptr: cute.Pointer, x_f16_ptr: cute.Pointer,
     w_f16_ptr: cute.Pointer, T: Int32, y_t_stride: Int64, x_f16_t_stride: Int64, w_f16_n_stride: Int64, programs: Int32,
     stream: cuda.CUstream
@@ -348,7 +348,7 @@ def launch_fp8_linear_3(
     w_f16 = cute.make_tensor(
         w_f16_ptr, cute.make_layout((4096, 4096), stride=(cute.assume(w_f16_n_stride, divby=8), 1))
     )
-    layout_a, layout_b = fp8_linear_3_layouts()
+    layout_a, layout_b = fp8_linear_layouts()
     tma_a, x_f16 = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), x_f16,
         cute.slice_(layout_a, (None, None, 0)), (128, 64),
@@ -357,8 +357,8 @@ def launch_fp8_linear_3(
         cpasync.CopyBulkTensorTileG2SMulticastOp(), w_f16,
         cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
     )
-    fp8_linear_3(
-        tma_a, x_f16, tma_b, w_f16, fp8_linear_3_unit(), x_scale, w_scale, y, T
+    fp8_linear(
+        tma_a, x_f16, tma_b, w_f16, fp8_linear_unit(), x_scale, w_scale, y, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
         min_blocks_per_mp=1, stream=stream,
@@ -372,12 +372,12 @@ def call(
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 2
     if programs > 0:
-        kernels.fp8_linear_1((programs,), x, x_f16, T, x_t_stride, x_f16_t_stride)
+        kernels.fp8_linear_x_f16((programs,), x, x_f16, T, x_t_stride, x_f16_t_stride)
     programs = 4096 * 2
     if programs > 0:
-        kernels.fp8_linear_2((programs,), w, w_f16, w_n_stride, w_f16_n_stride)
+        kernels.fp8_linear_w_f16((programs,), w, w_f16, w_n_stride, w_f16_n_stride)
     programs = min(2 * ((T + 255) // 256) * 16, 132)
     if programs > 0:
-        kernels.fp8_linear_3(
+        kernels.fp8_linear(
             (programs,), x_scale, w_scale, y, x_f16, w_f16, T, y_t_stride, x_f16_t_stride, w_f16_n_stride
         )

@@ -86,7 +86,7 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def w8a16_1_rows(w: cute.Tensor, w_bf16: cute.Tensor):
+def w8a16_w_bf16_rows(w: cute.Tensor, w_bf16: cute.Tensor):
     # A block owns 1 of N, 2048 of K (rows). K: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -102,20 +102,20 @@ def w8a16_1_rows(w: cute.Tensor, w_bf16: cute.Tensor):
 
 
 @cute.jit
-def launch_w8a16_1(
+def launch_w8a16_w_bf16(
     w_ptr: cute.Pointer, w_bf16_ptr: cute.Pointer, w_n_stride: Int64, w_bf16_n_stride: Int64, programs: Int32,
     stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(w_n_stride, 1)))
     w_bf16 = cute.make_tensor(w_bf16_ptr, cute.make_layout((4096, 4096), stride=(w_bf16_n_stride, 1)))
-    w8a16_1_rows(w, w_bf16).launch(
+    w8a16_w_bf16_rows(w, w_bf16).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 @cute.struct
-class w8a16_2_memory:
+class w8a16_memory:
     """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
@@ -124,14 +124,14 @@ class w8a16_2_memory:
     epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
-def w8a16_2_layouts():
+def w8a16_layouts():
     # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
 
 
-def w8a16_2_unit():
+def w8a16_unit():
     # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.K
     return sm90.make_trivial_tiled_mma(
@@ -140,7 +140,7 @@ def w8a16_2_unit():
 
 
 @cute.jit
-def w8a16_2_place(item, tiles):
+def w8a16_place(item, tiles):
     # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 128
     rest = item - band * 128
@@ -153,7 +153,7 @@ def w8a16_2_place(item, tiles):
 
 
 @cute.kernel
-def w8a16_2(
+def w8a16(
     tma_a: cute.CopyAtom, x: cute.Tensor, tma_b: cute.CopyAtom, w_bf16: cute.Tensor,
     unit: cute.TiledMma, scale: cute.Tensor, y: cute.Tensor, T: Int32
 ):
@@ -167,7 +167,7 @@ def w8a16_2(
     if warp == 0:
         cpasync.prefetch_descriptor(tma_a)
         cpasync.prefetch_descriptor(tma_b)
-    memory = utils.SmemAllocator().allocate(w8a16_2_memory)
+    memory = utils.SmemAllocator().allocate(w8a16_memory)
     ring = pipeline.PipelineTmaAsync.create(
         barrier_storage=memory.ring.data_ptr(),
         num_stages=4,
@@ -176,7 +176,7 @@ def w8a16_2(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
-    layout_a, layout_b = w8a16_2_layouts()
+    layout_a, layout_b = w8a16_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     tiles = (T + 255) // 256
@@ -188,7 +188,7 @@ def w8a16_2(
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
             while item < items:
-                row_tile, n_tile = w8a16_2_place(item, tiles)
+                row_tile, n_tile = w8a16_place(item, tiles)
                 n_first = n_tile * 256
                 t_first = (row_tile * 2 + rank) * 128
                 a_from = cute.local_tile(
@@ -233,7 +233,7 @@ def w8a16_2(
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
-            row_tile, n_tile = w8a16_2_place(item, tiles)
+            row_tile, n_tile = w8a16_place(item, tiles)
             n_first = n_tile * 256
             t_first = (row_tile * 2 + rank) * 128
             t = [t_first + row + 8 * r for r in range(2)]
@@ -278,7 +278,7 @@ def w8a16_2(
 
 
 @cute.jit
-def launch_w8a16_2(
+def launch_w8a16(
     x_ptr: cute.Pointer, scale_ptr: cute.Pointer, y_ptr: cute.Pointer, w_bf16_ptr: cute.Pointer, T: Int32,
     x_t_stride: Int64, y_t_stride: Int64, w_bf16_n_stride: Int64, programs: Int32, stream: cuda.CUstream
 ):
@@ -289,7 +289,7 @@ def launch_w8a16_2(
     w_bf16 = cute.make_tensor(
         w_bf16_ptr, cute.make_layout((4096, 4096), stride=(cute.assume(w_bf16_n_stride, divby=8), 1))
     )
-    layout_a, layout_b = w8a16_2_layouts()
+    layout_a, layout_b = w8a16_layouts()
     tma_a, x = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), x,
         cute.slice_(layout_a, (None, None, 0)), (128, 64),
@@ -298,8 +298,8 @@ def launch_w8a16_2(
         cpasync.CopyBulkTensorTileG2SMulticastOp(), w_bf16,
         cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
     )
-    w8a16_2(
-        tma_a, x, tma_b, w_bf16, w8a16_2_unit(), scale, y, T
+    w8a16(
+        tma_a, x, tma_b, w_bf16, w8a16_unit(), scale, y, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
         min_blocks_per_mp=1, stream=stream,
@@ -310,7 +310,7 @@ def call(kernels, w, w_bf16, x, scale, y, T, w_n_stride, w_bf16_n_stride, x_t_st
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = 4096 * 2
     if programs > 0:
-        kernels.w8a16_1((programs,), w, w_bf16, w_n_stride, w_bf16_n_stride)
+        kernels.w8a16_w_bf16((programs,), w, w_bf16, w_n_stride, w_bf16_n_stride)
     programs = min(2 * ((T + 255) // 256) * 16, 132)
     if programs > 0:
-        kernels.w8a16_2((programs,), x, scale, y, w_bf16, T, x_t_stride, y_t_stride, w_bf16_n_stride)
+        kernels.w8a16((programs,), x, scale, y, w_bf16, T, x_t_stride, y_t_stride, w_bf16_n_stride)

@@ -87,7 +87,7 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def w8a16_grad_1_rows(scale: cute.Tensor, d_y: cute.Tensor, d_y_bf16: cute.Tensor, T: Int32):
+def w8a16_grad_d_y_bf16_rows(scale: cute.Tensor, d_y: cute.Tensor, d_y_bf16: cute.Tensor, T: Int32):
     # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -104,7 +104,7 @@ def w8a16_grad_1_rows(scale: cute.Tensor, d_y: cute.Tensor, d_y_bf16: cute.Tenso
 
 
 @cute.jit
-def launch_w8a16_grad_1(
+def launch_w8a16_grad_d_y_bf16(
     scale_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_y_bf16_ptr: cute.Pointer, T: Int32, d_y_t_stride: Int64,
     d_y_bf16_t_stride: Int64, programs: Int32, stream: cuda.CUstream
 ):
@@ -112,13 +112,13 @@ def launch_w8a16_grad_1(
     scale = cute.make_tensor(scale_ptr, cute.make_layout((4096,), stride=(1,)))
     d_y = cute.make_tensor(d_y_ptr, cute.make_layout((T, 4096), stride=(d_y_t_stride, 1)))
     d_y_bf16 = cute.make_tensor(d_y_bf16_ptr, cute.make_layout((T, 4096), stride=(d_y_bf16_t_stride, 1)))
-    w8a16_grad_1_rows(scale, d_y, d_y_bf16, T).launch(
+    w8a16_grad_d_y_bf16_rows(scale, d_y, d_y_bf16, T).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 @cute.kernel
-def w8a16_grad_2_rows(w: cute.Tensor, w_bf16: cute.Tensor):
+def w8a16_grad_w_bf16_rows(w: cute.Tensor, w_bf16: cute.Tensor):
     # A block owns 1 of N, 2048 of K (rows). K: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -134,20 +134,20 @@ def w8a16_grad_2_rows(w: cute.Tensor, w_bf16: cute.Tensor):
 
 
 @cute.jit
-def launch_w8a16_grad_2(
+def launch_w8a16_grad_w_bf16(
     w_ptr: cute.Pointer, w_bf16_ptr: cute.Pointer, w_n_stride: Int64, w_bf16_n_stride: Int64, programs: Int32,
     stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(w_n_stride, 1)))
     w_bf16 = cute.make_tensor(w_bf16_ptr, cute.make_layout((4096, 4096), stride=(w_bf16_n_stride, 1)))
-    w8a16_grad_2_rows(w, w_bf16).launch(
+    w8a16_grad_w_bf16_rows(w, w_bf16).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 @cute.struct
-class w8a16_grad_3_memory:
+class w8a16_grad_memory:
     """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
@@ -156,14 +156,14 @@ class w8a16_grad_3_memory:
     epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
-def w8a16_grad_3_layouts():
+def w8a16_grad_layouts():
     # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(COL_MAJOR, tile, BFloat16, 4)
 
 
-def w8a16_grad_3_unit():
+def w8a16_grad_unit():
     # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.MN
     return sm90.make_trivial_tiled_mma(
@@ -172,7 +172,7 @@ def w8a16_grad_3_unit():
 
 
 @cute.jit
-def w8a16_grad_3_place(item, tiles):
+def w8a16_grad_place(item, tiles):
     # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 128
     rest = item - band * 128
@@ -185,7 +185,7 @@ def w8a16_grad_3_place(item, tiles):
 
 
 @cute.kernel
-def w8a16_grad_3(
+def w8a16_grad(
     tma_a: cute.CopyAtom, d_y_bf16: cute.Tensor, tma_b: cute.CopyAtom, w_bf16: cute.Tensor,
     unit: cute.TiledMma, d_x: cute.Tensor, T: Int32
 ):
@@ -199,7 +199,7 @@ def w8a16_grad_3(
     if warp == 0:
         cpasync.prefetch_descriptor(tma_a)
         cpasync.prefetch_descriptor(tma_b)
-    memory = utils.SmemAllocator().allocate(w8a16_grad_3_memory)
+    memory = utils.SmemAllocator().allocate(w8a16_grad_memory)
     ring = pipeline.PipelineTmaAsync.create(
         barrier_storage=memory.ring.data_ptr(),
         num_stages=4,
@@ -208,7 +208,7 @@ def w8a16_grad_3(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
-    layout_a, layout_b = w8a16_grad_3_layouts()
+    layout_a, layout_b = w8a16_grad_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     tiles = (T + 255) // 256
@@ -220,7 +220,7 @@ def w8a16_grad_3(
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
             while item < items:
-                row_tile, k_tile = w8a16_grad_3_place(item, tiles)
+                row_tile, k_tile = w8a16_grad_place(item, tiles)
                 k_first = k_tile * 256
                 t_first = (row_tile * 2 + rank) * 128
                 a_from = cute.local_tile(
@@ -265,7 +265,7 @@ def w8a16_grad_3(
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
-            row_tile, k_tile = w8a16_grad_3_place(item, tiles)
+            row_tile, k_tile = w8a16_grad_place(item, tiles)
             k_first = k_tile * 256
             t_first = (row_tile * 2 + rank) * 128
             t = [t_first + row + 8 * r for r in range(2)]
@@ -308,7 +308,7 @@ def w8a16_grad_3(
 
 
 @cute.jit
-def launch_w8a16_grad_3(
+def launch_w8a16_grad(
     d_x_ptr: cute.Pointer, d_y_bf16_ptr: cute.Pointer, w_bf16_ptr: cute.Pointer, T: Int32, d_x_t_stride: Int64,
     d_y_bf16_t_stride: Int64, w_bf16_n_stride: Int64, programs: Int32, stream: cuda.CUstream
 ):
@@ -320,7 +320,7 @@ def launch_w8a16_grad_3(
     w_bf16 = cute.make_tensor(
         w_bf16_ptr, cute.make_layout((4096, 4096), stride=(1, cute.assume(w_bf16_n_stride, divby=8)))
     )
-    layout_a, layout_b = w8a16_grad_3_layouts()
+    layout_a, layout_b = w8a16_grad_layouts()
     tma_a, d_y_bf16 = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), d_y_bf16,
         cute.slice_(layout_a, (None, None, 0)), (128, 64),
@@ -329,8 +329,8 @@ def launch_w8a16_grad_3(
         cpasync.CopyBulkTensorTileG2SMulticastOp(), w_bf16,
         cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
     )
-    w8a16_grad_3(
-        tma_a, d_y_bf16, tma_b, w_bf16, w8a16_grad_3_unit(), d_x, T
+    w8a16_grad(
+        tma_a, d_y_bf16, tma_b, w_bf16, w8a16_grad_unit(), d_x, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
         min_blocks_per_mp=1, stream=stream,
@@ -344,10 +344,10 @@ def call(
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 2
     if programs > 0:
-        kernels.w8a16_grad_1((programs,), scale, d_y, d_y_bf16, T, d_y_t_stride, d_y_bf16_t_stride)
+        kernels.w8a16_grad_d_y_bf16((programs,), scale, d_y, d_y_bf16, T, d_y_t_stride, d_y_bf16_t_stride)
     programs = 4096 * 2
     if programs > 0:
-        kernels.w8a16_grad_2((programs,), w, w_bf16, w_n_stride, w_bf16_n_stride)
+        kernels.w8a16_grad_w_bf16((programs,), w, w_bf16, w_n_stride, w_bf16_n_stride)
     programs = min(2 * ((T + 255) // 256) * 16, 132)
     if programs > 0:
-        kernels.w8a16_grad_3((programs,), d_x, d_y_bf16, w_bf16, T, d_x_t_stride, d_y_bf16_t_stride, w_bf16_n_stride)
+        kernels.w8a16_grad((programs,), d_x, d_y_bf16, w_bf16, T, d_x_t_stride, d_y_bf16_t_stride, w_bf16_n_stride)

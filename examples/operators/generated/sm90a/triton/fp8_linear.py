@@ -31,7 +31,7 @@ def portable_from_e4m3(x):
 
 
 @triton.jit
-def fp8_linear_1(x_ptr, x_f16_ptr, x_t_stride, x_f16_t_stride):
+def fp8_linear_x_f16(x_ptr, x_f16_ptr, x_t_stride, x_f16_t_stride):
     # A program owns 1 of T, 2048 of K (rows).
     program = tl.program_id(0)
     program_2 = program // 2
@@ -44,7 +44,7 @@ def fp8_linear_1(x_ptr, x_f16_ptr, x_t_stride, x_f16_t_stride):
 
 
 @triton.jit
-def fp8_linear_2(w_ptr, w_f16_ptr, w_n_stride, w_f16_n_stride):
+def fp8_linear_w_f16(w_ptr, w_f16_ptr, w_n_stride, w_f16_n_stride):
     # A program owns 1 of N, 2048 of K (rows).
     program = tl.program_id(0)
     program_2 = program // 2
@@ -57,7 +57,7 @@ def fp8_linear_2(w_ptr, w_f16_ptr, w_n_stride, w_f16_n_stride):
 
 
 @triton.jit
-def fp8_linear_3(x_scale_ptr, w_scale_ptr, y_ptr, x_f16_ptr, w_f16_ptr, T, x_f16_t_stride, w_f16_n_stride, y_t_stride):
+def fp8_linear(x_scale_ptr, w_scale_ptr, y_ptr, x_f16_ptr, w_f16_ptr, T, x_f16_t_stride, w_f16_n_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
     x_f16_tiles = tl.make_tensor_descriptor(
         x_f16_ptr, shape=[T, 4096], strides=[x_f16_t_stride, 1], block_shape=[128, 64]
@@ -95,12 +95,12 @@ def call(
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 2
     if programs > 0:
-        kernels.fp8_linear_1((programs,), x, x_f16, x_t_stride, x_f16_t_stride)
+        kernels.fp8_linear_x_f16((programs,), x, x_f16, x_t_stride, x_f16_t_stride)
     programs = 4096 * 2
     if programs > 0:
-        kernels.fp8_linear_2((programs,), w, w_f16, w_n_stride, w_f16_n_stride)
+        kernels.fp8_linear_w_f16((programs,), w, w_f16, w_n_stride, w_f16_n_stride)
     programs = min(((T + 127) // 128) * 16, 132)
     if programs > 0:
-        kernels.fp8_linear_3(
+        kernels.fp8_linear(
             (programs,), x_scale, w_scale, y, x_f16, w_f16, T, x_f16_t_stride, w_f16_n_stride, y_t_stride
         )

@@ -16,7 +16,7 @@ import triton.language as tl
 
 
 @triton.jit
-def w8a16_1(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
+def w8a16_w_bf16(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
     # A program owns 1 of N, 2048 of K (rows).
     program = tl.program_id(0)
     program_2 = program // 2
@@ -30,7 +30,7 @@ def w8a16_1(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
 
 
 @triton.jit
-def w8a16_2(x_ptr, scale_ptr, y_ptr, w_bf16_ptr, T, x_t_stride, w_bf16_n_stride, y_t_stride):
+def w8a16(x_ptr, scale_ptr, y_ptr, w_bf16_ptr, T, x_t_stride, w_bf16_n_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
     x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
     w_bf16_tiles = tl.make_tensor_descriptor(
@@ -61,7 +61,7 @@ def call(kernels, w, w_bf16, x, scale, y, T, w_n_stride, w_bf16_n_stride, x_t_st
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = 4096 * 2
     if programs > 0:
-        kernels.w8a16_1((programs,), w, w_bf16, w_n_stride, w_bf16_n_stride)
+        kernels.w8a16_w_bf16((programs,), w, w_bf16, w_n_stride, w_bf16_n_stride)
     programs = min(((T + 127) // 128) * 16, 132)
     if programs > 0:
-        kernels.w8a16_2((programs,), x, scale, y, w_bf16, T, x_t_stride, w_bf16_n_stride, y_t_stride)
+        kernels.w8a16((programs,), x, scale, y, w_bf16, T, x_t_stride, w_bf16_n_stride, y_t_stride)

@@ -17,7 +17,7 @@ import triton.language as tl
 
 
 @triton.jit
-def w8a16_grad_1(scale_ptr, d_y_ptr, d_y_bf16_ptr, d_y_t_stride, d_y_bf16_t_stride):
+def w8a16_grad_d_y_bf16(scale_ptr, d_y_ptr, d_y_bf16_ptr, d_y_t_stride, d_y_bf16_t_stride):
     # A program owns 1 of T, 2048 of N (rows).
     program = tl.program_id(0)
     program_2 = program // 2
@@ -32,7 +32,7 @@ def w8a16_grad_1(scale_ptr, d_y_ptr, d_y_bf16_ptr, d_y_t_stride, d_y_bf16_t_stri
 
 
 @triton.jit
-def w8a16_grad_2(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
+def w8a16_grad_w_bf16(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
     # A program owns 1 of N, 2048 of K (rows).
     program = tl.program_id(0)
     program_2 = program // 2
@@ -46,7 +46,7 @@ def w8a16_grad_2(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
 
 
 @triton.jit
-def w8a16_grad_3(d_x_ptr, d_y_bf16_ptr, w_bf16_ptr, T, d_y_bf16_t_stride, w_bf16_n_stride, d_x_t_stride):
+def w8a16_grad(d_x_ptr, d_y_bf16_ptr, w_bf16_ptr, T, d_y_bf16_t_stride, w_bf16_n_stride, d_x_t_stride):
     # A program owns 128 of T, 256 of K (dot_map).
     d_y_bf16_tiles = tl.make_tensor_descriptor(
         d_y_bf16_ptr, shape=[T, 4096], strides=[d_y_bf16_t_stride, 1], block_shape=[128, 64]
@@ -80,10 +80,10 @@ def call(
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T * 2
     if programs > 0:
-        kernels.w8a16_grad_1((programs,), scale, d_y, d_y_bf16, d_y_t_stride, d_y_bf16_t_stride)
+        kernels.w8a16_grad_d_y_bf16((programs,), scale, d_y, d_y_bf16, d_y_t_stride, d_y_bf16_t_stride)
     programs = 4096 * 2
     if programs > 0:
-        kernels.w8a16_grad_2((programs,), w, w_bf16, w_n_stride, w_bf16_n_stride)
+        kernels.w8a16_grad_w_bf16((programs,), w, w_bf16, w_n_stride, w_bf16_n_stride)
     programs = min(((T + 127) // 128) * 16, 132)
     if programs > 0:
-        kernels.w8a16_grad_3((programs,), d_x, d_y_bf16, w_bf16, T, d_y_bf16_t_stride, w_bf16_n_stride, d_x_t_stride)
+        kernels.w8a16_grad((programs,), d_x, d_y_bf16, w_bf16, T, d_y_bf16_t_stride, w_bf16_n_stride, d_x_t_stride)
