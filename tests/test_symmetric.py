@@ -456,7 +456,7 @@ def selecting(rank: int, folder: Path) -> None:
             except LaunchError as error:
                 found[choice] = str(error)
     x = wide(4, 6, seed=0)
-    for ranks in (2, 4):
+    for ranks in (2, 4, 8):
         host = symmetric._found[group] = made(ranks, failing)
         for choice in CHOICES:
             with patch.object(Env, "current", lambda choice=choice: Env(Path(), transport=choice)):
@@ -484,8 +484,8 @@ def test_ranks_choose_alike(tmp_path: Path) -> None:
         assert found["known"] == ["plain"] and found["groups"] == [True, True, False, False]
         assert found["failed: _allocated"] == found["failed: _mapped"] == "OSError: no room"
         assert found["failed: _facts"] == "rank 1: ValueError: odd"
-        known = {(n, choice) for n in (2, 4) for choice in CHOICES if found[f"known {n} {choice}"]}
-        assert known == {(2, None), (2, "symmetric"), (4, "symmetric")}
+        known = {(n, choice) for n in (2, 4, 8) for choice in CHOICES if found[f"known {n} {choice}"]}
+        assert known == {(n, "symmetric") for n in (2, 4, 8)} | {(2, None), (4, None)}
         assert found["one lacks"] == "rank 0: no compiler"
         for word in ("ordered_all_reduce", "RLK_TRANSPORT='symmetric'", "x is on cpu", "backend"):
             assert word in found["symmetric"]
