@@ -64,7 +64,11 @@ of several chains, one more that begins the next tile beside the epilogue; of
 attention one for the scores of the first step, two for each part of a loop, and one that ends, or more where
 a branch leaves sums as they are, right behind which the compiler begins each instruction anew; of a gradient
 as many for each part as it has contractions."""
-OLD = {"varlen_attention": 160, "prefix_attention_1": 136} if VERSION.startswith("4.7.") else {}
+OLD = (
+    {"varlen_attention": 160, "prefix_attention_1": 136, "sample_3": 664}
+    if VERSION.startswith("4.7.")
+    else {}
+)
 """Bytes of stack of blocks that stay, by cutlass-dsl 4.7 (`docs/decisions/0068-*`)."""
 OLD_PLAIN = {"sample"} if VERSION.startswith("4.7.") else set()
 """What 4.7 compiles without options: a sampler's search takes longest, and has other kinds' words."""
