@@ -115,22 +115,22 @@ def test_any_number_of_rows_has_the_oracles_bits(m: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "shared"), [(2, False), (4, False), (8, False), (8, True), (16, True)])
-def test_turns_add_pieces_as_a_pairwise_tree(count: int, shared: bool) -> None:
+def test_merges_add_pieces_as_a_pairwise_tree(count: int, shared: bool) -> None:
     held = count.bit_length() - shared
     pieces = Pieces("piece", count, 1, 0, held, shared)
     parts: dict[int, str] = {}
     waited = 0
-    for piece, turn in enumerate(pieces.turns):
-        running = {m.right for m in turn.behind} | {m.left for m in turn.behind}
-        assert turn.slot < held and turn.slot not in running, "read while it is written"
-        waited += bool(turn.before)
-        for merges in (turn.before, turn.behind):
+    for piece, each in enumerate(pieces.merges):
+        running = {m.right for m in each.behind} | {m.left for m in each.behind}
+        assert each.slot < held and each.slot not in running, "read while it is written"
+        waited += bool(each.before)
+        for merges in (each.before, each.behind):
             for to, left, right in merges:
                 parts[to] = f"({parts[left]}+{parts.pop(right)})"
-            if merges is turn.before:
-                assert turn.slot not in parts
-                running_piece = turn.slot
-        if turn.put_away:
+            if merges is each.before:
+                assert each.slot not in parts
+                running_piece = each.slot
+        if each.put_away:
             parts[-1] = parts.pop(0)
         parts[running_piece] = str(piece)
     for i, (to, left, right) in enumerate(pieces.last, 1):

@@ -115,7 +115,7 @@ def matmul_leaf8_unit():
     )
 
 
-def matmul_leaf8_turn(piece):
+def matmul_leaf8_merges(piece):
     # Accumulator of a piece; merges (to, left, right) before its first products, and while they run.
     return [
         (0, [], [], False),
@@ -253,7 +253,7 @@ def matmul_leaf8(
             t_inside = [t[r] < T for r in range(2)]
             # One accumulation chain for each piece; pairwise merges, the lower pieces on the left.
             for piece in cutlass.range_constexpr(8):
-                slot, before, behind, put_away = matmul_leaf8_turn(piece)
+                slot, before, behind, put_away = matmul_leaf8_merges(piece)
                 fragment = parts[slot]
                 if cutlass.const_expr(len(before) > 0):
                     # no accumulator is free

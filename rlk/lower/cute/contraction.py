@@ -180,12 +180,12 @@ class ContractionText:
         return self.vectorized and not self.plan.kept
 
     @property
-    def turns(self) -> tuple[str, ...]:
+    def merges(self) -> tuple[str, ...]:
         """Return the accumulator of each piece, and its merges."""
         assert self.plan.pieces is not None
         return tuple(
-            f"({t.slot}, {_tuples(t.before)}, {_tuples(t.behind)}, {t.put_away})"
-            for t in self.plan.pieces.turns
+            f"({piece.slot}, {_tuples(piece.before)}, {_tuples(piece.behind)}, {piece.put_away})"
+            for piece in self.plan.pieces.merges
         )
 
     @property

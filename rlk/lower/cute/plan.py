@@ -132,7 +132,7 @@ class Merge(NamedTuple):
     right: int
 
 
-class Turn(NamedTuple):
+class PieceMerges(NamedTuple):
     """A piece: its accumulator, and merges of earlier ones.
 
     before: merges without which no accumulator is free; the products of the piece before are waited for.
@@ -162,7 +162,7 @@ class Pieces:
     shared: bool
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def merges(self) -> tuple[PieceMerges, ...]:
         """Return what is done for each piece."""
         return self._walked[0]
 
@@ -187,14 +187,14 @@ class Pieces:
         return min({1, 2} - {self.result})
 
     @property
-    def _walked(self) -> tuple[tuple[Turn, ...], tuple[Merge, ...]]:
+    def _walked(self) -> tuple[tuple[PieceMerges, ...], tuple[Merge, ...]]:
         """Walk the pieces as a binary counter counts: those of a set bit are one sum.
 
         A piece gets the lowest free accumulator, so that its products can begin before those of the piece
         before are done.
         """
         sums: list[int] = []  # accumulators, the lowest pieces first
-        turns = []
+        walked = []
         for piece in range(self.count):
             merges = self._merges(piece - 1, sums) if piece else []
             before = []
@@ -206,11 +206,11 @@ class Pieces:
                 sums.remove(merge.right)
             away = self.shared and 2 * piece == self.count
             sums = [*([] if away else sums), slot]
-            turns.append(Turn(slot, tuple(before), tuple(merges), away))
+            walked.append(PieceMerges(slot, tuple(before), tuple(merges), away))
         last = self._merges(self.count - 1, sums)
         if last[-1].to == 0:
             last[-1] = last[-1]._replace(to=last[-1].right)
-        return tuple(turns), tuple(last)
+        return tuple(walked), tuple(last)
 
     def _merges(self, piece: int, sums: list[int]) -> list[Merge]:
         """Return the merges after a piece, which is the last of the sums: one for each trailing bit."""
@@ -509,7 +509,7 @@ def _contraction(
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
     of = contractions_of_tiles(kernel, target, refused).of
-    pairs = {v: _turned(_sides(each, tiled, kernel, target), transposed) for v, each in of.items()}
+    pairs = {v: _rows_first(_sides(each, tiled, kernel, target), transposed) for v, each in of.items()}
     rows, columns = (side.axis for side in next(iter(pairs.values())))
     width = inside.get(columns) or schedule.tile(str(columns))
     schedule.with_tile(str(columns), 1).check_powers()
@@ -553,7 +553,7 @@ def _contraction(
     )
 
 
-def _turned(sides: tuple[_Side, _Side], transposed: bool) -> tuple[_Side, _Side]:
+def _rows_first(sides: tuple[_Side, _Side], transposed: bool) -> tuple[_Side, _Side]:
     """Return the sides of A and of B: the rows of a tile first, unless operands are swapped."""
     return (sides[1], sides[0]) if transposed else sides
 
