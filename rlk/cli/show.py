@@ -28,6 +28,7 @@ from rlk.runtime.reference import (
     reference_extents,
     reference_gradient,
     reference_variant,
+    traces,
 )
 from rlk.runtime.registry import authored, numerics
 from rlk.schedule.axes import kind
@@ -94,9 +95,8 @@ def _show(op: Op, arguments: argparse.Namespace, on: Target) -> None:
     extents = reference_extents(op, canonical(traced))
     extents |= given_extents("rlk show", arguments.extent, extents)
     if arguments.source:
-        made = traced if arguments.grad else op.trace_for_kernels(variant)
+        made, defined = (traced, None) if arguments.grad else traces(op, variant)
         what = canonical(made, apart=apart(canonical(made), extents))
-        defined = None if made is traced else canonical(traced)
         print(emit(what, extents, on, arguments.source, defined)[0].source, end="")
     elif arguments.after in ("specialize", "sweep"):
         axes = {axis for k in canonical(traced).kernels for d in k.params for axis in d.type.axes}

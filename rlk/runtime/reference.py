@@ -91,6 +91,12 @@ def reference_gradient(op: Op, variant: Variant) -> Program | None:
     return canonical(op.gradient.trace(gradient_variant(variant, wanted, given)))
 
 
+def traces(op: Op, variant: Variant) -> tuple[Program, Program | None]:
+    """Return the trace that kernels are made of, and the canonical definition where that is another one."""
+    made, traced = op.trace_for_kernels(variant), op.trace(variant)
+    return made, None if made is traced else canonical(traced)
+
+
 def emit(
     program: Program,
     extents: dict[str, int],
@@ -159,8 +165,7 @@ def reference_sources(ops: Iterable[Op] | None = None) -> Iterator[tuple[str, st
             if any(not each.program and not each.backend for each in left_out):
                 continue  # nothing of it is shown: it need not be traced
             variant = reference_variant(op)
-            made, traced = op.trace_for_kernels(variant), op.trace(variant)
-            defined = None if made is traced else canonical(traced)
+            made, defined = traces(op, variant)
             programs = {"forward": placed(op, made), "gradient": reference_gradient(op, variant)}
             for what, program in programs.items():
                 if program is not None:
