@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edited_text import edit_text
-from test_computed_factors import aligned, small
+from test_computed_factors import aligned, assert_seen, small
 
 from rlk.errors import LoweringError
 from rlk.interp.run import run
@@ -15,11 +14,9 @@ from rlk.ir.nodes import Role
 from rlk.ir.types import DType
 from rlk.lang import Axis, L, Outputs, Ragged, Static, Tensor, Tile, Tree, Variant, bf16, i8, i32, op
 from rlk.lang.op import Op
-from rlk.lower import cute
 from rlk.passes.pipeline import canonical
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.generated import run_generated
-from rlk.testing.simulators.simt import Fault
 
 M, N, K, J = Axis("M", dynamic=True), Axis("N"), Axis("K"), Axis("J")
 P = Axis("P")
@@ -221,14 +218,7 @@ def test_one_kernel_has_the_bits_of_products_apart(name: str, rows: int) -> None
 def test_a_change_of_the_second_product_is_seen(text: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     spec, given, _ = case("gated", 5)
-    made = program(spec)
-    want = run(made, given).tensors["y"]
-    edit_text(monkeypatch, cute, lambda source: source.replace(text, by))
-    try:
-        got = run_generated(made, given, backend="cute", divisible=aligned(made)).tensors["y"]
-    except Fault:
-        return
-    assert differing(got, want)
+    assert_seen(monkeypatch, program(spec), given, text, by)
 
 
 # --- refusals ---
