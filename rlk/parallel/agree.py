@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
 import rlk
+from rlk.digest import digest_bytes
 from rlk.errors import Code, LaunchError
 from rlk.integrations.patching import Patched
 from rlk.nn.ranks import Ranks
@@ -98,9 +98,9 @@ def _text(value: object) -> str:
         case torch.Tensor():
             x = value.detach().cpu().contiguous()
             content = x.view(-1).view(torch.uint8).numpy().tobytes()
-            return f"{x.dtype} {list(x.shape)} {sha256(content).hexdigest()[:16]}"
+            return f"{x.dtype} {list(x.shape)} {digest_bytes(content)[:16]}"
         case np.ndarray():
-            return f"{value.dtype} {list(value.shape)} {sha256(value.tobytes()).hexdigest()[:16]}"
+            return f"{value.dtype} {list(value.shape)} {digest_bytes(value.tobytes())[:16]}"
         case Mapping():
             return f"{{{', '.join(f'{key!r}: {_text(each)}' for key, each in value.items())}}}"
         case list() | tuple():

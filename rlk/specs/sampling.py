@@ -107,8 +107,8 @@ class Row:
     def above(self, threshold: Tile) -> tuple[Tile, Tile, Tile]:
         """Return of each lane's part of the pool what `_above` returns of the tokens, if it is complete.
 
-        A key tells all that a weight depends on: it is the same for +0.0 and -0.0, which weigh the same, and
-        for NaN and -inf, which a threshold above some lane's third is not.
+        A key tells all that a weight depends on: it is the same for +0.0 and -0.0, whose weights are equal,
+        and for NaN and -inf, which a threshold above some lane's third is not.
         """
         more, mass, equal = [], [], []
         for keys in self.pool:

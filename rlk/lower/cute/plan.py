@@ -369,9 +369,9 @@ class ContractionPlan:
     def in_flight(self) -> int:
         """Return the groups of products that run while the next one is issued."""
         plain = self.pieces is None and self.steps is not None and not self.prologue and not self.by_warps
-        plain = plain and len(self.phases) == 1 and len(self.phases[0].products) == 1
+        alone = len(self.products) == 1
         narrow = self.columns <= NARROW and self.ring.stages >= FEWEST_FOR_THESE
-        return NARROW_IN_FLIGHT if plain and narrow else 1
+        return NARROW_IN_FLIGHT if plain and alone and narrow else 1
 
     @property
     def columns_of_segments(self) -> bool:
