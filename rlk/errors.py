@@ -176,7 +176,7 @@ class Code(Enum):
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
     TENSOR_AXIS = (
         "Tensor: the dim {got!r} is no Axis",
-        'declare it first: N = Axis("N"), then Tensor[f32, N]',
+        'declare it first: N = Axis("N"{extent}), then Tensor[f32, N]',
     )
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
