@@ -149,5 +149,6 @@ def check_differentiable(op: Op, tensors: Tensors) -> None:
         if tensor.requires_grad and name not in wrt:
             choices = ", ".join(wrt) or "no input"
             if not wrt and op.calls.namespace != OWN:
-                choices += f'; its author writes one: @{op.name}.vjp("{name}"), {op.name}.derive_vjp("{name}")'
+                own = f'@{op.name}.vjp("{name}") or {op.name}.derive_vjp("{name}")'
+                choices += f"; its author writes one by {own}"
             raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op.name, name=name, choices=choices)
