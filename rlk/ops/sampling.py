@@ -210,8 +210,8 @@ def _constant(
 ) -> tuple[torch.Tensor, ...]:
     """Return what `make` gives for an option; of a number on a device, what it gave for this one before.
 
-    Each tensor costs a launch, and a draw of 64 rows takes as long as 20 of them. What is here is never freed,
-    for a recorded graph may read it: so there are few, and none that a recorded stream makes.
+    Making one takes a launch. What is kept is never freed, for a recorded graph may read it: so there are
+    few, and none that a recorded stream makes.
     """
     device = logits.device
     if device.type == "cpu" or isinstance(option, torch.Tensor) or watched(logits):
