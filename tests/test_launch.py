@@ -95,6 +95,15 @@ def compiled(workers: Pool, folder: Path, emitted: Emitted = EMITTED, target: st
 # compiling
 
 
+def test_a_kernel_has_no_more_registers_than_its_schedule_says(workers: Pool, tmp_path: Path) -> None:
+    few = replace(EMITTED, kernels=(replace(KERNEL, registers=24),))
+    text = (compiled(workers, tmp_path / "few", few) / "scale_rows.ptx").read_text()
+    assert ".maxnreg 24" in text
+    assert ".maxnreg" not in (compiled(workers, tmp_path / "plain") / "scale_rows.ptx").read_text()
+    amd = compiled(workers, tmp_path / "amd", few, "gfx942") / "scale_rows.amdgcn"
+    assert amd.exists()  # HIP has no such option
+
+
 def test_requests_survive_the_pipe(tmp_path: Path) -> None:
     line = encode_request(EMITTED, "sm_90a", tmp_path, "module:function")
     assert "\n" not in line
