@@ -387,4 +387,4 @@ def test_chunks_that_are_read_at_loaded_indices_are_told_apart() -> None:
         return {str(axis) for kernel in kernels for axis in gathered(kernel)}
 
     assert found(operators()["nll_loss"]) == {"S.lane"}  # tokens in compacted order
-    assert found(operators()["logp"]) == set()  # one score of a row is read at a loaded index, and 256 in order
+    assert found(operators()["logp"]) == set()  # a score of a row at a loaded index, and 256 in order
