@@ -22,10 +22,20 @@ from tensor_parallel_cases import MODELS, SHARED, WAYS, way
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.nn import Linear
 from rlk.nn import ranks as nn_ranks
 from rlk.nn.ranks import Ranks
 from rlk.optim import clip_grad_norm
-from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, models, parallelize
+from rlk.parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SequenceParallelRMSNorm,
+    VocabParallelEmbedding,
+    checkpoint,
+    from_pretrained,
+    models,
+    parallelize,
+)
 from rlk.parallel.plan import Cut, cuts_of
 from rlk.runtime.call.collective import SHARE, Share, share_of
 from rlk.sync import digest
@@ -189,6 +199,39 @@ def test_a_share_is_saved_without_its_ranks(tmp_path: Path) -> None:
     loaded = torch.load(tmp_path / "p.pt")["p"]
     assert_same_bits(loaded, p)
     assert isinstance(loaded, torch.nn.Parameter) and share_of(loaded) is None and share_of(p) is not None
+
+
+@pytest.mark.parametrize("sp", [False, True])
+def test_layers_of_one_rank_run_the_products_of_whole_layers(
+    sp: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an f32 part in memory, which `Ranks.total` would round."""
+    monkeypatch.setattr(Ranks, "total", None)
+    one = Ranks(fake_group(0, 1), 1, 0, sp)
+    x, w, d_y = tensor_parallel_cases.factors()
+    x[:, 256:], w[:, 256:] = x[:, :256], -1.01 * w[:, :256]  # small sums show their order in 16 bits
+    for kind, parallel, (given, weight, seed) in (
+        (RowParallelLinear, "rows", (x, w, d_y)),
+        (ColumnParallelLinear, "columns", (d_y, w.t().contiguous(), x)),
+    ):
+        sizes = weight.shape[1], weight.shape[0]
+        layers = [kind(*sizes, ranks=one, leaves=4, dtype=torch.bfloat16)]
+        layers += [Linear(*sizes, parallel=parallel, leaves=n, dtype=torch.bfloat16) for n in (4, 1)]
+        found = []
+        for layer in layers:
+            layer.weight.data, layer.bias.data = weight, seed[0]
+            row = given.clone().requires_grad_()
+            y = layer(row)
+            y.backward(seed)
+            found.append((y.detach(), row.grad, layer.weight.grad, layer.bias.grad))
+        for got, want in zip(*found[:2], strict=True):
+            assert_same_bits(got, want)
+        # the control: one leaf
+        assert sum(differing(got, other) for got, other in zip(found[0], found[2], strict=True)) > 10
+    table, ids = tensor_parallel_cases.strange_table(), tensor_parallel_cases.strange_ids()
+    layer = VocabParallelEmbedding(*table.shape, ranks=one, dtype=torch.bfloat16)
+    layer.weight.data = table
+    assert_same_bits(layer(ids).detach(), ops.embedding(ids, table))
 
 
 # --- controls ---
