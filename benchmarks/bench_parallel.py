@@ -461,30 +461,29 @@ def of_parts(
 ) -> Case:
     """Return the case of two f32 parts and their sum, beside one product of the whole; each alone, too."""
     m, n, k = (int(size) for size in shape.values())
-    terms = [part(i) for i in range(PIECES)]
-    sums = torch.empty_like(terms[0], dtype=torch.bfloat16)
+
+    def parts() -> list[Tensor]:
+        return [part(i) for i in range(PIECES)]
 
     def added(terms: list[Tensor]) -> Tensor:
+        sums = torch.empty_like(terms[0], dtype=torch.bfloat16)
         return torch.add(terms[0], terms[1], out=sums)  # as a rank adds the part that the other one sent
-
-    def check() -> Checked:
-        return Checked(differing=differing_there(added([part(i) for i in range(PIECES)]), whole()))
 
     return Case(
         op=op,
         passes=passes,
         shape=shape,
-        rlk=lambda: lambda: added([part(i) for i in range(PIECES)]),
+        rlk=lambda: lambda: added(parts()),
         peers={
             WHOLE: lambda: whole,
             "rlk_first_part": lambda: partial(part, 0),
             "rlk_second_part": lambda: partial(part, 1),
-            "rlk_sum": lambda: partial(added, terms),
+            "rlk_sum": lambda: partial(added, parts()),
         },
-        moved=2.0 * (m * n + m * k + n * k) + 2 * 2 * terms[0].nbytes,
+        moved=2.0 * (m * n + m * k + n * k),
         flops=2.0 * m * n * k,
         reference=WHOLE,
-        check=check,
+        check=lambda: Checked(differing=differing_there(added(parts()), whole())),
         describe=described,
         timer=together,
         extra=False,
