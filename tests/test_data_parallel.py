@@ -13,8 +13,7 @@ from rank_cases import Found
 
 from rlk.errors import Code, LaunchError
 from rlk.parallel import accumulate_in_order, agree, global_count
-from rlk.parallel.agree import _text
-from rlk.runtime.call.collective import differences
+from rlk.runtime.call.alike import differences, text_of
 from rlk.testing.bits import assert_same_bits, differing
 
 TOKENS = sum(map(active, range(MICRO_BATCHES)))
@@ -174,9 +173,9 @@ def test_facts_of_many_elements_are_told_apart() -> None:
     other[2000] += 1
     assert str(ids) == str(other)  # what torch shows of them
     for form in (lambda x: x, lambda x: [x], lambda x: {"ids": (x,)}, lambda x: x.numpy()):
-        assert _text(form(ids)) == _text(form(ids.clone())) != _text(form(other))
-    assert _text(ids) != _text(ids.int()) and _text(ids) != _text(ids.view(40, 100))
-    assert _text(1e-4) == "0.0001"
+        assert text_of(form(ids)) == text_of(form(ids.clone())) != text_of(form(other))
+    assert text_of(ids) != text_of(ids.int()) and text_of(ids) != text_of(ids.view(40, 100))
+    assert text_of(1e-4) == "0.0001"
 
 
 def test_ranks_that_disagree_raise_the_same_error(ranks: list[Found], every: list[Found]) -> None:
