@@ -395,8 +395,8 @@ class Code(Enum):
         "send the weights after every step, or keep the pass for old log-probs",
     )
     PATCH_PART = (
-        "{where}: {what}: {left} not exchanged",
-        "{instead}, or patch with strict=False to leave it",
+        "{where}: {what}: rlk.patch does not replace {left}",
+        "{instead}, or patch with strict=False, which leaves that as it is",
     )
     PATCH_TWICE = ("{where} is patched already", "undo the first patch")
     # checkpoints of models

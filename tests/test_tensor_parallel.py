@@ -273,8 +273,17 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
         "leaves": ("parallelize: ranks differ in 2", "numerics id: ", "leaves: 8 on rank 0, 4 on rank 3"),
         "loaded": ("from_pretrained: ranks differ in 2", "leaves: 8 on rank 0, 4 on rank 3"),
         "sp": ("sp: False on rank 0, True on rank 3",),
-        "fewer": ("ranks differ in 2", "tokens: 70 on rank 0, 69 on rank 3"),
-        "another": ("ranks differ in 1", "digest of ids: "),
+        "fewer": ("ranks differ in 3 facts", "tokens: 70 on rank 0, 69 on rank 3"),
+        "another": ("ranks differ in 1 fact\n", "digest of ids: "),
+        "temperature": ("ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3"),
+        "needs": ("ranks differ in 1 fact\n", "needs: [logp] on rank 0, [logp, entropy] on rank 3"),
+        "layout": ("ranks differ in 1 fact\n", "cu_seqlens: [0, 30, 70] on rank 0, [0, 35, 70] on rank 3"),
+        "support": ("ranks differ in 1 fact\n", "support: [torch.int64 [71] "),
+        "call": ("call: logps on rank 0, forward on rank 3",),
+        "contexts": ("ranks differ in 1 fact\n", "context_lens: [5] on rank 0, [6] on rank 3"),
+        "temperature, patched": ("ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3"),
+        "layout, patched": ("cu_seqlens: [0, 35, 65] on rank 0, [0, 35, 66] on rank 3",),
+        "labels, patched": ("ranks differ in 1 fact\n", "labels: torch.int32 [2, 35] "),
     }
     for found in ranks:
         for what, said in words.items():
@@ -282,8 +291,17 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
                 continue
             code, text = found["disagreements"][what]
             assert code == "RANKS_DIFFER" and all(each in text for each in said), text
-        assert found["disagreements"] == ranks[0]["disagreements"]
-        assert found["disagreements"]["alike"] == ("", "nothing was raised")
+        said = {what: each for what, each in found["disagreements"].items() if what != "not compared"}
+        assert said == {what: ranks[0]["disagreements"][what] for what in said}
+        assert said["alike"] == ("", "nothing was raised")
+
+
+def test_a_temperature_of_one_rank_alone_gives_other_log_probs(ranks: list[Found]) -> None:
+    """The control: where ranks compare no arguments."""
+    ids = torch.arange(70)
+    with torch.no_grad():
+        want = tensor_parallel_cases.tiny("qwen2").logps(ids).logp
+    assert [differing(found["disagreements"]["not compared"], want) > 50 for found in ranks] == [True] * WORLD
 
 
 def test_where_one_rank_refuses_its_ids_all_raise(ranks: list[Found]) -> None:
