@@ -354,7 +354,7 @@ class ConsumerEmitter(AttentionEmitter):
                 late = self.with_maximum_as_it_was(lagging)
             if not self.plan.by_tma:
                 self.wait_for(self.plan.streamed[1], V_STATE)
-            elif guards := guards_of(part, self.plan.streamed[1:]):
+            elif guards := guards_of(self.plan.streamed[1:]):
                 with self.where_masked():
                     clear(self, guards, V_STATE)
             self.sum(self.plan.last, 0, V_STATE)
