@@ -113,8 +113,8 @@ def route(
     of the softmax is a halving tree over the experts.
 
     replay: recorded routes of these tokens, of which `layer` is read (to be given where they have several):
-    ids are those, weights are computed from the scores at them, and `flipped` says which tokens would
-    have had others (`Flips.of_layers`). Routes of other numbers of tokens, experts or choices are refused; an id
+    ids are those, weights are computed from the scores at them, and `flipped` says which tokens would have
+    had others (`Flips.of_layers`). Routes of other numbers of tokens, experts or choices are refused; an id
     outside of the experts, or one that a token has twice, sets the error word. Raises LaunchError.
     """
     op = "route"
