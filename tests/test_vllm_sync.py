@@ -34,7 +34,7 @@ def test_the_page_about_engines_runs_and_a_weight_that_an_update_left_out_is_see
         return engine(Path(path))
 
     monkeypatch.setattr(vllm, "LLM", tiny)
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(page, "engines.py", "exec"), scope)
     llm = scope["engine"]
     assert [each.name for each in compare(digest(old), scope["received"])] == ["model.norm.weight"]
