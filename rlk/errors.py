@@ -410,7 +410,7 @@ class Code(Enum):
     CHECKPOINT_DTYPE = ("{path}: {name} has dtype {got}", "expected {wanted}")
     WEIGHTS_DIFFER = (
         "{count} of {total} weights are not as they were sent:\n{listed}",
-        "send them again, all of them, and wait for the transfer before the next token is drawn",
+        "{remedy}",
     )
     # checks of whole models
     VERIFY_STATE = (
