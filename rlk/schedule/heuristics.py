@@ -31,6 +31,9 @@ SQUARE_THREADS = 512
 SQUARE_THREADS_ALONE = 128
 """Of a row along two axes without a loop. The end of a sampler's walk of 64 rows takes 11.6 us by Triton on
 an H200, 11.4 by 256 threads, 15.5 by 512."""
+SQUARE_UNROLLED = 8
+"""Steps of such a row whose loads are in flight together. ptxas unrolls loops of constant length so; in others,
+which a few rows alone run, one load would wait for the other: 0.3 us for each of 148 steps."""
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
 MERGED_AHEAD = 32  # the most steps whose states of few rows are in flight together
@@ -398,7 +401,8 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
     least = min(THREADS, held // LONGEST_LANE) // target.warp  # a row of 32768 by 8 warps spills
     threads = SQUARE_THREADS if target.vendor == "amd" or _loops(kernel) else SQUARE_THREADS_ALONE
     placed = threads // target.warp if many else max(warps(held), padded(least))
-    return Schedule(tiles=tuple(sorted(tiles.items())), warps=placed)
+    unroll = SQUARE_UNROLLED if many and target.vendor == "nvidia" and _loops(kernel) else 1
+    return Schedule(tiles=tuple(sorted(tiles.items())), warps=placed, unroll=unroll)
 
 
 def _loops(kernel: Kernel) -> bool:
