@@ -64,7 +64,7 @@ def load_levels(lets: tuple[Let, ...], inputs: frozenset[str]) -> list[tuple[Let
     depths: dict[Value, int] = {}
     for let in lets:
         axes = let.type.axes if isinstance(let.type, TileType) else ()
-        chunk = [axis.part for axis in axes] == [Part.LANE]
+        chunk = [axis.part for axis in axes if axis.part is not Part.PIECE] == [Part.LANE]
         loads = let.value in early and isinstance(let.node, Load) and chunk
         depths[let.value] = max((depths.get(v, 0) for v in operands(let.node)), default=0) + loads
     of_loads = [let.value for let in lets if let.value in early and isinstance(let.node, Load)]
