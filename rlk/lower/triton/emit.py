@@ -496,7 +496,7 @@ class Emitter:
         self.block(tuple(let for let in loop.body.lets[at:] if let.value not in waiting))
 
     def levels(self, lets: tuple[Let, ...]) -> None:
-        """Write a step; a barrier before and behind loads at loaded indices, since ptxas moves none across it.
+        """Write a step, with barriers before and behind loads at loaded indices: ptxas moves none across one.
 
         Else it waits for a thread's first index before it loads the next: 18 times for 16 tokens of a loss.
         """
