@@ -412,13 +412,10 @@ def test_loads_at_loaded_indices_are_issued_in_levels() -> None:
     assert sum(isinstance(let.node, Load) for let in tokens) >= 2
     assert not any(isinstance(let.node, Load) for let in rest)
     assert [len(each) for each in levels("logp")] == [1]  # one load at a loaded index needs no level
-    source = emitted_of("nll_loss")
-    assert source.count("tl.debug_barrier()") == 4  # of whole steps, and of the last one
-
-
-def emitted_of(name: str) -> str:
-    from rlk.runtime.reference import emit, reference_extents
-    from rlk.runtime.registry import operators
-
-    program = canonical(operators()[name].trace_for_kernels(operators()[name].default_variant()))
-    return emit(program, reference_extents(operators()[name], program), target("sm_90a"), "triton")[0].source
+    op = operators()["nll_loss"]
+    bound = specialize(canonical(op.trace(op.default_variant())), {}, SM90)
+    signature = Signature((), False, frozenset())
+    for apart, barriers in ((False, 0), (True, 4)):  # of whole steps, and of the last one
+        chosen = [replace(choose(k, target("sm_90a"), signature, {}), levels=apart) for k in bound.kernels]
+        made = lower(bound, chosen, target("sm_90a"), signature)
+        assert made.source.count("tl.debug_barrier()") == barriers

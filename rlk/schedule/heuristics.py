@@ -31,9 +31,6 @@ SQUARE_THREADS = 512
 SQUARE_THREADS_ALONE = 128
 """Of a row along two axes without a loop. The end of a sampler's walk of 64 rows takes 11.6 us by Triton on
 an H200, 11.4 by 256 threads, 15.5 by 512."""
-SQUARE_UNROLLED = 8
-"""Steps of such a row whose loads are in flight together. ptxas unrolls loops of constant length so; in others,
-which a few rows alone run, one load would wait for the other: 0.3 us for each of 148 steps."""
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
 MERGED_AHEAD = 32  # the most steps whose states of few rows are in flight together
@@ -401,8 +398,7 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
     least = min(THREADS, held // LONGEST_LANE) // target.warp  # a row of 32768 by 8 warps spills
     threads = SQUARE_THREADS if target.vendor == "amd" or _loops(kernel) else SQUARE_THREADS_ALONE
     placed = threads // target.warp if many else max(warps(held), padded(least))
-    unroll = SQUARE_UNROLLED if many and target.vendor == "nvidia" and _loops(kernel) else 1
-    return Schedule(tiles=tuple(sorted(tiles.items())), warps=placed, unroll=unroll)
+    return Schedule(tiles=tuple(sorted(tiles.items())), warps=placed)
 
 
 def _loops(kernel: Kernel) -> bool:
@@ -520,7 +516,13 @@ def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple
         Schedule(tiles=tuple((n, 8 if n in last else 2) for n in names) if room >= 64 else (), warps=4),
         Schedule(tiles=tuple((n, few) for n in last), placed=(*low, *split), warps=8),
         Schedule(tiles=tuple((n, more) for n in last), placed=(*split[::-1], *low), warps=4, stages=2),
-        Schedule(tiles=tuple((n, few) for n in names[-2:]), placed=(*split, *low[::-1]), warps=2, unroll=2),
+        Schedule(
+            tiles=tuple((n, few) for n in names[-2:]),
+            placed=(*split, *low[::-1]),
+            warps=2,
+            unroll=2,
+            levels=True,
+        ),
     )
     return tuple(dict.fromkeys(made))
 

@@ -175,21 +175,18 @@ def policy_loss_1(
         s_begin = piece_begin + s_step_times_1024
         s = s_begin + s_lane
         order = tl.load(order_ptr + s)  # loss.py:84
-        tl.debug_barrier()
         order_ge_0 = order >= 0  # policy.py:140
         order_lt_T = order < T
         active_guard = order_ge_0 & order_lt_T
         active = tl.load(active_ptr + order, mask=active_guard, other=0)
         sequence = tl.load(sequence_ptr + order, mask=active_guard, other=0)
-        logp = tl.load(logp_ptr + order, mask=active_guard, other=0.0)
-        old_logp = tl.load(old_logp_ptr + order, mask=active_guard, other=0.0)
-        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard, other=0.0)
-        tl.debug_barrier()
         sequence_ge_0 = sequence >= 0  # policy.py:146
         sequence_lt_B = sequence < B
         advantages_guard = sequence_ge_0 & sequence_lt_B
         advantages = tl.load(advantages_ptr + sequence, mask=advantages_guard, other=0.0)
-        tl.debug_barrier()
+        logp = tl.load(logp_ptr + order, mask=active_guard, other=0.0)  # policy.py:140
+        old_logp = tl.load(old_logp_ptr + order, mask=active_guard, other=0.0)
+        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard, other=0.0)
         log_ratio = logp - old_logp  # policy.py:191
         ratio = portable_exp(log_ratio)  # policy.py:369
         advantages_is_0 = advantages == 0.0  # policy.py:371
@@ -232,23 +229,20 @@ def policy_loss_1(
         s = s_begin + s_lane
         exists = s < piece_end
         order = tl.load(order_ptr + s, mask=exists, other=0)  # loss.py:84
-        tl.debug_barrier()
         order_ge_0 = order >= 0  # policy.py:140
         order_lt_T = order < T
         active_guard = order_ge_0 & order_lt_T
         active_guard_2 = exists & active_guard
         active = tl.load(active_ptr + order, mask=active_guard_2, other=0)
         sequence = tl.load(sequence_ptr + order, mask=active_guard_2, other=0)
-        logp = tl.load(logp_ptr + order, mask=active_guard_2, other=0.0)
-        old_logp = tl.load(old_logp_ptr + order, mask=active_guard_2, other=0.0)
-        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard_2, other=0.0)
-        tl.debug_barrier()
         sequence_ge_0 = sequence >= 0  # policy.py:146
         sequence_lt_B = sequence < B
         advantages_guard = sequence_ge_0 & sequence_lt_B
         advantages_guard_2 = exists & advantages_guard
         advantages = tl.load(advantages_ptr + sequence, mask=advantages_guard_2, other=0.0)
-        tl.debug_barrier()
+        logp = tl.load(logp_ptr + order, mask=active_guard_2, other=0.0)  # policy.py:140
+        old_logp = tl.load(old_logp_ptr + order, mask=active_guard_2, other=0.0)
+        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard_2, other=0.0)
         log_ratio = logp - old_logp  # policy.py:191
         ratio = portable_exp(log_ratio)  # policy.py:369
         advantages_is_0 = advantages == 0.0  # policy.py:371

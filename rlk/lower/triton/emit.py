@@ -496,12 +496,14 @@ class Emitter:
         self.block(tuple(let for let in loop.body.lets[at:] if let.value not in waiting))
 
     def levels(self, lets: tuple[Let, ...]) -> None:
-        """Write a step, with barriers before and behind loads at loaded indices: ptxas moves none across one.
+        """Write a step; if the schedule says so, with barriers around loads at loaded indices.
 
-        Else it waits for a thread's first index before it loads the next: 18 times for 16 tokens of a loss.
+        ptxas moves no load across one. Else it waits for a thread's first index before it loads at the next:
+        18 times for 16 tokens of a loss.
         """
         inputs = frozenset(d.name for d in self.plan.kernel.params if d.role is Role.IN)
-        found = load_levels(lets, inputs) if self.plan.target.vendor == "nvidia" else [lets]
+        apart = self.plan.schedule.levels and self.plan.target.vendor == "nvidia"
+        found = load_levels(lets, inputs) if apart else [lets]
         for i, level in enumerate(found):
             if i:
                 self.line("tl.debug_barrier()")
