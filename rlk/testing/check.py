@@ -242,11 +242,12 @@ def check_names(tried: Sequence[Case]) -> Verdict:
 
 
 def _forms(traced: Program) -> Iterator[Program]:
-    """Yield a program as it was traced, and after each of the passes that make it canonical."""
+    """Yield a program as it was traced, and after each of the passes that make it canonical and change it."""
     yield traced
     for _, change in CANONICAL:
-        traced = change(traced)
-        yield traced
+        before, traced = traced, change(traced)
+        if traced != before:
+            yield traced
 
 
 # --- float64 --------------------------------------------------------------------------------------
