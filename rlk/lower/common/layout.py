@@ -147,9 +147,9 @@ def _broken(lines: list[str]) -> list[str]:
     if named:
         place = f"# {named}"
         made = (
-            [f"{made[0]}  {place}", *made[1:]]
+            (f"{made[0]}  {place}", *made[1:])
             if len(made[0]) + len(place) + 2 <= COLUMNS
-            else [f"{indent}{place}", *made]
+            else (f"{indent}{place}", *made)
         )
     return [*above, *made]
 
@@ -192,10 +192,11 @@ def _read(text: str) -> tuple[_Token, ...]:
     return tuple(found)
 
 
-def _statement(indent: str, text: str) -> list[str]:
+@lru_cache(4096)  # kernels of one operator, and of one backend, share most of their long statements
+def _statement(indent: str, text: str) -> tuple[str, ...]:
     """Break a statement: inside its brackets, or inside parentheses around its right-hand side."""
     if len(indent) + len(text) <= COLUMNS:
-        return [indent + text]
+        return (indent + text,)
     tokens = _read(text)
     head = next((t.end + 1 for t in tokens if t.depth == 0 and t.text in ("=", "+=", "-=", "|=")), 0)
     if not head and tokens[0].text in _STATEMENTS:
@@ -208,8 +209,8 @@ def _statement(indent: str, text: str) -> list[str]:
         if len(left[0]) > COLUMNS:  # of many names
             names, sign = text[:head].rsplit(maxsplit=1)
             left = [f"{indent}(", *_expression(indent + INDENT, names), f"{indent}) {sign} ("]
-        return [*left, *_expression(indent + INDENT, right), f"{indent}){tail}"]
-    return _brackets(indent, text)
+        return (*left, *_expression(indent + INDENT, right), f"{indent}){tail}")
+    return tuple(_brackets(indent, text))
 
 
 def _cuts(text: str) -> list[int]:
