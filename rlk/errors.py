@@ -176,7 +176,7 @@ class Code(Enum):
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
     TENSOR_AXIS = (
         "Tensor: the dim {got!r} is no Axis",
-        'declare it first: N = Axis("N"), then Tensor[f32, N]',
+        'declare it first: N = Axis("N"{extent}), then Tensor[f32, N]',
     )
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
@@ -410,7 +410,7 @@ class Code(Enum):
     CHECKPOINT_DTYPE = ("{path}: {name} has dtype {got}", "expected {wanted}")
     WEIGHTS_DIFFER = (
         "{count} of {total} weights are not as they were sent:\n{listed}",
-        "send them again, all of them, and wait for the transfer before the next token is drawn",
+        "{remedy}",
     )
     # checks of whole models
     VERIFY_STATE = (

@@ -35,6 +35,8 @@ IGNORED = frozenset(
     "cache_position cu_seq_lens_k max_length_q max_length_k num_items_in_batch is_causal".split()
 )
 """Keywords that change nothing here; any other that says something is refused."""
+ROUTER_LOGITS = "output_router_logits"
+ROUTER_LOSSES = "set it to False; a forward hook on layer.mlp.gate has the scores for rlk.ops.router_losses"
 CHECKPOINTED_OUTSIDE = "__call__" in vars(GradientCheckpointingLayer)
 """Whether transformers checkpoints around a layer's forward (5.17), not inside of it (5.23)."""
 
@@ -471,14 +473,16 @@ def _logits(
 
 
 def _read_options(self: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
-    """Take output_hidden_states and return_dict from keywords; refuse attentions."""
+    """Take output_hidden_states and return_dict from keywords; refuse attentions and router logits."""
     found = []
-    for name in ("output_attentions", "output_hidden_states", "return_dict"):
+    for name in ("output_attentions", ROUTER_LOGITS, "output_hidden_states", "return_dict"):
         said = kwargs.pop(name, None)
         found.append(bool(getattr(self.config, name, False) if said is None else said))
     if found[0]:
         raise no_form(PEER, "output_attentions", "leave it out: probabilities never reach memory")
-    return found[1], found[2]
+    if found[1]:
+        raise no_form(PEER, ROUTER_LOGITS, ROUTER_LOSSES)
+    return found[2], found[3]
 
 
 def _refuse(kwargs: dict[str, Any]) -> None:
