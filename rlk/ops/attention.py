@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math as numbers
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,9 +32,7 @@ from rlk.runtime.binding.checks import (
     wrong_value,
 )
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.binding.selection import invoke
-from rlk.runtime.call.dispatch import dispatch
-from rlk.runtime.call.entry import call, worded
+from rlk.runtime.call.entry import call, call_into, worded
 from rlk.specs import attention as spec
 from rlk.specs import model
 from rlk.specs.packing import CONTEXT, OFFSETS, PAGE
@@ -168,8 +165,8 @@ def paged_attention_into(
         raise wrong_value(name, "out", got, f"a dense tensor {list(wanted)}")
     has_dtype(name, "out", out, q.dtype)
     same_device(name, "out", out, "q", q.device)
-    found = replace(invoke(spec.paged_attention, tensors, scalars, statics, None), into=frozenset({"o"}))
-    dispatch(found, tensors | {"o": out.view(*tensors["q"].shape[:3], -1)}, scalars)
+    o = out.unflatten(1, tensors["q"].shape[1:3])
+    call_into(spec.paged_attention, tensors, scalars, statics, {"o": o})
 
 
 def _paged(
