@@ -12,7 +12,6 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import (
     Check,
     Dot,
-    Fn2,
     Kernel,
     Let,
     Load,
