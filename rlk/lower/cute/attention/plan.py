@@ -16,7 +16,6 @@ from rlk.ir.nodes import (
     Let,
     Load,
     Loop,
-    Map2,
     Node,
     Pos,
     Result,
