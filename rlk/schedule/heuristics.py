@@ -410,12 +410,14 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
 def _columns_of_state(
     kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]
 ) -> Axis | None:
-    """Return the parallel axis of a matrix that a loop carries, whose other axes a program has whole.
+    """Return the parallel axis of a matrix that a recurrence carries, whose other axes a program has whole.
 
-    None where a column in each program fills no core: alone it is ready sooner.
+    Sums over rows by pieces carry matrices too: those stay as they are. None where columns are few: alone in
+    its program each is ready sooner.
     """
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
-    states = [type.axes for loop in loops for type in loop.types]
+    recurrences = [loop for loop in loops if loop.axis.piece is None and loop.axis.split is None]
+    states = [type.axes for loop in recurrences for type in loop.types]
     last = found.parallel[-1] if found.parallel else None
     if last is None or last.dynamic or last.over is not None or _held(found) > LONGEST_STATE:
         return None
