@@ -11,18 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from benchmarks import bench_gallery
 from benchmarks.dry import OnCpu
 from rlk.aot.matrix import read_matrix
-from rlk.interp.run import run
-from rlk.passes.pipeline import canonical
 from rlk.runtime import registry
-from rlk.testing.bits import differing
-from rlk.testing.generated import run_generated
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "examples/operators"
@@ -122,21 +117,3 @@ def test_the_benchmark_times_the_same_formula_as_its_peers(tool: dict[str, Any],
     assert checked.differing == 0 and (checked.max_abs_err or 0.0) < 2e-2
     ours, theirs = (x if isinstance(x, torch.Tensor) else x[0] for x in (made, plain))
     torch.testing.assert_close(ours.float(), theirs.float(), rtol=2e-2, atol=2e-2)
-
-
-def test_columns_of_a_carried_matrix_share_a_program_and_keep_their_bits(tool: dict[str, Any]) -> None:
-    op = tool["operators"]()["linear_attention"]
-    program, rng = canonical(op.trace(op.default_variant())), np.random.default_rng(0)
-    begin = np.cumsum([0, *(i % 4 for i in range(80))]).astype(np.int32)
-    q, k, v = (rng.normal(size=(begin[-1], n)).astype(np.float32) for n in (32, 32, 40))
-    gate = rng.uniform(0.5, 1.0, begin[-1]).astype(np.float32)
-    given = {"q": q, "k": k, "v": v, "gate": gate, "begin": begin[:-1], "end": begin[1:]}
-    want = run(program, given)["o"]
-    ran = run_generated(program, given)
-    assert "A program owns 1 of B, 64 of W" in ran.emitted.source
-    assert differing(ran.tensors["o"], want) == 0
-    few = {**given, "begin": begin[:16], "end": begin[1:17]}
-    assert "A program owns 1 of B, 1 of W" in run_generated(program, few).emitted.source
-    order = rng.permutation(32)
-    other = run(program, {**given, "q": q[:, order], "k": k[:, order]})["o"]
-    assert differing(other, want) > 0, "the control: another order of K has other bits"

@@ -410,10 +410,10 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
 def _columns_of_state(
     kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]
 ) -> Axis | None:
-    """Return the parallel axis of a matrix that a recurrence carries, whose other axes a program has whole.
+    """Return the parallel axis of a vector or matrix that a recurrence carries, whose other axes are whole.
 
-    Sums over rows by pieces carry matrices too: those stay as they are. None where columns are few: alone in
-    its program each is ready sooner.
+    Sums over rows by pieces carry matrices too: those stay as they are. None where columns of matrices are
+    few: alone in its program each is ready sooner.
     """
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     recurrences = [loop for loop in loops if loop.axis.piece is None and loop.axis.split is None]
@@ -421,28 +421,30 @@ def _columns_of_state(
     last = found.parallel[-1] if found.parallel else None
     if last is None or last.dynamic or last.over is not None or _held(found) > LONGEST_STATE:
         return None
-    if not any(last in axes and any(axis in axes for axis, _ in found.inside) for axes in states):
+    inside = [axis for axis, _ in found.inside]
+    if not any(last in axes and (not inside or any(axis in axes for axis in inside)) for axes in states):
         return None
     columns = _extent(last, extents, 1)
     for axis in found.parallel[:-1]:
         columns *= row_class(extents.get(axis.name))
-    return last if columns > STATE_COLUMNS * target.cores else None
+    return last if not inside or columns > STATE_COLUMNS * target.cores else None
 
 
 def _state(columns: Axis, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
-    """Return the schedule of a loop that carries a matrix: columns share the loads of what a step reads.
+    """Return the schedule of a recurrence: columns of what it carries share a program.
 
-    With the other dims first and two lanes for each of their elements, Triton keeps the sum over them in
-    lanes. A step of a matrix of 64 x 64 has 1288 instructions for sm_90a so, 2782 by half of the warps, 1760
-    by twice as many, and 6336 where each column is a program's; of 128 x 128 5344, and 16384. Times are not
-    measured yet.
+    Of a vector each lane has one. Columns of a matrix share the loads of what a step reads: with the other
+    dims first and two lanes for each of their elements, Triton keeps the sum over them in lanes. A step of a
+    matrix of 64 x 64 has 1288 instructions for sm_90a so, 2782 by half of the warps, 1760 by twice as many,
+    and 6336 where each column is a program's; of 128 x 128 5344, and 16384. Times are not measured yet.
     """
-    tile = min(WIDEST_STATE, padded(_extent(columns, extents, 1)))
+    held = _held(found)
+    tile = min(WIDEST_STATE if held > 1 else target.warp, padded(_extent(columns, extents, 1)))
     placed = tuple(Span(str(axis), 0, n.bit_length() - 1) for axis, n in found.inside if n > 1)
     return Schedule(
         tiles=((str(columns), tile),) if tile > 1 else (),
         placed=placed if tile > 1 else (),
-        warps=max(1, 2 * _held(found) // target.warp),
+        warps=max(1, 2 * held // target.warp),
         stages=3,
     )
 
