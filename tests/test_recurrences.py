@@ -11,6 +11,7 @@ from rlk.interp.run import run
 from rlk.ir.nodes import Program
 from rlk.lang import Axis, L, Outputs, Ragged, Tensor, Tree, f32, i32, op
 from rlk.passes.pipeline import canonical
+from rlk.schedule import heuristics
 from rlk.testing.bits import differing
 from rlk.testing.generated import run_generated
 
@@ -60,8 +61,9 @@ def test_a_lane_has_a_column_of_a_vector(width: int) -> None:
     assert differing(ran.tensors["y"], run(of(average), given)["y"]) == 0
 
 
-def test_columns_of_a_matrix_share_a_program_where_they_are_many() -> None:
+def test_columns_of_a_matrix_share_a_program_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
+    monkeypatch.setattr(heuristics, "SHARED_STATE", True)
     begin = np.cumsum([0, *(i % 4 for i in range(80))]).astype(np.int32)
     q, k, v = (drawn(begin[-1], n) for n in (32, 32, 40))
     given = {"q": q, "k": k, "v": v, "begin": begin[:-1], "end": begin[1:]}

@@ -38,6 +38,7 @@ THREADS = 1024  # the most of a program
 LONGEST_LANE = 64  # elements of a row that a lane has
 WIDEST_LANE = 32  # elements of a lane that has a row, the next ones and a sum of them: with more it spills
 SUMMED_VECTOR, SUMMED_ROWS = 8, 8  # of sums of rows: elements of a lane, and rows whose loads are in flight
+SHARED_STATE = False  # whether columns of a carried matrix share a program: until it is timed
 WIDEST_STATE = 64  # columns that a program has of a carried matrix
 LONGEST_STATE = 256  # elements of such a column: two lanes for each
 STATE_COLUMNS = 16  # columns of such matrices for each core, from which programs have several
@@ -427,7 +428,7 @@ def _columns_of_state(
     columns = _extent(last, extents, 1)
     for axis in found.parallel[:-1]:
         columns *= row_class(extents.get(axis.name))
-    return last if not inside or columns > STATE_COLUMNS * target.cores else None
+    return last if not inside or (SHARED_STATE and columns > STATE_COLUMNS * target.cores) else None
 
 
 def _state(columns: Axis, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
