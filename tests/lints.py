@@ -102,8 +102,6 @@ READ_OTHER_TEXT = {
     "rlk/lower/common/machine.py": "docstrings of portable functions",
     "rlk/lower/common/prelude.py": "prelude files",
     "rlk/lower/triton/module.py": "the version of the compiler",
-    "rlk/lower/cute/attention/consumer.py": "a view of an accumulator, as one of its elements is written",
-    "rlk/lower/cute/attention/kernel.py": "the arguments of a kernel",
     "rlk/lower/cute/attention/step.py": "the lines of a step, whose free names are its arguments",
 }
 """Files of lowerings that read text, and which."""
@@ -511,6 +509,8 @@ def _text_read(node: ast.AST) -> str | None:
             return "imports re"
         case ast.ImportFrom(module="re"):
             return "imports re"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="ast"), attr="parse")):
+            return f"parses text: {ast.unparse(node)}"
         case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in TEXT_METHODS:
             return None if isinstance(value, ast.Constant) else f"takes text apart: {ast.unparse(node)}"
         case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[within]) if _is_word(left):

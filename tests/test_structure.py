@@ -384,6 +384,7 @@ def test_an_operator_named_in_a_lowering_is_found() -> None:
         "import re",
         "from re import sub",
         "x = line.text.split(' = ')",
+        "x = ast.parse(line.text)",
         "x = made.startswith('select(')",
         "x = self.lines.pop().text.strip()",
         "x = 'thread' in line.text",
