@@ -284,7 +284,7 @@ class GemmEmitter(Emitter):
                 with self.inner("for c in cutlass.range_constexpr(2):"):
                     at = f"({first} + 8 * i + quad + c)"
                     for let in plan.prologue:
-                        self.at(let)
+                        self.note(let)
                         if let.node == Pos(over):
                             self.text[let.value] = at
                         elif let.value == whole or isinstance(let.node, Load):
@@ -543,7 +543,7 @@ class GemmEmitter(Emitter):
             else:
                 ready = ready or [let for let in left if not missing.intersection(self.operands(let))]
                 for let in ready:
-                    self.at(let)
+                    self.note(let)
                     self.of_row(let)
             left = [let for let in left if let not in ready]
 
@@ -574,7 +574,7 @@ class GemmEmitter(Emitter):
         kept = [let for let in group if let.value in needed and not self.lasting(let)]
         reads = [let for let in group if self.lasting(let)]
         names = {let.value: self.names.fresh(let.name or stem(let)) for let in kept}
-        self.at(group[0])
+        self.note(group[0])
         if names:
             self.line(f"{', '.join(names.values())} = {', '.join('[]' for _ in kept)}")
         self.text.update(names)
@@ -588,10 +588,10 @@ class GemmEmitter(Emitter):
             with self.inner(f"for c in cutlass.range_constexpr({span}):"):
                 for let in group:
                     if let not in reads:
-                        self.at(let)
+                        self.note(let)
                         self.element(let, let in kept)
             for let in written:
-                self.at(let)
+                self.note(let)
                 self.node(let)
             self.memory.span = None
         self.per_element.difference_update(let.value for let in group)
@@ -607,7 +607,7 @@ class GemmEmitter(Emitter):
             assert isinstance(let.node, Load)
             by = self.by_vectors(let.node)
             if by is not None:
-                self.at(let)
+                self.note(let)
                 wide[let.value] = self.load_vectors(let, let.node, by)
         for value, name in wide.items():
             made = self.call("from_vectors", "epilogue_tile", text.TYPES[self.tile(value).dtype], name)
@@ -616,7 +616,7 @@ class GemmEmitter(Emitter):
         if narrow:
             with self.inner(f"for c in cutlass.range_constexpr({span}):"):
                 for let in narrow:
-                    self.at(let)
+                    self.note(let)
                     self.append(let)
 
     def append(self, let: Let) -> None:
@@ -672,7 +672,7 @@ class GemmEmitter(Emitter):
         here = f"({ahead} >= 0) & ({ahead} < {self.plan.fragment.length})"
         with self.inner(f"if {self.call('any_lane', here)}:"):
             for each in one_hot.inside:
-                self.at(each)
+                self.note(each)
                 if not self.widened(each):
                     self.of_row(each)
             self.line(f"{name} = {self.reduced(let, reduce)}")
@@ -684,7 +684,7 @@ class GemmEmitter(Emitter):
     def row_ahead(self, let: Let) -> None:
         """Write a row value before the mainloop, as a list over the rows of a thread."""
         count = len(self.lines)
-        self.at(let)
+        self.note(let)
         self.of_both = True
         self.node(let)
         self.of_both = False

@@ -422,7 +422,7 @@ class ConsumerEmitter(AttentionEmitter):
             self.whole.discard(score)
             return
         for let in users:
-            self.at(let)
+            self.note(let)
             name = self.let(let.name or stem(let), both.format(self.expression(let)))
             self.text[let.value] = f"{name}[r]"
             self.written.add(let.value)
@@ -464,7 +464,7 @@ class ConsumerEmitter(AttentionEmitter):
         stays = {found.maximum, found.subtracted}
         count, maximum = self.parts_of(found.total), self.text[found.before]
         self.uses("all_below", "any_lane", "select")
-        self.at(found.total)
+        self.note(found.total)
         parts = self.let(f"{step.total}_parts", f"cute.make_rmem_tensor(({ROWS * count},), Float32)")
         with self.inner(EACH_ROW):
             with self.isolated(scope=False):
@@ -494,7 +494,7 @@ class ConsumerEmitter(AttentionEmitter):
         self.ordered([let for let in rest if let.value in needed and let not in changes])
         assert isinstance(found.chunk.node, Reduce)
         of_thread, across = self.halves(found.chunk)
-        self.at(found.chunk)
+        self.note(found.chunk)
         made = f"{across}({of_thread}({self.text[found.chunk.node.x]}))[0]"
         self.text[found.chunk.value] = self.let(found.chunk.name or stem(found.chunk), made)
         self.written.add(found.chunk.value)
@@ -513,7 +513,7 @@ class ConsumerEmitter(AttentionEmitter):
         self.ordered([let for let in step.lets if let.value in needed])
         self.crossing, self.targets = {}, {}
         tree, _ = self.halves(found.total)
-        self.at(found.total)
+        self.note(found.total)
         name = self.let(f"{step.total}_of_row", f"{tree}({self.text[found.numerators]})")
         count = self.parts_of(found.total)
         with self.inner(f"for i in cutlass.range_constexpr({count}):"):
@@ -582,14 +582,14 @@ class ConsumerEmitter(AttentionEmitter):
         """Write the thread-local part of a reduction of both rows; return its name."""
         assert isinstance(let.node, Reduce)
         tree, _ = self.halves(let)
-        self.at(let)
+        self.note(let)
         given = f"{tree}({self.text[let.node.x]})"
         return self.let(f"{let.name or stem(let)}_parts", f"[x for r in range({ROWS}) for x in {given}]")
 
     def across(self, let: Let, parts: str) -> None:
         """Write the shuffles of a reduction of both rows."""
         _, tree = self.halves(let)
-        self.at(let)
+        self.note(let)
         self.text[let.value] = self.let(let.name or stem(let), f"{tree}({parts})")
         self.rowwise.add(let.value)
         self.written.add(let.value)
@@ -785,7 +785,7 @@ class ConsumerEmitter(AttentionEmitter):
             ready = [x for x in left if not self.elementwise(x) and not missing & set(self.operands(x))]
             if ready:
                 for let in ready:
-                    self.at(let)
+                    self.note(let)
                     self.node(let)
                     self.written.add(let.value)
             else:
@@ -815,14 +815,14 @@ class ConsumerEmitter(AttentionEmitter):
         needed = {v for let in rest for v in operands(let.node)}
         ends = needed | self.crossing.keys()
         live = [let for let in group if let.value in ends and let.value not in self.targets]
-        self.at(group[0])
+        self.note(group[0])
         for let in live:
             name = self.crossing.get(let.value)
             self.text[let.value] = f"{name}[r]" if name else self.let(let.name or stem(let), "[]")
         with self.inner(f"for c in cutlass.range_constexpr({fragment.count}):"):
             rare = [let for let in group if self.is_rare(let) and let not in live]
             for let in [let for let in group if let not in rare]:
-                self.at(let)
+                self.note(let)
                 if self.masks is not None and let.value in self.masks.selects:
                     self.masked_element(let, live, rare)
                 else:
@@ -858,9 +858,9 @@ class ConsumerEmitter(AttentionEmitter):
         if let in live or let.value in self.targets:
             with self.switch(MASKED):
                 for x in waiting:
-                    self.at(x)
+                    self.note(x)
                     self.element(x, [], self.expression(x))
-                self.at(let)
+                self.note(let)
                 self.element(let, live, self.expression(let))
             with self.inner("else:"):
                 self.element(let, live, plain)
@@ -868,9 +868,9 @@ class ConsumerEmitter(AttentionEmitter):
         name = self.let(let.name or stem(let), plain)
         with self.switch(MASKED):
             for x in waiting:
-                self.at(x)
+                self.note(x)
                 self.element(x, [], self.expression(x))
-            self.at(let)
+            self.note(let)
             self.line(f"{name} = {self.expression(let)}")
         self.text[let.value] = name
         self.whole.add(let.value)
