@@ -146,23 +146,23 @@ class GemmEmitter(Emitter):
         """Return the lines that compute tile coordinates from a tile index, and their names."""
         names, rest, found = [], "column", []
         others = list(reversed(self.plan.others))
-        for i, owned in enumerate(others):
-            name = f"{axis_name(owned.axis)}_tile"
+        for i, tiled in enumerate(others):
+            name = f"{axis_name(tiled.axis)}_tile"
             names.append(name)
             last = i == len(others) - 1
-            found.append(Line(f"{name} = {rest if last else f'{rest} % {owned.tiles}'}"))
-            rest = f"{rest} // {owned.tiles}" if rest == "column" else f"({rest}) // {owned.tiles}"
+            found.append(Line(f"{name} = {rest if last else f'{rest} % {tiled.tiles}'}"))
+            rest = f"{rest} // {tiled.tiles}" if rest == "column" else f"({rest}) // {tiled.tiles}"
         return tuple(found), ", ".join(["row_tile", *names])
 
-    def own(self) -> None:
+    def write_coordinates(self) -> None:
         """Write the tile coordinates."""
-        for owned in self.plan.others:
-            name = f"{axis_name(owned.axis)}_tile"
-            if owned.axis == self.plan.fragment.axis:
+        for tiled in self.plan.others:
+            name = f"{axis_name(tiled.axis)}_tile"
+            if tiled.axis == self.plan.fragment.axis:
                 place = self.of_segment(name) if self.plan.columns_of_segments else name
-                self.text_first = self.let(f"{axis_name(owned.axis)}_first", f"{place} * {owned.tile}")
+                self.text_first = self.let(f"{axis_name(tiled.axis)}_first", f"{place} * {tiled.tile}")
             else:
-                self.memory.coordinates[owned.axis] = self.let(axis_name(owned.axis), name)
+                self.memory.coordinates[tiled.axis] = self.let(axis_name(tiled.axis), name)
         of_rows = self.plan.segments is not None and not self.plan.columns_of_segments
         place = self.of_segment("row_tile") if of_rows else "row_tile"
         place = place if self.plan.cluster == 1 else f"({place} * {self.plan.cluster} + rank)"
@@ -235,7 +235,7 @@ class GemmEmitter(Emitter):
         """Return the producer's lines for a tile and for a piece, and the coordinates of its TMA tiles."""
         with self.names.scope():
             kept = dict(self.text), dict(self.consts), dict(self.memory.coordinates)
-            self.own()
+            self.write_coordinates()
             values = [
                 v
                 for tma_tile in self.plan.tma_tiles
@@ -309,7 +309,7 @@ class GemmEmitter(Emitter):
 
     def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...], tuple[Line, ...]]:
         """Return a consumer's prologue, that of a piece whose length a tile counts, and its epilogue."""
-        self.own()
+        self.write_coordinates()
         rows = self.plan.rows
         later = self.after_products()
         early = [
@@ -357,12 +357,12 @@ class GemmEmitter(Emitter):
         """Write a thread's first column, and elect one of four threads for row values."""
         fragment = self.plan.fragment
         self.memory.writer = "first_of_quad"
-        owned = next((o for o in self.plan.others if o.axis == fragment.axis), None)
+        tiled = next((o for o in self.plan.others if o.axis == fragment.axis), None)
         self.first_column = "quad"
-        if owned is not None:
+        if tiled is not None:
             self.first_column = self.let(axis_name(fragment.axis), f"{self.text_first} + quad")
             masked = self.plan.columns_of_segments
-            if not masked and (owned.length is None or owned.length % owned.tile):
+            if not masked and not tiled.exact:
                 self.columns_end = f"{self.memory.extent(fragment.axis)} - {self.first_column}"
                 self.bound_columns()
 

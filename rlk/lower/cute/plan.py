@@ -413,7 +413,7 @@ class RowsPlan:
 
     kernel: Kernel
     kind: str
-    owned: tuple[TiledAxis, ...]
+    tiled: tuple[TiledAxis, ...]
     thread_value_layouts: tuple[ThreadValues, ...]
     threads: int
     ahead: int
@@ -515,7 +515,7 @@ def _contraction(
     schedule.with_tile(str(columns), 1).check_powers()
     consumers = _consumers(schedule, rows, width, found.parallel, target, len(pairs) + (loop is not None))
     tile = consumers * ROWS_OF_WARPGROUP
-    owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
+    others = _others(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     loaded, dtype = _dtypes(kernel, pairs.values(), signature, target)
     sums = walked is not None or loop is not None and width > WIDE_WITH_SUM
     registers, cluster = _registers(consumers, sums), schedule.cluster
@@ -533,7 +533,7 @@ def _contraction(
         kind=what,
         phases=phases,
         rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
-        others=owned,
+        others=others,
         fragment=Fragment(columns, width, (1, 2)),
         ring=ring,
         dtype=dtype,
@@ -644,7 +644,7 @@ def _swapped(
     return swapped
 
 
-def _owned(
+def _others(
     parallel: tuple[Axis, ...],
     of_segments: Segments | None,
     rows: Axis,
@@ -656,8 +656,8 @@ def _owned(
     over = None if of_segments is None else of_segments.over
     lengths = {columns.axis: columns.tile}
     others = (a for a in parallel if a not in (rows, over))
-    owned = (TiledAxis(a, lengths.get(a, 1), fixed_extent(a, extents)) for a in others)
-    made = tuple(sorted(owned, key=lambda each: each.tiles is not None))
+    tiled = (TiledAxis(a, lengths.get(a, 1), fixed_extent(a, extents)) for a in others)
+    made = tuple(sorted(tiled, key=lambda each: each.tiles is not None))
     if any(each.tiles is None for each in made[1:]):
         raise refused(SECOND_DYNAMIC, target, instead=STATIC)
     return made

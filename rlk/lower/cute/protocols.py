@@ -148,7 +148,7 @@ def gradient_protocol(
     stages: int,
     consumers: int,
     steps: int,
-    owned: tuple[int, ...],
+    resident: tuple[int, ...],
     streamed: tuple[int, ...],
     *,
     early: int = 0,
@@ -156,8 +156,8 @@ def gradient_protocol(
 ) -> Protocol:
     """Return the protocol of attention gradients: resident rows, a pipeline for each streamed factor.
 
-    owned, streamed: factors of each copy loop. All stages of a step are released when its products are done;
-    those of the first factors, `early` of them, when its scores are.
+    resident, streamed: factors of each copy loop. All stages of a step are released when its products are
+    done; those of the first factors, `early` of them, when its scores are.
     """
 
     def named(what: str, batches: tuple[int, ...]) -> list[list[str]]:
@@ -173,7 +173,7 @@ def gradient_protocol(
             yield from (Wait(name), Read(name))
         yield Drain()
 
-    rows, factors = named("rows", owned), named("factor", streamed)
+    rows, factors = named("rows", resident), named("factor", streamed)
     own, others = list(chain.from_iterable(rows)), list(chain.from_iterable(factors))
     soon, late = others[:early], others[early:]
     again: tuple[Op, ...] = (*(Reread(name) for name in late), Drain()) if soon else ()

@@ -88,9 +88,9 @@ class Attention(Factors):
         """Write the whole kernel."""
         e = self.e
         with e.memory.programs():
-            owned = {o.axis for o in self.plan.owned}
+            tiled = {o.axis for o in self.plan.tiled}
             for thread_values in self.plan.thread_value_layouts:
-                if thread_values.axis not in owned and thread_values.axis.chunk is None:
+                if thread_values.axis not in tiled and thread_values.axis.chunk is None:
                     self.holds(thread_values)
             tiles = [self.tile(value) for value in self.lets if value in self.turned]
             for name, dtype, count in self.unit.lists:
@@ -102,9 +102,9 @@ class Attention(Factors):
         """Write the indices of an axis that is only contracted, and their bounds mask."""
         axis, memory, name = thread_values.axis, self.e.memory, axis_name(thread_values.axis)
         place = thread_values.place(self.plan.threads.bit_length() - 1)
-        memory.owned[axis] = memory.write(axis, name, DType.I32, place)
+        memory.coordinates[axis] = memory.write(axis, name, DType.I32, place)
         if self.extent(axis) != thread_values.length:
-            inside = f"{self.e.indexed(memory.owned[axis], (axis,))} < {self.extent(axis)}"
+            inside = f"{self.e.indexed(memory.coordinates[axis], (axis,))} < {self.extent(axis)}"
             memory.inside[axis] = memory.write(axis, f"{name}_inside", DType.BOOL, inside)
 
     def extent(self, axis: Axis) -> int:

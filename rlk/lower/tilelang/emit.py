@@ -302,8 +302,8 @@ class Emitter(StatementEmitter):
     def position(self, let: Let, axis: Axis) -> None:
         """Write the indices of an axis that a thread has."""
         thread_values = self.plan.thread_values(axis)
-        if axis in self.memory.owned:
-            self.text[let.value] = self.memory.owned[axis]
+        if axis in self.memory.coordinates:
+            self.text[let.value] = self.memory.coordinates[axis]
         elif thread_values is None:
             self.consts[let.value] = (0, DType.I32)
         else:

@@ -41,7 +41,7 @@ class TilePlan:
 
     kernel: Kernel
     kind: str
-    owned: tuple[TiledAxis, ...]
+    tiled: tuple[TiledAxis, ...]
     thread_value_layouts: tuple[ThreadValues, ...]
     threads: int
     signature: Signature
@@ -126,10 +126,12 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     # steps without masks would be a copy of all instructions: more than a cache of them holds
     peeled = bounded if nest == "back_to_back_gemm" else peel(bounded)
     found = roles(peeled, extents)
-    owned = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
-    lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
+    tiled = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
+    lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in tiled if o.tile > 1}
     if nest == "back_to_back_gemm":
-        return chained(TilePlan(peeled, nest, owned, (), 0, signature, schedule, target), found, lengths)
+        return attention_plan(
+            TilePlan(peeled, nest, tiled, (), 0, signature, schedule, target), found, lengths
+        )
     threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
     thread_value_layouts = distribute(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in thread_value_layouts) // (2 if rings(kernel, schedule, target) else 1)
@@ -139,10 +141,10 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
             peeled = hoist_masks(peeled, thread_values.axis)
     ordered = hoist_loads(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
     rows = segments(ordered, found.parallel)
-    return TilePlan(ordered, nest, owned, thread_value_layouts, threads, signature, schedule, target, rows)
+    return TilePlan(ordered, nest, tiled, thread_value_layouts, threads, signature, schedule, target, rows)
 
 
-def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePlan:
+def attention_plan(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePlan:
     """Return the plan of fused attention: 16 query rows per wave, other axes in the layout of MMA fragments.
 
     plan: without layouts.

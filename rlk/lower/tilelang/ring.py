@@ -85,14 +85,14 @@ class Ring(Factors):
         e, whole = self.e, self.plan
         self.plan = copying(whole)
         e.restart(self.plan)
-        e.memory.own()
+        e.memory.write_coordinates()
         needed = self.needed()
         e.block([let for let in self.plan.kernel.body.lets if let.value in needed])
         self.multiplied()
         self.plan = in_parts(whole, self.rows.thread_values)
         with e.inner(f"for part in tl.unroll({self.rows.thread_values.count}):"):
             e.restart(self.plan)
-            e.memory.own()
+            e.memory.write_coordinates()
             lets = self.plan.kernel.body.lets
             first = self.backward_slice(self.one_hot) if self.one_hot else frozenset()
             e.block([let for let in lets if let.value in first])

@@ -92,11 +92,11 @@ class Attention:
                 if not (d == 0 and abi.has_two_row_strides(decl, self.plan.signature)):
                     self.e.addresses.stride(decl, d)
         extents = dict(self.plan.signature.extents)
-        shared = {s.axis for s in self.plan.shared}
+        tiled = {s.axis for s in self.plan.tiled}
         for dim in self.plan.dims:
-            if dim.axis not in shared and dim.axis.chunk is None:
+            if dim.axis not in tiled and dim.axis.chunk is None:
                 name, indices = axis_name(dim.axis), self.e.addresses.indices(dim.axis)
-                self.e.addresses.owned[dim.axis] = self.e.let(name, indices)
+                self.e.addresses.coordinates[dim.axis] = self.e.let(name, indices)
                 if extents[dim.axis.name] != dim.length:
                     inside = self.e.let(f"{name}_inside", f"{name} < {extents[dim.axis.name]}")
                     self.e.addresses.inside[dim.axis] = inside

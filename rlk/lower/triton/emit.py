@@ -80,8 +80,8 @@ class Emitter(StatementEmitter):
         inside = {d.axis: 1 for d in plan.dims}
         for dim in plan.dims:
             inside[dim.axis] *= dim.length
-        owned = {s.axis for s in plan.shared}
-        self.static = Static({a: n for a, n in inside.items() if a not in owned})
+        tiled = {s.axis for s in plan.tiled}
+        self.static = Static({a: n for a, n in inside.items() if a not in tiled})
         self.nodes = {let.value: let.node for let in walk(plan.kernel.body)}
         self.readers = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
         self.reductions = Counter((n.fn, n.over) for n in self.nodes.values() if isinstance(n, Reduce))
@@ -204,8 +204,8 @@ class Emitter(StatementEmitter):
 
     def position(self, let: Let, axis: Axis) -> None:
         """Write the indices of an axis: those of a program's tile, or all of an axis that it has whole."""
-        if axis in self.addresses.owned:
-            self.text[let.value] = self.addresses.owned[axis]
+        if axis in self.addresses.coordinates:
+            self.text[let.value] = self.addresses.coordinates[axis]
         elif not any(d.axis == axis for d in self.plan.dims):
             self.consts[let.value] = (0, DType.I32)
         else:

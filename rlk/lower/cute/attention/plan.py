@@ -364,8 +364,8 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
         dot = dots[let.value]
         streamed = isinstance(nodes.get(dot.b), Load) and dot.b in inside
         of_memory = isinstance(nodes.get(dot.a), Load)
-        chained = dot.a in inside and not of_memory and let.value in loop.body.results
-        if not streamed or not (chained if let in sums else of_memory and dot.a not in inside):
+        back_to_back = dot.a in inside and not of_memory and let.value in loop.body.results
+        if not streamed or not (back_to_back if let in sums else of_memory and dot.a not in inside):
             raise refused("products other than S = Q K^T followed by O += P V", target, let.loc)
         if dot.model is not DotModel.CHAIN16:
             raise refused("fused attention of f32", target, let.loc, "factors of bf16 or f16")
