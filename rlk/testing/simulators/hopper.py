@@ -116,12 +116,12 @@ class _Launch:
         """Run every block; one of a contraction as its copying warp, then as its multiplying warpgroups."""
         global _now
         count, threads = int(grid[0]), int(block[0])
-        roles_apart, cluster = cluster is not None, cluster or (1, 1, 1)
+        warp_specialized, cluster = cluster is not None, cluster or (1, 1, 1)
         if count % cluster[0]:
             raise Fault(f"{count} blocks in clusters of {cluster[0]}")
         whole = np.arange(threads)
         copying = WARPGROUP if "PipelineCpAsync" in self.body.__code__.co_names else WARP
-        before, after = ([whole[:copying]], whole[WARPGROUP:]) if roles_apart else ([], whole)
+        before, after = ([whole[:copying]], whole[WARPGROUP:]) if warp_specialized else ([], whole)
         tiles = tile_scheduler.Tiles()
         for index in range(count):
             scheduler = tile_scheduler.SchedulerModel(tiles, _threads, _is_elected)
@@ -143,7 +143,7 @@ class _Launch:
 
 def _ring(*, barrier_storage: Any, **given: Any) -> Any:
     if barrier_storage is not None:
-        return pipelines.box_ring(_around(), barrier_storage=barrier_storage, **given)
+        return pipelines.tma_ring(_around(), barrier_storage=barrier_storage, **given)
     if not _now.ring:
         stages, size = given["num_stages"], given["tx_count"]
         _now.ring.append(TmaRing(stages=stages, bytes=size, flying=lambda: _now.groups))
@@ -181,16 +181,16 @@ class _Stage:
         return _Stage(self.name, index[1:] if len(index) == 2 else index[2:])
 
 
-def _copy(atom: Any, box: Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
+def _copy(atom: Any, rows: Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
     ring: TmaRing = _now.ring[0]
     if to.index != (tma_bar_ptr % ring.stages,):
-        raise Fault("a box lands in another stage than its barrier counts")
+        raise Fault("a TMA tile lands in another stage than its barrier counts")
     if (mcast_mask is not None) != (atom.shared > 1):
         raise Fault("a copy for a cluster without a cluster, or none for one")
-    tile = box.box()
+    tile = rows.tile()
     ring.filled[tma_bar_ptr][to.name] = tile
-    ring.kinds[to.name] = box.memory.element_type
-    ring.landed[tma_bar_ptr] += tile.size * box.memory.dtype.bytes
+    ring.kinds[to.name] = rows.memory.element_type
+    ring.landed[tma_bar_ptr] += tile.size * rows.memory.dtype.bytes
 
 
 def _local_tile(of: Any, shape: tuple[int, int], index: tuple[int, None]) -> Rows:
@@ -532,11 +532,11 @@ def _sync_warp() -> None:
     _now.epilogue_smem.meetings += 1
 
 
-def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tuple[Any, Memory]:
+def _tma(op: Any, tensor: Memory, layout: Any, tile: Any, shared: int = 1) -> tuple[Any, Memory]:
     strides = sorted(s for each in tensor.strides for s in (each if isinstance(each, tuple) else (each,)))
     if strides[0] != 1 or strides[1] * tensor.dtype.bytes % 16:
         raise Fault("rows that do not lie at multiples of 16 bytes")
-    return SimpleNamespace(box=box, shared=shared), tensor
+    return SimpleNamespace(tile=tile, shared=shared), tensor
 
 
 def _range(*bounds: Any, unroll: int = 1) -> Iterator[int]:
