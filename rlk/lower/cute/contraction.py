@@ -177,14 +177,14 @@ class ContractionText:
     @property
     def scratch(self) -> bool:
         """Return whether epilogue scratch is beside the sum that is spilled, where one is, and not in it."""
-        return self.vectorized and not self.plan.kept
+        return self.vectorized and not self.plan.spilled
 
     @property
     def merges(self) -> tuple[str, ...]:
         """Return the accumulator of each piece, and its merges."""
         assert self.plan.pieces is not None
         return tuple(
-            f"({piece.slot}, {_tuples(piece.before)}, {_tuples(piece.behind)}, {piece.put_away})"
+            f"({piece.slot}, {_tuples(piece.before)}, {_tuples(piece.overlapped)}, {piece.spills})"
             for piece in self.plan.pieces.merges
         )
 

@@ -52,7 +52,7 @@ OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
     "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
-    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left "
+    "parts piece sums spilled slot shape fours registers spare ends segment_tiles total left "
     "a_rows a_values a_pair a_offsets a_places a_bytes b_bytes b_places "
     "magic".split()
 )
@@ -234,7 +234,7 @@ class GemmEmitter(Emitter):
     def coordinates(self) -> tuple[tuple[Line, ...], tuple[Line, ...], list[Start]]:
         """Return the producer's lines for a tile and for a piece, and the coordinates of its TMA tiles."""
         with self.names.scope():
-            kept = dict(self.text), dict(self.consts), dict(self.memory.coordinates)
+            before = dict(self.text), dict(self.consts), dict(self.memory.coordinates)
             self.write_coordinates()
             values = [
                 v
@@ -252,7 +252,7 @@ class GemmEmitter(Emitter):
                 Start(self.start(each), self.along(each), tuple(self[at] for _, at in each.batch))
                 for each in self.plan.tma_tiles
             ]
-            self.text, self.consts, self.memory.coordinates = kept
+            self.text, self.consts, self.memory.coordinates = before
         return of_tile, lines(self.lines), starts
 
     def computed(self, first: str) -> tuple[Line, ...]:
@@ -260,7 +260,7 @@ class GemmEmitter(Emitter):
 
         first: the index of the step's first element along the contracted axis.
         """
-        plan, kept = self.plan, (dict(self.text), dict(self.consts))
+        plan, texts = self.plan, (dict(self.text), dict(self.consts))
         tile, over = plan.a_tiles[0], plan.contraction.over
         casts = plan.of_bytes
         whole = casts[-1].value if casts else None
@@ -299,7 +299,7 @@ class GemmEmitter(Emitter):
                         zero = f"{text.TYPES[self.tile(last.value).dtype]}(0.0)"
                         value = self.call("select", f"{at} < {ends}", value, zero)
                     self.line(f"a_values.append({value})")
-        self.text, self.consts = kept
+        self.text, self.consts = texts
         return lines(self.lines)
 
     def of_prologue(self) -> list[Let]:
@@ -571,12 +571,12 @@ class GemmEmitter(Emitter):
         """Write an elementwise group and its stores, column part by column part."""
         group = [let for let in group if not self.widened(let)]
         needed = {v for let in (*written, *rest) for v in self.operands(let)}
-        kept = [let for let in group if let.value in needed and not self.lasting(let)]
+        crossing = [let for let in group if let.value in needed and not self.lasting(let)]
         reads = [let for let in group if self.lasting(let)]
-        names = {let.value: self.names.fresh(let.name or stem(let)) for let in kept}
+        names = {let.value: self.names.fresh(let.name or stem(let)) for let in crossing}
         self.note(group[0])
         if names:
-            self.line(f"{', '.join(names.values())} = {', '.join('[]' for _ in kept)}")
+            self.line(f"{', '.join(names.values())} = {', '.join('[]' for _ in crossing)}")
         self.text.update(names)
         assert self.fragment is not None
         parts = self.parts
@@ -589,7 +589,7 @@ class GemmEmitter(Emitter):
                 for let in group:
                     if let not in reads:
                         self.note(let)
-                        self.element(let, let in kept)
+                        self.element(let, let in crossing)
             for let in written:
                 self.note(let)
                 self.node(let)
@@ -624,10 +624,10 @@ class GemmEmitter(Emitter):
         assert isinstance(let.node, Load)
         self.line(f"{self.text[let.value]}.append({self.memory.read(let.node)})")
 
-    def element(self, let: Let, kept: bool) -> None:
+    def element(self, let: Let, crossing: bool) -> None:
         """Write a value of one element; append it to a list where others need it."""
         made = f"{self.acc[let.value]}[r, c]" if isinstance(let.node, Dot) else self.expression(let)
-        if kept:
+        if crossing:
             self.line(f"{self.text[let.value]}.append({made})")
             return
         self.per_element.add(let.value)

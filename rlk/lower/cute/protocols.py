@@ -60,8 +60,9 @@ def gemm_protocol(
         step: tuple[Op, ...] = (*first, Drain(in_flight), free)
         if computed:
             step = (Wait("ring"), Drain(), free, Read("ring"))
-        kept = min(in_flight - 1, more)  # stages that are not released while the first groups are issued
-        tile = [*first * (1 + kept), Repeat(more - kept, step), Drain(), *[free] * (1 + kept)]
+        unreleased = min(in_flight - 1, more)  # stages, while the first groups are issued
+        ends = 1 + unreleased
+        tile = [*first * ends, Repeat(more - unreleased, step), Drain(), *[free] * ends]
         body += [Repeat(more + 1, (*first, Drain(), free))] if by_warps else tile
         rests = begin // steps_per_tile % 2 == 0
         part_time += [Repeat(more + 1, (*first, Drain(), free))] if rests else tile

@@ -68,12 +68,12 @@ class Attention(Factors):
         """Return the factor with the rows, and the other one, which is in memory."""
         dot, target = let.node, self.plan.target
         assert isinstance(dot, Dot)
-        for held, other in ((dot.a, dot.b), (dot.b, dot.a)):
+        for of_rows, other in ((dot.a, dot.b), (dot.b, dot.a)):
             axes = self.axes(other)
             fits = isinstance(self.lets[other].node, Load) and any(a.chunk is not None for a in axes)
             if fits and not any(s.axis in axes for s in self.plan.thread_value_layouts[:1]):
                 if dot.model is DotModel.CHAIN16:
-                    return held, other
+                    return of_rows, other
                 raise refused("a contraction of f32 beside one of computed factors", target, let.loc)
         what = "a contraction of two factors of which none is a chunk of an input"
         raise refused(what, target, let.loc, "x[v] of the stream")
@@ -129,7 +129,7 @@ class Attention(Factors):
         """Write a contraction of a chunk, into its accumulator if it has one."""
         e, dot, unit = self.e, let.node, self.unit
         assert isinstance(dot, Dot)
-        held, other = self.factors[let.value]
+        of_rows, other = self.factors[let.value]
         tile = self.tile(other)
         if tile.name in self.copied:
             self.meet()
@@ -145,7 +145,9 @@ class Attention(Factors):
             columns, length = length, columns
         given = e.stored(f"{tile.name}_part", tile.dtype, GIVEN)
         counts = self.thread_values(dot.over).count, self.thread_values(made).count
-        before, step, after = unit.calls(Product(e.text[held], counts[0], given, name, counts[1], tile.dtype))
+        before, step, after = unit.calls(
+            Product(e.text[of_rows], counts[0], given, name, counts[1], tile.dtype)
+        )
         with e.inner(f"for column in tl.unroll({columns // unit.columns}):"):
             e.lines_of(before)
             with e.inner(f"for step in tl.unroll({length // DEPTH}):"):

@@ -72,8 +72,8 @@ class Factors:
         """Return the thread-value layout of a factor's rows."""
         found = [s for s in self.plan.thread_value_layouts if s.axis in factor.axes]
         if len(found) != 1 or found[0].length < INSTRUCTION:
-            held = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
-            lacks = f"a contraction with {factor.name} of {held} in a block"
+            lengths = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
+            lacks = f"a contraction with {factor.name} of {lengths} in a block"
             instead = f"one axis of {INSTRUCTION} or more in {factor.name} beside the contracted one"
             raise refused(lacks, self.plan.target, instead=instead)
         return found[0]
@@ -205,7 +205,7 @@ class Dots(Factors):
         for let in factor.prologue:
             e.current = ()
             if isinstance(let.node, Load):
-                e.text[let.value] = e.let(factor.load.param, text.held(element, e.tile(let.value).dtype))
+                e.text[let.value] = e.let(factor.load.param, text.variable(element, e.tile(let.value).dtype))
             elif isinstance(let.node, Pos):
                 e.text[let.value] = "k"
             else:

@@ -251,8 +251,8 @@ class Emitter(StatementEmitter):
             case Cast(x=x, dtype=dtype) if made := constant_cast(self.consts.get(x), dtype):
                 self.consts[let.value] = made
             case Param(name=name):  # a copy: TileLang names a parameter after the argument of a macro
-                held = text.held(name, self.tile(let.value).dtype)
-                self.text[let.value] = self.let(name, held)
+                copy = text.variable(name, self.tile(let.value).dtype)
+                self.text[let.value] = self.let(name, copy)
             case Pos(axis=axis):
                 self.position(let, axis)
             case Extent(axis=axis):
@@ -289,8 +289,8 @@ class Emitter(StatementEmitter):
         written = expression()
         self.repeated.pop(let.value, None)
         if not self.current:
-            held = text.held(written, self.tile(let.value).dtype)
-            self.text[let.value] = self.let(let.name or hint, held)
+            variable = text.variable(written, self.tile(let.value).dtype)
+            self.text[let.value] = self.let(let.name or hint, variable)
             return
         if self.repeats and not self.tile(let.value).dtype.is_float and not isinstance(let.node, Load):
             self.repeated[let.value] = expression  # cheaper than to keep
@@ -431,20 +431,20 @@ class Emitter(StatementEmitter):
         assert thread_values is not None
         lists = self.plan.lists(axes)
         count = math.prod(s.count for s in lists)
-        held = [self.stored(hint, dtype, count) for hint, _, dtype in terms]
+        state = [self.stored(hint, dtype, count) for hint, _, dtype in terms]
         self.current = lists
         at = "c" if lists else "0"
-        self.each(*(f"{to}[{at}] = {term}" for to, (_, term, _) in zip(held, terms, strict=True)))
+        self.each(*(f"{to}[{at}] = {term}" for to, (_, term, _) in zip(state, terms, strict=True)))
         macro = self.helpers.define(
             name, lambda unique: tree(unique, about, folding, thread_values, lists, order)
         )
         met = []
         if reduce_buffers(folding, thread_values):
             met = [*(self.reduce_smem(dtype, i, count) for i, (_, _, dtype) in enumerate(terms)), "thread"]
-        self.line(f"{macro}({', '.join([*held, *met])})")
+        self.line(f"{macro}({', '.join([*state, *met])})")
         if any(s.axis != over for s in lists):
-            return tuple(held)
-        return tuple(self.let(hint, f"{x}[0]") for x, (hint, _, _) in zip(held, terms, strict=True))
+            return tuple(state)
+        return tuple(self.let(hint, f"{x}[0]") for x, (hint, _, _) in zip(state, terms, strict=True))
 
     def reduce_smem(self, dtype: DType, component: int, count: int) -> str:
         """Return the shared buffer for exchanges of a component between waves, of the longest list."""

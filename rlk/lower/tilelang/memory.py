@@ -121,7 +121,7 @@ class Memory(Arguments):
 
     def number(self, hint: str, expression: str) -> str:
         """Write a number that every thread of a block has, and return its name."""
-        return self.e.let(hint, text.held(expression, DType.I32))
+        return self.e.let(hint, text.variable(expression, DType.I32))
 
     def programs_of(self) -> str:
         """Return the number of blocks as host text; with segments an upper bound."""

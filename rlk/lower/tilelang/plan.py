@@ -154,14 +154,14 @@ def attention_plan(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) ->
         raise unfused_error(plan.kernel)
     if plan.schedule.tile(str(rows)) < ROWS:
         raise refused("fused attention with tiles of fewer than 16 rows", plan.target)
-    held = {a: max(DEPTH, n) for a, n in lengths.items() if a != rows}
-    held |= {a: max(DEPTH, length(a, extents)) for a in found.contracted if a not in held}
+    beside = {a: max(DEPTH, n) for a, n in lengths.items() if a != rows}
+    beside |= {a: max(DEPTH, length(a, extents)) for a in found.contracted if a not in beside}
     tile = plan.schedule.tile(str(rows))
     threads = plan.target.warp * tile // ROWS
-    others = [ThreadValues(axis, n, unit.beside) for axis, n in held.items()]
-    thread_value_layouts = (unit.spread_rows(rows, tile), *others)
-    _fits(thread_value_layouts[0].count * max(s.count for s in others), threads, plan.target, (rows, *held))
-    ordered = factors_first(hoist_loads(plan.kernel, lambda type: {*held, rows}.isdisjoint(type.axes)))
+    others = [ThreadValues(axis, n, unit.beside) for axis, n in beside.items()]
+    thread_value_layouts = (unit.layout_of_rows(rows, tile), *others)
+    _fits(thread_value_layouts[0].count * max(s.count for s in others), threads, plan.target, (rows, *beside))
+    ordered = factors_first(hoist_loads(plan.kernel, lambda type: {*beside, rows}.isdisjoint(type.axes)))
     return replace(
         plan,
         kernel=ordered,
@@ -174,7 +174,7 @@ def attention_plan(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) ->
 def _fits(listed: int, threads: int, target: Target, axes: tuple[Axis, ...]) -> None:
     """Raise LoweringError if lists have more elements than a thread's registers."""
     if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
-        held = ", ".join(map(str, axes))
+        beside = ", ".join(map(str, axes))
         most = MOST_LISTED * ALL_REGISTERS // max(threads, ALL_REGISTERS)
-        lacks = f"registers for {listed} elements of {held} in a thread, which may have {most}"
+        lacks = f"registers for {listed} elements of {beside} in a thread, which may have {most}"
         raise refused(lacks, target, instead=fewer_elements(axes))

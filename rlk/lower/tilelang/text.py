@@ -53,7 +53,7 @@ def literal(number: float | int | bool, dtype: DType) -> str:
             return f"tl.{TYPES[dtype]}({number})"
 
 
-def held(expression: str, dtype: DType) -> str:
+def variable(expression: str, dtype: DType) -> str:
     """Return a value as a variable: the text of one without is copied to each of its uses."""
     return f'tl.alloc_var("{TYPES[dtype]}", {expression})'
 

@@ -281,7 +281,7 @@ class Addresses(Arguments):
     def indices(self, axis: Axis) -> str:
         """Return 0, 1, 2, ... along the dims of an axis."""
         terms = []
-        dims = self.plan.held((axis,))
+        dims = self.plan.dims_of((axis,))
         for i, dim in enumerate(dims):
             if dim.axis == axis:
                 at = "".join(", :" if j == i else ", None" for j in range(len(dims)))[2:]

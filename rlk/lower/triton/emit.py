@@ -338,9 +338,9 @@ class Emitter(StatementEmitter):
 
         def make(unique: str) -> Function:
             if ordered and order is not None:
-                return tree(unique, self.plan.held(type.axes), type.axes, over, order)
+                return tree(unique, self.plan.dims_of(type.axes), type.axes, over, order)
             chain = self.reductions[fn, over] > 2
-            return unordered(unique, fn, self.plan.held(type.axes), type.axes, over, chain)
+            return unordered(unique, fn, self.plan.dims_of(type.axes), type.axes, over, chain)
 
         return f"{self.helpers.define(f'{VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
 

@@ -80,7 +80,7 @@ class TritonPlan:
         )
         return None if over is None or (over.length or MOST_LISTED + 1) > MOST_LISTED else over.length
 
-    def held(self, axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
+    def dims_of(self, axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
         """Return the dims of a value over these axes.
 
         With an outer axis every value has two: that one, and one of the others.
@@ -93,7 +93,7 @@ class TritonPlan:
 
     def shape(self, axes: tuple[Axis, ...]) -> tuple[int, ...]:
         """Return the shape of a value over these axes: length 1 along every other dim; () for a scalar."""
-        dims = self.held(axes)
+        dims = self.dims_of(axes)
         if not any(d.axis in axes for d in dims):
             return ()
         return tuple(d.length if d.axis in axes else 1 for d in dims)
@@ -208,8 +208,8 @@ def _attention_dims(
     rows = outer_axis(kernel, tiled)
     lengths = [(rows.axis, rows.tile)] + [(s.axis, s.tile) for s in tiled if s.tile > 1 and s is not rows]
     lengths += found.inside
-    held = {axis for axis, _ in lengths}
-    lengths += [(a, max(SMALLEST_TILE, length(a, extents))) for a in found.contracted if a not in held]
+    sized = {axis for axis, _ in lengths}
+    lengths += [(a, max(SMALLEST_TILE, length(a, extents))) for a in found.contracted if a not in sized]
     dims = [Dim(axis, 0, n.bit_length() - 1, i) for i, (axis, n) in enumerate(lengths)]
     if min(d.length for d in dims) < SMALLEST_TILE:
         value = ", ".join(f"{d.axis}={d.length}" for d in dims)

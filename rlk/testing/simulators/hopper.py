@@ -32,7 +32,7 @@ from rlk.testing.simulators.simt import Array, Fault, Float32, Int32, Memory, Nu
 WARP, WARPGROUP = 32, 128
 BARRIER_OF_PRODUCER = 4  # behind those of up to three consumer warpgroups
 EPILOGUE_WORDS = 256  # of a warp
-KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
+SPILLED_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
 SWIZZLED = 128  # bytes
 OVERRIDDEN = {
@@ -310,17 +310,17 @@ def _own_rows() -> slice:
 
 def _moved(source: Any, to: Any) -> None:
     """Copy an accumulator to shared memory or back."""
-    view, kept = (source, to) if isinstance(source, _View) else (to, source)
-    if view.shape != kept.shape or view.stride != (1, 4) or kept.stride[0] != 1:
-        raise Fault(f"registers {view.shape}:{view.stride} in memory {kept.shape}:{kept.stride}")
+    view, memory = (source, to) if isinstance(source, _View) else (to, source)
+    if view.shape != memory.shape or view.stride != (1, 4) or memory.stride[0] != 1:
+        raise Fault(f"registers {view.shape}:{view.stride} in memory {memory.shape}:{memory.stride}")
     fours, columns = view.shape
     for column in range(columns):
         registers = warp_exchange.Registers(Float32, fours)
         if view is source:
             registers.held = [view[i, column] for i in range(fours)]
-            warp_exchange.copy(warp_exchange.Recast(registers), kept.places(column), _now.threads)
+            warp_exchange.copy(warp_exchange.Recast(registers), memory.places(column), _now.threads)
             continue
-        warp_exchange.copy(kept.places(column), warp_exchange.Recast(registers), _now.threads)
+        warp_exchange.copy(memory.places(column), warp_exchange.Recast(registers), _now.threads)
         for i in range(fours):
             view.fragment.matrix[view.places((i, column))] = registers[i].data
 
@@ -680,10 +680,10 @@ def _shared(of: type) -> SimpleNamespace:
         _now.epilogue_smem = warp_exchange.Shared(EPILOGUE_WORDS * (int(_now.threads[-1]) + 1) // WARP)
         parts = {name: _storage(name, *what) for name, what in of.__annotations__.items()}
         return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem})
-    words = KEPT_WORDS * WARP if "kept" in of.__annotations__ else EPILOGUE_WORDS
-    _now.epilogue_smem = kept = warp_exchange.Shared(words * len(_now.threads) // WARP)
+    words = SPILLED_WORDS * WARP if "spilled" in of.__annotations__ else EPILOGUE_WORDS
+    _now.epilogue_smem = spilled = warp_exchange.Shared(words * len(_now.threads) // WARP)
     parts = {name: _Stage(name) for name in of.__annotations__}
-    return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem, "kept": kept})
+    return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem, "spilled": spilled})
 
 
 def _storage(name: str, kind: Any, size: Any) -> Any:
