@@ -94,9 +94,7 @@ def test_repository_is_small() -> None:
 
 
 def test_words_are_the_fields() -> None:
-    check(
-        lints.retired_words, [*lints.python_files("rlk"), *sorted((lints.ROOT / "templates").rglob("*.j2"))]
-    )
+    check(lints.retired_words, lints.texts())
 
 
 def test_docstrings_are_no_indirect_questions() -> None:
