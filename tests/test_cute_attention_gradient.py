@@ -16,13 +16,15 @@ from test_cute_attention import REFUSED_OF_CLEARS
 
 pytest.importorskip("triton")  # the harness knows both lowerings
 
-from edited_text import joined
 
 from rlk.errors import UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.nodes import Load, Map2, MathModel
 from rlk.lower import cute
+from rlk.lower.common.emitted import Signature
 from rlk.lower.common.tma_tiles import TmaTile, tma_tile_of
+from rlk.lower.cute.attention.plan import AttentionPlan
+from rlk.lower.cute.placement import plan
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
 from rlk.lower.cute.protocols import gradient_protocol
 from rlk.passes.pipeline import launched
@@ -316,16 +318,20 @@ def test_what_a_device_would_not_do_with_one_stage_is_refused(
     ],
 )
 def test_tma_tiles_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set[str]) -> None:
-    text = joined(ran(pulled(packed(batch((9,), (70,), group=group, e=e, w=w)))).emitted.source)
-    keys = text.split("class varlen_attention_grad_3_memory")[1]
-    assert set(re.findall(r"tma_load\((\w+)_ring", keys)) == copied
-    assert set(re.findall(r"copy_vector_where\(\w+, (\w+),", keys)) == {"k", "v", "q", "d_o"} - copied
+    given = pulled(packed(batch((9,), (70,), group=group, e=e, w=w)))
+    sizes, static = extents(given), {"H": 1, "G": group, "E": e, "W": w}
+    keys = launched(gradient_of(given, WANTED), static, MathModel.SM90, sizes).kernels[2]
+    schedule = Schedule(tiles=((str(rows_axis(roles(keys, sizes))), 128),), warps=8, stages=3)
+    found = plan(keys, schedule, H200, Signature(tuple(sorted(static.items())), divisible=DIVISIBLE))
+    assert isinstance(found, AttentionPlan)
+    assert {each.param for each in found.copied if each.tma_tile is not None} == copied
+    assert {each.param for each in found.copied} == {"k", "v", "q", "d_o"}
 
 
 @pytest.mark.parametrize(
     ("rows", "heads", "each"), [(64, 4, 4), (64, 8, None), (64, None, None), (62, 4, None), (8, 4, 4)]
 )
-def test_a_box_is_of_tokens_whose_heads_are_all_there_are(
+def test_a_tma_tile_is_of_tokens_whose_heads_are_all_there_are(
     rows: int, heads: int | None, each: int | None
 ) -> None:
     given = pulled(packed(batch((9,), (70,), group=4, e=64, w=64)))
