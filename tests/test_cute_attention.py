@@ -53,6 +53,7 @@ FORMS: dict[str, Inputs] = {
     "window": packed(RAGGED) | {"window": 20},
     "softcap and sinks": packed(RAGGED) | {"softcap": 3.0, "inv_softcap": 1 / 3.0, "sinks": SINKS},
     "paged": paged(RAGGED),
+    "pages of 64 keys": paged(RAGGED, 64) | {"window": 100},
     "paged, one query each": paged(RAGGED.tail(1).only(0, 2, 3, 4), 64),
     "paged, window": paged(RAGGED, 16) | {"window": 100},
     "pieces before a window": packed(batch((1, 2, 1), (1400, 300, 1100), e=64, w=64)) | {"window": 90},
@@ -102,7 +103,7 @@ def test_one_warpgroup_of_few_rows_has_them_too(form: str) -> None:
         "heads of 96, f16",
         "maxima that grow",
         "more keys than a tile has rows",
-        "paged, window",
+        "pages of 64 keys",
         "softcap and sinks",
     ],  # fmt: skip
 )
@@ -203,7 +204,26 @@ def test_sums_of_earlier_pieces_of_256_elements_are_words_of_a_thread(
     assert_refused(monkeypatch, cute, mistake, lambda: ran(FORMS["heads of 256"]))
 
 
+@pytest.mark.parametrize(("size", "rows"), [(64, 192), (128, 128)])
+def test_pages_of_whole_steps_are_loaded_by_tma(size: int, rows: int) -> None:
+    """Keys of a page that does not exist are zeros, as they are where threads copy them."""
+    inputs = paged(batch((9, 0, 70), (70, 0, 530), group=2, e=64, w=64), size)
+    inputs["block_table"][2, 0] = -7
+    found = ran(inputs, rows=rows)
+    assert "tma_k_cache: cute.CopyAtom" in found.emitted.source
+    assert_same(found, oracle(inputs))
+
+
 # --- controls ---
+
+
+def test_a_page_that_does_not_exist_is_not_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    edit_text(monkeypatch, cute, substituted(r"(page_or_none = .*)Int32\(-1\)", r"\1Int32(0)"))
+    inputs = paged(batch((70,), (130,), group=2, e=64, w=64), 64)
+    inputs["block_table"][0, 0] = -7
+    inputs["k_cache"][0] = inputs["v_cache"][0] = inputs["v_cache"][inputs["block_table"][0, 1]]  # no NaN
+    found, want = ran(inputs), oracle(inputs)
+    assert any(differing(found.tensors[name], want[name]) for name in ("o", "lse"))
 
 
 SEEN = {
@@ -387,13 +407,14 @@ def test_schedules_are_those_of_the_table_for_as_many_warpgroups_as_rows_fill() 
 
 
 def test_three_warpgroups_are_for_long_segments_and_steps_that_leave_registers() -> None:
-    def rows_of(each: int, form: str = "heads of 128", **more: float) -> int:
-        inputs, sizes = FORMS[form] | more, {"H": 2, "G": 4, "E": 128, "W": 128, "O": 64}
+    def rows_of(each: int, form: str = "heads of 128", page: int = 64, **more: float) -> int:
+        inputs, sizes = FORMS[form] | more, {"H": 2, "G": 4, "E": 128, "W": 128, "O": page}
         (kernel,) = launched(of(inputs), sizes, MathModel.SM90, sizes).kernels
         return by_warpgroups(kernel, schedule(2), sizes | {"B": 5, "Q": 5 * each}).tile("Q*G")
 
     assert (rows_of(33), rows_of(32)) == (192, 128)
     assert rows_of(33, softcap=3.0, inv_softcap=1 / 3.0) == rows_of(33, "paged") == 128
+    assert (rows_of(1024, "paged"), rows_of(1024, "paged", 16)) == (192, 128)
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from rlk.ir.dims import Axis, Part, extent_of
-from rlk.ir.nodes import Dot, Kernel, Load, Loop, Math, MathFn
+from rlk.ir.nodes import Const, Dot, Fn2, Kernel, Load, Loop, Map2, Math, MathFn
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType
 from rlk.passes.pack_gqa import indices_of, one_axis_of_rows
@@ -24,7 +24,9 @@ ROWS_OF_WARPGROUP = 64
 FEWEST_ROWS, MOST_ROWS = 16, 128  # rows of a tile: those of an MMA; those of two warpgroups' accumulators
 WIDE = 128  # accumulator elements per row beyond which half as many rows fit
 FEW_ROWS_STAGES, STAGES = 3, 2
-FILLED = 264  # programs that fill a device: two per SM of the largest
+CORES = 132  # SMs of the largest device
+FILLED = 2 * CORES  # programs that fill a device
+SLOWER_PERCENT = 107  # time of a row in tiles of two warpgroups, of that in tiles of three (decision 68)
 LARGEST_STATES = 1 << 28  # limit of the bytes of parallel pieces' states
 
 
@@ -114,6 +116,8 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
         return chosen
     many = leaves_registers(kernel) and mean_rows(rows, extents) > MOST_ROWS
     most = entry.rows if many else min(entry.rows, MOST_ROWS)
+    if most > MOST_ROWS and by_table(kernel):  # few queries of many keys: tiles are long, and alike
+        most = min(MOST_ROWS, most, key=lambda tile: _time_of_waves(kernel, found, tile, extents))
     tile = most if mean_rows(rows, extents) > ROWS_OF_WARPGROUP else ROWS_OF_WARPGROUP
     warps = 8 if tile > ROWS_OF_WARPGROUP else 4
     return replace(chosen, stages=entry.stages, warps=warps, shared_kv_descriptor=False).with_tile(
@@ -121,13 +125,22 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
     )
 
 
+def _time_of_waves(kernel: Kernel, found: Roles, tile: int, extents: Mapping[str, int]) -> int:
+    """Return the time of all tiles, one per multiprocessor, in rows of three warpgroups."""
+    rows, whole = rows_axis(found), columns(kernel, found)
+    assert rows is not None
+    others = (extents.get(a.name, 1) for a in found.parallel if a not in (rows, *whole))
+    tiles = math.prod(others) * -(-mean_rows(rows, extents) // tile)
+    return -(-tiles // CORES) * (tile if tile > MOST_ROWS else tile * SLOWER_PERCENT // 100)
+
+
 def leaves_registers(kernel: Kernel) -> bool:
-    """Return whether loops carry a softmax state, compute no function but exp2, and have no page table."""
+    """Return whether loops carry a softmax state, compute no function but exp2, and look up whole pages."""
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     nodes = {let.value: let.node for loop in loops for let in loop.body.lets}
     carries = any(not isinstance(nodes.get(v), Dot) for loop in loops for v in loop.body.results)
     powers = all(n.fn is MathFn.EXP2 for n in nodes.values() if isinstance(n, Math))
-    return carries and powers and not by_table(kernel)
+    return carries and powers and (not by_table(kernel) or whole_pages(kernel))
 
 
 def by_table(kernel: Kernel) -> bool:
@@ -137,6 +150,21 @@ def by_table(kernel: Kernel) -> bool:
     loads = [let.node for let in lets.values() if isinstance(let.node, Load)]
     places = backward_slice([v for load in loads for v in load.index], lets)
     return any(isinstance(lets[value].node, Load) for value in places)
+
+
+def whole_pages(kernel: Kernel) -> bool:
+    """Return whether the rows of every step lie in one page: TMA loads them after a single lookup."""
+    nodes = {let.value: let.node for let in walk(kernel.body)}
+    for loop in (node for node in nodes.values() if isinstance(node, Loop)):
+        loads = [let.node for let in walk(loop.body) if isinstance(let.node, Load)]
+        for load in loads:
+            index = [nodes.get(value) for value in load.index]
+            if any(isinstance(node, Load) for node in index):
+                slots = [nodes.get(x.b) for x in index if isinstance(x, Map2) and x.fn is Fn2.MOD]
+                sizes = [node.bits for node in slots if isinstance(node, Const)]
+                if not sizes or loop.axis.chunk is None or sizes[0] % loop.axis.chunk:
+                    return False
+    return True
 
 
 def two_tensors(kernel: Kernel) -> bool:

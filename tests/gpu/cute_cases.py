@@ -194,6 +194,10 @@ CASES: dict[str, Case] = {
     "paged_attention 8 x 4 heads of 128, chunked prefill": paged(
         (900, 600) * 6, (100, 257) * 6, 16, (8, 4), 128, 2
     ),
+    "paged_attention 8 x 4 heads of 128, pages of 64": paged(
+        (900, 600) * 6, (100, 257) * 6, 64, (8, 4), 128, 2
+    ),
+    "paged_attention 2 x 4 heads of 64, pages of 128": paged((900, 600), (100, 257), 128, (2, 4), 64),
     **{name: EVERY[name] for name in SHARED},
 }
 

@@ -129,7 +129,8 @@ def _in_kernel(argument: CallArg) -> str:
 def _build(kernel: Kernel, emitter: Emitter, arguments: list[CallArg]) -> KernelBuild:
     known = emitter.plan.signature.divisible
     args = kernel_args(arguments, emitter.addresses.decls, lambda a: a.name in known, _in_kernel)
-    return KernelBuild(kernel.name, args, emitter.plan.schedule.warps, emitter.plan.schedule.stages)
+    schedule = emitter.plan.schedule
+    return KernelBuild(kernel.name, args, schedule.warps, schedule.stages, registers=schedule.registers)
 
 
 def _sizes(placed: TritonPlan) -> list[str]:

@@ -536,7 +536,19 @@ def _tma(op: Any, tensor: Memory, layout: Any, tile: Any, shared: int = 1) -> tu
     strides = sorted(s for each in tensor.strides for s in (each if isinstance(each, tuple) else (each,)))
     if strides[0] != 1 or strides[1] * tensor.dtype.bytes % 16:
         raise Fault("rows that do not lie at multiples of 16 bytes")
-    return SimpleNamespace(tile=tile, shared=shared), tensor
+    loaded = _TmaTensor(tensor.flat, tensor.dtype, tensor.shape, tensor.strides)
+    return SimpleNamespace(tile=tile, shared=shared), loaded
+
+
+class _TmaTensor(Memory):
+    """A tensor that TMA loads: out of its bounds are zeros."""
+
+    def part(self, index: tuple[Any, ...]) -> Memory:
+        at = [None if i is None else simt.shared(i) for i in index]
+        if all(i is None or 0 <= i < n for i, n in zip(at, self.shape, strict=True)):
+            return super().part(index)
+        strides = [self.strides[d] for d, i in enumerate(at) if i is None]
+        return Memory(self.flat, self.dtype, [0] * len(strides), strides)
 
 
 def _range(*bounds: Any, unroll: int = 1) -> Iterator[int]:

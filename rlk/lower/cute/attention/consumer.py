@@ -358,12 +358,15 @@ class ConsumerEmitter(AttentionEmitter):
                 self.restart(lagging, self[found.condition])
             with self.switch(MORE):
                 self.scores(K_STATE)
+            if self.plan.by_tma:  # ends the basic block: the compiler mixes no product with the softmax
+                self.wait_for(self.plan.streamed[1], V_STATE)
             if lagging is None:
                 late = self.rows_of_step(part, left)
             else:
                 late = self.with_maximum_as_it_was(lagging)
-            self.wait_for(self.plan.streamed[1], V_STATE)
-            if self.plan.by_tma and (guards := guards_of(part, self.plan.streamed[1:])):
+            if not self.plan.by_tma:
+                self.wait_for(self.plan.streamed[1], V_STATE)
+            elif guards := guards_of(self.plan.streamed[1:]):
                 with self.where_masked():
                     clear(self, guards, V_STATE)
             self.sum(self.plan.last, 0, V_STATE)

@@ -68,7 +68,7 @@ def _phases(e: ConsumerEmitter, part: Step, lets: list[Let]) -> None:
                 e.wait_for(copies, STATE)
             waited.add(copies.param)
 
-    if e.plan.by_tma and (guards := guards_of(part, e.plan.streamed)):
+    if e.plan.by_tma and (guards := guards_of(e.plan.streamed)):
         with e.where_masked():
             for let in (*part.scores, *part.sums):
                 arrived(let)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rlk.ir.nodes import Load, Map2, Value, operands
-from rlk.lower.cute.attention.plan import Copies, Step
+from rlk.ir.nodes import Map2, Value, operands
+from rlk.lower.cute.attention.plan import Copies
 from rlk.lower.cute.attention.producer import AttentionEmitter
 from rlk.lower.cute.plan import WARPGROUP
 
 
-def guards_of(part: Step, factors: Iterable[Copies]) -> dict[Copies, Value]:
-    """Return the in-bounds predicate of each factor whose tiles may have out-of-bounds rows."""
-    lets = part.loop.body.lets
-    found = {let.node.param: let.node.guard for let in lets if isinstance(let.node, Load)}
-    return {copies: guard for copies in factors if (guard := found[copies.param]) is not None}
+def guards_of(factors: Iterable[Copies]) -> dict[Copies, Value]:
+    """Return the in-bounds predicate of each factor that TMA loads."""
+    return {copies: copies.tma_tile.inside for copies in factors if copies.tma_tile is not None}
 
 
 def clear(e: AttentionEmitter, guards: Mapping[Copies, Value], state: str) -> None:

@@ -12,12 +12,10 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import (
     Check,
     Dot,
-    Fn2,
     Kernel,
     Let,
     Load,
     Loop,
-    Map2,
     Node,
     Pos,
     Result,
@@ -35,7 +33,7 @@ from rlk.lower.common.peel import peel
 from rlk.lower.common.rescale import rescale_of
 from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import TiledAxis
-from rlk.lower.common.tma_tiles import TmaTile, tma_tile_of
+from rlk.lower.common.tma_tiles import TmaTile, conjunction, paged_tma_tile_of, tma_tile_of
 from rlk.lower.cute.plan import (
     INSTRUCTION,
     REGISTERS,
@@ -302,7 +300,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if stages == 1:
         parts = tuple(map(_released_first, parts))
         resident, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
-    streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents)
+    pages = consumers > 1  # of few rows a table's latency counts, which the first step waits for
+    streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents, pages)
     made = AttentionPlan(
         kernel=kernel,
         kind="back_to_back_gemm",
@@ -460,8 +459,11 @@ def _tma_tiles(
     streamed: tuple[Copies, ...],
     axes: tuple[Axis, Axis],
     extents: dict[str, int],
+    pages: bool,
 ) -> tuple[Copies, ...]:
     """Return the streamed factors with their TMA tiles, if all of them can be loaded by TMA.
+
+    pages: whether it loads from pages, too.
 
     TMA loads out-of-bounds rows of a segment as whatever lies there (the next segment): where S is issued
     before consumers could zero them, a mask must replace every such score.
@@ -474,40 +476,29 @@ def _tma_tiles(
         assert isinstance(load, Load)
         if copies.elements < TMA_LEAST or copies.beside:
             return None
-        return tma_tile_of(load, dims[copies.param], nodes, types, axes, copies.rows)
+        found = tma_tile_of(load, dims[copies.param], nodes, types, axes, copies.rows)
+        return found or (paged_tma_tile_of(load, nodes, types, axes[1], copies.rows) if pages else None)
 
     given = tuple(replace(copies, tma_tile=tma_tile(copies)) for copies in streamed)
     both = any(copies.along and copies.transposed for copies in streamed)
-    exposed = not step.sums_alone and (both or not _hidden(step, nodes))
+    inside = frozenset(copies.tma_tile.inside for copies in given if copies.tma_tile is not None)
+    exposed = not step.sums_alone and (both or not _hidden(step, nodes, inside))
     return streamed if exposed or any(copies.tma_tile is None for copies in given) else given
 
 
-def _hidden(step: Step, nodes: Mapping[Value, Node]) -> bool:
+def _hidden(step: Step, nodes: Mapping[Value, Node], inside: frozenset[Value]) -> bool:
     """Return whether a mask replaces the scores of out-of-bounds rows, whatever they are.
 
-    Results must not depend on scores but through selects whose condition implies all guards.
+    Results must not depend on scores but through selects whose condition implies that rows are inside.
     """
     lets = {let.value: let for let in step.loop.body.lets}
-    read = (nodes[let.node.b] for let in (*step.scores, *step.sums) if isinstance(let.node, Dot))
-    guards = {load.guard for load in read if isinstance(load, Load)}
 
     def reads(let: Let) -> Iterable[Value]:
-        if isinstance(let.node, Select) and guards <= _terms(let.node.cond, nodes):
+        if isinstance(let.node, Select) and inside <= set(conjunction(let.node.cond, nodes)):
             return (let.node.b,)
         return operands(let.node)
 
-    return None not in guards and step.scores[0].value not in backward_slice(
-        step.loop.body.results, lets, reads
-    )
-
-
-def _terms(condition: Value, nodes: Mapping[Value, Node]) -> set[Value]:
-    """Return a condition and the terms of its conjunction."""
-    match nodes.get(condition):
-        case Map2(fn=Fn2.AND, a=a, b=b):
-            return {condition} | _terms(a, nodes) | _terms(b, nodes)
-        case _:
-            return {condition}
+    return step.scores[0].value not in backward_slice(step.loop.body.results, lets, reads)
 
 
 def made_of(let: Let) -> tuple[Value, ...]:

@@ -23,6 +23,7 @@ from rlk.ir.types import TileType
 from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.cute import text
 from rlk.lower.cute.attention.plan import LANES, AttentionPlan, Copies, made_of
 from rlk.lower.cute.attention.step import PRODUCER, STATES, TILE_CONSUMER, TILE_PRODUCER
@@ -129,6 +130,7 @@ class AttentionEmitter(Emitter):
         self.columns: set[Value] = set()  # of those, the indices that count along a row
         self.place_in_row = PLACE  # of an element of a list that is written now
         self.targets: dict[Value, str] = {}
+        self.pages: set[str] = set()  # names of page indices that are -1 where there is no page
         self.written: set[Value] = set()
         self.fragments = {fragment.axis: fragment for fragment in (plan.scores, *plan.sums)}
 
@@ -356,6 +358,8 @@ class AttentionEmitter(Emitter):
                 assert copies.tma_tile is not None
                 load, tma_tile = self.load_of(copies), copies.tma_tile
                 others = [v for d, v in enumerate(load.index[:-1]) if d not in tma_tile.dims]
+                if tma_tile.page is not None:
+                    self.first_row_of_page(tma_tile, load)
                 self.write(self.needed([tma_tile.first, *others]))
                 index = "".join(f", {self.memory.coordinate(v)}" for v in others)
                 of = f"{copies.param}[None, None{index}]" if others else copies.param
@@ -366,6 +370,18 @@ class AttentionEmitter(Emitter):
                 given = f"tma_{copies.param}, {of}, ({', '.join(first)}), {shape}, {copies.param}_tiles"
                 self.line(f"tma_load({copies.param}_ring, {PRODUCER}, {given})")
         return lines(self.lines)
+
+    def first_row_of_page(self, tma_tile: TmaTile, load: Load) -> None:
+        """Write the page of a step's first row; TMA fills with zeros where there is none, or no such row."""
+        page, guard = tma_tile.page, load.guard
+        assert page is not None and guard is not None
+        self.memory.coordinates[self.plan.scores.axis] = "Int32(0)"
+        self.write(self.needed([page, guard]))
+        if self.text[page] not in self.pages:
+            self.uses("select")
+            found = f"select({self[guard]}, {self.memory.coordinate(page)}, Int32(-1))"
+            self.text[page] = self.let("page_or_none", found)
+            self.pages.add(self.text[page])
 
     def load_of(self, copies: Copies) -> Load:
         load = self.lets[copies.load].node
