@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rlk.ir.nodes import Cast
 from rlk.ir.types import DType
 from rlk.lower.common import abi
+from rlk.lower.common.arguments import tiles_of
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Line
 from rlk.lower.common.liveness import live, names_read
@@ -352,7 +353,7 @@ def _counts(plan: ContractionPlan, emitter: GemmEmitter) -> Counts:
     if not counted:
         return Counts(tiles, str(known), True, f"({tiles}) * {known}", extent)
     (tiled,) = counted
-    count = text.rounded_up(emitter.memory.extent(tiled.axis), tiled.tile)
+    count = tiles_of(emitter.memory.extent(tiled.axis), tiled.tile)
     width = count if known == 1 else f"({count} * {known})"
     return Counts(tiles, width, False, f"({tiles}) * {width}", extent)
 

@@ -25,6 +25,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending, Rule, bind
 from rlk.ir.types import DType, TileType, TupleType
+from rlk.lower.common.arguments import tiles_of
 from rlk.lower.common.lines import Line
 from rlk.lower.common.liveness import live, names_read
 from rlk.lower.common.names import axis_name
@@ -81,7 +82,7 @@ def write(
     frame, given = framed(plan, emitter, loop_indices, about)
     first = plan.tiled[0] if plan.tiled else None
     extent = "1" if first is None else emitter.memory.extent(first.axis)
-    counts = [extent if first is None or first.tile == 1 else text.rounded_up(extent, first.tile)]
+    counts = [tiles_of(extent, 1 if first is None else first.tile)]
     counts += [str(o.tiles) for o in plan.tiled[1:]]
     if plan.segments is not None:
         whole, over = plan.segments.whole, plan.segments.over.name

@@ -9,6 +9,7 @@ from rlk.ir.dims import fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Decl, Let, Load, Loop, Pos, Reduce, Value, operands
 from rlk.ir.types import DType
+from rlk.lower.common.arguments import tiles_of
 from rlk.lower.common.contract import Contraction, Contractions, Factor, contractions_of_tiles
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
@@ -151,7 +152,7 @@ class Dots(Factors):
     ) -> None:
         """Write the loop over the contracted axis, in ascending order."""
         depth, length = self.plan.schedule.depth, self.length(contraction)
-        count = str(-(-int(length) // depth)) if length.isdigit() else text.rounded_up(length, depth)
+        count = str(-(-int(length) // depth)) if length.isdigit() else tiles_of(length, depth)
         step = self.e.names.fresh(f"{axis_name(contraction.over)}_step")
         with self.e.inner(f"for {step} in tl.serial(0, {count}):"):
             for number, (start, tile) in enumerate(zip(starts, tiles, strict=True)):

@@ -10,7 +10,7 @@ from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Check, Decl, Load, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common import abi
-from rlk.lower.common.arguments import Arguments
+from rlk.lower.common.arguments import Arguments, tiles_of
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
@@ -141,8 +141,7 @@ class Memory(Arguments):
         """Return the number of tiles of a parallel axis."""
         if tiled.tiles is not None:
             return str(tiled.tiles)
-        extent = self.extent(tiled.axis)
-        return extent if tiled.tile == 1 else text.rounded_up(extent, tiled.tile)
+        return tiles_of(self.extent(tiled.axis), tiled.tile)
 
     def write_coordinate(self, tiled: TiledAxis, tile: str) -> None:
         """Write a thread's indices of a parallel axis, and their bounds mask."""

@@ -58,11 +58,6 @@ def variable(expression: str, dtype: DType) -> str:
     return f'tl.alloc_var("{TYPES[dtype]}", {expression})'
 
 
-def rounded_up(extent: str, by: int) -> str:
-    """Return the text of an extent divided by a tile size, rounded up."""
-    return f"(({extent} + {by - 1}) // {by})"
-
-
 def map1(fn: Fn1, x: str, dtype: DType, call: Call) -> str:
     """Return the text of an exact function of one operand."""
     match fn:
