@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = "tests/commit_subjects.py"
 LONGEST = 72
 EXEMPT = ("Merge ",)  # written by git
-MERGED = frozenset({"4db9327c"})
-"""Commits that others were built on before their subject was seen to be too long: history is not rewritten."""
+MERGED = frozenset({"4db9327c", "e6d330f2"})
+"""Commits that others were built on before their subjects were seen to be too long; they stay as they are."""
 
 NO_VERBS = frozenset(
     "a an the this that these those it its one two both all each every some no not only more most less "
