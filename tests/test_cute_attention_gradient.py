@@ -344,11 +344,11 @@ def test_a_tma_tile_is_of_tokens_whose_heads_are_all_there_are(
         next(a for a, _ in found.inside if a.name == "R"),
     )
     tma_tile = tma_tile_of(load, (None, 1, heads, 64), lets, types_of(keys), axes, rows)
-    guard = lets[load.guard] if load.guard is not None else None
+    assert load.guard is not None
+    guard = lets[load.guard]
     assert isinstance(guard, Map2)
-    assert tma_tile == (
-        None if each is None else TmaTile(tma_tile.first if tma_tile else 0, guard.b, (2, 0), each)
-    )
+    wanted = TmaTile(tma_tile.first if tma_tile else 0, guard.b, (2, 0), load.guard, each or 0)
+    assert tma_tile == (None if each is None else wanted)
 
 
 def test_tiles_of_all_heads_come_before_the_next_keys(tma_tiled: Inputs) -> None:
