@@ -54,7 +54,7 @@ CONSUMERS = (1, 2, 3)  # consumer warpgroups
 FEW_REGISTERS = 3  # consumers from which accumulators that are rarely rescaled live in shared memory
 PAIRS = (1, 2)  # index bits that select one of the four threads of an accumulator row
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
-TMA_LEAST = 64  # elements of a row that TMA loads: of fewer, its boxes are lines of 32 bytes
+TMA_LEAST = 64  # elements of a row that TMA loads: of fewer, its tiles are lines of 32 bytes
 LANES = 32  # of a warp
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # accumulator elements of a row up to which the producer keeps more registers
@@ -363,8 +363,8 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
         dot = dots[let.value]
         streamed = isinstance(nodes.get(dot.b), Load) and dot.b in inside
         of_memory = isinstance(nodes.get(dot.a), Load)
-        chained = dot.a in inside and not of_memory and let.value in loop.body.results
-        if not streamed or not (chained if let in sums else of_memory and dot.a not in inside):
+        back_to_back = dot.a in inside and not of_memory and let.value in loop.body.results
+        if not streamed or not (back_to_back if let in sums else of_memory and dot.a not in inside):
             raise refused("products other than S = Q K^T followed by O += P V", target, let.loc)
         if dot.model is not DotModel.CHAIN16:
             raise refused("fused attention of f32", target, let.loc, "factors of bf16 or f16")
