@@ -549,6 +549,16 @@ def first(t):
 EDITS["first"] = first
 
 
+def before(t):
+    """V is waited for right before O += P V, as it was."""
+    def edit(s):
+        assert s.count(V_WAIT) == 1
+        clear = re.search(r"^    if cutlass\.const_expr\(masked\):\n        if \(end_k_value", s, re.M).group(0)
+        return s.replace(V_WAIT, "").replace(clear, V_WAIT + clear)
+    return in_step(t, edit)
+EDITS["before"] = before
+
+
 def carry(t):
     """Row sums of a step are exchanged in the next, beside its exponentials; after `first`."""
     found = []
@@ -668,9 +678,23 @@ def child(dim, form, seconds):
     from benchmarks.timing import measure
 
     names = [x for x in form.split("+") if x != "plain"]
-    row = next(r for r in fixed() if r.op == "varlen_attention" and r.passes == "fwd" and r.shape["d"] == dim)
+    row = next((r for r in fixed() if r.op == "varlen_attention" and r.passes == "fwd" and r.shape["d"] == dim), None)
     torch.manual_seed(0)
-    if form in ("fa4", "unmerged"):
+    if not dim:
+        if form == "paged-threads":
+            from rlk.lower.cute.attention import plan
+            from rlk.schedule import attention
+            plan.paged_tma_tile_of = lambda *a: None
+            attention.whole_pages = lambda kernel: False
+        case = bench_attention.pages(8, 8192, 1024)
+        launch = case.peers["fa4_cute"]() if form == "fa4-paged" else case.rlk()
+        got = launch()
+        digest = "-"
+        if form != "fa4-paged":
+            torch.cuda.synchronize()
+            digest = hashlib.blake2b(got.o.cpu().view(torch.int16).numpy().tobytes()).hexdigest()[:12]
+        del got
+    elif form in ("fa4", "unmerged"):
         heads = tuple(row.shape[n] for n in ("Hq", "Hk", "d"))
         x = bench_attention.packed(lengths_of(row), heads)
         launch = bench_attention.fa4_cute(x) if form == "fa4" else bench_attention.unmerged(x)

@@ -12,12 +12,10 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import (
     Check,
     Dot,
-    Fn2,
     Kernel,
     Let,
     Load,
     Loop,
-    Map2,
     Node,
     Pos,
     Result,
