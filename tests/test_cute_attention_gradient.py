@@ -341,7 +341,7 @@ def test_a_box_is_of_tokens_whose_heads_are_all_there_are(
     guard = lets[load.guard] if load.guard is not None else None
     assert isinstance(guard, Map2)
     assert tma_tile == (
-        None if each is None else TmaTile(tma_tile.first if tma_tile else 0, guard.b, (2, 0), each)
+        None if each is None else TmaTile(tma_tile.first if tma_tile else 0, guard.b, (2, 0), load.guard or 0, each)
     )
 
 
