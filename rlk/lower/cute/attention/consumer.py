@@ -106,6 +106,7 @@ class ConsumerEmitter(AttentionEmitter):
     vectorized = False  # whether the epilogue stores vectors
     masks: Masks | None = None  # of the step that is written, where others have none
     step_function: Function
+    pending = "", 0  # the partial sums of the last step's numerators, and how many
     crossing: Mapping[Value, str] = MappingProxyType({})
 
     # --- before the loop ------------------------------------------------------------------------------------
@@ -245,6 +246,10 @@ class ConsumerEmitter(AttentionEmitter):
         """Return all steps: S of the next step is issued before the softmax of this one."""
         name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
         self.write_step(name, ABOUT_STEP, self.step)
+        parts, count = self.pending
+        if count:
+            self.line(f"{parts} = cute.make_rmem_tensor(({count},), Float32)")
+            self.line(f"{parts}.fill(Float32(0.0))")
         before = "first_steps"
         if len(self.plan.parts) > 1:
             with self.inner(f"for {name} in cutlass.range(first_steps, full_steps, unroll=1):"):
@@ -337,8 +342,9 @@ class ConsumerEmitter(AttentionEmitter):
         """Write a step; with the switch `more` it issues S of the next."""
         found = rescale_of(part.loop)
         with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
+            sums = self.sums_of_rows(part, lets) if self.plan.maximum_last else None
             if found is not None:
-                self.rescale(part, name)
+                self.rescale(part, name, sums)
             self.read_scores(part)
             left = [let for let in lets if let.value not in self.written and let != part.sums[0]]
             lagging = self.with_lagging_maximum(part, left) if self.plan.maximum_last else None
@@ -348,6 +354,8 @@ class ConsumerEmitter(AttentionEmitter):
                 self.scores(K_STATE)
             if self.plan.by_tma:  # ends the basic block: the compiler mixes no product with the softmax
                 self.wait_for(self.plan.streamed[1], V_STATE)
+            if sums is not None:
+                self.add_sums(part, sums)
             if lagging is None:
                 late = self.rows_of_step(part, left)
             else:
@@ -358,13 +366,42 @@ class ConsumerEmitter(AttentionEmitter):
                 with self.where_masked():
                     clear(self, guards, V_STATE)
             self.sum(self.plan.last, 0, V_STATE)
-            self.end_of_step(part, late)
+            if sums is None:
+                self.end_of_step(part, late)
+            else:
+                with self.switch(f"not {MORE}"):
+                    self.add_sums(part, sums)
             self.line("warpgroup.wait_group(0)")
             with self.switch(MORE):
                 self.release(K_STATE, "")
             self.release("", V_STATE)
 
-    def rescale(self, part: Step, name: str) -> None:
+    def sums_of_rows(self, part: Step, lets: list[Let]) -> Late | None:
+        """Return the sums of a step's numerators, which the next step exchanges, beside its exponentials.
+
+        Behind O += P V the compiler would issue them between its products, each of which then waits for shuffles.
+        """
+        found = lagging_maximum(part.loop, {value: let.node for value, let in self.lets.items()})
+        if found is None:
+            return None
+        of = {let.value: let for let in lets}
+        late = [let for let in lets if found.total.value in backward_slice([let.value], of, self.operands)]
+        count = ROWS * self.parts_of(found.total)
+        self.pending = f"{found.total.name or stem(found.total)}_parts", count
+        given = f"[{self.pending[0]}[i] for i in range({count})]"
+        return Late(((found.total, given),), tuple(let for let in late if let != found.total))
+
+    def add_sums(self, part: Step, sums: Late) -> None:
+        """Write the exchange of the last numerators' sums between the threads of a row."""
+        found = lagging_maximum(part.loop, {value: let.node for value, let in self.lets.items()})
+        assert found is not None
+        with self.isolated():
+            for value, old in found.scaled:
+                self.text[value] = self.text[old]
+                self.whole.add(value)
+            self.end_of_step(part, sums)
+
+    def rescale(self, part: Step, name: str, sums: Late | None) -> None:
         """Write the piece boundary: carried values that some steps replace, behind their condition.
 
         The first step skips it, unless initial values were loaded: the state is still the identity.
@@ -376,6 +413,9 @@ class ConsumerEmitter(AttentionEmitter):
         if all(value in self.consts for value in self.plan.parts[0].loop.init):
             condition = f"{condition} & ({name} > first_steps)"
         with self.inner(f"if {condition}:"):
+            if sums is not None:
+                self.add_sums(part, sums)
+                self.line(f"{self.pending[0]}.fill(Float32(0.0))")
             with self.inner(EACH_ROW):
                 listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
                 self.ordered(let for let in found.rare if not self.listed(let.value))
@@ -455,23 +495,32 @@ class ConsumerEmitter(AttentionEmitter):
         stays = {found.maximum, found.subtracted}
         count, maximum = self.parts_of(found.total), self.text[found.before]
         self.uses("all_below", "any_lane", "select")
-        self.at(found.total)
-        parts = self.let(f"{step.total}_parts", f"cute.make_rmem_tensor(({ROWS * count},), Float32)")
+        parts = self.pending[0]
+        def anew(of_row: str) -> Iterator[None]:
+            self.line(PROOF)
+            below = self.let("stays", f"all_below({of_row}, {self.literal(BOUND, DType.F32)})")
+            with self.inner(f"if any_lane(select({below}, Boolean(False), Boolean(True))):"), self.isolated():
+                yield
+
         with self.inner(EACH_ROW):
             with self.isolated(scope=False):
                 self.text |= dict.fromkeys(stays, maximum)
                 self.whole |= stays
                 total = self.numerators_of_row(step, parts)
-            self.line(PROOF)
-            below = self.let("stays", f"all_below({total}, {self.literal(BOUND, DType.F32)})")
-            with self.inner(f"if any_lane(select({below}, Boolean(False), Boolean(True))):"), self.isolated():
-                self.new_maximum(step)
-                self.numerators_of_row(step, parts)
+            if not self.plan.one_vote:
+                for _ in anew(total):
+                    self.new_maximum(step)
+                    self.numerators_of_row(step, parts)
+        both = f"[{parts}[i] for i in range({ROWS * count})]"
+        if self.plan.one_vote:
+            for _ in anew(both):
+                with self.inner(EACH_ROW):
+                    self.new_maximum(step)
+                    self.numerators_of_row(step, parts)
         for value, old in ((found.maximum, found.before), *found.scaled):
             self.text[value] = self.text[old]
             self.whole.add(value)
         self.written |= {let.value for let in rest if let not in late}
-        both = f"[{parts}[i] for i in range({ROWS * count})]"
         return Late(((found.total, both),), tuple(let for let in late if let != found.total))
 
     def reads(self, step: LaggingStep, let: Let, value: Value) -> bool:
@@ -621,8 +670,9 @@ class ConsumerEmitter(AttentionEmitter):
             self.across(let, parts)
         self.write(late.lets, ROWS)
         pairs = zip(self.places, part.loop.body.results, strict=True)
+        made = {let.value for let in late.lets} if self.pending[0] else set(part.loop.body.results)
         with self.inner(EACH_ROW):
-            self.assign([(to, value) for to, value in pairs if value != part.sums[0].value])
+            self.assign([(to, v) for to, v in pairs if v in made and v != part.sums[0].value])
 
     # --- products -------------------------------------------------------------------------------------------
 

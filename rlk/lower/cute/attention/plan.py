@@ -198,8 +198,12 @@ class AttentionPlan:
     @property
     def maximum_last(self) -> bool:
         """Return whether a step takes a maximum only where its numerators may need one (decision 68)."""
-        three = self.dynamic_schedule and self.consumers >= FEW_REGISTERS
-        return three and all(each.length >= LAGGING_LEAST for each in self.sums)
+        return self.dynamic_schedule and self.consumers >= FEW_REGISTERS
+
+    @property
+    def one_vote(self) -> bool:
+        """Return whether both rows of a thread have their numerators before a warp votes on their maxima."""
+        return all(each.length < LAGGING_LEAST for each in self.sums)
 
     @property
     def dynamic_schedule(self) -> bool:
