@@ -1,6 +1,7 @@
-"""Benchmark of the gallery's operators (examples/operators) beside eager torch and torch.compile.
+"""Benchmark of the gallery's operators (examples/operators) beside torch, torch.compile and libraries.
 
-Rows go to authors.json. Every time has torch.compile's as its bar.
+Rows go to authors.json. Every time has torch.compile's as its bar; norms and elementwise operators have a
+share of the copy rate too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import importlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from benchmarks import peers
 from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.identity import compare, describe
 from benchmarks.peers import Launch
-from benchmarks.timing import measure
-from rlk.lang import op
+from benchmarks.timing import Timing, captured, measure
+from rlk.lang import Axis, L, Outputs, bf16, op
+from rlk.lang import Tensor as TensorOf
 
 PACKAGE = Path(__file__).parents[1] / "examples/operators"
 SAMPLED = [0, 3, -1]
@@ -33,6 +35,10 @@ STEP = {
     "seed": 1, "step": 1,
 }  # fmt: skip
 BAR = Bar(1.0, "torch_compile")
+OF_BF16 = Bar(1 / 1.6, "cublas_bf16_weights")
+COPY_RATE = 0.9
+LAYERS = 8
+"""Layers of weights that a graph of a decode step reads one after the other: several times the largest L2."""
 
 
 def gallery() -> Any:
@@ -49,8 +55,8 @@ class Work:
     plain: the same in torch, of the same arguments. wrt: those that have a gradient. few: the arguments of
     the first output's sampled elements `rows`, which the oracle computes. moved, flops: of the passes.
     derives: whether a derived gradient is timed beside the operator's own.
-    beside: other peers of the forward, of the same arguments. clean: whether L2 holds no modified lines. bar:
-    of the time.
+    beside: other peers, each of which builds a call. clean: whether L2 holds no modified lines. bar: of the
+    time. share: the least part of the copy rate.
     """
 
     op: Any
@@ -65,9 +71,10 @@ class Work:
     options: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "bf16"
     derives: bool = False
-    beside: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    beside: Mapping[str, Callable[[], Callable[[], Any]]] = field(default_factory=dict)
     clean: bool = False
     bar: Bar = BAR
+    share: float | None = None
 
     def ours(self) -> Any:
         return self.op(*self.args, **self.options)
@@ -106,13 +113,16 @@ def case(work: Work, passes: str) -> Case:
             ),
             **ours,
             **{
-                name: lambda call=call: launch(lambda: call(*work.args)) for name, call in work.beside.items()
+                name: lambda build=build: launch(build())
+                for name, build in work.beside.items()
+                if passes == "fwd" or not name.endswith("_fwd")
             },
         },
         moved=work.moved[passes],
         flops=work.flops.get(passes, 0.0),
         dtype=work.dtype,
         bar=work.bar,
+        share=work.share,
         timer=partial(measure, clean=True) if work.clean else None,
         reference="torch_compile",
         check=lambda: check(work),
@@ -175,6 +185,11 @@ def layer_norm(rows: int, width: int) -> Work:
         {"fwd": 2.0 * x.nbytes, "bwd": 3.0 * x.nbytes},
         options={"bias": bias},
         derives=True,
+        beside={
+            "liger": lambda: peers.liger_layer_norm(x, weight, bias, 1e-5),
+            "quack_fwd": lambda: peers.quack_layer_norm(x, weight, bias, 1e-5),
+        },
+        share=COPY_RATE,
     )
 
 
@@ -225,6 +240,7 @@ def zloss_head(rows: int, width: int, vocabulary: int) -> Work:
         {"fwd": read, "fwd+bwd": 2.0 * read},
         {"fwd": once, "fwd+bwd": 3.0 * once},
         derives=True,
+        beside={"liger_flce": lambda: peers.liger_zloss_head(hidden, weight, targets, 1e-4)},
     )
 
 
@@ -249,6 +265,7 @@ def router(rows: int, experts: int) -> Work:
         options={"k": 8},
         dtype="f32",
         derives=True,
+        beside={"quack_compact": lambda: peers.quack_top_k(logits, 8)},
     )
 
 
@@ -280,7 +297,12 @@ def adamw(rows: int, width: int) -> Work:
         SAMPLED,
         {"fwd": 2.0 * weight.nbytes + grad.nbytes + 4.0 * m.nbytes},
         options=STEP,
+        share=COPY_RATE,
     )
+
+
+CHUNK = 64
+"""Tokens that torch's form of linear attention multiplies at once; fewer where sequences are shorter."""
 
 
 def linear_attention(sequences: int, length: int, width: int) -> Work:
@@ -290,15 +312,29 @@ def linear_attention(sequences: int, length: int, width: int) -> Work:
     gate = torch.rand(tokens, device="cuda").mul(0.1).add(0.9).requires_grad_()
     begin = torch.arange(0, tokens, length, dtype=torch.int32, device="cuda")
     end = begin + length
-    one = slice(0, length)
+    one, chunk = slice(0, length), min(CHUNK, length)
 
     def plain(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-        """Token by token, all sequences at once."""
-        q, k, v, gate = (x.unflatten(0, (sequences, length)) for x in (q, k, v, gate))
+        """By chunks of tokens, all sequences at once: products inside of a chunk, a state between two."""
+        q, k, v, gate = (x.unflatten(0, (sequences, -1, chunk)) for x in (q, k, v, gate))
+        sums = gate.log().cumsum(-1)
+        decay = (sums[..., :, None] - sums[..., None, :]).exp().tril()
+        inside = (q @ k.mT * decay) @ v
+        grown = (k * (sums[..., -1:] - sums).exp()[..., None]).mT @ v
+        state, rows = q.new_zeros(sequences, width, width), []
+        for c in range(length // chunk):
+            rows.append(inside[:, c] + q[:, c] @ state * sums[:, c].exp()[..., None])
+            state = state * sums[:, c, -1].exp()[:, None, None] + grown[:, c]
+        return torch.stack(rows, 1).flatten(0, 2)
+
+    def by_token() -> Tensor:
+        """Token by token, as the operator's definition."""
+        each = [x.unflatten(0, (sequences, length)) for x in (q, k, v, gate)]
         state, rows = q.new_zeros(sequences, width, width), []
         for t in range(length):
-            state = gate[:, t, None, None] * state + k[:, t, :, None] * v[:, t, None, :]
-            rows.append((q[:, t, :, None] * state).sum(1))
+            of_q, of_k, of_v, g = (x[:, t] for x in each)
+            state = g[:, None, None] * state + of_k[:, :, None] * of_v[:, None, :]
+            rows.append((of_q[:, :, None] * state).sum(1))
         return torch.stack(rows, 1).flatten(0, 1)
 
     return Work(
@@ -311,6 +347,10 @@ def linear_attention(sequences: int, length: int, width: int) -> Work:
         one,
         {"fwd": 4.0 * q.nbytes, "bwd": 8.0 * q.nbytes},
         dtype="f32",
+        beside={
+            "torch_by_token": lambda: by_token,
+            "fla": lambda: peers.fla_linear_attention(q, k, v, gate, sequences),
+        },
     )
 
 
@@ -333,6 +373,7 @@ def int8_rows(rows: int, width: int) -> Work:
         (x[SAMPLED],),
         SAMPLED,
         {"fwd": 1.5 * x.nbytes},
+        share=COPY_RATE,
     )
 
 
@@ -356,9 +397,42 @@ def w8a16(rows: int, out: int, width: int, clean: bool = False) -> Work:
         few,
         {"fwd": x.nbytes + w.nbytes + scale.nbytes + 2.0 * rows * out},
         {"fwd": 2.0 * rows * out * width},
-        beside={"cublas_bf16_weights": lambda x, w, scale: F.linear(x, dense)},
+        beside={"cublas_bf16_weights": lambda: lambda: F.linear(x, dense)},
         clean=clean,
-        bar=Bar(1 / 1.6, "cublas_bf16_weights") if clean else BAR,
+        bar=OF_BF16 if clean else BAR,
+    )
+
+
+def decode(rows: int, out: int, width: int) -> Case:
+    """The same in a CUDA graph of `LAYERS` weights, as a decode step reads them; the time is that of a layer.
+
+    Every weight replaces those before in L2, so nothing is evicted between launches.
+    """
+    work = w8a16(rows, out, width)
+    x, w, scale = work.args
+    every = [(x, w.clone(), scale) for _ in range(LAYERS)]
+    dense = [(w.to(x.dtype) * scale[:, None]).to(x.dtype) for _ in range(LAYERS)]
+
+    def timer(launch: Launch) -> Timing:
+        found = measure(launch, flush=False)
+        ms, burst, least, most = (t / LAYERS for t in (found.ms, found.burst_ms, *found.spread))
+        return Timing(ms, burst, (least, most))
+
+    def graph(calls: Callable[[], list[Any]]) -> Launch:
+        return captured(peers.without_grad(calls))
+
+    alone = case(work, "fwd")
+    return replace(
+        alone,
+        shape={**alone.shape, "layers": LAYERS},
+        rlk=lambda: graph(lambda: [work.op(*args) for args in every]),
+        peers={
+            "cublas_bf16_weights": lambda: graph(lambda: [F.linear(x, weight) for weight in dense]),
+        },
+        bar=OF_BF16,
+        timer=timer,
+        extra=False,
+        reference="cublas_bf16_weights",
     )
 
 
@@ -382,6 +456,7 @@ def fp8_rows(rows: int, width: int) -> Work:
         (x[SAMPLED],),
         SAMPLED,
         {"fwd": 1.5 * x.nbytes},
+        share=COPY_RATE,
     )
 
 
@@ -405,6 +480,13 @@ def fp8_linear(rows: int, out: int, width: int) -> Work:
         few,
         {"fwd": x.nbytes + w.nbytes + x_scale.nbytes + w_scale.nbytes + 2.0 * rows * out},
         {"fwd": 2.0 * rows * out * width},
+        beside={
+            "torch_scaled_mm": lambda: (
+                lambda: torch._scaled_mm(
+                    x, w.t(), scale_a=x_scale[:, None], scale_b=w_scale[None], out_dtype=torch.bfloat16
+                )
+            )
+        },
     )
 
 
@@ -429,9 +511,49 @@ def swiglu_linear(rows: int, out: int, width: int) -> Work:
         {"fwd": x.nbytes + gate.nbytes + up.nbytes + 2.0 * rows * out},
         {"fwd": 4.0 * rows * out * width},
         beside={
-            "cublas_and_swiglu": lambda x, gate, up: rlk.ops.swiglu(F.linear(x, gate), F.linear(x, up)),
-            "rlk_apart": lambda x, gate, up: rlk.ops.swiglu(rlk.ops.matmul(x, gate), rlk.ops.matmul(x, up)),
+            "cublas_and_swiglu": lambda: lambda: rlk.ops.swiglu(F.linear(x, gate), F.linear(x, up)),
+            "rlk_apart": lambda: lambda: rlk.ops.swiglu(rlk.ops.matmul(x, gate), rlk.ops.matmul(x, up)),
         },
+    )
+
+
+# --- a product of a product, which no operator of the gallery has ---
+
+T, N, K, R = Axis("T", dynamic=True), Axis("N"), Axis("K"), Axis("R")
+
+
+@op()
+def lora_linear(
+    x: TensorOf[bf16, T, K], w: TensorOf[bf16, N, K], down: TensorOf[bf16, R, K], up: TensorOf[bf16, N, R]
+) -> Outputs:
+    """y = x w^T + (x down^T) up^T (Hu et al. 2021), rounded once; x down^T is rounded and kept in memory."""
+    h = L.keep(L.dot(x, down, over=K).to(bf16), "h")
+    return L.out(y=(L.dot(x, w, over=K) + L.dot(h, up, over=R)).to(bf16))
+
+
+def plain_lora(x: Tensor, w: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """Three products and a sum, as adapters have them."""
+    return F.linear(x, w) + F.linear(F.linear(x, down), up)
+
+
+def lora(rows: int, out: int, width: int, rank: int) -> Work:
+    """Activations, a weight, and an adapter of a rank, beside cuBLAS's product without the adapter."""
+    x = normal(rows, width, grad=False)
+    w, down = (normal(n, width, grad=False) / math.sqrt(width) for n in (out, rank))
+    up = normal(out, rank, grad=False) / math.sqrt(rank)
+    few = [0, -1]
+    rlk.register(lora_linear, namespace="bench_gallery", reference=plain_lora)
+    return Work(
+        lora_linear,
+        {"M": rows, "N": out, "K": width, "R": rank},
+        (x, w, down, up),
+        plain_lora,
+        (),
+        (x[few], w, down, up),
+        few,
+        {"fwd": x.nbytes + w.nbytes + down.nbytes + up.nbytes + 2.0 * rows * out},
+        {"fwd": 2.0 * rows * (out * width + rank * (width + out))},
+        beside={"cublas_without_adapter": lambda: lambda: F.linear(x, w)},
     )
 
 
@@ -446,9 +568,11 @@ def cases() -> Iterator[Case]:
     yield case(int8_rows(32768, 4096), "fwd")
     yield from (case(w8a16(rows, 12288, 4096), "fwd") for rows in (1, 16, 64, 256, 1024, 4096))
     yield from (case(w8a16(rows, 12288, 4096, clean=True), "fwd") for rows in (1, 16, 64))
+    yield from (decode(rows, 12288, 4096) for rows in (1, 16, 64))
     yield case(fp8_rows(32768, 4096), "fwd")
     yield from (case(fp8_linear(rows, 12288, 4096), "fwd") for rows in (16, 4096))
     yield from (case(swiglu_linear(rows, 12288, 4096), "fwd") for rows in (16, 8192))
+    yield from (case(lora(rows, 12288, 4096, 64), "fwd") for rows in (16, 8192))
 
 
 if __name__ == "__main__":

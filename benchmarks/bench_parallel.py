@@ -1,7 +1,7 @@
 """Benchmark of ranks: sums over them beside NCCL's, a decoder layer that they share, the price of leaves.
 
-One process measures leaves alone. For several, a device each:
-`torchrun --standalone --nproc-per-node 2 -m benchmarks.bench_parallel`.
+One process measures what one rank pays for being one (`R=1`), leaves, and the f32 parts of two ranks. For
+several, a device each: `torchrun --standalone --nproc-per-node 2 -m benchmarks.bench_parallel`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 import rlk
 from benchmarks import bench_model, layers, peers
@@ -33,13 +34,13 @@ from benchmarks.timing import (
     Timing,
     captured,
     measure,
+    measure_host,
     timed,
 )
 from rlk.lower.triton.ranks import Exchange
-from rlk.nn import CausalLM, DecoderLayer, ModelConfig, WholeSequences
-from rlk.ops import ordered_all_reduce, ordered_reduce_scatter
-from rlk.ops.products import partial_input_gradient
-from rlk.parallel import parallelize
+from rlk.nn import CausalLM, DecoderLayer, Linear, ModelConfig, WholeSequences
+from rlk.ops import ordered_all_reduce, ordered_reduce_scatter, products
+from rlk.parallel import ColumnParallelLinear, Ranks, RowParallelLinear, parallelize, ranks_of
 from rlk.runtime.call import collective, symmetric
 from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
@@ -53,17 +54,21 @@ KIB = (8, 64, 512, 4096, 32768, 65536, 262144, 1048576)
 LARGE = 65536  # KiB from which a sum has the tighter bar
 LEAVES, PIECES = 8, 2
 SECONDS, IDLE = 0.2, 0.1
+HOST_CALLS = 100
 SAMPLED = 1 << 20
 LIMIT = timedelta(seconds=60)
 """Of a collective: ranks that lost each other end."""
 SHAPES = ((4, 2048), (1, 8192))
 """Sequences, and the tokens of each."""
-MODEL, WHOLE, MEGATRON = "Qwen3-8B", "rlk_one_leaf", "megatron_cublas"
+SMALL, FEW = "Qwen3-0.6B", 64
+"""A model, and tokens of it whose layer takes the host longer than the device."""
+MODEL, WHOLE, ONE_LEAF, MEGATRON = "Qwen3-8B", "rlk_whole", "rlk_one_leaf", "megatron_cublas"
+"""WHOLE: the same layer, with as many leaves, that no ranks share."""
 
 
 def together(launch: Launch) -> Timing:
     """Time a launch that all ranks make, as often on each; the times are of the slowest rank."""
-    if not dist.is_initialized():
+    if rank_count() == 1:
         return measure(launch, seconds=SECONDS)
     for _ in range(WARM_LAUNCHES):
         launch()
@@ -76,6 +81,16 @@ def together(launch: Launch) -> Timing:
     found = statistics.median(times), times[tenth], times[-1 - tenth]
     middle, low, high = map(_slowest, found)
     return Timing(middle, burst, (low, high))
+
+
+def rank_count() -> int:
+    """Return the number of processes, each with a device."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def by_host(launch: Launch) -> Timing:
+    """Time the host's side of a launch."""
+    return measure_host(launch, calls=HOST_CALLS)
 
 
 def _slowest(ms: float) -> float:
@@ -295,104 +310,203 @@ def summed_product(m: int, n: int, k: int) -> Case:
         flops=2.0 * m * n * k / ranks,
         reference=MEGATRON,
         check=check,
-        describe=lambda: describe(rlk.ops.matmul.explain(x, w, leaves=LEAVES)),
+        describe=partial(explained, x, w, leaves=LEAVES),
         timer=together,
         extra=False,
         notes={"leaves": LEAVES, "compared": "in chunks with not"},
     )
 
 
-# --- the price of leaves, on one device ---
+# --- one rank of one ---
+
+
+def alone() -> Ranks:
+    """Return the ranks of a mesh of one; without a process group (a dry run), some that can send nothing."""
+    if not dist.is_initialized():
+        return Ranks(dist.ProcessGroup(0, 1), 1, 0)
+    return ranks_of(init_device_mesh("cuda", (1,)), None)
+
+
+def of_one_rank(style: str, m: int, n: int, k: int, *, grad: bool) -> Case:
+    """A parallel layer of one rank, beside `rlk.nn.Linear` with as many leaves.
+
+    Compared: results, or gradients of input and weight, with those of that layer.
+    """
+    rows = style == "row_parallel"
+    made: dict[str, Any] = {"leaves": LEAVES, "device": "cuda", "dtype": torch.bfloat16}
+    whole = Linear(k, n, False, parallel="rows" if rows else "columns", **made)
+    shared = (RowParallelLinear if rows else ColumnParallelLinear)(k, n, False, ranks=alone(), **made)
+    shared.weight = whole.weight
+    x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda", requires_grad=grad)
+    seed = torch.randn(m, n, dtype=torch.bfloat16, device="cuda")
+
+    def launch(layer: Linear) -> Launch:
+        if grad:
+            return peers.with_grad(lambda: layer(x), (x, layer.weight), seed)
+        return peers.without_grad(lambda: (layer(x),))
+
+    return Case(
+        op=style,
+        passes="fwd+bwd" if grad else "fwd",
+        shape={"M": m, "N": n, "K": k, "R": 1},
+        rlk=lambda: launch(shared),
+        peers={WHOLE: lambda: launch(whole)},
+        moved=2.0 * (m * n + m * k + n * k),
+        flops=(3 if grad else 1) * 2.0 * m * n * k,
+        bar=Bar(1.03, WHOLE),
+        reference=WHOLE,
+        check=lambda: Checked(differing=bench_model.unequal(launch(shared)(), launch(whole)())),
+        describe=partial(explained, x, whole.weight, leaves=LEAVES),
+        timer=together,
+        extra=False,
+        notes={"leaves": LEAVES, "compared": "with rlk.nn.Linear"},
+    )
+
+
+# --- the price of leaves and of f32 parts, on one device ---
+
+
+def explained(x: Tensor, w: Tensor, **options: Any) -> Mapping[str, str]:
+    """Return the identity of a product."""
+    return describe(rlk.ops.matmul.explain(x, w, **options))
 
 
 def product(m: int, n: int, k: int) -> Case:
-    """A row-parallel product in eight leaves; beside it one leaf, and both halves of K."""
+    """A row-parallel product in eight leaves, beside one leaf."""
     x, w = (torch.randn(rows, k, dtype=torch.bfloat16, device="cuda") for rows in (m, n))
-    half = k // PIECES
-
-    def parts() -> Tensor:
-        each = LEAVES // PIECES
-        sums = [
-            rlk.ops.matmul(a, b, leaves=LEAVES, part=(i * each, (i + 1) * each))
-            for i, (a, b) in enumerate(zip(*halves, strict=True))
-        ]
-        return (sums[0] + sums[1]).to(x.dtype)
-
-    halves = [[t[:, i * half : (i + 1) * half].contiguous() for i in range(PIECES)] for t in (x, w)]
     return Case(
         op="row_parallel",
         passes="fwd",
         shape={"M": m, "N": n, "K": k},
         rlk=lambda: partial(rlk.ops.matmul, x, w, leaves=LEAVES),
         peers={
-            WHOLE: lambda: partial(rlk.ops.matmul, x, w),
-            "rlk_two_parts": lambda: parts,
+            ONE_LEAF: lambda: partial(rlk.ops.matmul, x, w),
             "cublas_gemm": lambda: lambda: x @ w.t(),
         },
         moved=2.0 * (m * n + m * k + n * k),
         flops=2.0 * m * n * k,
-        bar=Bar(1.03, WHOLE),
-        reference=WHOLE,
-        check=lambda: Checked(differing=differing_there(parts(), rlk.ops.matmul(x, w, leaves=LEAVES))),
-        describe=lambda: describe(rlk.ops.matmul.explain(x, w, leaves=LEAVES)),
+        reference=ONE_LEAF,
+        describe=partial(explained, x, w, leaves=LEAVES),
         timer=together,
         extra=False,
-        notes={"leaves": LEAVES, "compared": "parts of two ranks, added"},
+        notes={"leaves": LEAVES},
     )
 
 
+def parts_of_product(m: int, n: int, k: int) -> Case:
+    """Both halves of K, as two ranks compute them, one after the other, and their sum, rounded once."""
+    x, w = (torch.randn(rows, k, dtype=torch.bfloat16, device="cuda") for rows in (m, n))
+    half, each = k // PIECES, LEAVES // PIECES
+    halves = [[t[:, i * half : (i + 1) * half].contiguous() for t in (x, w)] for i in range(PIECES)]
+
+    def part(i: int) -> Tensor:
+        return rlk.ops.matmul(*halves[i], leaves=LEAVES, part=(i * each, (i + 1) * each))
+
+    whole = partial(rlk.ops.matmul, x, w, leaves=LEAVES)
+    said = partial(explained, x, w, leaves=LEAVES)
+    return of_parts("row_parallel", "parts", {"M": m, "N": n, "K": k}, part, whole, said, "leaves")
+
+
 def input_gradient(m: int, n: int, k: int) -> Case:
-    """The gradient of a column-parallel product's input in eight leaves; beside it one leaf, two parts."""
+    """The gradient of a column-parallel product's input in eight leaves, beside one leaf."""
     d_y, w = (torch.randn(*s, dtype=torch.bfloat16, device="cuda") for s in ((m, n), (n, k)))
-    half = n // PIECES
-
-    def gradient(leaves: int) -> Launch:
-        x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-        return peers.backward_of(lambda: rlk.ops.matmul(x, w, grad_leaves=leaves), (x,), d_y)
-
-    def parts() -> Tensor:
-        own = [slice(i * half, (i + 1) * half) for i in range(PIECES)]
-        first, second = (partial_input_gradient(d_y[:, at], w[at], LEAVES // PIECES) for at in own)
-        return (first + second).to(w.dtype)
-
     return Case(
         op="column_parallel",
         passes="dgrad",
         shape={"M": m, "N": n, "K": k},
-        rlk=lambda: gradient(LEAVES),
+        rlk=lambda: gradient_of_input(d_y, w, LEAVES),
         peers={
-            WHOLE: lambda: gradient(1),
-            "rlk_two_parts": lambda: parts,
+            ONE_LEAF: lambda: gradient_of_input(d_y, w, 1),
             "cublas_gemm": lambda: lambda: d_y @ w,
         },
         moved=2.0 * (m * n + m * k + n * k),
         flops=2.0 * m * n * k,
-        bar=Bar(1.03, WHOLE),
-        reference=WHOLE,
-        check=lambda: Checked(differing=differing_there(parts(), gradient(LEAVES)()[0])),
-        describe=lambda: describe(rlk.ops.matmul.explain(d_y.new_empty(m, k), w, grad_leaves=LEAVES)),
+        reference=ONE_LEAF,
+        describe=partial(explained, d_y.new_empty(m, k), w, grad_leaves=LEAVES),
         timer=together,
         extra=False,
-        notes={"grad_leaves": LEAVES, "compared": "parts of two ranks, added"},
+        notes={"grad_leaves": LEAVES},
+    )
+
+
+def gradient_of_input(d_y: Tensor, w: Tensor, leaves: int) -> Launch:
+    """Return the backward of a product for its input, whose forward runs now."""
+    x = torch.randn(len(d_y), w.shape[1], dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    return peers.backward_of(lambda: rlk.ops.matmul(x, w, grad_leaves=leaves), (x,), d_y)
+
+
+def parts_of_input_gradient(m: int, n: int, k: int) -> Case:
+    """Both halves of N, as two ranks compute them, one after the other, and their sum, rounded once."""
+    d_y, w = (torch.randn(*s, dtype=torch.bfloat16, device="cuda") for s in ((m, n), (n, k)))
+    half = n // PIECES
+    halves = [(d_y[:, i * half : (i + 1) * half].contiguous(), w[i * half :][:half]) for i in range(PIECES)]
+
+    def part(i: int) -> Tensor:
+        return products.partial_input_gradient(*halves[i], LEAVES // PIECES)
+
+    whole = partial(products.input_gradient, d_y, w, LEAVES)
+    said = partial(explained, d_y.new_empty(m, k), w, grad_leaves=LEAVES)
+    sizes: dict[str, int | str] = {"M": m, "N": n, "K": k}
+    return of_parts("column_parallel", "dgrad parts", sizes, part, whole, said, "grad_leaves")
+
+
+def of_parts(
+    op: str,
+    passes: str,
+    shape: dict[str, int | str],
+    part: Callable[[int], Tensor],
+    whole: Launch,
+    described: Callable[[], Mapping[str, str]],
+    leaves: str,
+) -> Case:
+    """Return the case of two f32 parts and their sum, beside one product of the whole; each alone, too."""
+    m, n, k = (int(size) for size in shape.values())
+
+    def parts() -> list[Tensor]:
+        return [part(i) for i in range(PIECES)]
+
+    def added(terms: list[Tensor]) -> Tensor:
+        sums = torch.empty_like(terms[0], dtype=torch.bfloat16)
+        return torch.add(terms[0], terms[1], out=sums)  # as a rank adds the part that the other one sent
+
+    return Case(
+        op=op,
+        passes=passes,
+        shape=shape,
+        rlk=lambda: lambda: added(parts()),
+        peers={
+            WHOLE: lambda: whole,
+            "rlk_first_part": lambda: partial(part, 0),
+            "rlk_second_part": lambda: partial(part, 1),
+            "rlk_sum": lambda: partial(added, parts()),
+        },
+        moved=2.0 * (m * n + m * k + n * k),
+        flops=2.0 * m * n * k,
+        reference=WHOLE,
+        check=lambda: Checked(differing=differing_there(added(parts()), whole())),
+        describe=described,
+        timer=together,
+        extra=False,
+        notes={leaves: LEAVES, "compared": "with the whole"},
     )
 
 
 # --- a decoder layer ---
 
 
-def config_of(leaves: int) -> ModelConfig:
-    """Return the config of one layer; of a small vocabulary, which no layer sees."""
-    made = layers.config_of("qwen3", 4096, 32, 8, 12288, vocabulary=1024)
-    return replace(made, leaves=leaves)
+def config_of(model: str, leaves: int) -> ModelConfig:
+    """Return the config of one layer of a model; of a small vocabulary, which no layer sees."""
+    sizes = {MODEL: (4096, 32, 8, 12288), SMALL: (1024, 16, 8, 3072)}[model]
+    return replace(layers.config_of("qwen3", *sizes, vocabulary=1024), leaves=leaves)
 
 
-def layer_of(leaves: int, ranks: int, sp: bool) -> DecoderLayer:
-    """Return a rank's layer, whose weights are those of every other run."""
+def layer_of(model: str, leaves: int, sp: bool | None = None) -> DecoderLayer:
+    """Return a rank's layer, whose weights are those of every other run; sp: None of one that none share."""
     torch.manual_seed(0)
-    model = CausalLM(config_of(leaves), device="cuda")
-    if ranks > 1:
-        parallelize(model, dist.group.WORLD, sp=sp)
-    layer = model.model.layers[0]
+    made = CausalLM(config_of(model, leaves), device="cuda")
+    if sp is not None and dist.is_initialized():
+        parallelize(made, init_device_mesh("cuda", (rank_count(),)), sp=sp)
+    layer = made.model.layers[0]
     assert isinstance(layer, DecoderLayer)
     return layer
 
@@ -449,9 +563,9 @@ def sdpa(batch: int) -> Callable[..., Tensor]:
     return attention
 
 
-def torch_layer(layer: DecoderLayer, ranks: int, batch: int, grad: bool) -> TorchLayer:
+def torch_layer(model: str, layer: DecoderLayer, ranks: int, batch: int, grad: bool) -> TorchLayer:
     """Return the peer's layer, by FlashAttention 4 if it is there."""
-    c = config_of(1)
+    c = config_of(model, 1)
     own = replace(
         c,
         num_attention_heads=c.num_attention_heads // ranks,
@@ -463,16 +577,19 @@ def torch_layer(layer: DecoderLayer, ranks: int, batch: int, grad: bool) -> Torc
         return TorchLayer.of(own, layer, grad=grad, attention=sdpa(batch))
 
 
-def decoder_layer(batch: int, length: int, ranks: int, sp: bool, grad: bool) -> Case:
-    """A layer that ranks share, beside Megatron-LM's way; on one rank, beside one leaf."""
-    tokens, config = batch * length, config_of(LEAVES)
+def decoder_layer(model: str, batch: int, length: int, sp: bool, grad: bool, *, host: bool = False) -> Case:
+    """A layer that all ranks share, beside Megatron-LM's way; of one rank, beside one that none share.
+
+    host: the host's time of a call is measured, the device is not waited for.
+    """
+    tokens, config, ranks = batch * length, config_of(model, LEAVES), rank_count()
     at = layers.whole(batch, length)
     torch.manual_seed(1)
     given = layers.states(tokens, config.hidden_size)
     seeds = layers.states(tokens, config.hidden_size)
 
-    def own(leaves: int, on: int, by_tokens: bool) -> tuple[Launch, DecoderLayer]:
-        layer = layer_of(leaves, on, by_tokens)
+    def own(leaves: int, sp: bool | None) -> tuple[Launch, DecoderLayer]:
+        layer = layer_of(model, leaves, sp)
         rows = slice(None) if layer.ranks is None else layer.ranks.rows(tokens)
         return passes(layer, tuple(layer.parameters()), rows), layer
 
@@ -483,7 +600,8 @@ def decoder_layer(batch: int, length: int, ranks: int, sp: bool, grad: bool) -> 
         return peers.with_grad(lambda: call(*inputs, at), (*inputs, *weights), tuple(t[rows] for t in seeds))
 
     def peer() -> Launch:
-        made = torch_layer(layer_of(LEAVES, ranks, False), ranks, batch, grad)
+        layer = layer_of(model, LEAVES, None if ranks == 1 else False)
+        made = torch_layer(model, layer, ranks, batch, grad)
         attend = layers.attend_whole(at, made)
 
         def call(x: Tensor, residual: Tensor, _: WholeSequences) -> Any:
@@ -492,28 +610,27 @@ def decoder_layer(batch: int, length: int, ranks: int, sp: bool, grad: bool) -> 
         return passes(call, made.weights)
 
     def check() -> Checked:
-        launch, layer = own(LEAVES, ranks, sp)
+        launch, layer = own(LEAVES, sp)
         rows = slice(None) if layer.ranks is None else layer.ranks.rows(tokens)
-        wanted = own(LEAVES, 1, False)[0]()[:2]  # results, or gradients of x and the residual
+        wanted = own(LEAVES, None)[0]()[:2]  # results, or gradients of x and the residual
         return Checked(differing=bench_model.unequal(launch()[:2], tuple(t[rows] for t in wanted)))
 
     every: dict[str, Callable[[], Launch]] = {MEGATRON: peer}
     if ranks == 1:
-        every[WHOLE] = lambda: own(1, 1, False)[0]
-    reference = WHOLE if ranks == 1 else MEGATRON
+        every |= {WHOLE: lambda: own(LEAVES, None)[0], ONE_LEAF: lambda: own(1, None)[0]}
     return Case(
         op="decoder_layer",
-        passes="fwd+bwd" if grad else "fwd",
-        shape={"model": MODEL, "B": batch, "S": length, "R": ranks, "sp": int(sp)},
-        rlk=lambda: own(LEAVES, ranks, sp)[0],
+        passes=("fwd+bwd" if grad else "fwd") + (" host" if host else ""),
+        shape={"model": model, "B": batch, "S": length, "R": ranks, "sp": int(sp)},
+        rlk=lambda: own(LEAVES, sp)[0],
         peers=every,
         moved=2.0 * layers.weights_of(config) / ranks,
         flops=(3.0 if grad else 1.0) * bench_model.flops(config, batch, length) / ranks,
         bar=Bar(1.03, WHOLE) if ranks == 1 else None,
-        reference=reference,
+        reference=WHOLE if ranks == 1 else MEGATRON,
         check=check,
         describe=lambda: bench_model.described(config),
-        timer=together,
+        timer=by_host if host else together,
         extra=False,
         notes={"leaves": LEAVES, "compared": "results or input gradients with those of one rank"},
     )
@@ -523,44 +640,53 @@ def decoder_layer(batch: int, length: int, ranks: int, sp: bool, grad: bool) -> 
 
 
 def cases() -> Iterator[Case]:
-    """Yield the rows of one device, and of ranks where there are several."""
-    several = dist.is_initialized() and dist.get_world_size() > 1
-    if several:
-        for kib in KIB:
-            for case in (all_reduce, reduce_scatter):
-                torch.cuda.empty_cache()
-                yield case(kib, torch.float32)
-        yield all_reduce(LARGE, torch.bfloat16)
-        for kib in KIB:
-            for case in (all_reduce, reduce_scatter):
-                torch.cuda.empty_cache()
-                yield case(kib, torch.float32, graph=True)
-    ranks = dist.get_world_size() if several else 1
-    for batch, length in SHAPES[: 1 if several else None]:
-        passes = (
-            (False, True) if torch.cuda.is_available() else (False,)
-        )  # fake tensors have no backward here
-        for on, sp in ((1, False), *(((ranks, False), (ranks, True)) if several else ())):
-            for grad in passes:
-                torch.cuda.empty_cache()
-                yield decoder_layer(batch, length, on, sp, grad)
-    if several:
-        for k in (4096, 12288):
-            torch.cuda.empty_cache()
-            yield summed_product(8192, 4096, k)
-        for kib in (512, 4096, 65536, 1048576):
-            torch.cuda.empty_cache()
-            yield variants(kib)
-    if not several:
-        for n, k in ((4096, 4096), (4096, 12288)):
-            yield product(8192, n, k)
-        for n in (6144, 24576):
-            yield input_gradient(8192, n, 4096)
+    """Yield the rows of one device, or of ranks where there are several."""
+    for case in of_ranks() if rank_count() > 1 else of_one_device():
+        torch.cuda.empty_cache()
+        yield case
+
+
+def of_ranks() -> Iterator[Case]:
+    """Yield the rows of several ranks."""
+    for kib in KIB:
+        for case in (all_reduce, reduce_scatter):
+            yield case(kib, torch.float32)
+    yield all_reduce(LARGE, torch.bfloat16)
+    for kib in KIB:
+        for case in (all_reduce, reduce_scatter):
+            yield case(kib, torch.float32, graph=True)
+    for sp in (False, True):
+        for grad in (False, True):
+            yield decoder_layer(MODEL, *SHAPES[0], sp, grad)
+    for k in (4096, 12288):
+        yield summed_product(8192, 4096, k)
+    for kib in (512, 4096, 65536, 1048576):
+        yield variants(kib)
+
+
+def of_one_device() -> Iterator[Case]:
+    """Yield the rows of one rank, of leaves, and of the parts of two ranks one after the other."""
+    for grad in (False, True) if torch.cuda.is_available() else (False,):  # fake tensors have no backward
+        for batch, length in SHAPES:
+            yield decoder_layer(MODEL, batch, length, False, grad)
+        yield decoder_layer(SMALL, *SHAPES[0], False, grad)
+        yield decoder_layer(SMALL, 1, FEW, False, grad, host=True)
+        for m, n, k in ((8192, 4096, 4096), (8192, 4096, 12288), (FEW, 4096, 12288)):
+            yield of_one_rank("row_parallel", m, n, k, grad=grad)
+        yield of_one_rank("column_parallel", 8192, 24576, 4096, grad=grad)
+    for n, k in ((4096, 4096), (4096, 12288)):
+        yield product(8192, n, k)
+        yield parts_of_product(8192, n, k)
+    for n in (6144, 24576):
+        yield input_gradient(8192, n, 4096)
+        if torch.cuda.is_available():
+            yield parts_of_input_gradient(8192, n, 4096)
 
 
 def joined() -> bool:
-    """Join the ranks that torchrun started, if it did; return whether this process reports."""
+    """Join the ranks that torchrun started, or be a group of one; return whether this process reports."""
     if "RANK" not in os.environ:
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, timeout=LIMIT)
         return True
     os.environ.update(NO_MULTICAST)  # sums by NVLink's switch would be in its own order
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

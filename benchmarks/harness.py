@@ -100,6 +100,7 @@ class Case:
 
     `moved` and `flops` count the fewest bytes through device memory and operations. `rlk` and each peer build
     a launch; a peer that cannot be built raises Absent. `reference` is the peer measured first and last.
+    `share` is the least part of the roofline, which without flops is the copy rate.
     """
 
     op: str
@@ -112,6 +113,7 @@ class Case:
     dtype: str = "bf16"
     backend: str = "triton"
     bar: Bar | None = None
+    share: float | None = None
     room: Room | None = None
     reference: str | None = None
     check: Callable[[], Checked] | None = None
@@ -151,6 +153,8 @@ def run_case(case: Case, session: Session) -> dict[str, Any]:
         peers[case.reference]["ms_again"] = _run_peer(case, session, case.reference).get("ms")
     if case.bar:
         row["bar"], row["holds"] = str(case.bar), case.bar.holds(timing.ms, peers)
+    if case.share:
+        row["share_bar"], row["share_holds"] = case.share, row["roofline"] >= case.share
     if case.room and case.extra:
         row["extra_bar"], row["extra_holds"] = str(case.room), case.room.holds(row["extra_mib"], peers)
     return {**row, **case.notes, "peers": peers}
@@ -300,6 +304,8 @@ def line(row: Mapping[str, Any]) -> str:
     holds = {True: "holds", False: "MISSES", None: ""}[row.get("holds")]
     words = [f"{label(row):52s}", f"{row['ms']:9.4f} ms", f"{100 * row['roofline']:4.0f} %"]
     words += [f"{row['bits'] or '-':8s}", f"{row.get('bar', ''):12s}", f"{holds:6s}"]
+    if row.get("share_holds") is False:
+        words.append(f"MISSES {100 * row['share_bar']:.0f} % of the copy rate")
     if "extra_bar" in row:
         words.append(f"{row['extra_mib']:.0f} MiB{' MISSES' if row['extra_holds'] is False else ''}")
     words += [

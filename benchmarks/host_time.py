@@ -67,9 +67,8 @@ def bound(invocation: Invocation, tensors: Tensors) -> Run:
     program, _, _, emitted = dispatch.lowered(*call, backend="triton")
     launches = {kernel.name: launcher(kernel) for kernel in emitted.kernels}
     host = loader.bind(emitted.source, emitted.file, SimpleNamespace(**launches))
-    return dispatch._caller(
-        invocation, program, emitted.call, emitted.checks, geometry, tensors, device, host
-    )
+    parts = invocation, program, emitted.call, emitted.checks, geometry, tensors, device, host
+    return dispatch._caller(*parts, addressed=True)
 
 
 @contextmanager
@@ -90,10 +89,12 @@ def calls() -> dict[str, tuple[Callable[[], Any], tuple[torch.Tensor, ...]]]:
     weight = torch.ones(WIDTH, dtype=torch.bfloat16)
     logits = torch.randn(ROWS, 4 * WIDTH, generator=draw).bfloat16()
     ids = torch.arange(ROWS)
+    who = {"seed": ids + 7, "request_id": ids, "position": ids}
     return {
         "swiglu": (lambda: rlk.ops.swiglu(x, up), (x, up)),
         "rms_norm": (lambda: rlk.ops.rms_norm(x, weight, eps=1e-6), (x, weight)),
         "logp": (lambda: rlk.ops.logp(logits, ids).logp, (logits,)),
+        "sample": (lambda: rlk.ops.sample(logits, **who, top_k=50, top_p=0.9).token, ()),
     }
 
 
@@ -130,6 +131,8 @@ def forms(
     """Yield a call without autograd, with a graph recorded, and with the backward."""
     with torch.no_grad():
         yield "no grad", call
+    if not inputs:
+        return
     for t in inputs:
         t.requires_grad_(True)
     yield "grad", call

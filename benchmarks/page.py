@@ -154,9 +154,11 @@ def _bar(line: Line) -> str:
     """Return the bars of a line's backends, a missed one marked."""
     found = []
     for backend, row in line.backends.items():
-        missed = False in (row.get("holds"), row.get("extra_holds"))
-        if missed or "bar" in row:
-            words = f"{BACKENDS[backend]} {row.get('bar', 'memory')}".replace("<=", "≤")
+        missed = False in (row.get("holds"), row.get("extra_holds"), row.get("share_holds"))
+        if missed or "bar" in row or "share_bar" in row:
+            share = [f"≥ {100 * row['share_bar']:.0f} % of a copy"] if "share_bar" in row else []
+            bars = [row["bar"]] if "bar" in row else [] if share else ["memory"]
+            words = f"{BACKENDS[backend]} {', '.join([*bars, *share])}".replace("<=", "≤")
             found.append(f"**missed**: {words}" if missed else words)
     return "; ".join(found)
 

@@ -160,7 +160,48 @@ def quack_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Callable[[], Tensor
     return lambda: op(x, weight, eps=eps)
 
 
+def liger_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Callable[[], Tensor]:
+    """Liger's LayerNorm."""
+    op = module("liger_kernel.ops.layer_norm").LigerLayerNormFunction
+    return lambda: op.apply(x, weight, bias, eps)
+
+
+def quack_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Callable[[], Tensor]:
+    """quack's LayerNorm, which has a forward alone and f32 weights."""
+    op = module("quack.rmsnorm").layernorm_fwd
+    wide = weight.detach().float(), bias.detach().float()
+    return lambda: op(x, *wide, eps)
+
+
+# --- routers and linear attention ---
+
+
+def quack_top_k(logits: Tensor, k: int) -> Callable[[], Tensor]:
+    """quack's softmax over the best k, as [T, k] and not as rows of all experts."""
+    op = module("quack.topk").topk
+    return lambda: op(logits, k, softmax=True)[0]
+
+
+def fla_linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, gate: Tensor, sequences: int
+) -> Callable[[], Tensor]:
+    """flash-linear-attention's chunks of one head: sequences of one length, gates as logarithms."""
+    op = module("fla.ops.simple_gla").chunk_simple_gla
+
+    def call() -> Tensor:
+        each = (x.unflatten(0, (sequences, -1)).unsqueeze(2) for x in (q, k, v, gate.log()))
+        return op(*each, scale=1.0)[0].flatten(0, 2)
+
+    return call
+
+
 # --- losses ---
+
+
+def liger_zloss_head(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float) -> Callable[[], Tensor]:
+    """Liger's fused linear cross-entropy with z-loss."""
+    op = module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction
+    return lambda: op.apply(hidden, weight, targets, None, None, -100, scale, 0.0, "none")[0]
 
 
 def plain_grpo_terms(logits: Tensor, ids: Tensor, old: Tensor, ref: Tensor, advantage: Tensor) -> Tensor:

@@ -71,7 +71,8 @@ def main() -> None:
     for record in found:
         print("\n".join(show(record)))
     rows = [row for record in found for row in record.rows]
-    missed = [label(row) for row in rows if False in (row.get("holds"), row.get("extra_holds"))]
+    bars = "holds", "extra_holds", "share_holds"
+    missed = [label(row) for row in rows if False in map(row.get, bars)]
     if missed:
         raise SystemExit("misses its bar: " + "; ".join(missed))
 

@@ -69,6 +69,11 @@ def digest_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def digest_word(data: bytes) -> int:
+    """Return the first 64 bits of the sha256 of `data`, as a number that an int64 holds."""
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], signed=True)
+
+
 def digest_file(path: Path) -> str:
     """Return the sha256 of a file's content, in hex."""
     with path.open("rb") as stream:

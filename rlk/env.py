@@ -143,6 +143,11 @@ def _current() -> Env:
     return found
 
 
+def launched_ranks() -> int:
+    """Return how many ranks a launcher such as torchrun says it started, 1 where none did."""
+    return whole(os.environ.get("WORLD_SIZE", "")) or 1
+
+
 def log_from(level: str) -> None:
     """Let the logger "rlk" tell what happens from a level on, on stderr where the program logs nowhere."""
     logger = logging.getLogger("rlk")

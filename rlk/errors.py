@@ -176,7 +176,7 @@ class Code(Enum):
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
     TENSOR_AXIS = (
         "Tensor: the dim {got!r} is no Axis",
-        'declare it first: N = Axis("N"), then Tensor[f32, N]',
+        'declare it first: N = Axis("N"{extent}), then Tensor[f32, N]',
     )
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
@@ -350,13 +350,22 @@ class Code(Enum):
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)
     RANKS_DIFFER = (
-        "{op}: ranks differ in {count} facts\n{found}",
+        "{op}: ranks differ in {count}\n{found}",
         "start all ranks with one version of rlk and of torch, one model and its leaves",
-        "ranks that share weights get the same ids of all tokens, whichever rows they keep",
+        "ranks that share weights make the same calls, with the ids of all tokens, whichever rows they keep",
     )
     RANKS_MISSING = (
         "{op}: {missing} of {ranks} ranks said nothing within {seconds:g} s",
         "look at the log of these ranks; give a longer timeout= where they start late",
+    )
+    RANKS_STORE = (
+        "{op}: the store of torch.distributed cannot be reached any more: {error}",
+        "its process has ended (rank 0, or the launcher): look at its log",
+    )
+    RANKS_ALONE = (
+        "{op}: this is one of {ranks} ranks (WORLD_SIZE), but torch.distributed is not initialized",
+        "call torch.distributed.init_process_group first",
+        "a process of its own: unset WORLD_SIZE",
     )
     GRADIENT_ROUND = (
         "{op}: {at}: {found}",
@@ -386,8 +395,8 @@ class Code(Enum):
         "send the weights after every step, or keep the pass for old log-probs",
     )
     PATCH_PART = (
-        "{where}: {what}: {left} not exchanged",
-        "{instead}, or patch with strict=False to leave it",
+        "{where}: {what}: rlk.patch does not replace {left}",
+        "{instead}, or patch with strict=False, which leaves that as it is",
     )
     PATCH_TWICE = ("{where} is patched already", "undo the first patch")
     # checkpoints of models
@@ -401,7 +410,7 @@ class Code(Enum):
     CHECKPOINT_DTYPE = ("{path}: {name} has dtype {got}", "expected {wanted}")
     WEIGHTS_DIFFER = (
         "{count} of {total} weights are not as they were sent:\n{listed}",
-        "send them again, all of them, and wait for the transfer before the next token is drawn",
+        "{remedy}",
     )
     # checks of whole models
     VERIFY_STATE = (

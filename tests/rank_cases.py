@@ -17,9 +17,11 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
 from rlk.env import Env
 from rlk.errors import RlkError
+from rlk.ops import collective as of_collective
 from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatter
 from rlk.ops.collective import reference, scatter_reference
 from rlk.runtime.call import collective
@@ -144,6 +146,7 @@ def everything(world: int, rank: int, device: torch.device) -> Found:
     found["groups"] = groups(world, rank, device)
     found["forms"] = forms(world, rank, device)
     found["errors"] = errors(device)
+    found["other terms"] = other_terms(world, rank, device)
     return found
 
 
@@ -241,6 +244,49 @@ def twice(group: Any, x: torch.Tensor) -> None:
     part = ordered_reduce_scatter(x, group)
     (slope,) = torch.autograd.grad(part.square().sum(), x, create_graph=True)
     slope.sum().backward()
+
+
+def other_terms(world: int, rank: int, device: torch.device) -> Found:
+    """Return what ranks raise of which the last one adds other terms; how often terms are compared."""
+    last, x = rank == world - 1, torch.ones(6, 2, device=device)
+    calls: dict[str, Callable[[], object]] = {
+        "count": lambda: ordered_all_reduce(x[: 4 + last], None),
+        "shape": lambda: ordered_all_reduce(x.t() if last else x, None),
+        "dtype": lambda: ordered_all_reduce(x.half() if last else x.bfloat16(), None),
+        "dtype of the sum": lambda: ordered_all_reduce(x, None, out_dtype=DTYPES[1 + last]),
+        "part": lambda: ordered_reduce_scatter(x.repeat(4, 1 + last), None),
+        "function": lambda: (ordered_gather_sum if last else ordered_all_reduce)(x.repeat(3, 3), None),
+        "alike": lambda: ordered_all_reduce((x.t() if last else x.view(2, 6)), None),
+    }
+    found: Found = {name: refused(call) for name, call in calls.items()}
+    compared, line = [], dist.new_group()  # a new group has compared nothing
+    with patch.object(collective, "compare", lambda *given, **_: compared.append(given)):
+        for each in (x, x.clone(), x[:2], x[:2], x):
+            ordered_all_reduce(each, line)
+    return found | {"compared": len(compared), "known": known_elsewhere(rank, x)}
+
+
+def known_elsewhere(rank: int, x: torch.Tensor) -> tuple[str, str]:
+    """Return what a rank raises of two: terms are new to the first, the second sums others that are not."""
+    pair = dist.new_group([0, 1])
+    if rank > 1:
+        return "", ""
+    ordered_all_reduce(x, pair)
+    store = _get_default_store()
+    waited = store.timeout
+    if rank == 0:
+        store.set_timeout(timedelta(seconds=1))
+        said = refused(lambda: ordered_all_reduce(x[:1], pair))
+        store.set_timeout(waited)
+        store.set("gave up", "")
+        return said
+
+    def lost(*_: object) -> None:
+        store.wait(["gave up"], waited)
+        raise RuntimeError("the other rank does not come")  # as a backend says after its timeout
+
+    with patch.object(of_collective, "sum_over_ranks", lost):
+        return refused(lambda: ordered_all_reduce(x, pair))
 
 
 class Kind(torch.Tensor):

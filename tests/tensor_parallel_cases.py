@@ -24,6 +24,7 @@ from rlk import ops, sync
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM, RMSNorm, normed, ranks
 from rlk.nn.ranks import Ranks
+from rlk.ops.results import Csr
 from rlk.optim import AdamW, clip_grad_norm, norm, shards
 from rlk.parallel import (
     ColumnParallelLinear,
@@ -319,7 +320,45 @@ def disagreements(line: DeviceMesh, folder: Path) -> Found:
     found["sp"] = refused(lambda: parallelize(tiny("qwen2"), line, sp=last))
     found["fewer"] = refused(lambda: model.logps(ids[: 69 if last else 70]))
     found["another"] = refused(lambda: model.logps(torch.where(ids == 7, 8, ids) if last else ids))
-    return found | {"alike": refused(lambda: model.logps(ids.int() if last else ids))}
+    found["alike"] = refused(lambda: model.logps(ids.int() if last else ids, temperature=1 if last else 1.0))
+    return found | arguments(model, ids, last) | (patched_arguments(line, ids, last) if TRANSFORMERS else {})
+
+
+def arguments(model: CausalLM, ids: torch.Tensor, last: bool) -> Found:
+    """Return the errors of ranks of which the last calls the model with other arguments, or another function.
+
+    And what ranks compute that do not compare them.
+    """
+    halves = ops.Layout.packed(torch.tensor([0, 30 + 5 * last, 70]), tokens=70)
+    kept = Csr(torch.arange(71), torch.where(ids == 7, 8, ids) if last else ids)
+    needs = ("logp", "entropy") if last else ("logp",)
+    cache, part = model.cache(1, 8), integers(0, 5)
+    calls: dict[str, Callable[[], object]] = {
+        "temperature": lambda: model.logps(ids, temperature=0.5 if last else 1.0),
+        "needs": lambda: model.logps(ids, needs=needs),
+        "layout": lambda: model.logps(ids, halves),
+        "support": lambda: model.logps(ids, support=kept),
+        "call": lambda: (model if last else model.logps)(ids),
+        "contexts": lambda: model.prefill(ids[:5], cache, integers(0).view(1, 1), integers(5 + last), part),
+    }
+    found: Found = {name: refused(call) for name, call in calls.items()}
+    with patch.object(Ranks, "_exchanged", lambda *_: {}), torch.no_grad():
+        return found | {"not compared": model.logps(ids, temperature=0.5 if last else 1.0).logp}
+
+
+def patched_arguments(line: DeviceMesh, ids: torch.Tensor, last: bool) -> Found:
+    """Return the same of a patched model."""
+    made = parallelize(patched_of("qwen3, tied"), line)
+    mask = torch.ones(2, 35, dtype=torch.int64)
+    mask[1, 30 + last :] = 0
+    rows = ids.view(2, 35)
+    labels = torch.where(rows == 7, 8, rows) if last else rows
+    calls: dict[str, Callable[[], object]] = {
+        "temperature, patched": lambda: made.logps(rows, temperature=0.5 if last else 1.0),
+        "layout, patched": lambda: made.logps(rows, attention_mask=mask),
+        "labels, patched": lambda: made.model(rows, labels=labels),
+    }
+    return {name: refused(call) for name, call in calls.items()}
 
 
 def refusals(line: DeviceMesh) -> Found:

@@ -178,6 +178,36 @@ ERRORS = {
 }
 
 
+DIFFER = {
+    "count": "x: torch.float32 [4, 2] on rank 0, torch.float32 [5, 2] on rank {last}",
+    "shape": "x: torch.float32 [6, 2] on rank 0, torch.float32 [2, 6] on rank {last}",
+    "dtype": "dtype of the sum: torch.bfloat16 on rank 0, torch.float16 on rank {last}",
+    "dtype of the sum": "dtype of the sum: torch.bfloat16 on rank 0, torch.float16 on rank {last}",
+    "part": "x: torch.float32 [24, 2] on rank 0, torch.float32 [24, 4] on rank {last}",
+    "function": "call: ordered_all_reduce on rank 0, ordered_gather_sum on rank {last}",
+}
+
+
+def test_ranks_that_sum_other_terms_all_raise(ranks: list[Found]) -> None:
+    for found in ranks:
+        made = found["other terms"]
+        for name, words in DIFFER.items():
+            code, text = made[name]
+            assert code == "RANKS_DIFFER" and words.format(last=len(ranks) - 1) in text, (name, text)
+        assert "differ in 1 fact\n" in made["count"][1] and "differ in 2 facts\n" in made["dtype"][1]
+        assert made["alike"] == ("", "nothing was raised")  # the control: strides alone differ
+        assert made["compared"] == 2  # of five sums of two shapes
+
+
+def test_where_terms_are_new_to_one_rank_alone_both_raise(ranks: list[Found]) -> None:
+    (first, said), (second, told) = (found["other terms"]["known"] for found in ranks[:2])
+    assert first == "RANKS_MISSING" and "rank 1 of 2 ranks said nothing within 1 s" in said
+    assert (
+        second == "RANKS_DIFFER"
+        and "x: torch.float32 [6, 2] on rank 1, torch.float32 [1, 2] on rank 0" in told
+    )
+
+
 @pytest.mark.parametrize("name", ERRORS)
 def test_what_cannot_be_summed_is_refused_by_name(name: str, ranks: list[Found]) -> None:
     code, words = ERRORS[name]

@@ -79,6 +79,8 @@ def test_log_probs_of_drawn_tokens_are_the_trainers(monkeypatch: pytest.MonkeyPa
         assert 16 in hits  # tokens of a page that another request wrote
         cool = generated(model, temperature=0.7)
         assert_same_bits(drawn(cool)[1], scored(patched, cool, 0.7))
+        likeliest = generated(model, do_sample=False)  # of which log-probs are those at temperature 1
+        assert_same_bits(drawn(likeliest)[1], scored(patched, likeliest))
         # the control: another temperature is another distribution
         assert differing(drawn(cool)[1], scored(patched, cool))
     assert model.config._attn_implementation == before and "generate_batch" not in vars(model)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import parallel_cases
 import pytest
 import rank_cases
 import torch
+import torch.distributed as dist
 from parallel_cases import LENGTHS, MICRO_BATCHES, MOST, PARTS, active, loss_of, one_norm, one_step, part_of
 from rank_cases import Found
 
 from rlk.errors import Code, LaunchError
 from rlk.parallel import accumulate_in_order, agree, global_count
-from rlk.parallel.agree import _text
-from rlk.runtime.call.collective import differences
+from rlk.runtime.call import alike
+from rlk.runtime.call.alike import differences, text_of
 from rlk.testing.bits import assert_same_bits, differing
 
 TOKENS = sum(map(active, range(MICRO_BATCHES)))
@@ -174,9 +176,9 @@ def test_facts_of_many_elements_are_told_apart() -> None:
     other[2000] += 1
     assert str(ids) == str(other)  # what torch shows of them
     for form in (lambda x: x, lambda x: [x], lambda x: {"ids": (x,)}, lambda x: x.numpy()):
-        assert _text(form(ids)) == _text(form(ids.clone())) != _text(form(other))
-    assert _text(ids) != _text(ids.int()) and _text(ids) != _text(ids.view(40, 100))
-    assert _text(1e-4) == "0.0001"
+        assert text_of(form(ids)) == text_of(form(ids.clone())) != text_of(form(other))
+    assert text_of(ids) != text_of(ids.int()) and text_of(ids) != text_of(ids.view(40, 100))
+    assert text_of(1e-4) == "0.0001"
 
 
 def test_ranks_that_disagree_raise_the_same_error(ranks: list[Found], every: list[Found]) -> None:
@@ -212,10 +214,38 @@ def test_a_fact_that_a_rank_lacks_differs() -> None:
     assert differences({0: {"a": "1"}, 3: {"a": "1"}}) == []
 
 
+def test_a_store_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(dist.HashStore):
+        def wait(self, *_: object) -> None:
+            raise RuntimeError("Connection reset by peer\nmore")
+
+        check = wait
+
+    store = Gone()
+    monkeypatch.setattr(alike, "_get_default_store", lambda: store)
+    monkeypatch.setattr(alike, "_calls", Counter())
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1])
+    with pytest.raises(LaunchError, match="any more: RuntimeError: Connection reset by peer\n"):
+        alike.compare("agree", dist.ProcessGroup(0, 2), 60, {"a": "1"}, kind="test")
+    alike.check_none_waits("agree", dist.ProcessGroup(0, 2), {"a": "1"}, kind="test")  # raises nothing more
+
+
+def test_a_rank_of_a_launcher_needs_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for call in (lambda: agree(micro_batches=5), lambda: global_count(3)):
+        with pytest.raises(
+            LaunchError, match=r"one of 2 ranks .*\n.*call torch.distributed.init_process_group"
+        ):
+            call()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    agree(micro_batches=5)
+
+
 def test_one_process_needs_no_group() -> None:
     agree(torch.nn.Linear(2, 2), micro_batches=5)
     assert int(global_count(torch.tensor([3, 4]))) == 7
-    with pytest.raises(LaunchError, match="init_process_group"):
+    with pytest.raises(LaunchError, match="init"):
         agree(group=3)  # type: ignore[arg-type]
 
 

@@ -299,6 +299,7 @@ def test_wrong_options_are_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["--arm", "best"], "invalid choice: 'best'"),
         (["--steps", "0"], "'0' is no whole number of at least 1"),
         (["--resume", "--overwrite"], "exclude each other"),
+        (["--arm", "stock", "--engine", "vllm"], "--engine vllm is of the rlk arm"),
     ):
         with pytest.raises(SystemExit, match="2"):
             cli.main(options)
@@ -344,6 +345,7 @@ def test_a_report_compares_arms(start: Path, tmp_path: Path) -> None:
     runs = [replace(Record.of(made(Setting(arm, TINY), start)), steps=steps) for arm in ("rlk", "stock")]
     text = report.write(tmp_path, runs).read_text()
     assert text.count("sort ba=ab.") == 20 and text.count("1,800") == 4
+    assert "rlk: rlk.nn, stock: transformers" in text
     assert (tmp_path / "curves.png").stat().st_size < 100_000
     assert [each["run"]["arm"] for each in json.loads((tmp_path / "report.json").read_text())] == [
         "rlk",

@@ -5,16 +5,29 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlk.errors import LoweringError, RlkError
+from rlk.ir.dims import completed
+from rlk.ir.text import axes_in
 from rlk.lang import Axis, L
+from rlk.runtime.reference import emit
+from rlk.target.facts import target
 
 TOOL: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "tools/language.py"))
 WORDS = {word.name: word for word in TOOL["words"]() if word.name != "L"}
+LOWERINGS = [
+    ("sm_90a", "triton"),
+    ("sm_90a", "cute"),
+    ("sm_90a", "tilelang"),
+    ("gfx942", "triton"),
+    ("gfx942", "tilelang"),
+]
 FACTS = ("Shapes: ", "Dtypes: ", "Raises: ")
 
 
@@ -34,6 +47,24 @@ def wrong(word: Any) -> list[str]:
 @pytest.mark.parametrize("name", WORDS)
 def test_a_word_has_shapes_dtypes_errors_and_an_example_that_runs(name: str) -> None:
     assert lacking(WORDS[name]) == [] and wrong(WORDS[name]) == []
+
+
+def test_an_example_lowers_everywhere_or_is_refused_at_its_line() -> None:
+    refused: Counter[str] = Counter()
+    for code, _ in (each for word in WORDS.values() for each in TOOL["examples"](word)):
+        try:
+            program, _ = TOOL["traced"](code)
+        except RlkError:
+            continue  # the example of a mistake
+        sized = [axis for axis in axes_in(program) if axis.extent is not None]
+        extents = completed("example", sized, dict(TOOL["EXTENTS"]))
+        for on, by in LOWERINGS:
+            try:
+                emit(program, extents, target(on), by)
+            except LoweringError as error:
+                refused[by] += 1
+                assert all(each.loc.file == TOOL["__file__"] and each.loc.line for each in error.diagnostics)
+    assert refused["triton"] == 0 and 0 < refused["cute"] <= 5 and 0 < refused["tilelang"] <= 4
 
 
 def test_every_public_name_is_a_word() -> None:

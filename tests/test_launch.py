@@ -95,6 +95,15 @@ def compiled(workers: Pool, folder: Path, emitted: Emitted = EMITTED, target: st
 # compiling
 
 
+def test_a_kernel_has_no_more_registers_than_its_schedule_says(workers: Pool, tmp_path: Path) -> None:
+    few = replace(EMITTED, kernels=(replace(KERNEL, registers=24),))
+    text = (compiled(workers, tmp_path / "few", few) / "scale_rows.ptx").read_text()
+    assert ".maxnreg 24" in text
+    assert ".maxnreg" not in (compiled(workers, tmp_path / "plain") / "scale_rows.ptx").read_text()
+    amd = compiled(workers, tmp_path / "amd", few, "gfx942") / "scale_rows.amdgcn"
+    assert amd.exists()  # HIP has no such option
+
+
 def test_requests_survive_the_pipe(tmp_path: Path) -> None:
     line = encode_request(EMITTED, "sm_90a", tmp_path, "module:function")
     assert "\n" not in line
@@ -490,3 +499,28 @@ def test_error_words_are_cleared_on_a_stream_that_is_not_recorded(
     )
     assert isinstance(host_stub.error_words.__wrapped__(SimpleNamespace(type="cuda")), Words)
     assert cleared == [(False, "another") if recorded else (True, "current")]
+
+
+@pytest.mark.parametrize("addressed", [False, True])
+def test_workspaces_of_launches_by_address_are_places_in_one_block(addressed: bool) -> None:
+    import torch
+
+    seen: list[Any] = []
+
+    def host(*given: Any) -> None:
+        seen.extend(given)
+        ctypes.memset(given[1].data_ptr(), 1, 12)
+        ctypes.memset(given[2].data_ptr(), 2, 40)
+        assert ctypes.string_at(given[1].data_ptr(), 12) == b"\x01" * 12
+
+    work = [("a", (3,), torch.float32), ("b", (2, 5), torch.int32)]
+    together, cpu = ({"a": 0, "b": 512}, 552), torch.device("cpu")
+    outs = [("y", (4,), torch.float32)]
+    run = host_stub.compose(outs, work, ["y", "a", "b"], {}, host, cpu, together, addressed=addressed)
+    assert [*run({}, {})] == ["y"]
+    y, a, b = seen
+    assert isinstance(y, torch.Tensor) and isinstance(a, torch.Tensor) is not addressed
+    assert (b.data_ptr() - a.data_ptr() == 512) is addressed
+    alone = host_stub.compose([], work[:1], ["a"], {}, seen.append, cpu, together, addressed=True)
+    alone({}, {})
+    assert isinstance(seen[-1], torch.Tensor)  # a block of one would save nothing

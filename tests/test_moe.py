@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -299,6 +300,12 @@ def test_ids_of_few_bits_are_compared_as_numbers() -> None:
 # --- refusals -----------------------------------------------------------------------------------------------
 
 
+def test_a_record_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+    torch.save({"routes": recorded()}, tmp_path / "routes.pt")
+    loaded = torch.load(tmp_path / "routes.pt", weights_only=True)["routes"]
+    assert loaded.digest() == recorded().digest() != recorded(experts=EXPERTS + 1).digest()
+
+
 def recorded(tokens: int = TOKENS, k: int = K, experts: int = EXPERTS) -> Routes:
     return Routes.of([torch.arange(k).expand(tokens, k)], experts=experts)
 
@@ -317,6 +324,11 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
         "replay has experts = 64, but the call has experts = 16",
     ),
     "layer": (lambda: ops.route(SCORES, K, replay=recorded(), layer=1), Code.ARG_VALUE, "replay has 1"),
+    "no layer": (
+        lambda: ops.route(SCORES, K, replay=Routes.of([ids_of(), ids_of()], experts=EXPERTS)),
+        Code.ARG_MISSING,
+        "layer is required with replay, which has 2 layers",
+    ),
     "flips": (lambda: recorded().flips(recorded(8)), Code.ARG_SIZE, "other has tokens = 8"),
     "twice": (lambda: Routes.of([torch.tensor([[1, 1]])], experts=4), Code.ARG_VALUE, "token 0, layer 0"),
     "outside": (lambda: Routes.of([torch.tensor([[1, 4]])], experts=4), Code.ARG_VALUE, "from 0 to 3"),

@@ -15,6 +15,7 @@ import torch
 import transformers
 from model_families import SIZES, VOCABULARY, written_of
 from safetensors.torch import load_file, save_file
+from torch.utils.checkpoint import checkpoint
 
 import rlk
 from rlk import ops
@@ -163,6 +164,9 @@ def test_training_replays_what_rollout_recorded(model: CausalLM) -> None:
     assert replayed.flips().first_layer == recorded.layers - 1 and differing(forced[0], chosen[0])
     model.gradient_checkpointing_enable()  # layers run again in backward, with the recorded experts
     again = gradients(model, RouteLog(recorded))
+    log = RouteLog(recorded)  # a whole call that runs again in backward finds its own log
+    checkpoint(lambda: -model.logps(IDS, PACKED, routes=log).logp.sum(), use_reentrant=False).backward()
+    model.zero_grad()
     assert [differing(a, b) for a, b in zip(again, forced, strict=True)] == [0] * len(forced)
     with pytest.raises(LaunchError, match="replay has tokens = 18, but the call has tokens = 19"):
         model(IDS, PACKED, routes=RouteLog(recorded.take(slice(1, None))))
@@ -173,6 +177,8 @@ def test_a_log_of_another_model_is_refused(model: CausalLM) -> None:
     log = RouteLog()
     model(IDS, routes=log)
     found = log.routes()
+    with pytest.raises(LaunchError, match="a new RouteLog for each call"):
+        model(IDS, routes=log)
     model(IDS, routes=RouteLog(found))
     twice = Routes(torch.cat([found.ids, found.ids], 1), found.experts)
     fewer = Routes(found.ids[..., :1], found.experts)
@@ -360,6 +366,7 @@ def test_ids_of_numerics_depend_on_the_experts(model: CausalLM) -> None:
         ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size=None"),
         ("qwen3_moe", {"rlk_leaves": 4, "num_experts": 6}, "num_experts=6"),
         ("gpt_oss", {"swiglu_limit": None}, "swiglu_limit=None"),
+        ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step=0"),
     ],
 )
 def test_configs_that_cannot_be_served_are_refused(family: str, changed: dict[str, Any], said: str) -> None:
@@ -436,3 +443,9 @@ def test_a_patched_model_has_the_bits_of_rlk_nn(folder: Path, model: CausalLM) -
     theirs.config.output_router_logits = True
     with pytest.raises(UnsupportedError, match="output_router_logits"):
         rlk.patch(theirs)
+    theirs.config.output_router_logits = False
+    with rlk.patch(theirs), pytest.raises(UnsupportedError, match=r"False; .* rlk.ops.router_losses"):
+        theirs(IDS[None], output_router_logits=True)
+    with rlk.patch(theirs), pytest.raises(UnsupportedError, match=r"False; .* rlk.ops.router_losses"):
+        theirs.config.output_router_logits = True
+        theirs(IDS[None])

@@ -12,6 +12,7 @@ from sampling_cases import DTYPES, EVERY, Options, by_row, by_sorting, numerator
 from benchmarks.draws import chi_square
 from rlk import ops
 from rlk.errors import LaunchError
+from rlk.ops import sampling
 from rlk.ops.sampling import Sample
 from rlk.testing.bits import assert_same_bits, differing
 
@@ -421,3 +422,27 @@ def test_a_support_of_other_rows_is_refused() -> None:
             ops.logp(x[:3], made.token[:3], support=support)
     with pytest.raises(LaunchError, match="support"):
         ops.logp(x, made.token, support=made.token)  # type: ignore[arg-type]
+
+
+def test_numbers_for_each_row_of_a_device_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "_constants", {})
+    monkeypatch.setattr(sampling, "_finished", lambda make, device: make())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recorded)
+    logits, recorded = torch.empty(4, 8, device="meta"), False
+
+    def of(k: object, rows: torch.Tensor = logits) -> torch.Tensor:
+        return sampling._cuts(rows, k, 1.0, 0.0)["top_k"]  # type: ignore[arg-type]
+
+    first = of(50)
+    assert of(50) is first and of(49) is not first and of(50, logits[:3]) is not first
+    with pytest.raises(LaunchError):
+        of(50.0)
+    zero, negative = (sampling._constant("t", x, logits, lambda: (logits + 1,)) for x in (0.0, -0.0))
+    assert zero[0] is not negative[0]
+    rows = torch.full((4,), 3, dtype=torch.int32, device="meta")
+    assert of(rows) is rows
+    recorded = True
+    assert of(50) is first and of(48) is not of(48)  # a graph may read what is kept, and keeps nothing
+    recorded = False
+    monkeypatch.setattr(sampling, "MOST_CONSTANTS", 0)
+    assert of(50) is first and of(48) is not of(48)

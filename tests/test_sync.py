@@ -340,8 +340,8 @@ def test_bad_sources_are_refused(tmp_path: Path) -> None:
         "rows 3 \\+ 4 of gate_proj, up_proj": (quantized, {}),
         "meta device": ({"w": torch.zeros(2, device="meta")}, {}),
         "to_dense": ({"w": torch.eye(2).to_sparse()}, {}),
-        "a tensor": ({"w": 3}, {}),
-        "a model, a state dict": (3, {}),
+        "must be a tensor, got int": ({"w": 3}, {}),
+        r"must be a model, .* llm.apply_model\(rlk.sync.digest\)\), got list": ([("w", torch.zeros(2))], {}),
         "a float dtype": ({}, {"dtype": torch.int8}),
         "holds no safetensors": (tmp_path / "nowhere", {}),
         "bad.safetensors: cannot be read": (tmp_path, {}),
@@ -382,8 +382,16 @@ def test_each_weight_that_did_not_arrive_is_named_and_placed() -> None:
     without = {each.name: each.kind for each in compare(sent, received)}
     assert (without["stale"], without["half"]) == ("differs", "half-written")
     assert compare(sent, digest(new)) == () and check(sent, sent) is None
-    with pytest.raises(LaunchError, match=r"7 of 7 weights are not as they were sent:\n.*cast: is float16"):
+    with pytest.raises(
+        LaunchError, match=r"7 of 7 weights are not as they were sent:\n.*cast: is float16"
+    ) as raised:
         check(sent, received, before)
+    assert "dtype=torch.float16, as the sync casts it; send them again" in str(raised.value)
+    with pytest.raises(LaunchError) as raised:
+        check(digest({"w": drawn(3).float()}), digest({"w": drawn(3)}))
+    assert "dtype=torch.bfloat16" in str(raised.value) and "send them again" not in str(raised.value)
+    with pytest.raises(LaunchError, match=r"received must be a rlk.sync.Digest .*, got list"):
+        check(sent, [received], before)  # type: ignore[arg-type]
 
 
 def test_a_tied_head_that_one_side_unties_is_found() -> None:

@@ -22,10 +22,20 @@ from tensor_parallel_cases import MODELS, SHARED, WAYS, way
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.nn import Linear
 from rlk.nn import ranks as nn_ranks
 from rlk.nn.ranks import Ranks
 from rlk.optim import clip_grad_norm
-from rlk.parallel import SequenceParallelRMSNorm, checkpoint, from_pretrained, models, parallelize
+from rlk.parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SequenceParallelRMSNorm,
+    VocabParallelEmbedding,
+    checkpoint,
+    from_pretrained,
+    models,
+    parallelize,
+)
 from rlk.parallel.plan import Cut, cuts_of
 from rlk.runtime.call.collective import SHARE, Share, share_of
 from rlk.sync import digest
@@ -191,6 +201,39 @@ def test_a_share_is_saved_without_its_ranks(tmp_path: Path) -> None:
     assert isinstance(loaded, torch.nn.Parameter) and share_of(loaded) is None and share_of(p) is not None
 
 
+@pytest.mark.parametrize("sp", [False, True])
+def test_layers_of_one_rank_run_the_products_of_whole_layers(
+    sp: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an f32 part in memory, which `Ranks.total` would round."""
+    monkeypatch.setattr(Ranks, "total", None)
+    one = Ranks(fake_group(0, 1), 1, 0, sp)
+    x, w, d_y = tensor_parallel_cases.factors()
+    x[:, 256:], w[:, 256:] = x[:, :256], -1.01 * w[:, :256]  # small sums show their order in 16 bits
+    for kind, parallel, (given, weight, seed) in (
+        (RowParallelLinear, "rows", (x, w, d_y)),
+        (ColumnParallelLinear, "columns", (d_y, w.t().contiguous(), x)),
+    ):
+        sizes = weight.shape[1], weight.shape[0]
+        layers = [kind(*sizes, ranks=one, leaves=4, dtype=torch.bfloat16)]
+        layers += [Linear(*sizes, parallel=parallel, leaves=n, dtype=torch.bfloat16) for n in (4, 1)]
+        found = []
+        for layer in layers:
+            layer.weight.data, layer.bias.data = weight, seed[0]
+            row = given.clone().requires_grad_()
+            y = layer(row)
+            y.backward(seed)
+            found.append((y.detach(), row.grad, layer.weight.grad, layer.bias.grad))
+        for got, want in zip(*found[:2], strict=True):
+            assert_same_bits(got, want)
+        # the control: one leaf
+        assert sum(differing(got, other) for got, other in zip(found[0], found[2], strict=True)) > 10
+    table, ids = tensor_parallel_cases.strange_table(), tensor_parallel_cases.strange_ids()
+    layer = VocabParallelEmbedding(*table.shape, ranks=one, dtype=torch.bfloat16)
+    layer.weight.data = table
+    assert_same_bits(layer(ids).detach(), ops.embedding(ids, table))
+
+
 # --- controls ---
 
 
@@ -230,8 +273,17 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
         "leaves": ("parallelize: ranks differ in 2", "numerics id: ", "leaves: 8 on rank 0, 4 on rank 3"),
         "loaded": ("from_pretrained: ranks differ in 2", "leaves: 8 on rank 0, 4 on rank 3"),
         "sp": ("sp: False on rank 0, True on rank 3",),
-        "fewer": ("ranks differ in 2", "tokens: 70 on rank 0, 69 on rank 3"),
-        "another": ("ranks differ in 1", "digest of ids: "),
+        "fewer": ("ranks differ in 3 facts", "tokens: 70 on rank 0, 69 on rank 3"),
+        "another": ("ranks differ in 1 fact\n", "digest of ids: "),
+        "temperature": ("ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3"),
+        "needs": ("ranks differ in 1 fact\n", "needs: [logp] on rank 0, [logp, entropy] on rank 3"),
+        "layout": ("ranks differ in 1 fact\n", "cu_seqlens: [0, 30, 70] on rank 0, [0, 35, 70] on rank 3"),
+        "support": ("ranks differ in 1 fact\n", "support: [torch.int64 [71] "),
+        "call": ("call: logps on rank 0, forward on rank 3",),
+        "contexts": ("ranks differ in 1 fact\n", "context_lens: [5] on rank 0, [6] on rank 3"),
+        "temperature, patched": ("ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3"),
+        "layout, patched": ("cu_seqlens: [0, 35, 65] on rank 0, [0, 35, 66] on rank 3",),
+        "labels, patched": ("ranks differ in 1 fact\n", "labels: torch.int32 [2, 35] "),
     }
     for found in ranks:
         for what, said in words.items():
@@ -239,8 +291,17 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
                 continue
             code, text = found["disagreements"][what]
             assert code == "RANKS_DIFFER" and all(each in text for each in said), text
-        assert found["disagreements"] == ranks[0]["disagreements"]
-        assert found["disagreements"]["alike"] == ("", "nothing was raised")
+        said = {what: each for what, each in found["disagreements"].items() if what != "not compared"}
+        assert said == {what: ranks[0]["disagreements"][what] for what in said}
+        assert said["alike"] == ("", "nothing was raised")
+
+
+def test_a_temperature_of_one_rank_alone_gives_other_log_probs(ranks: list[Found]) -> None:
+    """The control: where ranks compare no arguments."""
+    ids = torch.arange(70)
+    with torch.no_grad():
+        want = tensor_parallel_cases.tiny("qwen2").logps(ids).logp
+    assert [differing(found["disagreements"]["not compared"], want) > 50 for found in ranks] == [True] * WORLD
 
 
 def test_where_one_rank_refuses_its_ids_all_raise(ranks: list[Found]) -> None:

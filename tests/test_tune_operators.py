@@ -17,6 +17,8 @@ pytest.importorskip("triton")
 
 import rlk
 from rlk import cli
+from rlk.backends.interface import Bound, Candidate
+from rlk.backends.registry import of_name
 from rlk.errors import LaunchError
 from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Tensor, Tree, bf16, f16, f32, i8, i32, i64, op
 from rlk.runtime.binding.invocation import geometry_of
@@ -209,6 +211,25 @@ def test_forms_that_write_a_factor_first_or_do_not_are_timed(backend: str) -> No
     assert len(many.schedules[SHIPPED]) == 2 and len(many.schedules["form: 1 kernels"]) == 1
     assert not any(name.startswith("form") for made in (few, many) for name in made.entries)
     assert ("weighed: 64x128 c2" in few.schedules) == (backend == "cute")  # clusters share x
+
+
+def test_of_forms_with_as_many_kernels_the_one_that_would_run_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by = of_name("triton")
+
+    def twice(bound: Bound) -> Iterator[Candidate]:
+        for each in by.candidates(bound):
+            yield each
+            if len(each.program.kernels) == 2:
+                first = each.schedules()
+                other = tuple(replace(made, warps=2 * made.warps) for made in first)
+                yield Candidate(each.program, lambda other=other: other)
+
+    call = problem(shape("tuned.weighed", "T=64"), "meta")
+    want = plan(call, "triton", H200).schedules
+    monkeypatch.setattr("rlk.tune.problem.of_name", lambda name: replace(by, candidates=twice))
+    assert plan(call, "triton", H200).schedules["form: 2 kernels"] == want["form: 2 kernels"]
 
 
 @pytest.mark.parametrize("backend", ["triton", "cute"])

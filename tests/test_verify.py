@@ -359,8 +359,34 @@ def test_ranks_compare_fewer_sequences_where_time_ends() -> None:
     assert 0 < len(found["digests"]) < len(of.run.sequences)
     of.run.want = [torch.zeros(len(ids)) for ids in of.run.sequences]
     for fewer in (0, 1):
-        of.kept["ranks"] = [{"weights": torch.zeros(sum(map(len, of.run.want)) - fewer, dtype=torch.bool)}]
+        run_tokens = sum(map(len, of.run.want)) - fewer
+        of.kept["ranks"] = [{"weights": torch.zeros(run_tokens), "tokens": torch.tensor(run_tokens)}]
         assert ranks.row("weights")(of, math.inf).complete == (not fewer)
+
+
+def test_ranks_that_cannot_share_experts_share_micro_batches(tmp_path: Path) -> None:
+    experts = {
+        "model_type": "qwen3_moe", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32,
+        "moe_intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2,
+        "max_position_embeddings": 64,
+    }  # fmt: skip
+    (tmp_path / "experts.json").write_text(json.dumps(experts))
+    of = Bench.of(models.subject(str(tmp_path / "experts.json"), torch.bfloat16, CPU), 40)
+    shared = {p.view for p in some(of, "ranks") if of.absent(p.needs) is None}
+    assert shared == {"two share micro-batches"} and models.run_leaves(of.run.model.config) == 1
+    given = {"config": of.run.model.config, "dtype": torch.bfloat16, "weights": of.run.model.state_dict()}
+    given |= {"sequences": of.run.sequences, "sizes": of.run.sizes, "shared": False}
+    given["want"] = ranks.one_rank(given, math.inf)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        found = ranks.compared(given, torch.distributed.group.WORLD)
+        given["want"]["summed"]["model.norm.weight"][3] += 1  # the control
+        other = ranks.compared(given, torch.distributed.group.WORLD)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert found.keys() == {"tokens", "micro-batches"} and int(found["tokens"]) == 40
+    assert not found["micro-batches"].any() and other["micro-batches"].sum() == 1
 
 
 def test_a_rank_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

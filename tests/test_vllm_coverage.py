@@ -58,6 +58,19 @@ def test_options_without_a_form_are_refused(path: Path, options: dict[str, Any],
         config(path, **options)
 
 
+def test_a_machine_without_a_device_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.platforms import current_platform
+
+    from examples.grpo import cli
+
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the example sets it
+    monkeypatch.setattr(current_platform, "device_type", "")
+    with pytest.raises(UnsupportedError, match=r"without a device.*\n.*RLK_VLLM=cpu"):
+        config(path)
+    monkeypatch.setattr(cli, "_run", lambda *_: pytest.fail("a run began"))
+    assert cli.main(["--engine", "vllm", "--device", "cpu", "--out", str(path / "runs")]) == 1
+
+
 def test_leaves_of_ranks_may_be_given_to_the_engine(path: Path) -> None:
     made = config(path, tensor_parallel_size=2, hf_overrides={"rlk_leaves": 4})
     assert made.quant_config.model.leaves == 4

@@ -194,8 +194,8 @@ class ScoresOfInts:
     def wrong():
         def body(x, k):
             soft = L.softmax_sum()
-            for v in L.stream(V):  # <-
-                soft.absorb(k + v.pos)
+            for v in L.stream(V):
+                soft.absorb(k + v.pos)  # <-
             return L.out(y=soft.lse())
 
         return of_stream(body)
@@ -339,6 +339,15 @@ class DimByName:
 
     def right():
         return Tensor[f32, T, N]
+
+
+@pair(Code.TENSOR_AXIS)
+class DimByShare:
+    def wrong():
+        return Tensor[f32, T, N // 4]  # <-
+
+    def right():
+        return Tensor[f32, T, Axis("G", extent=N // 4)]
 
 
 @pair(Code.OUTPUT_MISSING)

@@ -16,7 +16,7 @@ import numpy as np
 from rlk import lang
 from rlk.errors import Code, Loc, RlkError
 from rlk.interp.run import run
-from rlk.ir.nodes import Role
+from rlk.ir.nodes import Program, Role
 from rlk.lang import Axis, DType, L, Ragged, Scalar, Tensor, Tile, Tree, bf16, i32
 from rlk.lang.op import Formal, Op
 from rlk.lang.surface import Outputs
@@ -155,8 +155,11 @@ def examples(word: Word) -> Iterator[tuple[list[str], str]]:
         yield pending, ""
 
 
-def result(statements: list[str]) -> str:
-    """Run statements as a spec on the oracle and return the last one's value as text, or its error's code."""
+def traced(statements: list[str]) -> tuple[Program, list[str]]:
+    """Return the canonical program of statements as a spec, and the last one as text if it is no tile.
+
+    Raises the RlkError of a mistake.
+    """
     said: list[str] = []
 
     def spec(**given: Any) -> Outputs:
@@ -175,8 +178,13 @@ def result(statements: list[str]) -> str:
                 return L.out(value=given["x"])
 
     op = Op("example", spec, tuple(FORMALS.values()), (), "", Loc())
+    return canonical(op.trace(op.default_variant())), said
+
+
+def result(statements: list[str]) -> str:
+    """Run statements as a spec on the oracle and return the last one's value as text, or its error's code."""
     try:
-        program = canonical(op.trace(op.default_variant()))
+        program, said = traced(statements)
         outs = [d for k in program.kernels for d in k.params if d.role is Role.OUT]
         inputs = {name: np.asarray(VALUES[name], _storage(FORMALS[name])) for name in FORMALS}
         found = run(program, inputs, extents=EXTENTS)

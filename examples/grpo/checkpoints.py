@@ -24,6 +24,7 @@ from examples.grpo.setting import ExampleError, Setting, differences
 CURRENT, OLD = "checkpoint", "checkpoint.old"
 STATE, MODEL = "state.pt", "model"
 PACKAGES = ("torch", "transformers", "rlk")
+OF_ENGINES = {"own": (), "vllm": ("vllm",)}
 
 
 def described(run: Run) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def described(run: Run) -> dict[str, Any]:
     return {
         **asdict(run.setting),
         "numerics": numerics(run.setting.device) if numerics else None,
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": {name: version(name) for name in (*PACKAGES, *OF_ENGINES[run.setting.engine])},
     }
 
 

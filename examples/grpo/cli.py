@@ -62,6 +62,8 @@ def parsed(arguments: Sequence[str] | None) -> Asked:
     given = parser.parse_args(arguments)
     if given.resume and given.overwrite:
         parser.error("--resume and --overwrite exclude each other")
+    if given.engine != "own" and given.arm == "stock":
+        parser.error(f"--engine {given.engine} is of the rlk arm: the stock arm generates by transformers")
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU here; leave the option out for a run on the CPU")

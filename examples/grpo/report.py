@@ -85,15 +85,24 @@ def _setting(runs: Sequence[Record]) -> list[tuple[str, Any]]:
     setting, size = runs[0].setting, runs[0].setting.size
     cuda = setting.device != "cpu"
     name = torch.cuda.get_device_name() if cuda else f"a CPU ({platform.machine()})"
-    versions, count = runs[0].described["versions"], runs[0].parameters
+    versions = {name: version for run in runs for name, version in run.described["versions"].items()}
+    engines = {f"{run.setting.arm}: {_engine(run.setting)}": None for run in runs}
+    count = runs[0].parameters
     return [
         ("device", name),
         ("versions", ", ".join(f"{n} {v}" for n, v in versions.items())),
+        ("engine", ", ".join(engines)),
         ("model", f"Qwen3, {count} parameters, layers {size.shape.layers}, hidden {size.shape.hidden}, bf16"),
         ("puzzles", f"{', '.join(size.kinds)}; levels {', '.join(map(str, size.levels))}"),
         ("step", f"{size.prompts} puzzles, {size.group} answers each, {size.minibatches} optimizer steps"),
         ("demonstrations", f"{size.demonstrations.mistakes:.0%} with a mistake"),
     ]
+
+
+def _engine(setting: Setting) -> str:
+    if setting.arm == "stock":
+        return "transformers"
+    return "vLLM by rlk" if setting.engine == "vllm" else "rlk.nn"
 
 
 def _parts(steps: Sequence[Step], count: int) -> list[Sequence[Step]]:

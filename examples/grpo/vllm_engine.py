@@ -18,16 +18,17 @@ FREE = 0.02  # of the device's memory, which vLLM wants free at the start althou
 
 
 def imported_vllm() -> Any:
-    """Return vLLM; raise ExampleError where it or rlk's plugin is missing."""
+    """Return vLLM; raise ExampleError where it, rlk's plugin or a device is missing."""
     # the engine's worker has to be in this process for its model to be reached
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     try:
         import vllm
 
-        import rlk.integrations.vllm  # noqa: F401
+        from rlk.integrations.vllm.coverage import check_device
     except ImportError as error:
         why = f"--engine vllm needs vLLM and rlk's plugin for it: {error}; leave the option out"
         raise ExampleError(why) from error
+    check_device()
     return vllm
 
 

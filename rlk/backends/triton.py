@@ -137,7 +137,10 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
         constexprs={arg.name: arg.value for arg in kernel.args if arg.type == "constexpr"},
         attrs={(at,): [["tt.divisibility", 16]] for at, arg in enumerate(kernel.args) if arg.divisible},
     )
-    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, "enable_fp_fusion": False}
+    options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    options["enable_fp_fusion"] = False
+    if kernel.registers and _TRITON_TARGETS[target][0] == "cuda":
+        options["maxnreg"] = kernel.registers
     built = triton.compile(source, target=GPUTarget(*_TRITON_TARGETS[target]), options=options)
     binary, text = ("cubin", "ptx") if "cubin" in built.asm else ("hsaco", "amdgcn")
     if binary == "cubin" and _WIDE_K.search(built.asm["ttgir"]):

@@ -100,12 +100,18 @@ class Sampler:
         return torch.cat(rows)
 
     def draw(self, logits: torch.Tensor, rows: torch.Tensor, position: torch.Tensor) -> ops.sampling.Sample:
-        """Draw a token from each row of logits. rows: int32 [tensors_required, B]; position: int64 [B]."""
+        """Draw a token from each row of logits. rows: int32 [tensors_required, B]; position: int64 [B].
+
+        The log-prob of a likeliest token is that at temperature 1, as of transformers' own.
+        """
         words = rows[: 2 * len(WORDS)].T.contiguous().view(torch.int64)
         options: dict[str, Any] = {}
         for row, name in zip(rows[2 * len(WORDS) :], self.options, strict=True):
             options[name] = row if name == "top_k" else row.view(torch.float32)
-        return ops.sample(logits, seed=words[:, 0], request_id=words[:, 1], position=position, **options)
+        made = ops.sample(logits, seed=words[:, 0], request_id=words[:, 1], position=position, **options)
+        if "temperature" not in options:
+            return made
+        return made._replace(logp=torch.where(options["temperature"] == 0.0, made.raw_logp, made.logp))
 
 
 def _number(state: Any) -> int:

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from rlk import ops
 from rlk.integrations import batch as batches
-from rlk.integrations.batch import PEER, Batch
+from rlk.integrations.batch import PEER, Batch, CachedSequences
 from rlk.integrations.tensors import SHORT, no_form
 from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
 from rlk.nn.config import Experts, ModelConfig, Profile
@@ -35,6 +35,8 @@ IGNORED = frozenset(
     "cache_position cu_seq_lens_k max_length_q max_length_k num_items_in_batch is_causal".split()
 )
 """Keywords that change nothing here; any other that says something is refused."""
+ROUTER_LOGITS = "output_router_logits"
+ROUTER_LOSSES = "set it to False; a forward hook on layer.mlp.gate has the scores for rlk.ops.router_losses"
 CHECKPOINTED_OUTSIDE = "__call__" in vars(GradientCheckpointingLayer)
 """Whether transformers checkpoints around a layer's forward (5.17), not inside of it (5.23)."""
 
@@ -259,8 +261,9 @@ def model_forward(at: Decoding) -> Forward:
         held = _cache(self, past_key_values, use_cache)
         ranks = module_ranks(self)
         batch = kwargs.pop("batch", None) or read_batch(
-            at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None), ranks
-        )
+            at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None), ranks,
+            {"call": "the decoder"},
+        )  # fmt: skip
         _refuse(kwargs)
         if ranks is not None:
             ranks.tokens = len(batch.tokens.positions)
@@ -311,6 +314,8 @@ def causal_forward(at: Decoding) -> Forward:
         batch = read_batch(
             at, given, attention_mask, position_ids, held, kwargs.pop("cu_seq_lens_q", None),
             module_ranks(self.model),
+            {"call": "logps" if needs else "forward", "needs": needs, "temperature": temperature,
+             "labels": labels},
         )  # fmt: skip
         out = self.model(
             input_ids=input_ids, past_key_values=held, inputs_embeds=inputs_embeds,
@@ -350,10 +355,11 @@ def read_batch(
     held: Any,
     cu_seqlens: torch.Tensor | None,
     ranks: Ranks | None,
+    call: dict[str, object],
 ) -> Batch:
     """Return the packed tokens of ids [B, L] or embeddings [B, L, hidden].
 
-    ranks: those that share the decoder, and compare ids in its embedding.
+    ranks: those that share the decoder, and compare ids and `call` in its embedding.
     """
     if given is None:
         raise no_form(PEER, "not exactly one of input_ids and inputs_embeds", "give one")
@@ -365,7 +371,14 @@ def read_batch(
             window=any(w is not None for w in at.config.windows), longest=at.config.max_position_embeddings,
         )  # fmt: skip
 
-    return or_all_raise(None if given.is_floating_point() else ranks, given, read)
+    batch = or_all_raise(None if given.is_floating_point() else ranks, given, read)
+    if ranks is not None:
+        tokens = batch.tokens
+        if isinstance(tokens, WholeSequences):
+            ranks.call = {"cu_seqlens": tokens.cu_seqlens, **call}
+        elif isinstance(tokens, CachedSequences):
+            ranks.call = {"cu_seqlens": tokens.cu_q, "offsets of keys": tokens.cu_k, **call}
+    return batch
 
 
 # --- the head ---------------------------------------------------------------------------------------------
@@ -460,14 +473,16 @@ def _logits(
 
 
 def _read_options(self: Any, kwargs: dict[str, Any]) -> tuple[bool, bool]:
-    """Take output_hidden_states and return_dict from keywords; refuse attentions."""
+    """Take output_hidden_states and return_dict from keywords; refuse attentions and router logits."""
     found = []
-    for name in ("output_attentions", "output_hidden_states", "return_dict"):
+    for name in ("output_attentions", ROUTER_LOGITS, "output_hidden_states", "return_dict"):
         said = kwargs.pop(name, None)
         found.append(bool(getattr(self.config, name, False) if said is None else said))
     if found[0]:
         raise no_form(PEER, "output_attentions", "leave it out: probabilities never reach memory")
-    return found[1], found[2]
+    if found[1]:
+        raise no_form(PEER, ROUTER_LOGITS, ROUTER_LOSSES)
+    return found[2], found[3]
 
 
 def _refuse(kwargs: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ class Problem:
     whole: bool = False
 
     def said(self) -> Diagnostic:
-        left = f"it, {WHOLE} are" if self.whole else "it is"
+        left = f"its forward, nor those of {WHOLE}" if self.whole else "its forward"
         fields = (("where", self.where), ("what", self.what), ("left", left), ("instead", self.instead))
         return Diagnostic(Code.PATCH_PART, NOWHERE, fields)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from rlk.errors import NOWHERE, Code, Loc, SpecError
@@ -100,9 +100,10 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
                 if not {*bounds} <= {*held.axes}:
                     rows = TileType(held.dtype, bounds)
                     raise SpecError(Code.CARRY_TYPE, loc, held=held, given=f"{rows}, as the segments are")
-            made = [_fold_types(f, axis, bounds, known) for f in folds]
-            for f, types_of_state in zip(folds, made, strict=True):
-                _goes_on(f, axis, types_of_state, known)
+            places = [known if f.loc == NOWHERE else replace(known, loc=f.loc) for f in folds]
+            made = [_fold_types(f, axis, bounds, at) for f, at in zip(folds, places, strict=True)]
+            for f, types_of_state, at in zip(folds, made, places, strict=True):
+                _goes_on(f, axis, types_of_state, at)
             folded = (t for f, found in zip(folds, made, strict=True) for t in found * (1 + f.open))
             return TupleType((*folded, *carried))
 

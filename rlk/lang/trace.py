@@ -316,6 +316,7 @@ def one_by_one(axis: Axis, what: str, loc: Loc) -> None:
 
 
 _active: list[Tracer] = []
+ASSIGNED = "L.where(L.pos(axis) == i, value, x), or L.place for elements of an output"
 
 
 def activate(tracer: Tracer) -> None:
@@ -598,11 +599,14 @@ class Tile:
         self._undefined("divmod", "a // b and a % b, of integers")
 
     def __round__(self, digits: object = None) -> NoReturn:
-        self._undefined("round", "L.floor(x + 0.5)")
+        self._undefined("round", "L.round(x), to even numbers where two are as near")
 
     def __getitem__(self, items: object) -> NoReturn:
         instead = 'param[v] in a stream, param.at(...), or L.table(x, "name").at(...) of a computed value'
         self._undefined("an index", instead)
+
+    def __setitem__(self, items: object, value: object) -> NoReturn:
+        self._undefined("an assignment to elements", ASSIGNED)
 
     def __array_ufunc__(self, function: object, *_: object, **__: object) -> NoReturn:
         name = getattr(function, "__name__", "")
@@ -816,6 +820,9 @@ class TensorArg:
         T, V
         """
         return self.decl.type.axes
+
+    def __setitem__(self, items: object, value: object) -> NoReturn:
+        raise SpecError(Code.TILE_OPERATOR, author(), what="an assignment to elements", instead=ASSIGNED)
 
     def __getitem__(self, items: StreamVar | tuple[StreamVar, ...]) -> Tile:
         windows: dict[Axis, Tile] = {}

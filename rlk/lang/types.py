@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rlk.errors import Code, SpecError, author
-from rlk.ir.dims import Axis
+from rlk.ir.dims import Axis, Share
 from rlk.ir.types import DType, dtype_of
 
 
@@ -92,7 +92,8 @@ class Tensor:
         dims = tuple(axis for axis in axes if isinstance(axis, Axis))
         for given in axes:
             if given not in dims:
-                raise SpecError(Code.TENSOR_AXIS, author(), got=given)
+                extent = f", extent={given}" if isinstance(given, Share) else ""
+                raise SpecError(Code.TENSOR_AXIS, author(), got=str(given), extent=extent)
         return TensorType(dtype if isinstance(dtype, DTypeVar) else dtype_of(dtype, "Tensor"), dims)
 
 

@@ -183,7 +183,9 @@ def _qwen3(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _qwen3_moe(given: Mapping[str, Any]) -> dict[str, Any]:
     count, layers = _count_of_experts(given), given["num_hidden_layers"]
-    step, dense = given.get("decoder_sparse_step") or 1, given.get("mlp_only_layers") or ()
+    step, dense = given.get("decoder_sparse_step", 1), given.get("mlp_only_layers") or ()
+    if not isinstance(step, int) or step < 1:
+        raise _refused("decoder_sparse_step", step, "1 or more: every so many layers have experts")
     experts = Experts(
         count=count,
         k=_size(given, "num_experts_per_tok"),

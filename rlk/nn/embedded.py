@@ -21,6 +21,8 @@ def embedding_of_ranks(ids: torch.Tensor, weight: torch.Tensor, ranks: Ranks) ->
     weight: the rank's own rows [V / ranks, D]. Raises LaunchError, on every rank, for other ids on one, where
     they are on the host of all. What raises before, on one rank, goes through `or_all_raise`.
     """
+    if ranks.size == 1:
+        return ops.embedding(ids, weight)
     ranks.check_same_ids("embedding", ids)
     made: torch.Tensor = _Gathered.apply(ids, weight, ranks)
     return made

@@ -30,9 +30,9 @@ _EXPERTS = re.compile(r"(.*\.)mlp\.(?:experts\.(gate_up_proj|down_proj)|(gate\.w
 class RouteLog:
     """The routes of one forward pass, by layers that have experts: as they were chosen, or replayed.
 
-    Pass one to a call of a model as `routes=`. replay: recorded routes of the same tokens in the same order,
-    which layers take instead of choosing; None: layers choose. A layer that runs again in backward (gradient
-    checkpointing) takes the same.
+    Pass one to a call of a model as `routes=`, and a new one to the next call. replay: recorded routes of the
+    same tokens in the same order, which layers take instead of choosing; None: layers choose. A layer that
+    runs again in backward (gradient checkpointing) takes the same.
     """
 
     def __init__(self, replay: Routes | None = None) -> None:
@@ -58,13 +58,16 @@ class RouteLog:
         return Flips.of_layers(flipped)
 
     def check(self, op: str, config: ModelConfig) -> None:
-        """Raise LaunchError for a model without experts, and for a replay of other layers or experts.
+        """Raise LaunchError for a model without experts, a used log, and a replay of other layers or experts.
 
-        Each layer checks the number of tokens.
+        Each layer checks the number of tokens. A call that runs again in backward finds its own log.
         """
         at = config.experts
         if at is None:
             raise wrong_value(op, "routes", "a RouteLog", "None for a model without experts")
+        if self.made and torch._C._current_graph_task_id() < 0:
+            used = "a RouteLog that holds the routes of another call"
+            raise wrong_value(op, "routes", used, "a new RouteLog for each call")
         if self.replay is not None:
             layers = at.number(config.num_hidden_layers)
             sizes = {"layers": layers, "k": at.k, "experts": at.count, "tokens": self.replay.tokens}

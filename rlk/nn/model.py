@@ -211,7 +211,7 @@ class CausalLM(torch.nn.Module):
         vocabulary and sequences of more than max_position_embeddings tokens; where only a device knows them,
         they set its error word.
         """
-        packed = self._packed(ids, layout)
+        packed = self._packed(ids, layout, call="forward")
         return packed.restore(self.model(packed.ids, self._noted(packed.tokens, routes)))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -243,7 +243,9 @@ class CausalLM(torch.nn.Module):
         entropy. ids, layout: as of `forward`. temperature, support: as of `ops.linear_logp`, of packed rows.
         Differentiable in the parameters. Raises LaunchError.
         """
-        packed = self._packed(ids, layout)
+        packed = self._packed(
+            ids, layout, call="logps", needs=needs, temperature=temperature, support=support
+        )
         hidden = self.model(packed.ids, self._noted(packed.tokens, routes))
         weight, ranks = self.lm_head.weight, self.model.ranks
         shard = {} if ranks is None else {"group": ranks.group, "vocab_start": ranks.rank * len(weight)}
@@ -262,13 +264,16 @@ class CausalLM(torch.nn.Module):
         routes.check("CausalLM", self.config)
         return replace(tokens, routes=routes)
 
-    def _packed(self, ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
+    def _packed(self, ids: torch.Tensor, layout: Layout | Packed | None, **call: object) -> Packed:
         def checked() -> Packed:
             packed = pack_tokens(ids, layout)
             check_tokens(packed, self.config.vocab_size, self.config.max_position_embeddings)
             return packed
 
-        return or_all_raise(self.model.ranks, ids, checked)
+        packed, ranks = or_all_raise(self.model.ranks, ids, checked), self.model.ranks
+        if ranks is not None:
+            ranks.call = {"cu_seqlens": packed.tokens.cu_seqlens, **call}
+        return packed
 
     # --- pages ------------------------------------------------------------------------------------------
 
@@ -341,7 +346,9 @@ class CausalLM(torch.nn.Module):
                 raise wrong_value(op, "max(context_lens)", int(context_lens.max()), wanted)
             return tokens
 
-        tokens = or_all_raise(self.model.ranks, ids, checked)
+        tokens, ranks = or_all_raise(self.model.ranks, ids, checked), self.model.ranks
+        if ranks is not None:
+            ranks.call = {"call": op, "cu_seqlens": tokens.cu_seqlens, "context_lens": context_lens}
         return self.model(ids, self._noted(tokens, routes))
 
     def generate(

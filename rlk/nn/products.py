@@ -39,8 +39,10 @@ def row_linear_of_ranks(
     """Return `row_linear` of a weight whose columns ranks share.
 
     x: [T, K / ranks], w: [N, K / ranks], bias: [N], the same on all ranks. Returns the rows [T, N] that the
-    rank has.
+    rank has. One rank rounds in its product, without an f32 part in memory.
     """
+    if ranks.size == 1:
+        return row_linear(x, w, bias, leaves)
     made: torch.Tensor = _RowsOfRanks.apply(x, w, bias, leaves, ranks)
     return made
 
@@ -84,6 +86,8 @@ def stored_linear(
     one behind the other, the number of key heads for Megatron's q, k and v. d x has the order, and the bits,
     of `merged_linear`.
     """
+    if ranks is not None and ranks.size == 1:  # its d x is rounded in the product, not in a pass of its own
+        ranks = None
     if leaves == 1 and (groups == 1 or len(sizes) == 1):
         return ops.matmul(x, w, bias=bias)
     own = leaves if ranks is None else ranks.share(leaves)

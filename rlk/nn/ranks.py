@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from rlk.digest import canonical, digest_bytes, digest_word
 from rlk.errors import Code, LaunchError
-from rlk.ops.collective import ordered_all_reduce, ordered_reduce_scatter
+from rlk.ops.collective import part_over_ranks, total_over_ranks
 from rlk.runtime.binding.checks import wrong_value
-from rlk.runtime.call.collective import SHARE, Share, carried_by, check_alike, ordered_gather
+from rlk.runtime.call.alike import SHOWN, check_alike, text_of
+from rlk.runtime.call.collective import SHARE, Share, carried_by, ordered_gather
 
 T = TypeVar("T")
-REFUSED = -1
-"""The number of tokens that a rank tells which refused its ids."""
+REFUSED = "refused"
+"""The tokens that a rank tells which refused its ids."""
 BLOCK = 64
 """Tokens of a piece, as the gradient of a norm's weight sums them: a rank's tokens are whole pieces."""
 
@@ -29,7 +30,8 @@ class Ranks:
 
     size: a divisor of the model's leaves. sequence: between the products a rank has the tokens `rows` alone
     (sequence parallelism). tokens: of the running forward pass, on all ranks together; its modules set it,
-    since a rank's own rows do not say it.
+    since a rank's own rows do not say it. call: arguments of the next forward pass by name, which are
+    compared with its ids.
     """
 
     group: dist.ProcessGroup
@@ -37,6 +39,7 @@ class Ranks:
     rank: int
     sequence: bool = False
     tokens: int = 0
+    call: dict[str, object] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
         """Return a copy for a copied model, which has the same process group."""
@@ -67,30 +70,40 @@ class Ranks:
         return slice(min(self.rank * each, tokens), min((self.rank + 1) * each, tokens))
 
     def check_same_ids(self, op: str, ids: torch.Tensor) -> None:
-        """Raise LaunchError on every rank where ranks got other ids, whose sums would have other shapes.
+        """Raise LaunchError on every rank where ranks got other ids, or other arguments of `call`.
 
-        16 bytes are exchanged, and the host reads them: ids on a device are not compared. A rank that refused
-        its ids before says so by `refuse`.
+        8 bytes are exchanged, and the host reads them: for ids on a device nothing is compared. A rank that
+        refused its ids before says so by `refuse`.
         """
+        call, self.call = self.call, {}
         if ids.device.type != "cpu" or self.size == 1:
             return
         if "cpu" not in (kinds := carried_by(self.group)):
             wanted = " or ".join(kinds)
             raise LaunchError(Code.ARG_DEVICE, op=op, name="ids", got="cpu", other="group", wanted=wanted)
-        content = sha256(ids.to(torch.int64).contiguous().numpy().tobytes()).digest()[:8]
-        mine = torch.tensor([ids.numel(), int.from_bytes(content, signed=True)])
-        every = ordered_gather(mine, self.group, op=op).tolist()
-        if any(each != every[0] for each in every):
-            members = dist.get_process_group_ranks(self.group)
-            facts = {rank: _facts(*each) for rank, each in zip(members, every, strict=True)}
-            check_alike(op, facts)
+        content = ids.to(torch.int64).contiguous().numpy().tobytes()
+        facts = {"tokens": str(ids.numel()), "digest of ids": digest_bytes(content)[:16]}
+        check_alike(op, self._exchanged(op, facts | {name: _shown(value) for name, value in call.items()}))
 
     def refuse(self, ids: object) -> None:
         """Take part in the comparison of ids as a rank that refused its own; it raises what it has raised."""
+        self.call = {}
         if not isinstance(ids, torch.Tensor) or ids.device.type != "cpu" or self.size == 1:
             return
         if "cpu" in carried_by(self.group):
-            ordered_gather(torch.tensor([REFUSED, 0]), self.group)
+            self._exchanged("refuse", {"tokens": REFUSED})
+
+    def _exchanged(self, op: str, own: dict[str, str]) -> dict[int, dict[str, str]]:
+        """Return the facts of each rank, those that matter; nothing where all ranks have the same."""
+        mine = torch.tensor(digest_word(canonical(own)))
+        every = ordered_gather(mine, self.group, op=op)
+        if bool((every == mine).all()):
+            return {}
+        told: list[Any] = [None] * self.size
+        dist.all_gather_object(told, own, group=self.group)
+        if any(facts["tokens"] == REFUSED for facts in told):
+            told = [{"tokens": facts["tokens"]} for facts in told]
+        return dict(zip(dist.get_process_group_ranks(self.group), told, strict=True))
 
     def all_tokens(self, x: torch.Tensor, tokens: int) -> torch.Tensor:
         """Return the rows of all ranks [tokens, ...] of a rank's rows; those it has if it has all.
@@ -124,13 +137,13 @@ class Ranks:
 
         Ranks continue the pairwise tree of leaves.
         """
-        part, tokens = partial.detach(), len(partial)
+        own, tokens = partial.detach(), len(partial)
         if not self.sequence:
-            return ordered_all_reduce(part, self.group, out_dtype=dtype)
+            return total_over_ranks(own, self.group, dtype)
         rows, padded = self.rows(tokens), self.size * self.longest(tokens)
         if tokens < padded:
-            part = torch.cat([part, part.new_zeros(padded - tokens, *part.shape[1:])])
-        return ordered_reduce_scatter(part, self.group, out_dtype=dtype)[: rows.stop - rows.start]
+            own = torch.cat([own, own.new_zeros(padded - tokens, *own.shape[1:])])
+        return part_over_ranks(own, self.group, dtype)[: rows.stop - rows.start]
 
     def whole(self, x: torch.Tensor) -> torch.Tensor:
         """Return the rows of all ranks of x; in backward a rank keeps the gradient of its own.
@@ -157,11 +170,11 @@ def or_all_raise(ranks: Ranks | None, ids: object, make: Callable[[], T]) -> T:
         raise
 
 
-def _facts(count: int, word: int) -> dict[str, str]:
-    """Return what a rank told of its ids."""
-    if count == REFUSED:
-        return {"tokens": "refused", "digest of ids": "none"}
-    return {"tokens": str(count), "digest of ids": f"{word % 2**64:016x}"}
+def _shown(value: object) -> str:
+    """Return the text of an argument: the numbers of a short tensor, the digest of a longer one."""
+    if isinstance(value, torch.Tensor) and value.numel() <= SHOWN:
+        return str(value.tolist())
+    return text_of(float(value) if isinstance(value, int) else value)
 
 
 def mark_shares(model: torch.nn.Module, ranks: Ranks) -> None:

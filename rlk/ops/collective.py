@@ -22,6 +22,7 @@ from rlk.runtime.call.collective import (
     Group,
     gather_over_ranks,
     gathered_sum,
+    of_same_terms,
     scatter_over_ranks,
     sum_over_ranks,
     tree_levels,
@@ -56,9 +57,17 @@ def ordered_all_reduce(
     ranks where they are gathered. It runs on the current stream and waits for no device.
 
     Differentiable in nothing: detach x, or call it under torch.no_grad(), as for gradients of data-parallel
-    ranks; `ordered_gather_sum` is. Raises LaunchError before anything is sent; shapes that differ between
-    ranks are not noticed.
+    ranks; `ordered_gather_sum` is. Raises LaunchError before anything is sent. The first call with a shape,
+    dtype and out_dtype in a group compares them, the operator and the kind of device between ranks through
+    the store of torch.distributed: where they differ, every rank raises (RANKS_DIFFER). Where they are new to
+    some of the ranks alone, these name the others after the store's timeout (RANKS_MISSING), whose call ends
+    by the timeout of their backend.
     """
+    return of_same_terms(lambda: total_over_ranks(x, group, out_dtype), x, group, NAME, out_dtype)
+
+
+def total_over_ranks(x: torch.Tensor, group: Group, out_dtype: torch.dtype | None) -> torch.Tensor:
+    """Return `ordered_all_reduce` of terms that ranks are known to have alike."""
     _not_observed(NAME)
     return sum_over_ranks(x, group, NAME, out_dtype)
 
@@ -74,8 +83,13 @@ def ordered_reduce_scatter(
     ranks' x have 8 MiB or less together, each gathers all of them.
 
     Differentiable in x, without out_dtype: its gradient is the cotangents of all ranks, one behind the other
-    (an all-gather, which adds nothing). Raises LaunchError before anything is sent.
+    (an all-gather, which adds nothing). Raises LaunchError as `ordered_all_reduce` does.
     """
+    return of_same_terms(lambda: part_over_ranks(x, group, out_dtype), x, group, SCATTER, out_dtype)
+
+
+def part_over_ranks(x: torch.Tensor, group: Group, out_dtype: torch.dtype | None) -> torch.Tensor:
+    """Return `ordered_reduce_scatter` of terms that ranks are known to have alike."""
     _not_observed(SCATTER)
     if not (torch.is_grad_enabled() and isinstance(x, torch.Tensor) and x.requires_grad):
         return scatter_over_ranks(x, group, SCATTER, out_dtype)
@@ -93,8 +107,13 @@ def ordered_gather_sum(x: torch.Tensor, group: Group) -> torch.Tensor:
 
     Differentiable in x, for a result that every rank uses alike (a row-parallel product):
     the cotangent is then the same on every rank, and is the gradient of x as it is. Where ranks use the
-    result differently, add their cotangents with another call. Raises LaunchError before anything is sent.
+    result differently, add their cotangents with another call. Raises LaunchError as `ordered_all_reduce`
+    does.
     """
+    return of_same_terms(lambda: _gathered_sum(x, group), x, group, GATHERED)
+
+
+def _gathered_sum(x: torch.Tensor, group: Group) -> torch.Tensor:
     _not_observed(GATHERED)
     if not (torch.is_grad_enabled() and isinstance(x, torch.Tensor) and x.requires_grad):
         return gathered_sum(x, group, GATHERED)

@@ -92,7 +92,7 @@ def route(
     renormalize: bool = True,
     scale: float = 1.0,
     replay: Routes | None = None,
-    layer: int = 0,
+    layer: int | None = None,
 ) -> Route:
     """Return the k experts of each token and their weights.
 
@@ -112,10 +112,10 @@ def route(
     choice. Differentiable in scores, through the weights: sums over the chosen experts ascend by id, the sum
     of the softmax is a halving tree over the experts.
 
-    replay: recorded routes of these tokens, of which `layer` is read: ids are those, weights are computed
-    from the scores at them, and `flipped` says which tokens would have had others (`Flips.of_layers`). Routes
-    of another number of tokens, experts, or choices are refused; an id outside of the experts, or one that a
-    token has twice, sets the error word. Raises LaunchError.
+    replay: recorded routes of these tokens, of which `layer` is read (to be given where they have several):
+    ids are those, weights are computed from the scores at them, and `flipped` says which tokens would have
+    had others (`Flips.of_layers`). Routes of other numbers of tokens, experts or choices are refused; an id
+    outside of the experts, or one that a token has twice, sets the error word. Raises LaunchError.
     """
     op = "route"
     are_tensors(op, scores=scores)
@@ -167,13 +167,16 @@ def _groups(experts: int, k: int, groups: int, kept_groups: int, group_score: st
     return {"groups": groups, "kept_groups": kept_groups, "group_score": group_score}
 
 
-def _recorded(replay: object, layer: int, tokens: int, k: int, experts: int) -> torch.Tensor:
+def _recorded(replay: object, layer: int | None, tokens: int, k: int, experts: int) -> torch.Tensor:
     """Return the ids of a layer, i32 [T, k]; refuse routes of another model or of other tokens."""
     if not isinstance(replay, Routes):
         raise wrong_type("route", "replay", replay, "rlk.ops.Routes")
     sizes = {"tokens": tokens, "k": k, "experts": experts}
     replay.check("route", "the call", **sizes, layers=replay.layers, name="replay")
-    layer = integer("route", "layer", layer)
+    if layer is None and replay.layers > 1:
+        why = f"with replay, which has {replay.layers} layers"
+        raise LaunchError(Code.ARG_MISSING, op="route", name="layer", why=why)
+    layer = integer("route", "layer", layer or 0)
     if not 0 <= layer < replay.layers:
         raise wrong_value("route", "layer", layer, f"0 to {replay.layers - 1}: replay has {replay.layers}")
     return replay.ids[:, layer].to(torch.int32)

@@ -182,3 +182,6 @@ class Routes:
 
     def _sizes(self) -> dict[str, int]:
         return {"layers": self.layers, "k": self.k, "experts": self.experts}
+
+
+torch.serialization.add_safe_globals([Routes])  # torch.load takes a record without weights_only=False

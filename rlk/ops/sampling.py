@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -21,7 +24,7 @@ from rlk.runtime.binding.checks import (
     wrong_value,
 )
 from rlk.runtime.binding.invocation import Tensors
-from rlk.runtime.call.entry import call, worded
+from rlk.runtime.call.entry import call, watched, worded
 from rlk.specs import sampling as spec
 
 worded(spec.sample, "sample", scores="logits", blocks="logits", inv_temperature="temperature")
@@ -120,7 +123,7 @@ def sample(
     """
     who = {"seed": seed, "request_id": request_id, "position": position}
     made = draw(logits, who, temperature, top_k, top_p, min_p, penalties, math)
-    raw = logp(logits.detach(), made.token, math=math).logp
+    raw = logp(_detached(logits), made.token, math=math).logp
     drawn = logp(made.scores, made.token, temperature=made.temperature, support=made.support, math=math).logp
     assert raw is not None and drawn is not None
     return Sample(made.token, raw, drawn, made.support)
@@ -155,15 +158,13 @@ def draw(
         raise LaunchError(
             Code.ARG_VALUE, op="sample", name="logits.shape[1]", value=logits.shape[1], wanted=wanted
         )
-    logits = logits.detach()
+    logits = _detached(logits)
     scores = logits if penalties is None else penalize(logits, penalties)
     tensors: Tensors = {"scores": scores, "blocks": scores}
     tensors |= {name: _rows("sample", name, x, logits, torch.int64, WIDE) for name, x in who.items()}
     if _is_set(temperature, 1.0):
-        heat = _rows("sample", "temperature", temperature, logits, torch.float32, (0.0, F32_MOST))
-        tensors["inv_temperature"] = inverse = torch.reciprocal(heat)
-        # a draw at a temperature whose reciprocal is no f32 number is greedy, as at 0
-        temperature = torch.where(inverse == inf, 1.0, heat)
+        made_of = partial(_heats, temperature, logits)
+        tensors["inv_temperature"], temperature = _constant("temperature", temperature, logits, made_of)
     tensors |= _cuts(logits, top_k, top_p, min_p)
     made = call(spec.sample, tensors, {}, {}, math)
     support = Support(made["threshold"], made["ties"], made["last"])
@@ -178,13 +179,66 @@ def _cuts(logits: torch.Tensor, top_k: int | torch.Tensor, top_p: PerRow, min_p:
         ("min_p", min_p, 0.0, torch.float32, (0.0, 1.0)),
     )
     return {
-        name: _rows("sample", name, x, logits, dtype, limits)
+        name: _constant(name, x, logits, partial(_row, "sample", name, x, logits, dtype, limits))[0]
         for name, x, off, dtype, limits in cuts
         if _is_set(x, off)
     }
 
 
+def _heats(temperature: PerRow, logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return 1 / temperature of each row, and the temperature at which its log-prob is taken."""
+    heat = _rows("sample", "temperature", temperature, logits, torch.float32, (0.0, F32_MOST))
+    inverse = torch.reciprocal(heat)
+    # a draw at a temperature whose reciprocal is no f32 number is greedy, as at 0
+    return inverse, torch.where(inverse == inf, 1.0, heat)
+
+
+def _row(
+    op: str, name: str, x: object, logits: torch.Tensor, dtype: torch.dtype, limits: Limits
+) -> tuple[torch.Tensor]:
+    return (_rows(op, name, x, logits, dtype, limits),)
+
+
+# --- constants
+
+MOST_CONSTANTS = 64
+_constants: dict[tuple[object, ...], tuple[torch.Tensor, ...]] = {}
+
+
+def _constant(
+    name: str, option: PerRow, logits: torch.Tensor, make: Callable[[], tuple[torch.Tensor, ...]]
+) -> tuple[torch.Tensor, ...]:
+    """Return what `make` gives for an option; of a number on a device, what it gave for this one before.
+
+    Making one takes a launch. What is kept is never freed, for a recorded graph may read it: so there are
+    few, and none that a recorded stream makes.
+    """
+    device = logits.device
+    if device.type == "cpu" or isinstance(option, torch.Tensor) or watched(logits):
+        return make()
+    key = (name, type(option), repr(option), len(logits), device)  # 0.0 and -0.0 differ
+    found = _constants.get(key)
+    if found is None:
+        if len(_constants) >= MOST_CONSTANTS or torch.cuda.is_current_stream_capturing():
+            return make()
+        # another thread: no memory of a graph's pool, no tensor of an inference mode
+        with ThreadPoolExecutor(1) as outside:
+            found = _constants[key] = outside.submit(_finished, make, device).result()
+    return found
+
+
+def _finished(make: Callable[[], tuple[torch.Tensor, ...]], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Return tensors that every stream may read."""
+    made = make()
+    torch.cuda.current_stream(device).synchronize()
+    return made
+
+
 # --- checks -------------------------------------------------------------------------------------------------
+
+
+def _detached(x: torch.Tensor) -> torch.Tensor:
+    return x.detach() if x.requires_grad else x
 
 
 def _is_set(option: PerRow, off: float) -> bool:

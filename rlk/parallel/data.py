@@ -18,8 +18,8 @@ from rlk.optim.shards import MAIN
 from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
 from rlk.runtime.call.collective import (
     chain_over_ranks,
-    one_process,
     process_group,
+    runs_alone,
     scatter_chain,
     scatter_chain_of_replicas,
 )
@@ -83,7 +83,7 @@ def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = No
     if x.dtype.is_floating_point or x.dtype.is_complex:
         raise LaunchError(Code.ARG_DTYPE, op="global_count", name="count", got=x.dtype, wanted="integers")
     total = x.sum(dtype=torch.int64)
-    if group is None and one_process():
+    if group is None and runs_alone("global_count"):
         return total
     members = process_group("global_count", group)
     if "cpu" not in dist.get_backend_config(members) and total.device.type == "cpu":

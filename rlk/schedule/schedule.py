@@ -9,6 +9,7 @@ from rlk.ir.dims import is_power_of_two
 
 MAX_WARPS = 32
 MAX_STAGES = 24
+LEAST_REGISTERS, MOST_REGISTERS = 24, 255  # of a thread
 SMALLEST_DEPTH = 16  # K of a step of a matrix unit
 
 
@@ -44,7 +45,9 @@ class Schedule:
     tile are prefetched too; it needs registers and memory for two tiles. descriptors: load tiles by TMA; a
     program builds the descriptors first, which costs short programs time. shared_kv_descriptor: K and V, if
     of equal shape and strides (different base pointers), share one descriptor. parts: column parts of an
-    epilogue, one after the other, which needs fewer registers and less memory than all at once.
+    epilogue, one after the other, which needs fewer registers and less memory than all at once. registers:
+    the most of a thread in a kernel of Triton for NVIDIA, so that more programs fit into an SM; 0: as many as
+    the compiler takes.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
@@ -60,6 +63,7 @@ class Schedule:
     shared_kv_descriptor: bool = False
     parts: int = 1
     cluster: int = 1
+    registers: int = 0
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
@@ -79,6 +83,9 @@ class Schedule:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="parts", value=self.parts, why="a power of two")
         if not is_power_of_two(self.cluster):
             raise ScheduleError(Code.SCHEDULE_FIELD, field="cluster", value=self.cluster, why="1, 2 or 4")
+        if self.registers and not LEAST_REGISTERS <= self.registers <= MOST_REGISTERS:
+            why = f"0, or {LEAST_REGISTERS} to {MOST_REGISTERS}"
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="registers", value=self.registers, why=why)
         if not 1 <= self.stages <= MAX_STAGES:
             raise ScheduleError(
                 Code.SCHEDULE_FIELD, field="stages", value=self.stages, why=f"1 to {MAX_STAGES}"
@@ -107,6 +114,7 @@ class Schedule:
         turns = f", {self.programs} programs{' in one loop' * self.flat}" if self.programs else ""
         turns += f", {self.parts} parts" if self.parts > 1 else ""
         turns += f", clusters of {self.cluster}" if self.cluster > 1 else ""
+        turns += f", at most {self.registers} registers" if self.registers else ""
         turns += ", shared K/V descriptor" if self.shared_kv_descriptor else ""
         return (
             f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rlk.ir.dims import extent_of
 from rlk.ir.nodes import Dot, Kernel, Let, Load, Program, Value
 from rlk.ir.types import DType, TileType
-from rlk.passes.factors_apart import factors_apart
+from rlk.passes.factors_apart import computed_factors, factors_apart
 from rlk.passes.prologue import prologue
 
 ROWS_PER_BYTE = 192
@@ -30,13 +30,30 @@ def with_factors_written(program: Program, extents: Mapping[str, int]) -> Progra
 
 
 def writes_factors(program: Program, extents: Mapping[str, int]) -> bool:
-    """Return whether every computed factor of a program is written first, so that its products are plain."""
-    made = with_factors_written(program, extents)
-    lets = [{let.value: let for let in kernel.body.lets} for kernel in made.kernels]
-    dots = [(each, let.node) for each in lets for let in each.values() if isinstance(let.node, Dot)]
-    return made is not program and not any(
-        prologue(v, dot.over, each) for each, dot in dots for v in (dot.a, dot.b)
-    )
+    """Return whether every computed factor of a program is written first, so that its products are plain.
+
+    The choice of a backend asks: nothing is written here.
+    """
+    if any(each.turns for each in program.order):
+        return False
+    written = {
+        (kernel.name, dot.value, factor)
+        for kernel in program.kernels
+        for dot, factor in computed_factors(kernel)
+        if _pays(kernel, dot, factor, extents)
+    }
+    return bool(written) and written == set(_computed(program))
+
+
+def _computed(program: Program) -> Iterator[tuple[str, Value, Value]]:
+    """Yield the kernel, contraction and value of each computed factor, those that cannot be written too."""
+    for kernel in program.kernels:
+        lets = {let.value: let for let in kernel.body.lets}
+        for let in kernel.body.lets:
+            if isinstance(let.node, Dot):
+                for factor in (let.node.a, let.node.b):
+                    if prologue(factor, let.node.over, lets):
+                        yield kernel.name, let.value, factor
 
 
 def _pays(kernel: Kernel, dot: Let, factor: Value, extents: Mapping[str, int]) -> bool:

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.runtime.binding.checks import wrong_type
 from rlk.sync.blocks import BLOCK, SIZE
 from rlk.sync.digests import EMBEDDING, HEAD, Digest, WeightDigest
 
@@ -35,6 +36,11 @@ def compare(sent: Digest, received: Digest, before: Digest | None = None) -> tup
     change. Any other content "differs". An `lm_head.weight` that `sent` or `before` leaves out is the
     embedding; one that `received` leaves out is that only if `before` does too, and "missing" if not.
     """
+    given = {"sent": sent, "received": received, **({} if before is None else {"before": before})}
+    for argument, one in given.items():
+        if not isinstance(one, Digest):
+            wanted = "rlk.sync.Digest (llm.apply_model returns a list, one of each worker)"
+            raise wrong_type("sync.compare", argument, one, wanted)
     found = []
     for name in sorted({*sent.weights, *received.weights}):
         ours, old = _weight(sent, name), None if before is None else _weight(before, name)
@@ -60,7 +66,16 @@ def check(sent: Digest, received: Digest, before: Digest | None = None) -> None:
     found = compare(sent, received, before)
     if found:
         listed = "\n".join(f"      {each}" for each in found)
-        raise LaunchError(Code.WEIGHTS_DIFFER, count=len(found), total=len(sent.weights), listed=listed)
+        cast = sorted({received.weights[each.name].dtype for each in found if each.kind == "dtype"})
+        what = [f"digest what is sent with dtype=torch.{dtype}, as the sync casts it" for dtype in cast]
+        if any(each.kind != "dtype" for each in found):
+            what.append(
+                "send them again, all of them, and wait for the transfer before the next token is drawn"
+            )
+        raise LaunchError(
+            Code.WEIGHTS_DIFFER,
+            count=len(found), total=len(sent.weights), listed=listed, remedy="; ".join(what),
+        )  # fmt: skip
 
 
 def _weight(digest: Digest, name: str) -> WeightDigest | None:

@@ -138,11 +138,12 @@ def _weights(source: Any, parts: Mapping[str, Part] | None) -> tuple[dict[str, t
     elif isinstance(source, Mapping):
         for name, x in source.items():
             if not isinstance(x, torch.Tensor):
-                raise wrong_type(OP, f"source[{name!r}]", x, "a tensor")
+                raise wrong_type(OP, f"source[{name!r}]", x, "tensor")
         named = ((name, x) for name, x in source.items() if not NO_PARAMETER.fullmatch(name))
         tensors = by_canonical_name(named)
     else:
-        raise wrong_type(OP, "source", source, "a model, a state dict, or the path of safetensors files")
+        wanted = "model, a state dict or a path of safetensors (of vLLM: llm.apply_model(rlk.sync.digest))"
+        raise wrong_type(OP, "source", source, wanted)
     for name, x in tensors.items():
         _check(name, x)
     shards = {name for name, x in tensors.items() if is_shard(x)}

@@ -255,7 +255,7 @@ def _forms(traced: Program) -> Iterator[Program]:
 def check_float64(case: Case) -> Verdict:
     """Compare the spec, every float an f64, with the float64 form of the operator's record."""
     if case.op.record.reference is None:
-        return verdict(Law.FLOAT64, None, note="its record has no float64 form")
+        return verdict(Law.FLOAT64, None, note="no float64 form: rlk.register(..., reference=)")
     from rlk.testing.float64 import TOLERANCE, worst_difference
 
     count, worst, where = worst_difference(case)

@@ -272,16 +272,21 @@ def _members(
 
 
 def _forms(call: Problem, geometry: Geometry, kernels: int, backend: str, on: Target) -> dict[str, Schedules]:
-    """Return the schedules of forms with other numbers of kernels, such as those that write factors first."""
+    """Return the schedules of forms with other numbers of kernels, such as those that write factors first.
+
+    Given schedules are for the first form of so many kernels (`Backend.program_of`): no later one is tried.
+    """
     if call.shape.op in SUBJECTS:
         return {}
     sizes = sizes_of(call.invocation, geometry)
     what = call.invocation, on.softmax, sizes, on
     bound = bound_for(*what, *formed(*what))
     found: dict[str, Schedules] = {}
+    seen = {kernels}
     for form in of_name(backend).candidates(bound):
-        if len(form.program.kernels) == kernels:
+        if len(form.program.kernels) in seen:
             continue
+        seen.add(len(form.program.kernels))
         try:
             chosen = form.schedules()
         except (UnsupportedError, ScheduleError):

@@ -27,7 +27,7 @@ from rlk.verify.controls import (
     with_product,
     with_routers,
 )
-from rlk.verify.models import shared_leaves
+from rlk.verify.models import run_leaves
 from rlk.verify.peers import PeerView
 from rlk.verify.rows import (
     accuracy,
@@ -192,13 +192,13 @@ def _patch(bench: Bench) -> Iterator[Promise]:
 
 
 def _ranks(bench: Bench) -> Iterator[Promise]:
-    leaves = shared_leaves(bench.run.model.config)
+    leaves = run_leaves(bench.run.model.config)
     row = partial(_bitwise, "ranks", needs=("cpu", "shares"), against=f"one rank, {leaves} leaves")
     rows = {"operator": GRADIENTS, "unit": "parameters' gradients"}
     yield row("two share weights", ranks.row("weights"), share=3.0)
     gradients = ranks.row("gradients of weights")
     yield row("two share weights and tokens", gradients, dtype=bench.dtype, **rows)
-    yield row("two share micro-batches", ranks.row("micro-batches"), **rows)
+    yield row("two share micro-batches", ranks.row("micro-batches"), **rows | {"needs": ("cpu",)})
     view = "two share weights, parts rounded first"
     yield replace(row(view, ranks.row("rounded first")), kind=Kind.CONTROL)
 

@@ -167,6 +167,11 @@ def shared_leaves(config: ModelConfig) -> int:
     return LEAVES if config.leaves % RANKS else config.leaves
 
 
+def run_leaves(config: ModelConfig) -> int:
+    """Return the leaves that views of ranks run with: the model's own where ranks cannot share it."""
+    return config.leaves if unshared(config) else shared_leaves(config)
+
+
 def unshared(config: ModelConfig) -> str | None:
     """Return why ranks cannot share a model, None if they can."""
     try:

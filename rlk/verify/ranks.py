@@ -30,7 +30,7 @@ from rlk.parallel import accumulate_in_order, parallelize
 from rlk.parallel.plan import cuts_of
 from rlk.verify import views
 from rlk.verify.bench import Bench, Outcome
-from rlk.verify.models import OP, RANKS, shared_leaves
+from rlk.verify.models import OP, RANKS, run_leaves, unshared
 from rlk.verify.rows import Row
 from rlk.verify.views import Run
 
@@ -41,7 +41,7 @@ SHARE = 4.0
 """Of a row's time one rank has a part of so many: two ranks repeat what it does in more ways."""
 
 Found = dict[str, Tensor]
-"""What differs, bool [n], by view: tokens, or gradients of parameters."""
+"""What differs, bool [n], by view: tokens, or gradients of parameters. "tokens": int64 [], the number run."""
 
 
 def row(view: str) -> Row:
@@ -54,7 +54,7 @@ def row(view: str) -> Row:
         values = sum(p.numel() for p in model.parameters())
         if view in ("weights", "rounded first"):
             values = len(wrong) * model.config.vocab_size
-        complete = len(every[0]["weights"]) == sum(map(len, bench.run.trained_sequences))
+        complete = int(every[0]["tokens"]) == sum(map(len, bench.run.trained_sequences))
         return Outcome(len(wrong), int(wrong.sum()), values, complete=complete)
 
     return run
@@ -68,7 +68,8 @@ def launched(bench: Bench, deadline: float) -> list[Found]:
     run = bench.run
     model = run.model
     given = {
-        "config": replace(model.config, leaves=shared_leaves(model.config)),
+        "config": replace(model.config, leaves=run_leaves(model.config)),
+        "shared": unshared(model.config) is None,
         "dtype": model.lm_head.weight.dtype,
         "weights": model.state_dict(),
         "sequences": run.trained_sequences,
@@ -173,8 +174,14 @@ def rounded_first() -> Iterator[None]:
 
 
 def compared(given: dict[str, Any], group: dist.ProcessGroup) -> Found:
-    """Return what this rank finds."""
+    """Return what this rank finds: of micro-batches alone where ranks cannot share the weights."""
     want = given["want"]
+    whole = run_of(given)
+    whole.want = want["digests"]
+    found: Found = {"tokens": torch.tensor(sum(map(len, whole.want)))}
+    found["micro-batches"] = _by_parameter(summed(whole, whole.model, group), want["summed"])
+    if not given["shared"]:
+        return found
 
     def shared(sp: bool) -> Run:
         run = run_of(given)
@@ -182,14 +189,11 @@ def compared(given: dict[str, Any], group: dist.ProcessGroup) -> Found:
         parallelize(run.model, group, sp=sp)
         return run
 
-    found: Found = {"weights": torch.cat(list(views.again(shared(False))))}
+    found["weights"] = torch.cat(list(views.again(shared(False))))
     run = shared(True)
-    whole = run_of(given)
     cuts = cuts_of(whole.model, Ranks(group, group.size(), group.rank()))
     parts = {name: x[cuts.get(name, ())] for name, x in want["gradients"].items()}
     found["gradients of weights"] = _by_parameter(views.gradients_of(run), parts)
-    whole.want = want["digests"]
-    found["micro-batches"] = _by_parameter(summed(whole, whole.model, group), want["summed"])
     with rounded_first():
         found["rounded first"] = torch.cat(list(views.again(shared(False))))
     return found

@@ -86,6 +86,15 @@ def check_options(config: Any) -> None:
     refuse(found)
 
 
+def check_device() -> None:
+    """Raise UnsupportedError where vLLM finds no device to run on."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.device_type:
+        how = "set RLK_VLLM=cpu before vllm is imported: it runs on rlk's oracle then, for tests"
+        raise no_form(PEER, "a machine without a device that vLLM knows", how)
+
+
 def check_arguments(given: Any) -> None:
     """Raise UnsupportedError for arguments of an engine from which vLLM would load other models first."""
     found: Found = []

@@ -48,13 +48,14 @@ def _checked(create: Any) -> Any:
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         from rlk.integrations.vllm import heads
         from rlk.integrations.vllm.attention import NAME
-        from rlk.integrations.vllm.coverage import check_arguments, check_options
+        from rlk.integrations.vllm.coverage import check_arguments, check_device, check_options
         from rlk.integrations.vllm.layers import QUANTIZATION
 
         if Env.current().vllm and self.quantization is None:
             self.quantization = QUANTIZATION
         if self.quantization != QUANTIZATION and not Env.current().vllm:
             return create(self, *args, **kwargs)
+        check_device()
         check_arguments(self)
         if self.attention_backend is None and self.attention_config.backend is None:
             self.attention_backend = NAME

@@ -43,7 +43,8 @@ class KernelArg:
 class KernelBuild:
     """Compiler options of one kernel of the source; fusion of products and sums is always off.
 
-    shared: bytes of shared memory that a launch asks for, where the kernel does not declare them.
+    shared: bytes of shared memory that a launch asks for, where the kernel does not declare them. registers:
+    the most of a thread, 0: as many as the compiler takes.
     """
 
     name: str
@@ -51,6 +52,7 @@ class KernelBuild:
     num_warps: int = 4
     num_stages: int = 2
     shared: int = 0
+    registers: int = 0
 
 
 class From(Enum):

@@ -134,7 +134,8 @@ def _build(kernel: Kernel, emitter: Emitter, arguments: list[CallArg]) -> Kernel
         KernelArg(_in_kernel(a), argument_type(a, emitter.addresses.decls), divisible=a.name in known)
         for a in arguments
     )
-    return KernelBuild(kernel.name, args, emitter.plan.schedule.warps, emitter.plan.schedule.stages)
+    schedule = emitter.plan.schedule
+    return KernelBuild(kernel.name, args, schedule.warps, schedule.stages, registers=schedule.registers)
 
 
 def _sizes(placed: TritonPlan) -> list[str]:

@@ -50,6 +50,19 @@ def _words(device: torch.device, clear: bool) -> torch.Tensor:
     return words
 
 
+class Place:
+    """A place in memory: what a launch asks of a tensor, without the time that making one takes."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def data_ptr(self) -> int:
+        """Return the address."""
+        return self._at
+
+
 def compose(
     outs: Made,
     work: Made,
@@ -59,14 +72,17 @@ def compose(
     device: torch.device,
     together: tuple[Mapping[str, int], int],
     into: frozenset[str] = frozenset(),
+    addressed: bool = False,
 ) -> Run:
     """Return the call as a function written for it: no loop over its arguments costs anything at run time.
 
-    together: where workspaces begin in one block, in bytes, and its size: used where some share their place.
-    into: outputs whose memory is among the given tensors.
+    together: where workspaces begin in one block, in bytes, and its size: used where some share their place,
+    and for several workspaces of `addressed` launches. into: outputs whose memory is among the given tensors.
+    addressed: launches read nothing of a workspace but its address.
     """
     starts, block = together
-    shared = block < sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in work)
+    addressed = addressed and len(work) > 1
+    shared = addressed or block < sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in work)
     scope: dict[str, Any] = {
         "empty": torch.empty,
         "empty_like": torch.empty_like,
@@ -81,20 +97,25 @@ def compose(
     made: dict[str, str] = {}
     lines = ["def run(given, scalars):"]
     if shared:
-        scope["bytes"] = torch.uint8
-        lines.append(f"    block = empty({block}, dtype=bytes, device=device)")
+        scope |= {"bytes": torch.uint8, "place": Place}
+        # torch.empty takes 0.5 us longer: it has more arguments to parse
+        lines.append(f"    block = empty_strided(({block},), (1,), dtype=bytes, device=device)")
+    if addressed:  # `block` lives until the launches are enqueued, as every workspace does
+        lines.append("    begin = block.data_ptr()")
     for i, (name, shape, dtype) in enumerate((*outs, *work)):
         scope |= {f"shape{i}": shape, f"dtype{i}": dtype}
         made[name] = f"made{i}"
         if name in into:
             lines.append(f"    made{i} = given[{name!r}]")
             continue
+        if addressed and name in starts:
+            lines.append(f"    made{i} = place(begin + {starts[name]})")
+            continue
         if shared and name in starts:
             end = starts[name] + math.prod(shape) * dtype.itemsize
             lines.append(f"    made{i} = block[{starts[name]}:{end}].view(dtype{i}).view(shape{i})")
             continue
         twin = next((n for n, t in tensors.items() if _is_twin(t, shape, dtype)), None)
-        # torch.empty takes 0.5 us longer: it has more arguments to parse
         strides = torch.empty(shape, device="meta").stride()
         new = f"empty_strided(shape{i}, {strides}, dtype=dtype{i}, device=device)"
         lines.append(f"    made{i} = {f'empty_like(given[{twin!r}])' if twin else new}")

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
 from rlk.ir.types import DType
-from rlk.lang.op import Op, Variant, dtype_choices
+from rlk.lang.op import OWN, Op, Variant, dtype_choices
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.runtime.binding.arguments import RLK_DTYPES, TORCH_DTYPES
 from rlk.runtime.binding.invocation import Invocation, Scalars, Tensors
@@ -147,6 +147,8 @@ def check_differentiable(op: Op, tensors: Tensors) -> None:
     wrt = differentiable_in(op)
     for name, tensor in tensors.items():
         if tensor.requires_grad and name not in wrt:
-            raise LaunchError(
-                Code.NOT_DIFFERENTIABLE, op=op.name, name=name, choices=", ".join(wrt) or "no input"
-            )
+            choices = ", ".join(wrt) or "no input"
+            if not wrt and op.calls.namespace != OWN:
+                own = f'@{op.name}.vjp("{name}") or {op.name}.derive_vjp("{name}")'
+                choices += f"; its author writes one by {own}"
+            raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op.name, name=name, choices=choices)

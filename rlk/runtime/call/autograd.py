@@ -86,15 +86,16 @@ def _declared_dtype(op: Op, name: str, variant: Variant) -> torch.dtype:
 class Recorded:
     """The names that autograd records of a call, found once for all calls of one kind.
 
-    names: of the inputs. outputs: of the results. saved: of both, those that the wanted gradients read.
-    detached: results without a gradient. parts: inputs that may say where their gradient goes (`place`).
+    names: of the inputs. outputs: of the results that have a gradient; where none has, of all. saved: of
+    inputs and results, those that the wanted gradients read. detached: whether no result has a gradient.
+    parts: inputs that may say where their gradient goes (`place`).
     """
 
     invocation: Invocation
     names: tuple[str, ...]
     outputs: tuple[str, ...]
     saved: tuple[str, ...]
-    detached: tuple[str, ...]
+    detached: bool
     parts: tuple[str, ...]
 
 
@@ -118,13 +119,14 @@ def recorded(invocation: Invocation, tensors: Tensors) -> Recorded:
     outputs = output_names(invocation)
     read = read_by(op, [n for n, t in tensors.items() if t.requires_grad])
     everything = {*tensors, *outputs}
-    connected = {*cotangents_of(op), *op.calls.refused}
+    differentiable = {*cotangents_of(op), *op.calls.refused}
+    connected = tuple(n for n in outputs if n in differentiable)
     return Recorded(
         invocation,
         tuple(tensors),
-        outputs,
+        connected or outputs,
         tuple(n for n in op.saves if n in everything and n in read),
-        tuple(n for n in outputs if n not in connected),
+        not connected,
         tuple(n for n in op.calls.parts if n in tensors),
     )
 
@@ -133,8 +135,11 @@ def run_differentiably(how: Recorded, run: Run, tensors: Tensors, scalars: Scala
     """Run a bound call so that autograd differentiates it; return its outputs by name."""
     # Function.apply looks for wrappers of torch.func among the arguments: `call` sent those elsewhere
     apply = _Differentiable.apply if transforming() else _apply
-    outputs = apply(how, run, tensors, scalars, *tensors.values())
-    return dict(zip(how.outputs, outputs, strict=True))
+    # one argument, and no output without a gradient: apply takes time for each
+    task: list[Any] = [how, run, tensors, scalars]
+    outputs = apply(task, *tensors.values())
+    made: Tensors = task.pop()
+    return made | dict(zip(how.outputs, outputs, strict=True))
 
 
 transforming = torch._C._are_functorch_transforms_active
@@ -162,15 +167,20 @@ class _Differentiable(torch.autograd.Function):
     """One autograd node for every operator."""
 
     @staticmethod
-    def forward(ctx: Any, how: Recorded, run: Run, given: Tensors, scalars: Scalars, *inputs: Any) -> Any:
+    def forward(ctx: Any, task: list[Any], *inputs: Any) -> Any:
+        how, run, given, scalars = task
         made = run(given, scalars)
+        task.append(made)
         ctx.set_materialize_grads(False)
-        ctx.how, ctx.scalars = how, scalars
-        ctx.places = [(n, getattr(given[n], "rlk_place", None)) for n in how.parts]
+        ctx.how = how
+        ctx.scalars = scalars
+        if how.parts:
+            ctx.places = [(n, getattr(given[n], "rlk_place", None)) for n in how.parts]
         ctx.save_for_backward(*[made[n] if n in made else given[n] for n in how.saved])
+        outputs = tuple([made[n] for n in how.outputs])
         if how.detached:
-            ctx.mark_non_differentiable(*[made[n] for n in how.detached])
-        return tuple(made.values())
+            ctx.mark_non_differentiable(*outputs)
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
@@ -180,19 +190,20 @@ class _Differentiable(torch.autograd.Function):
         op = how.invocation.spec
         assert isinstance(op, Op)
         _refuse_outputs(op, given)
-        needs = ctx.needs_input_grad[4:]
+        needs = ctx.needs_input_grad[1:]
         wanted = [n for n, need in zip(how.names, needs, strict=True) if need]
         alike = {n: other for n, other in op.calls.alike.items() if n in wanted and other in wanted}
         wanted = [n for n in wanted if n not in alike]
         if not torch.is_grad_enabled():
-            into = {n: where() for n, where in ctx.places if where is not None and n in wanted}
+            places = ctx.places if how.parts else ()
+            into = {n: where() for n, where in places if where is not None and n in wanted}
             memory = {n: t for n, t in into.items() if t is not None}
             found = gradients(how.invocation, saved, given, ctx.scalars, wanted, memory)
         else:  # under create_graph=True
             with torch.no_grad():
                 found = gradients(how.invocation, saved, given, ctx.scalars, wanted)
             found = once(public_name(op), found, differentiated(ctx, (*saved.values(), *grads)))
-        return (None, None, None, None, *[found.get(alike.get(n, n)) for n in how.names])
+        return (None, *[found.get(alike.get(n, n)) for n in how.names])
 
 
 _apply = super(torch.autograd.Function, _Differentiable).apply

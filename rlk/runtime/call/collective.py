@@ -6,17 +6,20 @@ Ranks that reach each other's memory need no backend for sums (`symmetric.py`), 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
+from rlk.env import launched_ranks
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import is_power_of_two
 from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.call.alike import check_none_waits, compare, default_seconds
 from rlk.runtime.call.symmetric import known, transport
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -30,8 +33,6 @@ GATHERED = 2**23
 """Bytes of x on all ranks up to which every rank gathers all of it, and adds.
 
 Of 0.5 to 4 MiB of two H200s that took half the time of sending each other all of x."""
-SHOWN = 8
-"""Facts that an error names."""
 SUMMED = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -166,6 +167,56 @@ def gather_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
     """Return the x [n, ...] of every rank, one behind the other in rank order: [R * n, ...]."""
     _check_tensor(op, x)
     return _gathered(_dense(x), _levels(op, x, group)).flatten(0, 1)
+
+
+# --- terms that ranks have alike --------------------------------------------------------------------------
+
+_Terms: TypeAlias = tuple[str, torch.Size, torch.dtype, torch.dtype | None, bool]
+_compared: WeakKeyDictionary[dist.ProcessGroup, set[_Terms]] = WeakKeyDictionary()
+"""Of each group, operators and terms that its ranks compared: the host's time of later calls is a look-up."""
+SUMS = "sums"
+
+
+def of_same_terms(
+    run: Callable[[], torch.Tensor],
+    x: object,
+    group: object,
+    op: str,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return run(), a sum of x over ranks, after comparing x's shape, dtype and kind of device with theirs.
+
+    They are compared through the store, before anything is sent, when this rank has not summed the like in
+    the group before; a rank waits for the others as long as the store's timeout says. Of two groups the inner
+    one compares first. Raises LaunchError where ranks differ. A rank to which the terms are not new compares
+    nothing: others wait for it, while its sum fails by the backend's timeout, and then it says so too.
+    """
+    members = dist.group.WORLD if group is None else group
+    if type(x) not in _PLAIN:
+        return run()  # refused there
+    assert isinstance(x, torch.Tensor)
+    terms = (op, x.shape, x.dtype, out_dtype, x.is_cuda)
+    levels = members if isinstance(members, tuple) else (members,)
+    for each in reversed(levels):
+        if not isinstance(each, dist.ProcessGroup):
+            return run()  # refused there
+        seen = _compared.get(each)
+        if seen is None or terms not in seen:
+            if each.size() > 1:
+                compare(op, each, default_seconds(), _facts_of(terms), kind=SUMS)
+            _compared.setdefault(each, set()).add(terms)
+    try:
+        return run()
+    except RuntimeError:  # LaunchError is none
+        for each in levels:
+            check_none_waits(op, each, _facts_of(terms), kind=SUMS)
+        raise
+
+
+def _facts_of(terms: _Terms) -> dict[str, str]:
+    op, shape, dtype, out_dtype, is_cuda = terms
+    names = {"call": op, "x": f"{dtype} {list(shape)}", "dtype of the sum": str(out_dtype or dtype)}
+    return names | {"device of x": "cuda" if is_cuda else "cpu"}
 
 
 # --- levels: a tree inside each node, then between nodes, is the tree over all ranks ----------------------
@@ -423,29 +474,18 @@ def carried_by(group: dist.ProcessGroup) -> list[str]:
     return [pair.partition(":")[0] for pair in pairs.split(",")]
 
 
-def check_alike(op: str, every: Mapping[int, Mapping[str, str]]) -> None:
-    """Raise LaunchError with the facts, by name, that are not the same on all ranks, the keys of `every`."""
-    if lines := differences(every):
-        more = [f"    and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-        text = "\n".join([f"    {line}" for line in lines[:SHOWN]] + more)
-        raise LaunchError(Code.RANKS_DIFFER, op=op, count=len(lines), found=text)
-
-
-def differences(every: Mapping[int, Mapping[str, str]]) -> list[str]:
-    """Return a line for each fact that is not the same on all ranks: one rank of each value."""
-    found = []
-    for name in dict.fromkeys(name for facts in every.values() for name in facts):
-        values: dict[str, int] = {}
-        for rank, facts in every.items():
-            values.setdefault(facts.get(name, "nothing"), rank)
-        if len(values) > 1:
-            found.append(f"{name}: " + ", ".join(f"{v} on rank {r}" for v, r in values.items()))
-    return found
-
-
 def one_process() -> bool:
     """Return whether this process is alone: torch.distributed is not initialized."""
     return not (dist.is_available() and dist.is_initialized())
+
+
+def runs_alone(op: str) -> bool:
+    """Return `one_process`; raise LaunchError where a launcher started several, which know no others."""
+    if not one_process():
+        return False
+    if (started := launched_ranks()) > 1:
+        raise LaunchError(Code.RANKS_ALONE, op=op, ranks=started)
+    return True
 
 
 def process_group(op: str, group: object) -> dist.ProcessGroup:

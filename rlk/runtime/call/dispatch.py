@@ -474,11 +474,15 @@ def bind_lowered(
         program, host, call, checks = resolve(
             invocation, model, geometry, tensors, on, device, schedules, backend, shipped
         )
-        return _caller(invocation, program, call, checks, geometry, tensors, device, host)
+        addressed = device.type != "cpu"
+        return _caller(
+            invocation, program, call, checks, geometry, tensors, device, host, addressed=addressed
+        )
     program, _, chosen, emitted = lowered(invocation, model, geometry, tensors, on, schedules, backend)
     host = interpret(emitted, dispatch.interpreters[emitted.backend])
     where = torch.device("cpu")
-    return _caller(invocation, program, emitted.call, emitted.checks, geometry, tensors, where, host)
+    parts = invocation, program, emitted.call, emitted.checks, geometry, tensors, where, host
+    return _caller(*parts, addressed=False)
 
 
 Resolved = tuple[Program, Callable[..., Any], tuple[CallArg, ...], tuple[str, ...]]
@@ -606,8 +610,13 @@ def _caller(
     tensors: Tensors,
     device: torch.device,
     host: Callable[..., Any],
+    *,
+    addressed: bool,
 ) -> Run:
-    """Return the bound call: sizes and strides are constants of it, tensors and scalars its arguments."""
+    """Return the bound call: sizes and strides are constants of it, tensors and scalars its arguments.
+
+    addressed: its launches are a driver's, which reads addresses.
+    """
     _check_extents(invocation, call, geometry)
     outs = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
     made = workspaces(program)
@@ -615,7 +624,7 @@ def _caller(
     values = [v for _, v in host_values(call, (*outputs_of(invocation), *made), geometry)]
     check = Env.current().check
     block = placed(program, geometry.extents)
-    run = compose(outs, work, values, tensors, host, device, block, invocation.into)
+    run = compose(outs, work, values, tensors, host, device, block, invocation.into, addressed)
 
     def checked(given: Tensors, scalars: Scalars) -> Tensors:
         error_words(device).zero_()  # unchecked calls and replayed graphs leave findings of their own

@@ -121,7 +121,10 @@ def make_launcher(
     block = record.num_warps * driver.warp_size
     lines = [
         f"def launch({', '.join(['grid', *names])}):",
-        "    x, y, z = (*grid, 1, 1) if len(grid) == 1 else (*grid, 1)[:3]",
+        "    if len(grid) == 1:",
+        "        x, y, z = grid[0], 1, 1",
+        "    else:",
+        "        x, y, z = (*grid, 1)[:3]",
         "    if x * y * z == 0:",
         "        return",
         "    try:",

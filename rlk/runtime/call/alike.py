@@ -1,0 +1,127 @@
+"""Facts that ranks must have alike: their texts, and their comparison through torch.distributed's store."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+from rlk.digest import digest_bytes
+from rlk.errors import Code, LaunchError
+
+SHOWN = 8
+"""Facts that an error names, and numbers of a short tensor that it shows."""
+_calls: Counter[tuple[str, str]] = Counter()
+"""Comparisons of this process by kind and group: every rank of a group makes the same ones, in one order."""
+
+
+def compare(op: str, group: dist.ProcessGroup, seconds: float, own: Mapping[str, str], *, kind: str) -> None:
+    """Exchange facts of the ranks of a group through the store; raise the same LaunchError on all.
+
+    seconds: how long this rank waits for the others. kind: comparisons of one kind are counted together.
+    Raises RANKS_DIFFER, RANKS_MISSING, which names the ranks that told nothing, and RANKS_STORE.
+    """
+    members = dist.get_process_group_ranks(group)
+    rank, (key, before) = dist.get_rank(), _keys(kind, members)
+    _calls[kind, _name(members)] += 1
+    store, end = _get_default_store(), time.monotonic() + seconds
+    try:
+        store.set(f"{key}/{rank}", json.dumps(own))
+        _wait(op, store, [f"{key}/{r}" for r in members], members, end, seconds)
+        for old in (f"{before}/{rank}", f"{before}/{rank}/read"):  # all ranks have left that comparison
+            store.delete_key(old)
+        every = {r: json.loads(store.get(f"{key}/{r}")) for r in members}
+        # nobody raises, and so takes the store away, before all have read
+        store.set(f"{key}/{rank}/read", "")
+        _wait(op, store, [f"{key}/{r}/read" for r in members], members, end, seconds)
+    except RuntimeError as error:  # LaunchError is none
+        said = str(error).partition("\n")[0]
+        raise LaunchError(Code.RANKS_STORE, op=op, error=f"{type(error).__name__}: {said}") from error
+    check_alike(op, every)
+
+
+def default_seconds() -> float:
+    """Return the timeout of the default group's store: that of init_process_group, unless it got a store."""
+    return float(_get_default_store().timeout.total_seconds())
+
+
+def check_none_waits(op: str, group: dist.ProcessGroup, own: Mapping[str, str], *, kind: str) -> None:
+    """Raise RANKS_DIFFER if others of a group wait to compare facts, of a call that this rank failed in."""
+    members = dist.get_process_group_ranks(group)
+    key, _ = _keys(kind, members)
+    try:
+        store = _get_default_store()
+        told = {r: json.loads(store.get(f"{key}/{r}")) for r in members if store.check([f"{key}/{r}"])}
+    except RuntimeError:  # the store is gone: what was raised before says why
+        return
+    check_alike(op, {dist.get_rank(): own, **told})
+
+
+def _keys(kind: str, members: Sequence[int]) -> tuple[str, str]:
+    """Return the names in the store of a group's next comparison of a kind, and of the one before it."""
+    among = _name(members)
+    number = _calls[kind, among]
+    return f"rlk/{kind}/{among}/{number}", f"rlk/{kind}/{among}/{number - 1}"
+
+
+def _name(members: Sequence[int]) -> str:
+    return ",".join(map(str, members))
+
+
+def _wait(
+    op: str, store: dist.Store, keys: list[str], members: list[int], end: float, seconds: float
+) -> None:
+    """Wait for keys of ranks; raise LaunchError that names those without one at the end."""
+    try:
+        store.wait(keys, timedelta(seconds=max(end - time.monotonic(), 0.001)))
+    except RuntimeError:  # a DistStoreError, but a file store raises no such kind
+        late = [str(r) for r, key in zip(members, keys, strict=True) if not store.check([key])]
+        if late:
+            missing = f"rank {', '.join(late)}" if len(late) == 1 else f"ranks {', '.join(late)}"
+            raise LaunchError(
+                Code.RANKS_MISSING, op=op, missing=missing, ranks=len(members), seconds=seconds
+            ) from None
+
+
+def check_alike(op: str, every: Mapping[int, Mapping[str, str]]) -> None:
+    """Raise LaunchError with the facts, by name, that are not the same on all ranks, the keys of `every`."""
+    if lines := differences(every):
+        more = [f"    and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        text = "\n".join([f"    {line}" for line in lines[:SHOWN]] + more)
+        count = f"{len(lines)} fact{'' if len(lines) == 1 else 's'}"
+        raise LaunchError(Code.RANKS_DIFFER, op=op, count=count, found=text)
+
+
+def differences(every: Mapping[int, Mapping[str, str]]) -> list[str]:
+    """Return a line for each fact that is not the same on all ranks: one rank of each value."""
+    found = []
+    for name in dict.fromkeys(name for facts in every.values() for name in facts):
+        values: dict[str, int] = {}
+        for rank, facts in every.items():
+            values.setdefault(facts.get(name, "nothing"), rank)
+        if len(values) > 1:
+            found.append(f"{name}: " + ", ".join(f"{v} on rank {r}" for v, r in values.items()))
+    return found
+
+
+def text_of(value: object) -> str:
+    """Return the text of a fact: equal for equal ones alone, where torch and NumPy leave elements out."""
+    match value:
+        case torch.Tensor():
+            x = value.detach().cpu().contiguous()
+            content = x.view(-1).view(torch.uint8).numpy().tobytes()
+            return f"{x.dtype} {list(x.shape)} {digest_bytes(content)[:16]}"
+        case np.ndarray():
+            return f"{value.dtype} {list(value.shape)} {digest_bytes(value.tobytes())[:16]}"
+        case Mapping():
+            return f"{{{', '.join(f'{key!r}: {text_of(each)}' for key, each in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(text_of, value))}]"
+    return str(value)
