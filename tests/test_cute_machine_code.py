@@ -42,7 +42,7 @@ LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, wh
 STACK = {
     "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_3": 304,
     "policy_loss_of_sequences_3": 8,
-    "varlen_attention": 88, "prefix_attention_1": 80, "prefix_attention_2": 24,
+    "varlen_attention": 64, "prefix_attention_1": 56, "prefix_attention_2": 24,
 }  # fmt: skip
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
@@ -289,7 +289,7 @@ def test_gradients_of_products_keep_their_sums_in_registers(name: str, tmp_path:
 
 
 STREAMED = {
-    "heads of 64": ("varlen_attention", 64, (), 32, 6),
+    "heads of 64": ("varlen_attention", 64, (), 0, 6),
     "heads of 96, window": ("varlen_attention", 96, ("window",), 8, 4),
     "heads of 256": ("varlen_attention", 256, (), 32, 12),
     "heads of 128 in pages": ("paged_attention", 128, (), 0, 15),

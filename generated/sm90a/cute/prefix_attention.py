@@ -497,9 +497,8 @@ def prefix_attention_1_units():
 def prefix_attention_1_step(
     k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor, k_prefix_factor,
     v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece,
-    m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value, first_steps, l_chunk_parts,
-    scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked: cutlass.Constexpr,
-    more: cutlass.Constexpr
+    m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value, first_steps, scale_times_log2e, quad,
+    begin_prefix_plus_whole, until, mine, group, masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
     # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
@@ -508,13 +507,8 @@ def prefix_attention_1_step(
     k_step_mod_8 = k_step % 8
     new_piece = k_step_mod_8 == 0
     if new_piece & (k_step > first_steps):
-        l_chunk = sum_over_k_lane([l_chunk_parts[i] for i in range(4)])  # attention.py:257
-        l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
         for r in cutlass.range_constexpr(2):
-            l_piece[r] = l_new[r]
-        l_chunk_parts.fill(Float32(0.0))
-        for r in cutlass.range_constexpr(2):
-            m = fmax(m_before[r], m_piece[r])
+            m = fmax(m_before[r], m_piece[r])  # attention.py:257
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -569,11 +563,7 @@ def prefix_attention_1_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0],
             k_prefix_factor[None, None, None, k_consumer_state.index], False, 8
         )
-    v_prefix_ring.consumer_wait(v_consumer_state)
-    l_chunk = sum_over_k_lane([l_chunk_parts[i] for i in range(4)])
-    l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
-    for r in cutlass.range_constexpr(2):
-        l_piece[r] = l_new[r]
+    l_chunk_parts = cute.make_rmem_tensor((4,), Float32)
     for r in cutlass.range_constexpr(2):
         p = []
         for c in cutlass.range_constexpr(16):
@@ -607,6 +597,7 @@ def prefix_attention_1_step(
             l_chunk_of_row_2 = sum_over_k_lane_of_thread(p_2)
             for i in cutlass.range_constexpr(2):
                 l_chunk_parts[2 * r + i] = l_chunk_of_row_2[i]
+    v_prefix_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (begin_prefix_plus_whole < k_begin + 64):
             column = 8 * (mine % 8)
@@ -624,11 +615,10 @@ def prefix_attention_1_step(
     multiply(
         mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, v_consumer_state.index], True, 4
     )
-    if cutlass.const_expr(not more):
-        l_chunk = sum_over_k_lane([l_chunk_parts[i] for i in range(4)])  # attention.py:257
-        l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
-        for r in cutlass.range_constexpr(2):
-            l_piece[r] = l_new[r]
+    l_chunk = sum_over_k_lane([l_chunk_parts[i] for i in range(4)])  # attention.py:257
+    l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
+    for r in cutlass.range_constexpr(2):
+        l_piece[r] = l_new[r]
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
         k_prefix_ring.consumer_release(k_consumer_state)
@@ -849,23 +839,21 @@ def prefix_attention_1(
             warpgroup.wait_group(0)
             k_prefix_ring.consumer_release(k_consumer_state)
             k_consumer_state.advance()
-            l_chunk_parts = cute.make_rmem_tensor((4,), Float32)
-            l_chunk_parts.fill(Float32(0.0))
             for k_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:257
                 k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
                     k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
                     k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
                     p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
-                    first_steps, l_chunk_parts, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group,
-                    masked=False, more=True
+                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=False,
+                    more=True
                 )
             for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
                 k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
                     k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
                     k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
                     p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
-                    first_steps, l_chunk_parts, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group,
-                    masked=True, more=True
+                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=True,
+                    more=True
                 )
             with cute.arch.elect_one():
                 q_ring.consumer_release(tile_consumer_state)
@@ -873,8 +861,8 @@ def prefix_attention_1(
                 last_steps - 1, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
                 k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
                 p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
-                first_steps, l_chunk_parts, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group,
-                masked=True, more=False
+                first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=True,
+                more=False
             )
             for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
                 k_prefix_ring.consumer_wait(k_consumer_state)

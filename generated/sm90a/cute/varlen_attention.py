@@ -429,7 +429,7 @@ def varlen_attention_units():
 def varlen_attention_step(
     s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles, v_factor, mma_qk,
     mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o,
-    o_before, begin_k_value, first_steps, l_chunk_parts, scale_times_log2e, quad, end_k_value, until, mine, group,
+    o_before, begin_k_value, first_steps, scale_times_log2e, quad, end_k_value, until, mine, group,
     masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
@@ -439,13 +439,8 @@ def varlen_attention_step(
     s_step_mod_8 = s_step % 8
     new_piece = s_step_mod_8 == 0
     if new_piece & (s_step > first_steps):
-        l_chunk = sum_over_s_lane([l_chunk_parts[i] for i in range(4)])  # attention.py:81
-        l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
         for r in cutlass.range_constexpr(2):
-            l_piece[r] = l_new[r]
-        l_chunk_parts.fill(Float32(0.0))
-        for r in cutlass.range_constexpr(2):
-            m = fmax(m_before[r], m_piece[r])
+            m = fmax(m_before[r], m_piece[r])  # attention.py:81
             is_empty = m == Float32(float("-inf"))
             m_safe = select(is_empty, Float32(0.0), m)
             alpha_a_exponent = m_before[r] - m_safe
@@ -500,11 +495,7 @@ def varlen_attention_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
             False, 8
         )
-    v_ring.consumer_wait(v_consumer_state)
-    l_chunk = sum_over_s_lane([l_chunk_parts[i] for i in range(4)])
-    l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
-    for r in cutlass.range_constexpr(2):
-        l_piece[r] = l_new[r]
+    l_chunk_parts = cute.make_rmem_tensor((4,), Float32)
     for r in cutlass.range_constexpr(2):
         p = []
         for c in cutlass.range_constexpr(16):
@@ -538,6 +529,7 @@ def varlen_attention_step(
             l_chunk_of_row_2 = sum_over_s_lane_of_thread(p_2)
             for i in cutlass.range_constexpr(2):
                 l_chunk_parts[2 * r + i] = l_chunk_of_row_2[i]
+    v_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (end_k_value < s_begin + 64):
             column = 8 * (mine % 8)
@@ -553,11 +545,10 @@ def varlen_attention_step(
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
     multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, v_consumer_state.index], True, 4)
-    if cutlass.const_expr(not more):
-        l_chunk = sum_over_s_lane([l_chunk_parts[i] for i in range(4)])  # attention.py:81
-        l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
-        for r in cutlass.range_constexpr(2):
-            l_piece[r] = l_new[r]
+    l_chunk = sum_over_s_lane([l_chunk_parts[i] for i in range(4)])  # attention.py:81
+    l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
+    for r in cutlass.range_constexpr(2):
+        l_piece[r] = l_new[r]
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
         k_ring.consumer_release(k_consumer_state)
@@ -759,29 +750,27 @@ def varlen_attention(
             warpgroup.wait_group(0)
             k_ring.consumer_release(k_consumer_state)
             k_consumer_state.advance()
-            l_chunk_parts = cute.make_rmem_tensor((4,), Float32)
-            l_chunk_parts.fill(Float32(0.0))
             for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:81
                 k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
                     s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles,
                     v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
-                    l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, l_chunk_parts,
-                    scale_times_log2e, quad, end_k_value, until, mine, group, masked=False, more=True
+                    l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
+                    end_k_value, until, mine, group, masked=False, more=True
                 )
             for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
                 k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
                     s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles,
                     v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
-                    l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, l_chunk_parts,
-                    scale_times_log2e, quad, end_k_value, until, mine, group, masked=True, more=True
+                    l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
+                    end_k_value, until, mine, group, masked=True, more=True
                 )
             with cute.arch.elect_one():
                 q_ring.consumer_release(tile_consumer_state)
             k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
                 last_steps - 1, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor,
                 v_tiles, v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
-                l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, l_chunk_parts, scale_times_log2e,
-                quad, end_k_value, until, mine, group, masked=True, more=False
+                l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
+                end_k_value, until, mine, group, masked=True, more=False
             )
             for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
                 k_ring.consumer_wait(k_consumer_state)

@@ -75,22 +75,6 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """Partial sums of a step's numerators, which the next step exchanges between the threads of a row.
-
-    Behind O += P V the compiler would issue shuffles between its products, which then wait for each other.
-    """
-
-    found: LaggingMaximum
-    name: str
-    count: int
-
-    @property
-    def text(self) -> str:
-        return f"[{self.name}[i] for i in range({self.count})]"
-
-
-@dataclass(frozen=True, slots=True)
 class LaggingStep:
     """A step with a lagging maximum, whose scores are written.
 
@@ -122,7 +106,6 @@ class ConsumerEmitter(AttentionEmitter):
     vectorized = False  # whether the epilogue stores vectors
     masks: Masks | None = None  # of the step that is written, where others have none
     step_function: Function
-    pending: Pending | None = None
     crossing: Mapping[Value, str] = MappingProxyType({})
 
     # --- before the loop ------------------------------------------------------------------------------------
@@ -261,7 +244,6 @@ class ConsumerEmitter(AttentionEmitter):
     def loop_lines(self) -> tuple[Line, ...]:
         """Return all steps: S of the next step is issued before the softmax of this one."""
         name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
-        self.begin_pending()
         self.write_step(name, ABOUT_STEP, self.step)
         before = "first_steps"
         if len(self.plan.parts) > 1:
@@ -279,18 +261,6 @@ class ConsumerEmitter(AttentionEmitter):
         if self.plan.dynamic_schedule:
             self.release_rest()
         return lines(self.lines)
-
-    def begin_pending(self) -> None:
-        """Write the registers of partial sums that the next step exchanges, where a maximum lags."""
-        nodes = {value: let.node for value, let in self.lets.items()}
-        found = lagging_maximum(self.plan.last.loop, nodes) if self.plan.maximum_last else None
-        if found is not None:
-            name = self.names.fresh(f"{found.total.name or stem(found.total)}_parts")
-            before, self.fragment = self.fragment, self.plan.scores
-            self.pending = Pending(found, name, ROWS * self.parts_of(found.total))
-            self.fragment = before
-            self.line(f"{name} = cute.make_rmem_tensor(({self.pending.count},), Float32)")
-            self.line(f"{name}.fill(Float32(0.0))")
 
     def release_rest(self) -> None:
         """Write the release of stages that only other consumers need."""
@@ -368,51 +338,34 @@ class ConsumerEmitter(AttentionEmitter):
         found = rescale_of(part.loop)
         with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
             if found is not None:
-                self.rescale(part, name, lets)
+                self.rescale(part, name)
             self.read_scores(part)
             left = [let for let in lets if let.value not in self.written and let != part.sums[0]]
-            lagging = self.with_lagging_maximum(part, left)
+            lagging = self.with_lagging_maximum(part, left) if self.plan.maximum_last else None
             if lagging is not None and found is not None:
                 self.restart(lagging, self[found.condition])
             with self.switch(MORE):
                 self.scores(K_STATE)
-            if self.plan.by_tma:  # ends the basic block: the compiler mixes no product with the softmax
+            early = lagging is not None and self.plan.values_first
+            if early:  # ends the basic block: ptxas then issues all products of S before the exponentials
                 self.wait_for(self.plan.streamed[1], V_STATE)
-            late = None
             if lagging is None:
                 late = self.rows_of_step(part, left)
             else:
-                self.add_pending(part, lets)
-                self.with_maximum_as_it_was(lagging)
-            if not self.plan.by_tma:
+                late = self.with_maximum_as_it_was(lagging)
+            if not early:
                 self.wait_for(self.plan.streamed[1], V_STATE)
-            elif guards := guards_of(self.plan.streamed[1:]):
+            if self.plan.by_tma and (guards := guards_of(self.plan.streamed[1:])):
                 with self.where_masked():
                     clear(self, guards, V_STATE)
             self.sum(self.plan.last, 0, V_STATE)
-            if late is not None:
-                self.end_of_step(part, late)
-            else:
-                with self.switch(f"not {MORE}"):
-                    self.add_pending(part, lets)
+            self.end_of_step(part, late)
             self.line("warpgroup.wait_group(0)")
             with self.switch(MORE):
                 self.release(K_STATE, "")
             self.release("", V_STATE)
 
-    def add_pending(self, part: Step, lets: list[Let]) -> None:
-        """Write the exchange of the last numerators' sums, and add them to what the loop carries."""
-        assert self.pending is not None
-        found, of = self.pending.found, {let.value: let for let in lets}
-        late = [let for let in lets if found.total.value in backward_slice([let.value], of, self.operands)]
-        late.remove(found.total)
-        with self.isolated():
-            for value, old in found.scaled:
-                self.text[value] = self.text[old]
-                self.whole.add(value)
-            self.end_of_step(part, Late(((found.total, self.pending.text),), tuple(late)))
-
-    def rescale(self, part: Step, name: str, lets: list[Let]) -> None:
+    def rescale(self, part: Step, name: str) -> None:
         """Write the piece boundary: carried values that some steps replace, behind their condition.
 
         The first step skips it, unless initial values were loaded: the state is still the identity.
@@ -424,9 +377,6 @@ class ConsumerEmitter(AttentionEmitter):
         if all(value in self.consts for value in self.plan.parts[0].loop.init):
             condition = f"{condition} & ({name} > first_steps)"
         with self.inner(f"if {condition}:"):
-            if self.pending is not None:
-                self.add_pending(part, lets)
-                self.line(f"{self.pending.name}.fill(Float32(0.0))")
             with self.inner(EACH_ROW):
                 listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
                 self.ordered(let for let in found.rare if not self.listed(let.value))
@@ -479,11 +429,11 @@ class ConsumerEmitter(AttentionEmitter):
 
     def with_lagging_maximum(self, part: Step, lets: list[Let]) -> LaggingStep | None:
         """Write the masked scores of a step whose maximum mostly stays, if it has such a maximum."""
+        found = lagging_maximum(part.loop, {value: let.node for value, let in self.lets.items()})
         dot = part.sums[0].node
         assert isinstance(dot, Dot) and dot.onto is not None
-        if self.pending is None:
+        if found is None:
             return None
-        found = self.pending.found
         of = {let.value: let for let in lets}
         scores = backward_slice([found.scores], of, self.operands)
         rest = [let for let in lets if let.value not in scores]
@@ -496,36 +446,34 @@ class ConsumerEmitter(AttentionEmitter):
         with self.inner(f"if {condition}:"), self.inner(EACH_ROW):
             self.new_maximum(step)
 
-    def with_maximum_as_it_was(self, step: LaggingStep) -> None:
+    def with_maximum_as_it_was(self, step: LaggingStep) -> Late:
         """Write a step up to its sums: numerators under the maximum as it was, and anew if it may not stay.
 
         So most steps neither compare scores nor exchange maxima with the other threads of a row.
         """
-        found, stays = step.found, {step.found.maximum, step.found.subtracted}
-        assert self.pending is not None
+        found, rest = step.found, step.lets
+        late = [let for let in rest if self.reads(step, let, found.total.value)]
+        stays = {found.maximum, found.subtracted}
+        count, maximum = self.parts_of(found.total), self.text[found.before]
         self.uses("all_below", "any_lane", "select")
+        self.at(found.total)
+        parts = self.let(f"{step.total}_parts", f"cute.make_rmem_tensor(({ROWS * count},), Float32)")
         with self.inner(EACH_ROW):
             with self.isolated(scope=False):
-                self.text |= dict.fromkeys(stays, self.text[found.before])
+                self.text |= dict.fromkeys(stays, maximum)
                 self.whole |= stays
-                total = self.numerators_of_row(step)
-            if not self.plan.one_vote:
-                with self.unless_maximum_stays(total):
-                    self.new_maximum(step)
-                    self.numerators_of_row(step)
-        if self.plan.one_vote:
-            with self.unless_maximum_stays(self.pending.text), self.inner(EACH_ROW):
+                total = self.numerators_of_row(step, parts)
+            self.line(PROOF)
+            below = self.let("stays", f"all_below({total}, {self.literal(BOUND, DType.F32)})")
+            with self.inner(f"if any_lane(select({below}, Boolean(False), Boolean(True))):"), self.isolated():
                 self.new_maximum(step)
-                self.numerators_of_row(step)
-        self.written |= {let.value for let in step.lets}
-
-    @contextmanager
-    def unless_maximum_stays(self, sums: str) -> Iterator[None]:
-        """Write what is inside for warps of which some partial sums do not prove that a maximum stays."""
-        self.line(PROOF)
-        below = self.let("stays", f"all_below({sums}, {self.literal(BOUND, DType.F32)})")
-        with self.inner(f"if any_lane(select({below}, Boolean(False), Boolean(True))):"), self.isolated():
-            yield
+                self.numerators_of_row(step, parts)
+        for value, old in ((found.maximum, found.before), *found.scaled):
+            self.text[value] = self.text[old]
+            self.whole.add(value)
+        self.written |= {let.value for let in rest if let not in late}
+        both = f"[{parts}[i] for i in range({ROWS * count})]"
+        return Late(((found.total, both),), tuple(let for let in late if let != found.total))
 
     def reads(self, step: LaggingStep, let: Let, value: Value) -> bool:
         return value in backward_slice([let.value], step.of, self.operands)
@@ -548,10 +496,9 @@ class ConsumerEmitter(AttentionEmitter):
         sums = [(self.text[old], value) for value, old in found.scaled if value not in step.targets]
         self.assign([(self.text[found.before], found.maximum), *sums])
 
-    def numerators_of_row(self, step: LaggingStep) -> str:
+    def numerators_of_row(self, step: LaggingStep, parts: str) -> str:
         """Write a row's numerators and the partial sums of this thread; return the name of these."""
         found, known = step.found, {step.found.maximum, step.found.subtracted}
-        assert self.pending is not None
         of = {let.value: let for let in step.lets if let.value not in known}
         needed = backward_slice([found.numerators, step.probs], of, self.operands)
         self.crossing, self.targets = {found.numerators: ""}, dict(step.targets)
@@ -562,7 +509,7 @@ class ConsumerEmitter(AttentionEmitter):
         name = self.let(f"{step.total}_of_row", f"{tree}({self.text[found.numerators]})")
         count = self.parts_of(found.total)
         with self.inner(f"for i in cutlass.range_constexpr({count}):"):
-            self.line(f"{self.pending.name}[{count} * r + i] = {name}[i]")
+            self.line(f"{parts}[{count} * r + i] = {name}[i]")
         return name
 
     def rows_of_step(self, part: Step, lets: list[Let]) -> Late:
@@ -675,9 +622,8 @@ class ConsumerEmitter(AttentionEmitter):
             self.across(let, parts)
         self.write(late.lets, ROWS)
         pairs = zip(self.places, part.loop.body.results, strict=True)
-        made = part.loop.body.results if self.pending is None else [let.value for let in late.lets]
         with self.inner(EACH_ROW):
-            self.assign([(to, v) for to, v in pairs if v in made and v != part.sums[0].value])
+            self.assign([(to, value) for to, value in pairs if value != part.sums[0].value])
 
     # --- products -------------------------------------------------------------------------------------------
 
