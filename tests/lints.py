@@ -605,16 +605,18 @@ RETIRED = {
         "out-of-bounds row, padding",
         "rows that are not there",
     ),
+    r"\w_turn\b": ("merges of a piece, or the index of a host loop", "matmul_leaf8_turn(piece)"),
 }
 """Patterns of retired words: the standard name, and a text that each finds."""
 
 
 def retired_words(path: str, source: str) -> list[Finding]:
     """Find identifiers and phrases that have a standard name."""
+    there = [(pattern, name) for pattern, (name, _) in RETIRED.items() if re.search(pattern, source)]
     return [
         Finding(path, number, f"{found[0]!r} has a standard name: {name}")
-        for number, line in enumerate(source.splitlines(), 1)
-        for pattern, (name, _) in RETIRED.items()
+        for number, line in enumerate(source.splitlines() if there else (), 1)
+        for pattern, name in there
         if (found := re.search(pattern, line))
     ]
 

@@ -516,7 +516,13 @@ def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple
         Schedule(tiles=tuple((n, 8 if n in last else 2) for n in names) if room >= 64 else (), warps=4),
         Schedule(tiles=tuple((n, few) for n in last), placed=(*low, *split), warps=8),
         Schedule(tiles=tuple((n, more) for n in last), placed=(*split[::-1], *low), warps=4, stages=2),
-        Schedule(tiles=tuple((n, few) for n in names[-2:]), placed=(*split, *low[::-1]), warps=2, unroll=2),
+        Schedule(
+            tiles=tuple((n, few) for n in names[-2:]),
+            placed=(*split, *low[::-1]),
+            warps=2,
+            unroll=2,
+            levels=True,
+        ),
     )
     return tuple(dict.fromkeys(made))
 

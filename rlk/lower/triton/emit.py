@@ -38,6 +38,7 @@ from rlk.ir.nodes import (
     Pos,
     Reduce,
     Result,
+    Role,
     Select,
     Store,
     Stream,
@@ -47,6 +48,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending
 from rlk.ir.types import DType, TileType, Type
+from rlk.lower.common.hoist_loads import load_levels
 from rlk.lower.common.lines import Function, Line, notes_of, place_of
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import Names, axis_name, stem
@@ -481,7 +483,7 @@ class Emitter:
         """Write a loop's body, with conditional rescaling and the values that only it needs under `if`."""
         found = rescale_of(loop)
         if found is None:
-            self.block(loop.body.lets)
+            self.levels(loop.body.lets)
             return
         waiting, types = found.waiting, [self.tile(old) for _, old, _ in found.changes]
         at = next(i for i, let in enumerate(loop.body.lets) if let.value == found.at)
@@ -492,6 +494,20 @@ class Emitter:
             self.assign(variables, tuple(new for _, _, new in found.changes), types)
         self.text.update(zip((value for value, _, _ in found.changes), variables, strict=True))
         self.block(tuple(let for let in loop.body.lets[at:] if let.value not in waiting))
+
+    def levels(self, lets: tuple[Let, ...]) -> None:
+        """Write a step; if the schedule says so, with barriers around loads at loaded indices.
+
+        ptxas moves no load across one. Else it waits for a thread's first index before it loads at the next:
+        18 times for 16 tokens of a loss.
+        """
+        inputs = frozenset(d.name for d in self.plan.kernel.params if d.role is Role.IN)
+        apart = self.plan.schedule.levels and self.plan.target.vendor == "nvidia"
+        found = load_levels(lets, inputs) if apart else [lets]
+        for i, level in enumerate(found):
+            if i:
+                self.line("tl.debug_barrier()")
+            self.block(level)
 
     def assign(
         self, variables: tuple[str, ...], values: tuple[Value, ...], types: Sequence[TileType]

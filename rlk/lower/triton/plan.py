@@ -21,7 +21,7 @@ from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.triton.tma_tiles import tma_tiles_of
 from rlk.passes.rotation import Window, windows
 from rlk.passes.walk import walk
-from rlk.schedule.axes import Roles, gathered, kind, length, roles
+from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
 
@@ -71,7 +71,6 @@ class TritonPlan:
     then. remainder: the only axis of a kernel's tensors, if its last elements, too few for a vector, have a
     tile of their own: Triton loads vectors where it can prove that their elements share a mask. windows:
     chunks that are read by whole vectors and rotated, by the value of their load and that of their indices.
-    gathered: chunks whose elements are mostly accessed at loaded indices.
     """
 
     kernel: Kernel
@@ -86,7 +85,6 @@ class TritonPlan:
     tma_tiles: Mapping[Value, TmaTile] = field(default_factory=dict)
     remainder: Shared | None = None
     windows: Mapping[Value, Window] = field(default_factory=dict)
-    gathered: frozenset[Axis] = frozenset()
 
     @property
     def listed(self) -> int | None:
@@ -169,7 +167,7 @@ def plan(
     made = TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
     if outer is not None:
         return made
-    return replace(made, remainder=_remainder(made), windows=_windows(made), gathered=gathered(kernel))
+    return replace(made, remainder=_remainder(made), windows=_windows(made))
 
 
 def _rows_first(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:
