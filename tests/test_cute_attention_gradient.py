@@ -340,9 +340,8 @@ def test_a_box_is_of_tokens_whose_heads_are_all_there_are(
     tma_tile = tma_tile_of(load, (None, 1, heads, 64), lets, types_of(keys), axes, rows)
     guard = lets[load.guard] if load.guard is not None else None
     assert isinstance(guard, Map2)
-    assert tma_tile == (
-        None if each is None else TmaTile(tma_tile.first if tma_tile else 0, guard.b, (2, 0), load.guard or 0, each)
-    )
+    first, inside = tma_tile.first if tma_tile else 0, load.guard or 0
+    assert tma_tile == (None if each is None else TmaTile(first, guard.b, (2, 0), inside, each))
 
 
 def test_tiles_of_all_heads_come_before_the_next_keys(boxed: Inputs) -> None:
