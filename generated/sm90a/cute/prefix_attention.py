@@ -563,7 +563,6 @@ def prefix_attention_1_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0],
             k_prefix_factor[None, None, None, k_consumer_state.index], False, 8
         )
-    v_prefix_ring.consumer_wait(v_consumer_state)
     l_chunk_parts = cute.make_rmem_tensor((4,), Float32)
     for r in cutlass.range_constexpr(2):
         p = []
@@ -598,6 +597,7 @@ def prefix_attention_1_step(
             l_chunk_of_row_2 = sum_over_k_lane_of_thread(p_2)
             for i in cutlass.range_constexpr(2):
                 l_chunk_parts[2 * r + i] = l_chunk_of_row_2[i]
+    v_prefix_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (begin_prefix_plus_whole < k_begin + 64):
             column = 8 * (mine % 8)

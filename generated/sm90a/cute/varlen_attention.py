@@ -495,7 +495,6 @@ def varlen_attention_step(
             mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
             False, 8
         )
-    v_ring.consumer_wait(v_consumer_state)
     l_chunk_parts = cute.make_rmem_tensor((4,), Float32)
     for r in cutlass.range_constexpr(2):
         p = []
@@ -530,6 +529,7 @@ def varlen_attention_step(
             l_chunk_of_row_2 = sum_over_s_lane_of_thread(p_2)
             for i in cutlass.range_constexpr(2):
                 l_chunk_parts[2 * r + i] = l_chunk_of_row_2[i]
+    v_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (end_k_value < s_begin + 64):
             column = 8 * (mine % 8)

@@ -541,11 +541,11 @@ def _tma(op: Any, tensor: Memory, layout: Any, tile: Any, shared: int = 1) -> tu
 
 
 class _TmaTensor(Memory):
-    """A tensor that TMA loads: out of its bounds are zeros."""
+    """A tensor that TMA loads: before its first part, as an index of -1 asks for, are zeros."""
 
     def part(self, index: tuple[Any, ...]) -> Memory:
         at = [None if i is None else simt.shared(i) for i in index]
-        if all(i is None or 0 <= i < n for i, n in zip(at, self.shape, strict=True)):
+        if -1 not in at:
             return super().part(index)
         strides = [self.strides[d] for d, i in enumerate(at) if i is None]
         return Memory(self.flat, self.dtype, [0] * len(strides), strides)

@@ -358,15 +358,16 @@ class ConsumerEmitter(AttentionEmitter):
                 self.restart(lagging, self[found.condition])
             with self.switch(MORE):
                 self.scores(K_STATE)
-            if self.plan.by_tma:  # ends the basic block: the compiler mixes no product with the softmax
+            early = lagging is not None and self.plan.values_first
+            if early:  # ends the basic block: ptxas then issues all products of S before the exponentials
                 self.wait_for(self.plan.streamed[1], V_STATE)
             if lagging is None:
                 late = self.rows_of_step(part, left)
             else:
                 late = self.with_maximum_as_it_was(lagging)
-            if not self.plan.by_tma:
+            if not early:
                 self.wait_for(self.plan.streamed[1], V_STATE)
-            elif guards := guards_of(self.plan.streamed[1:]):
+            if self.plan.by_tma and (guards := guards_of(self.plan.streamed[1:])):
                 with self.where_masked():
                     clear(self, guards, V_STATE)
             self.sum(self.plan.last, 0, V_STATE)

@@ -60,7 +60,7 @@ VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # accumulator elements of a row up to which the producer keeps more registers
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
-LAGGING_LEAST = 96  # columns of V from which numerators before the maximum are faster (decision 68)
+NARROW_VALUES = 64  # columns of V up to which S of the next step is issued before the first exponential
 SCRATCH_LEAST = 256  # elements of a row from which rarely rescaled accumulators live in global memory
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
 WIDE = 128  # elements of a row beyond which shared memory holds one block of two consumer warpgroups
@@ -198,8 +198,12 @@ class AttentionPlan:
     @property
     def maximum_last(self) -> bool:
         """Return whether a step takes a maximum only where its numerators may need one (decision 68)."""
-        three = self.dynamic_schedule and self.consumers >= FEW_REGISTERS
-        return three and all(each.length >= LAGGING_LEAST for each in self.sums)
+        return self.dynamic_schedule and self.consumers >= FEW_REGISTERS
+
+    @property
+    def values_first(self) -> bool:
+        """Return whether V is waited for before the softmax: narrow values leave registers (decision 74)."""
+        return self.maximum_last and all(each.length <= NARROW_VALUES for each in self.sums)
 
     @property
     def dynamic_schedule(self) -> bool:
