@@ -189,8 +189,9 @@ def distilled(rows: int, vocabulary: int) -> Case:
 
 
 def product(m: int, n: int, k: int, bar: Bar | None, **options: Any) -> Case:
-    """A product whose rows do not know how many there are."""
+    """A product whose rows do not know how many there are; beside cuBLAS's, which rounds to 16 bits."""
     x, weight = drawn(m, n, k)
+    bytes_of_result = options.get("out_dtype", x.dtype).itemsize
 
     def check() -> Checked:
         few = torch.tensor(SAMPLED, device="cuda") % m
@@ -207,13 +208,13 @@ def product(m: int, n: int, k: int, bar: Bar | None, **options: Any) -> Case:
         shape={"M": m, "N": n, "K": k},
         rlk=lambda: peers.without_grad(lambda: rlk.ops.matmul(x, weight, **options)),
         peers={"cublas_gemm": lambda: heads.product(x, weight)},
-        moved=x.nbytes + weight.nbytes + 2 * m * n,
+        moved=x.nbytes + weight.nbytes + bytes_of_result * m * n,
         flops=2.0 * m * n * k,
         bar=bar,
         reference="cublas_gemm",
         check=check,
         describe=lambda: describe(rlk.ops.matmul.explain(x, weight, **options)),
-        notes=options,
+        notes={name: str(x) if isinstance(x, torch.dtype) else x for name, x in options.items()},
     )
 
 
@@ -317,6 +318,15 @@ def products() -> Iterator[Case]:
         yield product(m, SIDES[0], SIDES[0], of_backend(triton=None, cute=of_cublas(share)), leaves=8)
 
 
+def heads_of_engines() -> Iterator[Case]:
+    """Yield the products of heads of Qwen3-0.6B and 8B, whose f32 logits an engine draws from."""
+    bar = of_backend(triton=None, cute=of_cublas(0.95))
+    for depth in (1024, HIDDEN):
+        for sequences in (1, 16, 64, 256):
+            yield product(sequences, VOCABULARIES[1], depth, bar, out_dtype=torch.float32)
+            torch.cuda.empty_cache()
+
+
 def cases() -> Iterator[Case]:
     """Yield the rows of the family; the inputs of one row live at a time."""
     bare = of_backend(triton=Bar(1.08, "cublas_gemm"), cute=Bar(1.02, "cublas_gemm"))
@@ -346,6 +356,7 @@ def cases() -> Iterator[Case]:
     for rows in (1, 64, 300, 1024):
         yield linear(rows, 128256, ("logp", "lse"), None)
     yield from products()
+    yield from heads_of_engines()
     yield from layers()
 
 
