@@ -465,12 +465,29 @@ def transferred(line: DeviceMesh, square: DeviceMesh) -> Found:
     return found | {"other shape": refused(lambda: sync.transfer(source, torch.nn.Linear(2, 2)))}
 
 
+# --- eight ranks ---
+
+
+def of_eight(**options: object) -> CausalLM:
+    """Return a model that eight ranks can share: a head of keys and a leaf each."""
+    return tiny("qwen2", num_key_value_heads=8, **options)
+
+
+def step_of(model: CausalLM) -> Found:
+    """Return what `training` finds, and the weights after a step of AdamW with clipped gradients."""
+    made = {name: x.clone() for name, x in training(model).items()}
+    return made | {f"{name} after": x for name, x in stepped(model).items()}
+
+
 # --- one rank ---
 
 
 def main(backend: str, world: int, rank: int, folder: Path) -> None:
-    """Run everything as one rank of four, and write what it found."""
+    """Run everything as one rank of four, or a step as one of eight, and write what it found."""
     with member(backend, world, rank, folder, LIMIT) as device:
+        if world == 8:
+            step = step_of(parallelize(of_eight(), init_device_mesh(device.type, (8,))))
+            return torch.save(step, folder / f"{rank}.pt")
         square = init_device_mesh(device.type, (2, 2), mesh_dim_names=("dp", "tp"))
         line = init_device_mesh(device.type, (4,))
         torch.save(everything(square, line, folder / "saved"), folder / f"{rank}.pt")

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from nn_cases import QWEN3
 from rank_cases import Found
-from tensor_parallel_cases import MODELS, SHARED, WAYS, way
+from tensor_parallel_cases import MODELS, SHARED, WAYS, of_eight, way
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
@@ -81,6 +81,17 @@ def test_log_probs_logits_and_all_gradients_are_those_of_one_rank(
     for rank, found in enumerate(ranks):
         made = others(found[way(name, tp, sp)], alone(name), cuts(name, tp, rank % tp))
         assert not any(made.values()), made
+
+
+def test_a_step_of_eight_ranks_is_that_of_one(tmp_path: Path) -> None:
+    found = rank_cases.run("gloo", 8, tmp_path, "tensor_parallel_cases")
+    want, other = (tensor_parallel_cases.step_of(of_eight(rlk_leaves=leaves)) for leaves in (8, 4))
+    for rank, got in enumerate(found):
+        parts = cuts_of(of_eight(), Ranks(fake_group(rank, 8), 8, rank))
+        parts |= {f"{name} after": cut for name, cut in parts.items()}
+        made = others(got, want, parts)
+        assert not any(made.values()), made
+        assert others(got, other, parts)["logp"] > 0
 
 
 def test_elements_of_shares_that_fsdp_shards_again_have_their_places(ranks: list[Found]) -> None:
