@@ -101,13 +101,35 @@ def load_model(self: Any, **kwargs: Any) -> Any:
 
 
 def compile_or_warm_up_model(self: Any) -> Any:
-    """Warm the worker up; raise UnsupportedError for hooks that its start did not call."""
+    """Prepare the kernels of all steps, warm the worker up; raise UnsupportedError for hooks that its start did
+    not call.
+    """
     from rlk.integrations.vllm.layers import rlk_config
 
+    found = rlk_config(self.vllm_config)
+    if found is not None:
+        _prepare(self.vllm_config, found, self.worker.device)
     made = self.worker.compile_or_warm_up_model()
     if rlk_config(self.vllm_config) is not None:
         check_called(self.rlk_hooks, self.rlk_before)
     return made
+
+
+def _prepare(config: Any, found: Any, device: Any) -> None:
+    """Compile what a worker's steps launch, of any number of tokens and sequences, before the first request."""
+    from rlk.nn.serving import Steps, prepare
+    from rlk.runtime.binding.invocation import target_of
+
+    on = target_of(device)
+    if on is None:
+        return
+    scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
+    steps = Steps(
+        context=model.max_model_len, tokens=scheduler.max_num_batched_tokens,
+        sequences=scheduler.max_num_seqs, page=cache.block_size, pages=cache.num_gpu_blocks,
+        logprobs=model.logprobs_mode.partition("_")[0],
+    )  # fmt: skip
+    prepare(found.model, model.dtype, steps, config.parallel_config.tensor_parallel_size, on)
 
 
 def rlk_calls(self: Any) -> dict[str, int]:
