@@ -1,7 +1,7 @@
 """The calls that an engine makes of a model, for every number of tokens and sequences, and their kernels.
 
-The calls are those of the layers that compute a model in vLLM (`rlk.integrations.vllm`), on tensors that stand
-for the engine's, of one size of each class that runs the same kernels (`representatives`). Nothing is
+The calls are those of the layers that compute a model in vLLM (`rlk.integrations.vllm`), on tensors that
+stand for the engine's, of one size of each class that runs the same kernels (`representatives`). Nothing is
 launched.
 """
 
@@ -67,7 +67,7 @@ class Steps:
 
     @property
     def bucket(self) -> Steps:
-        """Return steps that run the same kernels: memory decides how many pages there are, not always alike."""
+        """Return steps that run the same kernels: of starts that find slightly different memory, the same."""
         if self.pages is None:
             return self
         most = class_of(self.pages)
@@ -205,7 +205,8 @@ class _Calls:
                     keys * segments * -(-mean // MOST_ROWS) < FILLED,
                     *(states * count <= LARGEST_STATES for count in pieces),
                     mean > MOST_ROWS and waves[0] <= waves[1],
-                    *(n % VECTOR == 0 for n in (tokens, group * tokens, sequences)),
+                    *(n * tokens % VECTOR == 0 for n in (1, group, keys * group)),
+                    sequences % VECTOR == 0,
                 )
                 found[facts] = tokens, sequences
         yield from found.values()
