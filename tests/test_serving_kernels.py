@@ -1,4 +1,4 @@
-"""What is prepared of an engine's steps is all that its layers launch, whatever the sizes. Nothing is compiled."""
+"""What is prepared of an engine's steps is all that its layers launch, at any sizes. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def of(*shape: int) -> torch.Tensor:
 
 
 def step(tokens: int, sequences: int, pages: int = 4097) -> None:
-    """Call what the layers of vLLM call in a step, on buffers of the engine's largest sizes as it has them."""
+    """Call what the layers of vLLM call in a step, on buffers of its largest sizes as it has them."""
     positions, slots = (torch.zeros(STEPS.tokens, dtype=torch.int64)[:tokens] for _ in range(2))
     x = computations.embedding(torch.zeros(STEPS.tokens, dtype=torch.int32)[:tokens], of(VOCAB, HIDDEN))
     x = computations.rms_norm(x, of(HIDDEN), 1e-6, "hf_llama")
@@ -84,8 +84,8 @@ def step(tokens: int, sequences: int, pages: int = 4097) -> None:
     keys, values = by_token.chunk(2, -1)
     cos, sin = of(1024, DIM).chunk(2, -1)
     q = ops.cache_qkv(
-        qkv, keys, values, slots, q_weight=of(DIM), k_weight=of(DIM), cos=cos, sin=sin, position_ids=positions,
-        eps=1e-6,
+        qkv, keys, values, slots, q_weight=of(DIM), k_weight=of(DIM), cos=cos, sin=sin,
+        position_ids=positions, eps=1e-6,
     )  # fmt: skip
     table = torch.zeros(STEPS.sequences, STEPS.tables[-1], dtype=torch.int32)[:sequences]
     edges = torch.zeros(STEPS.sequences + 1, dtype=torch.int32)

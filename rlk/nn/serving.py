@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import product
@@ -98,8 +98,8 @@ def observe(model: ModelConfig, dtype: torch.dtype, steps: Steps, ranks: int, ob
         for rows in {(n < ROWS_ALONE, n % VECTOR == 0): n for n in sequences}.values():
             for options in product((False, True), repeat=4):
                 calls.draw(rows, *options)
-        for rows, sequences in calls.batches():
-            calls.attention(rows, sequences)
+        for rows, segments in calls.batches():
+            calls.attention(rows, segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,10 @@ class _Calls:
         wide, hidden = self.share(m.intermediate_size), m.hidden_size
         x = self.float(rows, hidden)
         ops.embedding(torch.zeros(rows, dtype=torch.int32), self.float(self._vocabulary(), hidden))
-        weight, norm = self.float(hidden), {"eps": m.rms_norm_eps, "profile": m.norm_profile}
-        ops.rms_norm(x, weight, **norm)
-        ops.rms_norm(x, weight, residual=x.clone(), **norm)
+        weight = self.float(hidden)
+        ops.rms_norm(x, weight, eps=m.rms_norm_eps, profile=m.norm_profile)
+        residual = self.float(rows, hidden)
+        ops.rms_norm(x, weight, residual=residual, eps=m.rms_norm_eps, profile=m.norm_profile)
         gated(self.float(rows, 2 * wide), m.activation)
         for columns, bias in (((heads + 2 * keys) * dim, m.qkv_bias), (2 * wide, m.mlp_bias)):
             column_linear(x, self.float(columns, hidden), self._bias(bias, columns), m.leaves)
@@ -142,7 +143,8 @@ class _Calls:
         qkv = self.float(rows, (heads + 2 * keys) * dim)
         given: dict[str, Any] = {}
         if m.qk_norm:
-            given = {"q_weight": self.float(dim), "k_weight": self.float(dim), **norm}
+            given = {"q_weight": self.float(dim), "k_weight": self.float(dim)}
+            given |= {"eps": m.rms_norm_eps, "profile": m.norm_profile}
         for pages, rotated in product(self.steps.caches, sorted({rope.dim for rope in m.ropes})):
             cos, sin = self.float(m.max_position_embeddings, rotated).chunk(2, -1)
             ops.cache_qkv(
@@ -233,10 +235,11 @@ class _Calls:
         """Return a rank's rows of the embedding."""
         return -(-self.model.vocab_size // VOCABULARY) * VOCABULARY // self.ranks
 
-    def _cache(self, pages: int, keys: int) -> list[torch.Tensor]:
+    def _cache(self, pages: int, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and the values of a cache [pages, Hk, page, 2 E], as attention reads them."""
         made = torch.empty(pages, keys, self.steps.page, 2 * self.model.head_dim, dtype=self.dtype)
-        return list(made.transpose(1, 2).chunk(2, -1))
+        keys_of, values_of = made.transpose(1, 2).chunk(2, -1)
+        return keys_of, values_of
 
 
 # --- preparing ----------------------------------------------------------------------------------------------
@@ -250,17 +253,24 @@ class Prepared:
     failed: tuple[str, ...] = ()
 
 
-def prepare(model: ModelConfig, dtype: torch.dtype, steps: Steps, ranks: int, on: Target) -> Prepared:
+def prepare(
+    model: ModelConfig,
+    dtype: torch.dtype,
+    steps: Steps,
+    ranks: int,
+    on: Target,
+    say: Callable[..., None] = logger.info,
+) -> Prepared:
     """Compile what steps of an engine launch and no store has, side by side, and wait for it.
 
     What an earlier process prepared is not looked up kernel by kernel. What does not compile is left to the
-    first call, which raises its error.
+    first call, which raises its error. say: gets a line when it begins to compile, and one at the end.
     """
     begin, steps = time.monotonic(), steps.bucket
     compiled = pool().compiled
 
     def make() -> Prepared:
-        logger.info("preparing the kernels of steps of up to %d tokens", steps.tokens)
+        say("preparing the kernels of steps of up to %d tokens", steps.tokens)
         entries, failed = set(), []
         for future, name in started(partial(observe, model, dtype, steps, ranks), on).items():
             try:
@@ -274,7 +284,7 @@ def prepare(model: ModelConfig, dtype: torch.dtype, steps: Steps, ranks: int, on
             raise ValueError("an entry is gone")  # evicted, or of a wheel that is no longer installed
         return Prepared(tuple(kept["entries"]))
 
-    table = [entry.facts() for entry in user_table.current().entries]
+    table = [entry.facts for entry in user_table.current().entries]
     facts = [
         ["steps", model.model_type],
         repr(model),
@@ -285,7 +295,7 @@ def prepare(model: ModelConfig, dtype: torch.dtype, steps: Steps, ranks: int, on
         table,
     ]
     made = recalled("steps", on, facts, make, lambda found: {"entries": found.entries}, read)
-    logger.info(
+    say(
         "%d kernels of steps are there, %d of them compiled now, in %.1f s",
         len(made.entries), pool().compiled - compiled, time.monotonic() - begin,
     )  # fmt: skip

@@ -101,9 +101,7 @@ def load_model(self: Any, **kwargs: Any) -> Any:
 
 
 def compile_or_warm_up_model(self: Any) -> Any:
-    """Prepare the kernels of all steps, warm the worker up; raise UnsupportedError for hooks that its start did
-    not call.
-    """
+    """Warm the worker up, with kernels for every step; raise UnsupportedError for hooks that were not called."""
     from rlk.integrations.vllm.layers import rlk_config
 
     found = rlk_config(self.vllm_config)
@@ -116,7 +114,9 @@ def compile_or_warm_up_model(self: Any) -> Any:
 
 
 def _prepare(config: Any, found: Any, device: Any) -> None:
-    """Compile what a worker's steps launch, of any number of tokens and sequences, before the first request."""
+    """Compile what a worker's steps launch, whatever their sizes, before the first request."""
+    from vllm.logger import init_logger
+
     from rlk.nn.serving import Steps, prepare
     from rlk.runtime.binding.invocation import target_of
 
@@ -129,7 +129,8 @@ def _prepare(config: Any, found: Any, device: Any) -> None:
         sequences=scheduler.max_num_seqs, page=cache.block_size, pages=cache.num_gpu_blocks,
         logprobs=model.logprobs_mode.partition("_")[0],
     )  # fmt: skip
-    prepare(found.model, model.dtype, steps, config.parallel_config.tensor_parallel_size, on)
+    ranks = config.parallel_config.tensor_parallel_size
+    prepare(found.model, model.dtype, steps, ranks, on, init_logger("vllm.plugins.rlk").info)
 
 
 def rlk_calls(self: Any) -> dict[str, int]:
