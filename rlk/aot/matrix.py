@@ -228,7 +228,7 @@ def model_of_config(path: Path, tp: int) -> tuple[Model, str]:
 
 
 def decoder_of_config(path: Path) -> ModelConfig:
-    """Return the decoder of a config.json, or of a folder's; raise LaunchError for a model of another kind."""
+    """Return the decoder of a config.json, or of a folder; raise LaunchError for a model of another kind."""
     return ModelConfig.of(_members(path))
 
 

@@ -101,7 +101,7 @@ def load_model(self: Any, **kwargs: Any) -> Any:
 
 
 def compile_or_warm_up_model(self: Any) -> Any:
-    """Warm the worker up, with kernels for every step; raise UnsupportedError for hooks that were not called."""
+    """Warm the worker up, with kernels for all steps; raise UnsupportedError for hooks not called then."""
     from rlk.integrations.vllm.layers import rlk_config
 
     found = rlk_config(self.vllm_config)
